@@ -1,0 +1,13 @@
+"""The one compiled room: pixel kernels. Everything else is in pyproject.toml."""
+
+from setuptools import Extension, setup
+
+setup(
+    ext_modules=[
+        Extension(
+            "spiral_stream.transforms._pixels",
+            sources=["spiral_stream/transforms/_pixels.c"],
+            extra_compile_args=["-O3", "-std=c11", "-fno-strict-aliasing"],
+        )
+    ]
+)

@@ -1,0 +1,1 @@
+"""Training streams that are planned, explained and replayable."""

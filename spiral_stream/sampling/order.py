@@ -1,0 +1,85 @@
+"""What an order must do: say which row stands at which position of an epoch.
+
+An `Order` is the frozen value the plan holds. `Order.arrange` gives it a
+`Population` (how many rows pass, shard by shard) and a pass number, and returns
+an `Arrangement`: a pure function between positions and rows, evaluated on
+arrays, whose memory grows with the number of shards or buckets, never of rows.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+UInt64 = NDArray[np.uint64]
+
+
+class BucketIndex(Protocol):
+    """Rows sorted by the 128-bit hash of their identity; on disk, mapped in pieces."""
+
+    def starts(self, bucket_count: int) -> UInt64:
+        """Shape [bucket_count + 1], uint64: where each bucket begins in the sorted rows."""
+        ...
+
+    def rows(self, ranks: UInt64) -> UInt64:
+        """Shape [P] -> [P], uint64: the row at each place of the sorted rows."""
+        ...
+
+    def ranks(self, rows: UInt64) -> UInt64:
+        """Shape [P] -> [P], uint64: the inverse of `rows`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Population:
+    """The rows that an order orders: ``range(total)``, contiguous within each shard.
+
+    ``unit_rows`` counts the surviving rows of each smallest piece of storage (a row
+    group, a fragment page run), in row order; ``unit_shards`` says which shard each
+    belongs to. Without finer facts, units are the shards.
+    """
+
+    unit_rows: UInt64  # [U]
+    unit_shards: UInt64  # [U], non-decreasing, 0-based
+    stream: str = ""
+    index: BucketIndex | None = None
+
+    @property
+    def total(self) -> int:
+        return int(self.unit_rows.sum())
+
+
+class Arrangement(ABC):
+    """One pass of an order over a population."""
+
+    size: int  # number of positions
+
+    @abstractmethod
+    def rows(self, positions: UInt64) -> UInt64:
+        """Shape [P] -> [P], uint64: the row read at each position; positions in [0, size)."""
+
+    @abstractmethod
+    def positions(self, rows: UInt64) -> UInt64:
+        """Shape [P] -> [P], uint64: the position at which each row is read."""
+
+
+class Order(ABC):
+    """A policy of the plan: frozen, JSON-able, without data."""
+
+    VERSION: ClassVar[int] = 1  # part of the fingerprint; a change of any output raises it
+
+    @abstractmethod
+    def arrange(self, population: Population, pass_number: int) -> Arrangement:
+        """The order of one pass. Costs at most O(shards) time and memory."""
+
+    @property
+    def run_seed(self) -> int:
+        """The default seed of a run's random transforms."""
+        return int(getattr(self, "seed", 0))
+
+    @property
+    def needs_index(self) -> bool:
+        """Whether `Population.index` must be given."""
+        return False

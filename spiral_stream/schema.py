@@ -1,0 +1,68 @@
+"""Semantic references: columns whose value names bytes instead of holding a number.
+
+The logical type travels in the Arrow field's metadata under ``spiral:semantic``
+(for example ``image/jpeg-ref``). Storage of a reference column is one of
+
+* ``binary`` / ``large_binary`` / a Lance blob: the bytes lie inline,
+* ``utf8``: path or ``file://`` URI of a whole file,
+* ``struct<uri, offset, length, ...>``: a byte range inside a file (a tar member).
+
+Reading a reference column's metadata reads no payload.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from spiral_stream.errors import PlanError
+
+SEMANTIC: Final = b"spiral:semantic"
+JPEG_REF: Final = "image/jpeg-ref"
+H264_REF: Final = "video/h264-ref"
+SEMANTIC_TYPES: Final = (JPEG_REF, H264_REF)
+
+
+def semantic_of(field: pa.Field) -> str | None:
+    """The semantic type of a column, or None for an ordinary one."""
+    raw = (field.metadata or {}).get(SEMANTIC)
+    return None if raw is None else raw.decode()
+
+
+def with_semantic(schema: pa.Schema, semantic: Mapping[str, str]) -> pa.Schema:
+    """Mark columns of ``schema`` as semantic references.
+
+    Raises:
+        PlanError: a column is missing, a type name is unknown, or the column's
+            storage cannot hold a reference.
+    """
+    for name, kind in semantic.items():
+        if name not in schema.names:
+            msg = f"semantic: {name!r} is not a column; there are {', '.join(schema.names)}"
+            raise PlanError(msg)
+        if kind not in SEMANTIC_TYPES:
+            msg = f"semantic: {kind!r} of {name!r} is unknown; known are {', '.join(SEMANTIC_TYPES)}"
+            raise PlanError(msg)
+        at = schema.get_field_index(name)
+        field = schema.field(at)
+        if not _holds_reference(field.type):
+            msg = (
+                f"semantic: {name!r} is {field.type}, which cannot name bytes; a reference is binary (inline), "
+                "utf8 (a file) or struct<uri, offset, length> (a byte range)"
+            )
+            raise PlanError(msg)
+        schema = schema.set(at, field.with_metadata({**(field.metadata or {}), SEMANTIC: kind.encode()}))
+    return schema
+
+
+def _holds_reference(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        names = {kind.field(i).name for i in range(kind.num_fields)}
+        return names >= {"uri", "offset", "length"} or names >= {"kind", "position", "size"}
+    return (
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or isinstance(kind, pa.BaseExtensionType)
+    )

@@ -1,0 +1,126 @@
+"""All random bits of the project, by one rule: a keyed 64-bit mixer over counters.
+
+No generator has state. A key is made by hashing what identifies the draw, and
+numbers come from mixing (key, counter), so any draw can be repeated alone, in
+any order, on any worker. Strings and bytes enter through XXH3-128 (unseeded,
+specified at xxhash.com); integers are mixed by the finalizer of SplitMix64
+(Steele, Lea and Flood 2014), evaluated on arrays.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+UInt64 = NDArray[np.uint64]
+
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+_M1: Final = np.uint64(0xBF58476D1CE4E5B9)
+_M2: Final = np.uint64(0x94D049BB133111EB)
+_S27, _S30, _S31, _S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
+
+
+def mix64(values: UInt64) -> UInt64:
+    """The SplitMix64 finalizer: a bijection of 64-bit words.
+
+    Args:
+        values: any shape, uint64.
+
+    Returns:
+        the same shape, uint64.
+    """
+    x = np.asarray(values, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        x = (x ^ (x >> _S30)) * _M1
+        x = (x ^ (x >> _S27)) * _M2
+    return x ^ (x >> _S31)
+
+
+def combine(keys: UInt64, values: UInt64) -> UInt64:
+    """Fold ``values`` into ``keys``, broadcasting: a new key for each pair."""
+    k = np.asarray(keys, dtype=np.uint64)
+    v = np.asarray(values, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        return mix64((k ^ mix64(v + _GOLDEN)) * _GOLDEN + _GOLDEN)
+
+
+def key(*parts: int | str | bytes) -> int:
+    """One 64-bit key from named parts: ``key("shard", seed, pass_number)``.
+
+    Each part enters with its type and length, so ("ab", "c") and ("a", "bc")
+    differ, and so do 1 and "1". Integers may have any size and sign.
+    """
+    state = xxhash.xxh3_128()
+    for part in parts:
+        if isinstance(part, int):
+            data, tag = part.to_bytes((part.bit_length() + 8) // 8, "little", signed=True), b"i"
+        elif isinstance(part, str):
+            data, tag = part.encode(), b"s"
+        else:
+            data, tag = part, b"b"
+        state.update(tag + len(data).to_bytes(8, "little") + data)
+    return state.intdigest() & 0xFFFFFFFFFFFFFFFF
+
+
+def identity_hashes(stream: str, identities: Sequence[str | bytes | int] | Iterable[str | bytes | int]) -> UInt64:
+    """The 128-bit hash of (stream, identity): unseeded, equal on every platform.
+
+    The hashed bytes are: UTF-8 of the stream, a zero byte, then ``s`` and the
+    UTF-8 text, ``b`` and the bytes, or ``i`` and the 8-byte little-endian signed
+    integer. Measured at 0.35 us an identity (CPython loop over xxhash).
+
+    Args:
+        stream: name of the stream in a mixture, "" without one.
+        identities: N values of one type.
+
+    Returns:
+        shape [N, 2], uint64: high and low word.
+    """
+    head = stream.encode() + b"\0"
+    digest = xxhash.xxh3_128_digest
+    out = bytearray()
+    for value in identities:
+        if isinstance(value, str):
+            out += digest(head + b"s" + value.encode())
+        elif isinstance(value, bytes):
+            out += digest(head + b"b" + value)
+        else:
+            out += digest(head + b"i" + int(value).to_bytes(8, "little", signed=True))
+    return np.frombuffer(bytes(out), dtype=">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def sample_keys(run_seed: int, epoch: int, hashes_N2: UInt64, occurrences: UInt64) -> UInt64:
+    """A key for each sample's own random bits.
+
+    Args:
+        run_seed: the run's seed, any integer.
+        epoch: the epoch.
+        hashes_N2: shape [N, 2], uint64, from `identity_hashes`.
+        occurrences: shape [N] or scalar, uint64: the pass, or the draw for orders with replacement.
+
+    Returns:
+        shape [N], uint64.
+    """
+    base = np.uint64(key("sample", run_seed, epoch))
+    keys = combine(combine(base, hashes_N2[:, 0]), hashes_N2[:, 1])
+    return combine(keys, np.asarray(occurrences, dtype=np.uint64))
+
+
+def uniforms(keys: UInt64, name: str, nth: int, count: int) -> NDArray[np.float64]:
+    """Numbers in [0, 1) for the ``nth`` transform called ``name`` of each sample.
+
+    Args:
+        keys: shape [N], uint64, from `sample_keys`.
+        name: the transform's registered name.
+        nth: 0 for the first transform of that name in the chain.
+        count: numbers a sample.
+
+    Returns:
+        shape [N, count], float64: multiples of 2**-53.
+    """
+    own = combine(np.asarray(keys, dtype=np.uint64), np.uint64(key("transform", name, nth)))
+    counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
+    words = mix64(own[:, None] + counters[None, :])
+    return (words >> _S11).astype(np.float64) * 2.0**-53

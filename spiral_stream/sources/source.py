@@ -1,0 +1,100 @@
+"""What a source must do: list its storage, scan it, fetch rows by address.
+
+A `Source` is a frozen value that names bytes and can be written as JSON. Opening
+it gives a `Reader`. A reader's rows have *physical ordinals*: its units laid end
+to end in the order `Reader.units` lists them, counted from 0. The catalog, not
+the source, decides which logical storage shards these rows form.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.expr import Expr
+
+ROW: Final = "__row"  # uint64 physical ordinal, the last column of every scanned batch
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One physical unit of storage: a file, a fragment, a folder of files."""
+
+    name: str  # stable and unique within the source, without the mount point
+    rows: int
+    size_bytes: int | None  # None: unknown
+    content_key: str  # 32 hex digits; changes when and only when the rows may have changed
+    groups: tuple[int, ...]  # rows of each piece that is read in one go; sums to ``rows``
+
+
+class Source(ABC):
+    """Where a relation's rows lie. Subclasses are frozen dataclasses of JSON values."""
+
+    KIND: ClassVar[str]
+
+    @abstractmethod
+    def open(self) -> "Reader":
+        """Open for reading.
+
+        Raises:
+            SourceError: nothing is there, or it is not this kind of source.
+        """
+
+    def pinned(self) -> "Source":
+        """The same source at its present version, where versions exist."""
+        return self
+
+
+class Reader(ABC):
+    """An open source. Thread-safe; owns its handles; use as a context manager."""
+
+    schema: pa.Schema
+    base: str  # folder that relative references in the rows are resolved against
+
+    @abstractmethod
+    def units(self) -> Sequence[Unit]:
+        """The physical units, in the order that physical ordinals count."""
+
+    @abstractmethod
+    def scan(
+        self,
+        columns: Sequence[str],
+        predicate: Expr | None = None,
+        units: Sequence[int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Read columns in physical order, with `ROW` appended.
+
+        Args:
+            columns: which to read; may be empty (only `ROW` comes back).
+            predicate: keep only rows for which it is true, by the semantics of
+                `spiral_stream.expr`; evaluated inside the storage library.
+            units: indices into `units()`; None reads all of them.
+
+        Raises:
+            SourceError: the storage failed, with the unit's name.
+        """
+
+    @abstractmethod
+    def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
+        """Read rows by address.
+
+        Args:
+            rows: shape [P], uint64 physical ordinals in any order, repeats allowed.
+            columns: which to read. Blobs come back as ``large_binary``.
+
+        Returns:
+            a table of P rows, in the order asked.
+        """
+
+    def close(self) -> None:  # noqa: B027  readers without handles have nothing to release
+        """Release handles. Further calls are errors."""
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
