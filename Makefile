@@ -1,0 +1,77 @@
+# Every target makes .venv and installs what it needs; a second call finds the stamp and starts at once.
+# Needs on the machine: CPython >= 3.11 with venv and pip, GNU make, a C compiler.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+BENCH_VENV := .bench-venv
+BENCH_READY := $(BENCH_VENV)/.installed
+
+SPIRAL_DATA_ROOT ?= $(CURDIR)/demo
+SPIRAL_CATALOG ?= $(SPIRAL_DATA_ROOT)/catalog
+SPIRAL_CACHE_ROOT ?= $(SPIRAL_DATA_ROOT)/caches
+demo ui: export SPIRAL_DATA_ROOT SPIRAL_CATALOG SPIRAL_CACHE_ROOT
+demo ui: export DAGSTER_HOME := $(CURDIR)/dagster_home
+demo ui: export DAGSTER_DISABLE_TELEMETRY := 1
+
+.PHONY: help install demo test test-all check bench ui docs clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+install: $(READY)  ## make .venv with everything in it
+
+demo: $(READY)  ## draw images, run the Dagster job, train, kill, resume (IMAGES=<folder of class folders>: your own)
+	$(BIN)/python -m spiral_assets.demo $(if $(IMAGES),--images "$(IMAGES)")
+
+test: $(READY)  ## run the tests that CI runs
+	$(BIN)/python -m pytest
+
+test-all: $(READY)  ## run the slow tests too, with more examples of each law
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "not gpu"
+
+check: $(READY)  ## formatting, lint, types, import contract
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(BENCH_READY)  ## images per CPU second beside the peers; writes docs/benchmarks (BENCH_ARGS="--repeats 7")
+	$(BENCH_VENV)/bin/python -m benchmarks.images $(BENCH_ARGS)
+
+ui: $(READY)  ## open Dagster on the demo's assets
+	$(BIN)/dagster dev -w workspace.yaml
+
+docs: $(READY)  ## check that the documents' links lead somewhere and their code runs
+	$(BIN)/python -m pytest tests -k document
+
+clean:  ## remove what the targets made, except your data
+	rm -rf $(VENV) $(BENCH_VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find spiral_stream spiral_assets tests benchmarks \( -name __pycache__ -o -name '*.so' \) -prune -exec rm -rf {} +
+
+# The interpreter is looked for only when a virtual environment has to be made.
+$(BIN)/python:
+	@for python in python3.11 python3 python; do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    echo "$$python -m venv $(VENV)"; exec "$$python" -m venv $(VENV); \
+	  fi; \
+	done; \
+	echo "make: no CPython >= 3.11 is on the path (tried python3.11, python3, python). Install one with its venv module" >&2; exit 1
+
+$(READY): pyproject.toml setup.py $(wildcard spiral_stream/transforms/*.c) | $(BIN)/python
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -e '.[assets,dev]'
+	touch $@
+
+# The peers lie in an environment of their own that sees .venv behind it: what both need is installed once, and a
+# peer that pins an older version gets it without touching ours.
+$(BENCH_READY): benchmarks/requirements.txt $(READY)
+	$(BIN)/python -m venv $(BENCH_VENV)
+	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+	  > "$$($(BENCH_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/spiral.pth"
+	$(BENCH_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -r benchmarks/requirements.txt
+	touch $@

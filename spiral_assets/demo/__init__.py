@@ -1,0 +1,1 @@
+"""`make demo`: images drawn on this machine, taken through the whole system."""

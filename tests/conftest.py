@@ -1,0 +1,26 @@
+"""What holds in every test: derandomized laws, and no setting of the developer's shell."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Derandomized: a run on CI and a run on a laptop see the same examples. No deadline: both cores may be busy.
+settings.register_profile("default", derandomize=True, deadline=None, max_examples=50)
+settings.register_profile(
+    "thorough",
+    derandomize=False,
+    deadline=None,
+    max_examples=1_000,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+    for name in [name for name in os.environ if name.startswith(("SPIRAL_", "DAGSTER_"))]:
+        del os.environ[name]
+    os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        os.environ.pop(name, None)
