@@ -12,10 +12,9 @@ READY := $(VENV)/.installed
 BENCH_VENV := .bench-venv
 BENCH_READY := $(BENCH_VENV)/.installed
 
-SPIRAL_DATA_ROOT ?= $(CURDIR)/demo
-SPIRAL_CATALOG ?= $(SPIRAL_DATA_ROOT)/catalog
-SPIRAL_CACHE_ROOT ?= $(SPIRAL_DATA_ROOT)/caches
-demo ui: export SPIRAL_DATA_ROOT SPIRAL_CATALOG SPIRAL_CACHE_ROOT
+demo ui: export SPIRAL_DATA_ROOT ?= $(CURDIR)/demo
+demo ui: export SPIRAL_CATALOG ?= $(SPIRAL_DATA_ROOT)/catalog
+demo ui: export SPIRAL_CACHE_ROOT ?= $(SPIRAL_DATA_ROOT)/caches
 demo ui: export DAGSTER_HOME := $(CURDIR)/dagster_home
 demo ui: export DAGSTER_DISABLE_TELEMETRY := 1
 
