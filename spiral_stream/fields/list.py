@@ -1,0 +1,30 @@
+"""`List`: Python values, one a sample, never moved to a device."""
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.errors import PlanError
+from spiral_stream.fields.field import Field, FieldSpec
+from spiral_stream.schema import semantic_of
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class List(Field):
+    """A list of B Python values; nulls are None."""
+
+    column: str
+
+    def spec(self, column: pa.Field) -> FieldSpec:
+        if semantic_of(column) is not None:
+            msg = f'List({self.column!r}): the column names bytes; use Stack("{self.column}", decode="jpeg")'
+            raise PlanError(msg)
+        return FieldSpec(None, ())
+
+    def fill(self, values: pa.Array, out: NDArray[Any] | None) -> list[Any]:
+        del out
+        result: list[Any] = values.to_pylist()
+        return result

@@ -1,0 +1,151 @@
+"""A plan as JSON values, and back: what is saved, compared and hashed.
+
+Every value of a plan is a frozen dataclass. It is written as its class name, its
+version and its fields; classes of ours by short name, a user's by
+``module:qualname``. Nothing is pickled, and reading back imports only classes.
+"""
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from spiral_stream import expr
+from spiral_stream.batching.formation import DropPartial, KeepPartial, PadPartial
+from spiral_stream.errors import PlanError
+from spiral_stream.fields.list import List
+from spiral_stream.fields.stack import Stack
+from spiral_stream.params import RuntimeParam
+from spiral_stream.plan import nodes, profiles
+from spiral_stream.sampling.assignment import DataParallel
+from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
+from spiral_stream.sampling.sequential import Sequential
+from spiral_stream.sampling.shard_aware import ShardAwareShuffle
+from spiral_stream.sampling.shuffle import GlobalShuffle
+from spiral_stream.transforms import image
+
+_NODES: Final = {
+    cls.VERB: cls
+    for cls in (
+        *(nodes.Filter, nodes.Project, nodes.WithColumns, nodes.Join, nodes.Aggregate, nodes.Distinct, nodes.Sort),
+        *(nodes.Limit, nodes.Union, nodes.Cache, nodes.Sample, nodes.Collate, nodes.Deliver),
+    )
+}
+_VALUES: Final = {
+    cls.__name__: cls
+    for cls in (
+        *(DropPartial, KeepPartial, PadPartial, List, Stack, RuntimeParam, DataParallel),
+        *(HashBucketed, ShuffleBuckets, Sequential, ShardAwareShuffle, GlobalShuffle),
+        *(profiles.Source, profiles.Raw, profiles.Jpeg),
+        *(image.RandomResizedCrop, image.RandomHorizontalFlip, image.Resize, image.CenterCrop, image.Normalize),
+    )
+}
+
+Resolve = Callable[[str], nodes.Scan]
+ResolveSql = Callable[[str], nodes.Sql]
+
+
+def to_json(node: nodes.Node) -> dict[str, Any]:
+    """The plan as JSON values, complete: `from_json` gives an equal plan."""
+    if isinstance(node, nodes.Scan):
+        return {"verb": "scan", "relation": node.relation}
+    if isinstance(node, nodes.Sql):
+        return {"verb": "sql", "text": node.text, "relations": list(node.relations)}
+    out: dict[str, Any] = {"verb": node.VERB}
+    for each in dataclasses.fields(node):  # type: ignore[arg-type]  # every node is a dataclass
+        out[each.name] = _encode(getattr(node, each.name))
+    return out
+
+
+def from_json(data: Mapping[str, Any], resolve: Resolve, resolve_sql: ResolveSql) -> nodes.Node:
+    """Read a plan back.
+
+    Args:
+        data: what `to_json` wrote.
+        resolve: gives the scan of a relation by name.
+        resolve_sql: gives the node of a SQL text.
+
+    Raises:
+        PlanError: a verb or class is unknown here, with what to install or upgrade.
+    """
+    if data["verb"] == "scan":
+        return resolve(data["relation"])
+    if data["verb"] == "sql":
+        return resolve_sql(data["text"])
+    cls = _NODES.get(data["verb"])
+    if cls is None:
+        msg = f"saved plan: verb {data['verb']!r} is unknown to this version; upgrade spiral, or save the stream again"
+        raise PlanError(msg)
+    rest = {name: _decode(value, resolve, resolve_sql) for name, value in data.items() if name != "verb"}
+    return cls(**rest)
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, nodes.Node):
+        return {"node": to_json(value)}
+    if isinstance(value, expr.Expr):
+        return {"expr": expr.to_json(value)}
+    if isinstance(value, tuple):
+        return [_encode(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return encode_value(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    msg = f"plan: {value!r} cannot be written as JSON; values of a plan are numbers, strings, tuples and frozen dataclasses"
+    raise PlanError(msg)
+
+
+def encode_value(value: Any) -> dict[str, Any]:
+    """One policy, transform, field or profile as JSON values."""
+    cls = type(value)
+    known = _VALUES.get(cls.__name__) is cls
+    name = cls.__name__ if known else f"{cls.__module__}:{cls.__qualname__}"
+    fields = {each.name: _encode(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    return {"class": name, "version": getattr(cls, "VERSION", 1), **fields}
+
+
+def _decode(value: Any, resolve: Resolve, resolve_sql: ResolveSql) -> Any:
+    if isinstance(value, list):
+        return tuple(_decode(item, resolve, resolve_sql) for item in value)
+    if not isinstance(value, dict):
+        return value
+    if "node" in value:
+        return from_json(value["node"], resolve, resolve_sql)
+    if "expr" in value:
+        return expr.from_json(value["expr"])
+    cls = class_named(value["class"])
+    if getattr(cls, "VERSION", 1) != value["version"]:
+        msg = (
+            f"saved plan: {value['class']} was saved at version {value['version']}, here it is {getattr(cls, 'VERSION', 1)}: "
+            "its results differ. Run the version of spiral that saved it, or save the stream again"
+        )
+        raise PlanError(msg)
+    rest = {k: _decode(v, resolve, resolve_sql) for k, v in value.items() if k not in ("class", "version")}
+    return cls(**rest)
+
+
+def class_named(name: str) -> type[Any]:
+    """A class of ours by short name, or a user's by ``module:qualname``.
+
+    Raises:
+        PlanError: it cannot be imported, or is not a dataclass.
+    """
+    if name in _VALUES:
+        return _VALUES[name]
+    module, _, qualname = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in qualname.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        msg = f"saved plan: class {name!r} cannot be imported ({error}); put its module on the path, or save the stream again"
+        raise PlanError(msg) from error
+    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+        msg = f"saved plan: {name!r} is not a frozen dataclass, so it cannot be read back from its fields"
+        raise PlanError(msg)
+    return found
+
+
+def is_ours(value: Any) -> bool:
+    """Whether the value's class is one of ours, whose code is versioned by ``VERSION``."""
+    return _VALUES.get(type(value).__name__) is type(value)

@@ -1,0 +1,414 @@
+"""The verbs of a plan as frozen values: what each needs, what columns it leaves.
+
+A node is checked at birth, knows its output schema, and cannot run. Relational
+nodes turn rows into rows; `Sample`, `Collate` and `Deliver` follow once each, in
+that order. Execution is the planner's and the runtime's business. Nodes hold
+expressions, whose ``==`` builds trees, so plans compare by fingerprint.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import ClassVar, Literal, final
+
+import pyarrow as pa
+
+from spiral_stream.batching.formation import Last
+
+from spiral_stream.errors import PlanError
+from spiral_stream.expr import Expr, bind, type_of
+from spiral_stream.fields.field import Field
+from spiral_stream.params import RuntimeParam
+from spiral_stream.plan.fields import field_spec
+from spiral_stream.plan.profiles import Profile
+from spiral_stream.sampling.assignment import DataParallel
+from spiral_stream.sampling.order import Order
+from spiral_stream.schema import semantic_of
+
+JoinHow = Literal["inner", "left", "semi", "anti"]
+
+
+class Node(ABC):
+    """One verb over its input. Subclasses are frozen, slotted and final."""
+
+    VERB: ClassVar[str]
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns this node leaves, in order."""
+
+    def inputs(self) -> "tuple[Node, ...]":
+        """The nodes it reads from; the first is the one that owns the rows."""
+        source = getattr(self, "source", None)
+        return () if source is None else (source,)
+
+
+class Relational(Node):
+    """A node whose output is a relation: it may come before `Sample` only."""
+
+
+def need_columns(verb: str, names: tuple[str, ...], have: pa.Schema) -> None:
+    """Refuse names that the input does not have.
+
+    Raises:
+        PlanError: names the first unknown column and those that look like it.
+    """
+    for name in names:
+        if name not in have.names:
+            near = get_close_matches(name, have.names, 3)
+            hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+            msg = f"{verb}: {name!r} is not a column of the input; {hint}it has {', '.join(have.names)}"
+            raise PlanError(msg)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Scan(Relational):
+    """All rows of a relation of the catalog."""
+
+    VERB: ClassVar[str] = "scan"
+    relation: str
+    columns: pa.Schema
+    identity: tuple[str, ...]
+
+    def schema(self) -> pa.Schema:
+        return self.columns
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Filter(Relational):
+    """Keep the rows for which the predicate is true."""
+
+    VERB: ClassVar[str] = "filter"
+    source: Node
+    predicate: Expr
+
+    def __post_init__(self) -> None:
+        kind = type_of(bind(self.predicate, self.source.schema()), self.source.schema())
+        if not pa.types.is_boolean(kind):
+            msg = f'filter: the predicate is {kind}, not bool; compare it, for example col("x") > 0'
+            raise PlanError(msg)
+
+    def schema(self) -> pa.Schema:
+        return self.source.schema()
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Project(Relational):
+    """Keep only these columns, in this order."""
+
+    VERB: ClassVar[str] = "project"
+    source: Node
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        need_columns(self.VERB, self.names, self.source.schema())
+
+    def schema(self) -> pa.Schema:
+        have = self.source.schema()
+        return pa.schema([have.field(name) for name in self.names])
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class WithColumns(Relational):
+    """Add computed columns, or replace columns of the same name."""
+
+    VERB: ClassVar[str] = "with_columns"
+    source: Node
+    names: tuple[str, ...]
+    exprs: tuple[Expr, ...]
+
+    def __post_init__(self) -> None:
+        self.schema()
+
+    def schema(self) -> pa.Schema:
+        have = self.source.schema()
+        out = {field.name: field for field in have}
+        for name, expr in zip(self.names, self.exprs, strict=True):
+            out[name] = pa.field(name, type_of(bind(expr, have), have))
+        return pa.schema(list(out.values()))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Join(Relational):
+    """Add the columns of the one matching right row (N:1) to each left row."""
+
+    VERB: ClassVar[str] = "join"
+    source: Node
+    right: Node
+    left_on: tuple[str, ...]
+    right_on: tuple[str, ...]
+    how: JoinHow = "inner"
+    suffix: str = "_right"
+
+    def __post_init__(self) -> None:
+        if self.how not in ("inner", "left", "semi", "anti"):
+            msg = f"join: how={self.how!r} is unknown; it is one of inner, left, semi, anti"
+            raise PlanError(msg)
+        if not self.left_on or len(self.left_on) != len(self.right_on):
+            msg = f"join: {len(self.left_on)} left keys and {len(self.right_on)} right keys; give the same number, at least one"
+            raise PlanError(msg)
+        left, right = self.source.schema(), self.right.schema()
+        need_columns("join (left side)", self.left_on, left)
+        need_columns("join (right side)", self.right_on, right)
+        for ours, theirs in zip(self.left_on, self.right_on, strict=True):
+            if left.field(ours).type != right.field(theirs).type:
+                msg = (
+                    f"join: {ours!r} is {left.field(ours).type} on the left and {theirs!r} is {right.field(theirs).type} "
+                    f'on the right; cast one side first, for example .with_columns({theirs}=col("{theirs}").cast(...))'
+                )
+                raise PlanError(msg)
+
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.source, self.right)
+
+    def taken(self) -> dict[str, str]:
+        """Right columns that come through: name in the output -> name on the right."""
+        if self.how in ("semi", "anti"):
+            return {}
+        left = self.source.schema().names
+        names = [name for name in self.right.schema().names if name not in self.right_on]
+        return {(name + self.suffix if name in left else name): name for name in names}
+
+    def schema(self) -> pa.Schema:
+        right = self.right.schema()
+        added = [right.field(theirs).with_name(ours) for ours, theirs in self.taken().items()]
+        return pa.schema([*self.source.schema(), *added])
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Aggregate(Relational):
+    """One row per distinct key: ``(column, function, name of the result)``."""
+
+    VERB: ClassVar[str] = "aggregate"
+    source: Node
+    keys: tuple[str, ...]
+    measures: tuple[tuple[str, str, str], ...]
+
+    FUNCTIONS: ClassVar[tuple[str, ...]] = ("count", "count_distinct", "sum", "min", "max", "avg")
+
+    def __post_init__(self) -> None:
+        have = self.source.schema()
+        need_columns(self.VERB, self.keys, have)
+        for column, function, _ in self.measures:
+            if function not in self.FUNCTIONS:
+                msg = f"aggregate: {function!r} is unknown; there are {', '.join(self.FUNCTIONS)}"
+                raise PlanError(msg)
+            need_columns(self.VERB, (column,), have)
+
+    def schema(self) -> pa.Schema:
+        have = self.source.schema()
+        out = [have.field(name) for name in self.keys]
+        for column, function, name in self.measures:
+            kind = have.field(column).type
+            if function in ("count", "count_distinct"):
+                kind = pa.int64()
+            elif function == "avg" or (function == "sum" and pa.types.is_floating(kind)):
+                kind = pa.float64()
+            elif function == "sum":
+                kind = pa.int64()
+            out.append(pa.field(name, kind))
+        return pa.schema(out)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Distinct(Relational):
+    """Keep the first row (in relation order) of every distinct value of these columns."""
+
+    VERB: ClassVar[str] = "distinct"
+    source: Node
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        need_columns(self.VERB, self.names, self.source.schema())
+
+    def schema(self) -> pa.Schema:
+        return self.source.schema()
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Sort(Relational):
+    """Order the rows, for a following `Limit`; what is trained in which order is `Sample`'s."""
+
+    VERB: ClassVar[str] = "sort"
+    source: Node
+    names: tuple[str, ...]
+    descending: bool = False
+
+    def __post_init__(self) -> None:
+        need_columns(self.VERB, self.names, self.source.schema())
+
+    def schema(self) -> pa.Schema:
+        return self.source.schema()
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Limit(Relational):
+    """Keep the first ``count`` rows: of the sort before it, else in relation order."""
+
+    VERB: ClassVar[str] = "limit"
+    source: Node
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            msg = f"limit: {self.count} rows would leave nothing; give at least 1"
+            raise PlanError(msg)
+
+    def schema(self) -> pa.Schema:
+        return self.source.schema()
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Union(Relational):
+    """The rows of several relations with the same columns, one after the other."""
+
+    VERB: ClassVar[str] = "union"
+    parts: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        first = self.parts[0].schema()
+        for part in self.parts[1:]:
+            other = part.schema()
+            if other.names != first.names or other.types != first.types:
+                msg = f"union: columns differ: {_columns_text(first)} against {_columns_text(other)}; project both to the same columns"
+                raise PlanError(msg)
+
+    def inputs(self) -> tuple[Node, ...]:
+        return self.parts
+
+    def schema(self) -> pa.Schema:
+        return self.parts[0].schema()
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Sql(Relational):
+    """A query in DuckDB's dialect over relations of the catalog."""
+
+    VERB: ClassVar[str] = "sql"
+    text: str
+    relations: tuple[str, ...]
+    columns: pa.Schema
+
+    def schema(self) -> pa.Schema:
+        return self.columns
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Cache(Relational):
+    """Declare in which form payload columns may be kept: (column, profile) pairs."""
+
+    VERB: ClassVar[str] = "cache"
+    source: Node
+    profiles: tuple[tuple[str, Profile], ...]
+
+    def __post_init__(self) -> None:
+        have = self.source.schema()
+        need_columns(self.VERB, tuple(name for name, _ in self.profiles), have)
+        for name, profile in self.profiles:
+            semantic = semantic_of(have.field(name))
+            if semantic is None:
+                msg = f'cache: {name!r} is {have.field(name).type}, not a semantic reference; register it with semantic={{"{name}": "image/jpeg-ref"}}'
+                raise PlanError(msg)
+            if not isinstance(profile, Profile):
+                msg = f"cache: {name!r} is given {profile!r}; a profile is Source(), Raw(shorter_side=...) or Jpeg(shorter_side=...)"
+                raise PlanError(msg)
+
+    def schema(self) -> pa.Schema:
+        return self.source.schema()
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample(Node):
+    """Which example comes when, and to whom."""
+
+    VERB: ClassVar[str] = "sample"
+    source: Node
+    identity: tuple[str, ...]
+    order: Order
+    epoch: RuntimeParam | int = RuntimeParam("epoch")
+    assignment: DataParallel = DataParallel()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.source, Relational):
+            msg = f"sample: follows {self.source.VERB}; a plan samples once, after its relational work and before collate"
+            raise PlanError(msg)
+        need_columns(self.VERB, self.identity, self.source.schema())
+        if not isinstance(self.order, Order):
+            msg = f"sample: order={self.order!r} is not an order; give ShardAwareShuffle(seed=...), HashBucketed(...), GlobalShuffle(...) or Sequential()"
+            raise PlanError(msg)
+
+    def schema(self) -> pa.Schema:
+        return self.source.schema()
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Collate(Node):
+    """Who shares a batch, and what the batch's fields look like."""
+
+    VERB: ClassVar[str] = "collate"
+    source: Node
+    batch_size: int
+    last: Last
+    fields: tuple[tuple[str, Field], ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.source, Sample):
+            msg = f"collate: follows {self.source.VERB}; call .sample(identity=..., order=...) before it, once"
+            raise PlanError(msg)
+        if self.batch_size < 1:
+            msg = f"collate: batch_size={self.batch_size}; give at least 1"
+            raise PlanError(msg)
+        if not self.fields:
+            msg = 'collate: no fields; name at least one, for example fields={"x": Stack("x")}'
+            raise PlanError(msg)
+        have = self.source.schema()
+        for name, field in self.fields:
+            if not isinstance(field, Field):
+                msg = f'collate: field {name!r} is {field!r}; give Stack("column") or List("column")'
+                raise PlanError(msg)
+            need_columns(f"collate (field {name!r})", (field.column,), have)
+            field_spec(name, field, have.field(field.column))
+
+    def schema(self) -> pa.Schema:
+        return self.source.schema()
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Deliver(Node):
+    """To which framework, how far ahead, on which device. Not part of the fingerprint."""
+
+    VERB: ClassVar[str] = "deliver"
+    source: Node
+    framework: Literal["torch", "numpy", "jax", "arrow"]
+    prefetch: int = 2
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.source, Collate):
+            msg = f"to_{self.framework}: follows {self.source.VERB}; a stream needs .sample(...) and .collate(...) before it"
+            raise PlanError(msg)
+        if self.prefetch < 1:
+            msg = f"to_{self.framework}: prefetch={self.prefetch}; give at least 1 batch"
+            raise PlanError(msg)
+
+    def schema(self) -> pa.Schema:
+        return self.source.schema()
+
+
+def _columns_text(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

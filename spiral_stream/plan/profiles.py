@@ -1,0 +1,57 @@
+"""In which form a cache keeps an image: bytes as they are, pixels, or a smaller JPEG.
+
+A profile is part of the plan: a shard that is not cached yet goes through the
+same steps on the fly, so batches do not depend on what is built.
+"""
+
+from abc import ABC
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from spiral_stream.errors import PlanError
+
+
+class Profile(ABC):  # noqa: B024  a closed family of values; what each means is cache/'s business
+    """One storage form."""
+
+    VERSION: ClassVar[int] = 1
+    lossy: ClassVar[bool] = False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Source(Profile):
+    """The encoded bytes exactly as the source holds them."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Raw(Profile):
+    """Decoded uint8 RGB pixels, shrunk (never enlarged) to this shorter side; None keeps the size."""
+
+    shorter_side: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_side("Raw", self.shorter_side)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Jpeg(Profile):
+    """Decoded, shrunk to the shorter side, encoded again. Lossy: the encoder enters the fingerprint."""
+
+    shorter_side: int | None = None
+    quality: int = 90
+    lossy: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_side("Jpeg", self.shorter_side)
+        if not 1 <= self.quality <= 100:  # noqa: PLR2004  the encoder's scale
+            msg = f"Jpeg: quality={self.quality}; the encoder takes 1 to 100"
+            raise PlanError(msg)
+
+
+def _check_side(name: str, side: int | None) -> None:
+    if side is not None and side < 1:
+        msg = f"{name}: shorter_side={side}; give at least 1 pixel, or None to keep the size"
+        raise PlanError(msg)

@@ -1,0 +1,72 @@
+"""Walking a plan: from the last verb back to the relations."""
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+from spiral_stream.errors import PlanError
+from spiral_stream.plan.nodes import Cache, Node, Scan
+
+N = TypeVar("N", bound=Node)
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Every node, inputs before the node that reads them."""
+    for source in node.inputs():
+        yield from walk(source)
+    yield node
+
+
+def spine(node: Node) -> Iterator[Node]:
+    """The nodes from this one down its first inputs, last verb first."""
+    current: Node | None = node
+    while current is not None:
+        yield current
+        below = current.inputs()
+        current = below[0] if below else None
+
+
+def find(node: Node, kind: type[N]) -> N | None:
+    """The nearest node of a kind on the spine, or None."""
+    return next((each for each in spine(node) if isinstance(each, kind)), None)
+
+
+def need(node: Node, kind: type[N]) -> N:
+    """`find`, or an error that says which verb the plan lacks.
+
+    Raises:
+        PlanError: the plan has no such verb.
+    """
+    found = find(node, kind)
+    if found is None:
+        msg = f"this plan has no .{kind.VERB}(...); a stream needs .sample(...), .collate(...) and .to_torch() or a kin"
+        raise PlanError(msg)
+    return found
+
+
+def base_scan(node: Node) -> Scan:
+    """The relation that owns the rows of a spine of row-preserving verbs.
+
+    Raises:
+        PlanError: rows of this plan have no address in one relation.
+    """
+    last = list(spine(node))[-1]
+    for each in spine(node):
+        if each.VERB in ("aggregate", "union", "sql"):
+            msg = (
+                f"sample: rows after {each.VERB} have no address in one relation, so they cannot be fetched late. "
+                'Keep them first: catalog.register("name", Arrow(relation.to_arrow()), identity=...), then sample that'
+            )
+            raise PlanError(msg)
+    assert isinstance(last, Scan)
+    return last
+
+
+def profiles(node: Node) -> dict[str, object]:
+    """Declared cache profiles by column; the declaration nearest to `Sample` wins."""
+    out: dict[str, object] = {}
+    for each in spine(node):
+        if isinstance(each, Cache):
+            out = {**dict(each.profiles), **out}
+    return out
+
+

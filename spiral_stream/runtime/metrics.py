@@ -1,0 +1,59 @@
+"""What a running stream counts: whole numbers and seconds, added up by stage."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from time import perf_counter
+from typing import Any, final
+
+
+@final
+@dataclass
+class Metrics:
+    """Totals since the stream was opened. Seconds of ``fetch`` and ``transform`` add up over threads."""
+
+    batches: int = 0
+    samples: int = 0
+    cached_rows: int = 0
+    source_rows: int = 0
+    source_bytes: int = 0
+    plan_s: float = 0.0
+    fetch_s: float = 0.0
+    transform_s: float = 0.0
+    consumer_waited_s: float = 0.0
+    feeder_waited_s: float = 0.0
+    slots: int = 0
+    queued: int = 0
+    peak_queue_bytes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, **amounts: float) -> None:
+        """Add to several totals at once."""
+        with self._lock:
+            for name, amount in amounts.items():
+                setattr(self, name, getattr(self, name) + amount)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the block's wall time to ``name``."""
+        begun = perf_counter()
+        try:
+            yield
+        finally:
+            self.add(**{name: perf_counter() - begun})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Totals, and a verdict on what bounds the stream."""
+        out: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if not f.name.startswith("_")}
+        rows = self.cached_rows + self.source_rows
+        out["cache_hit_rate"] = self.cached_rows / rows if rows else None
+        out["bound_by"] = self._verdict()
+        return out
+
+    def _verdict(self) -> str:
+        if self.batches == 0:
+            return "unknown: nothing was delivered yet"
+        if self.consumer_waited_s <= self.feeder_waited_s:
+            return "consumer"
+        return "fetch" if self.fetch_s > self.transform_s else "transform"

@@ -1,0 +1,104 @@
+"""The queue between the feeder and the consumer: bounded in batches and bytes.
+
+Space is reserved before a batch is begun, so a slow consumer never makes memory
+grow. Waiting is timed here and nowhere else. Every wait ends when the other side
+closes or fails, so nothing hangs.
+"""
+
+import threading
+import time
+from collections import deque
+from typing import Generic, TypeVar, final
+
+from spiral_stream.errors import StreamError
+
+T = TypeVar("T")
+
+
+@final
+class BoundedQueue(Generic[T]):
+    """First in, first out; at most ``depth`` items and ``budget_bytes`` bytes, but always one item."""
+
+    def __init__(self, depth: int, budget_bytes: int) -> None:
+        self.depth = depth
+        self.budget_bytes = budget_bytes
+        self.put_wait_s = 0.0
+        self.get_wait_s = 0.0
+        self.peak_bytes = 0
+        self._items: deque[tuple[T, int]] = deque()
+        self._reserved = 0
+        self._bytes = 0
+        self._ended = False
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._changed = threading.Condition()
+
+    def reserve(self, nbytes: int) -> bool:
+        """Wait for room for one item; False if the queue was closed meanwhile."""
+        begun = time.perf_counter()
+        with self._changed:
+            while not self._closed and self._reserved and self._full(nbytes):
+                self._changed.wait()
+            self.put_wait_s += time.perf_counter() - begun
+            if self._closed:
+                return False
+            self._reserved += 1
+            self._bytes += nbytes
+            self.peak_bytes = max(self.peak_bytes, self._bytes)
+            return True
+
+    def _full(self, nbytes: int) -> bool:
+        return self._reserved >= self.depth or self._bytes + nbytes > self.budget_bytes
+
+    def put(self, item: T, nbytes: int) -> None:
+        """Hand over an item for which room was reserved."""
+        with self._changed:
+            self._items.append((item, nbytes))
+            self._changed.notify_all()
+
+    def get(self) -> T | None:
+        """The next item; None after the last.
+
+        Raises:
+            StreamError: the queue was closed.
+            BaseException: what the producer failed with, once the items before it are out.
+        """
+        begun = time.perf_counter()
+        with self._changed:
+            while not (self._items or self._ended or self._closed or self._failure):
+                self._changed.wait()
+            self.get_wait_s += time.perf_counter() - begun
+            if self._closed:
+                msg = "the stream was closed while it was read; iterate it again to go on from its cursor"
+                raise StreamError(msg)
+            if self._items:
+                item, nbytes = self._items.popleft()
+                self._reserved -= 1
+                self._bytes -= nbytes
+                self._changed.notify_all()
+                return item
+            if self._failure is not None:
+                raise self._failure
+            return None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def end(self) -> None:
+        """Producer: there will be no more items."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Producer: the consumer gets this error after the items before it."""
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Consumer: stop; wakes everyone."""
+        with self._changed:
+            self._closed = True
+            self._items.clear()
+            self._changed.notify_all()
