@@ -1,0 +1,27 @@
+"""Expressions over columns: `col`, `lit`, operators, and what they mean on a schema."""
+
+from spiral_stream.expr.binding import bind, bind_predicate, kind_of, type_of
+from spiral_stream.expr.canonical import canonical, from_json, to_json
+from spiral_stream.expr.nodes import Alias, Call, Cast, Col, Expr, Lit, col, len_, lit, name_of
+from spiral_stream.expr.parsing import parse
+
+__all__ = [
+    "Alias",
+    "Call",
+    "Cast",
+    "Col",
+    "Expr",
+    "Lit",
+    "bind",
+    "bind_predicate",
+    "canonical",
+    "col",
+    "from_json",
+    "kind_of",
+    "len_",
+    "lit",
+    "name_of",
+    "parse",
+    "to_json",
+    "type_of",
+]

@@ -1,0 +1,360 @@
+"""What an expression is: five frozen nodes, and the operators that build them.
+
+`Col` and `Lit` are leaves; `Call` is every operator and function, by name;
+`Cast` and `Alias` carry a type and a name. Operators build trees and compute
+nothing, so ``==`` is no test of equality: use `Expr.same_as`.
+"""
+
+import datetime as dt
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, NoReturn, final
+
+import numpy as np
+import pyarrow as pa
+
+from spiral_stream.errors import PlanError
+
+Text = str  # inside `Expr` the name ``str`` is the namespace of string functions
+Value = None | bool | int | float | str | bytes
+
+COMPARISONS: Final = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}  # each with its mirror
+ARITHMETIC: Final = ("+", "-", "*", "/", "//", "%")
+TEXT_TESTS: Final = ("starts_with", "ends_with", "contains")
+TEXT_MAPS: Final = ("lower", "upper")
+_SYMBOLS: Final = {"and": " & ", "or": " | "}
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class Expr:
+    """A value computed for each row. Build it with `col`, `lit` and operators."""
+
+    __slots__ = ()
+    __array_ufunc__: ClassVar[None] = None  # NumPy scalars on the left hand the operation to us
+
+    def __bool__(self) -> NoReturn:
+        msg = (
+            f"the truth of {self} is only known row by row; combine conditions with & | ~ and parentheses, "
+            "not with and / or / not, and write x.between(lo, hi) instead of lo <= x <= hi"
+        )
+        raise TypeError(msg)
+
+    def __len__(self) -> NoReturn:
+        msg = f"the length of {self} is only known row by row; write {self}.len() or len_({self})"
+        raise TypeError(msg)
+
+    def __str__(self) -> Text:
+        return _show(self)
+
+    def __repr__(self) -> Text:
+        return f"<expr {self}>"
+
+    def __eq__(self, other: object) -> "Expr":  # type: ignore[override]  # builds a tree, as in every column API
+        return _call("==", self, other)
+
+    def __ne__(self, other: object) -> "Expr":  # type: ignore[override]  # builds a tree, as in every column API
+        return _call("!=", self, other)
+
+    __hash__ = None  # type: ignore[assignment]  # a set or dict would call ``==``
+
+    def __lt__(self, other: Any) -> "Expr":
+        return _call("<", self, other)
+
+    def __le__(self, other: Any) -> "Expr":
+        return _call("<=", self, other)
+
+    def __gt__(self, other: Any) -> "Expr":
+        return _call(">", self, other)
+
+    def __ge__(self, other: Any) -> "Expr":
+        return _call(">=", self, other)
+
+    def __and__(self, other: Any) -> "Expr":
+        return _call("and", self, other)
+
+    def __rand__(self, other: Any) -> "Expr":
+        return _call("and", other, self)
+
+    def __or__(self, other: Any) -> "Expr":
+        return _call("or", self, other)
+
+    def __ror__(self, other: Any) -> "Expr":
+        return _call("or", other, self)
+
+    def __invert__(self) -> "Expr":
+        return Call("not", (self,))
+
+    def __neg__(self) -> "Expr":
+        if isinstance(self, Lit) and self.type is None and type(self.value) in (int, float):
+            return Lit(-self.value)  # type: ignore[operator]  # a number by the line above
+        return Call("neg", (self,))
+
+    def __add__(self, other: Any) -> "Expr":
+        return _call("+", self, other)
+
+    def __radd__(self, other: Any) -> "Expr":
+        return _call("+", other, self)
+
+    def __sub__(self, other: Any) -> "Expr":
+        return _call("-", self, other)
+
+    def __rsub__(self, other: Any) -> "Expr":
+        return _call("-", other, self)
+
+    def __mul__(self, other: Any) -> "Expr":
+        return _call("*", self, other)
+
+    def __rmul__(self, other: Any) -> "Expr":
+        return _call("*", other, self)
+
+    def __truediv__(self, other: Any) -> "Expr":
+        return _call("/", self, other)
+
+    def __rtruediv__(self, other: Any) -> "Expr":
+        return _call("/", other, self)
+
+    def __floordiv__(self, other: Any) -> "Expr":
+        return _call("//", self, other)
+
+    def __rfloordiv__(self, other: Any) -> "Expr":
+        return _call("//", other, self)
+
+    def __mod__(self, other: Any) -> "Expr":
+        return _call("%", self, other)
+
+    def __rmod__(self, other: Any) -> "Expr":
+        return _call("%", other, self)
+
+    def is_in(self, values: Iterable[Any]) -> "Expr":
+        """True where the value equals one of ``values`` (as ``==`` does, so never for NaN)."""
+        if isinstance(values, (str, bytes)):
+            msg = f"is_in: {values!r} is one text, not a list of values; write is_in([{values!r}])"
+            raise PlanError(msg)
+        return Call("is_in", (self, *(lit(value) for value in values)))
+
+    def between(self, lo: Any, hi: Any) -> "Expr":
+        """``(self >= lo) & (self <= hi)``: both ends belong to it."""
+        return Call("and", (self >= lo, self <= hi))
+
+    def is_null(self) -> "Expr":
+        """True where the value is missing. NaN is a value."""
+        return Call("is_null", (self,))
+
+    def is_nan(self) -> "Expr":
+        """True where a floating-point value is NaN; null where it is missing."""
+        return Call("is_nan", (self,))
+
+    def len(self) -> "Expr":
+        """Elements of a list, code points of a text, bytes of a binary value: int64."""
+        return Call("len", (self,))
+
+    def cast(self, to: pa.DataType | Text) -> "Expr":
+        """The value in another type: widening of numbers, and numbers to floats."""
+        return Cast(self, pa.type_for_alias(to) if isinstance(to, Text) else to)
+
+    def alias(self, name: Text) -> "Expr":
+        """The same value under a column name of its own."""
+        return Alias(self, name)
+
+    def columns(self) -> frozenset[Text]:
+        """The columns that the value is computed from."""
+        return frozenset(node.name for node in self.walk() if isinstance(node, Col))
+
+    def walk(self) -> Iterator["Expr"]:
+        """This node and all below it, parents first."""
+        yield self
+        for child in children(self):
+            yield from child.walk()
+
+    def same_as(self, other: object) -> bool:
+        """Whether two trees are written the same (for the same meaning, compare `canonical` forms)."""
+        if type(self) is not type(other):
+            return False
+        mine, theirs = children(self), children(other)
+        if len(mine) != len(theirs) or not _same_leaf(self, other):
+            return False
+        return all(a.same_as(b) for a, b in zip(mine, theirs, strict=True))
+
+    @property
+    def str(self) -> "StringFunctions":
+        """Functions of text."""
+        return StringFunctions(self)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Col(Expr):
+    """The value of a column."""
+
+    name: Text
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Lit(Expr):
+    """A constant. Without a type it takes the type of what it meets.
+
+    Times are counts of their type's unit since 1970 in UTC, dates are days.
+    """
+
+    value: Value
+    type: pa.DataType | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Call(Expr):
+    """An operator or function over its arguments."""
+
+    op: Text
+    args: tuple[Expr, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Cast(Expr):
+    """A value in another type."""
+
+    source: Expr
+    type: pa.DataType
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Alias(Expr):
+    """A value with a column name."""
+
+    source: Expr
+    name: Text
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StringFunctions:
+    """``expr.str``: tests and maps of text. Letters are ASCII: other alphabets stay as they are."""
+
+    source: Expr
+
+    def starts_with(self, prefix: Text) -> Expr:
+        """Whether the text begins with ``prefix``."""
+        return Call("starts_with", (self.source, lit(prefix)))
+
+    def ends_with(self, suffix: Text) -> Expr:
+        """Whether the text ends with ``suffix``."""
+        return Call("ends_with", (self.source, lit(suffix)))
+
+    def contains(self, part: Text) -> Expr:
+        """Whether ``part`` occurs in the text; no pattern language."""
+        return Call("contains", (self.source, lit(part)))
+
+    def lower(self) -> Expr:
+        """``A`` to ``Z`` in lower case."""
+        return Call("lower", (self.source,))
+
+    def upper(self) -> Expr:
+        """``a`` to ``z`` in upper case."""
+        return Call("upper", (self.source,))
+
+
+def col(name: str) -> Col:
+    """The column called ``name``."""
+    if not isinstance(name, str) or not name:
+        msg = f"col: a column is named by a text, not by {name!r}"
+        raise PlanError(msg)
+    return Col(name)
+
+
+def len_(value: Expr | str) -> Expr:
+    """The length of a column or expression, as ``len(tokens)`` in a bucket key."""
+    return (col(value) if isinstance(value, str) else value).len()
+
+
+def lit(value: Any) -> Expr:
+    """A constant; an expression is returned as it is.
+
+    Args:
+        value: a bool, int, float, str, bytes, datetime, date, None, or a NumPy or Arrow scalar of these.
+
+    Raises:
+        PlanError: it is something else.
+    """
+    if isinstance(value, Expr):
+        return value
+    if isinstance(value, np.datetime64):
+        value = pa.scalar(value)
+    if isinstance(value, pa.Scalar):
+        if isinstance(value, (pa.TimestampScalar, pa.Date32Scalar)):
+            return Lit(value.value, value.type)
+        value = value.as_py()
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, dt.datetime):
+        aware = value if value.tzinfo else value.replace(tzinfo=dt.UTC)
+        kind = pa.timestamp("us", tz="UTC" if value.tzinfo else None)
+        return Lit((aware - _EPOCH) // dt.timedelta(microseconds=1), kind)
+    if isinstance(value, dt.date):
+        return Lit((value - _EPOCH.date()).days, pa.date32())
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return Lit(value)
+    msg = (
+        f"lit: {value!r} is a {type(value).__name__}; a constant is a bool, int, float, str, bytes, date or datetime. "
+        "Use is_in([...]) for several values"
+    )
+    raise PlanError(msg)
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """The nodes directly below ``expr``."""
+    if isinstance(expr, Call):
+        return expr.args
+    return (expr.source,) if isinstance(expr, (Cast, Alias)) else ()
+
+
+def name_of(expr: Expr) -> str | None:
+    """The column name that a projection of ``expr`` gets; None if it needs an alias."""
+    return expr.name if isinstance(expr, (Alias, Col)) else None
+
+
+def _call(op: str, left: Any, right: Any) -> Expr:
+    return Call(op, (lit(left), lit(right)))
+
+
+def _same_leaf(a: Any, b: Any) -> bool:
+    if isinstance(a, Lit):
+        return type(a.value) is type(b.value) and repr(a.value) == repr(b.value) and a.type == b.type
+    if isinstance(a, Call):
+        return bool(a.op == b.op)
+    return bool(a.type == b.type if isinstance(a, Cast) else a.name == b.name)
+
+
+def _show(expr: Expr) -> str:  # noqa: PLR0911  one return a kind of node
+    if isinstance(expr, Col):
+        return expr.name
+    if isinstance(expr, Lit):
+        return repr(expr.value) if expr.type is None or isinstance(expr.value, (str, bool)) else _show_typed(expr)
+    if isinstance(expr, Cast):
+        return f"cast({expr.source}, {expr.type})"
+    if isinstance(expr, Alias):
+        return f"{expr.source} as {expr.name}"
+    assert isinstance(expr, Call)
+    parts = [f"({a})" if isinstance(a, Call) and a.op in _INFIX else str(a) for a in expr.args]
+    if expr.op in _SYMBOLS:
+        return _SYMBOLS[expr.op].join(parts)
+    if expr.op in _INFIX:
+        return f"{parts[0]} {expr.op} {parts[1]}"
+    if expr.op in ("not", "neg"):
+        return f"{'~' if expr.op == 'not' else '-'}{parts[0]}"
+    if expr.op == "is_in":
+        return f"{parts[0]} in [{', '.join(parts[1:])}]"
+    return f"{expr.op}({', '.join(str(a) for a in expr.args)})"
+
+
+_INFIX: Final = frozenset((*COMPARISONS, *ARITHMETIC, *_SYMBOLS))
+
+
+def _show_typed(expr: Lit) -> str:
+    assert expr.type is not None
+    if pa.types.is_temporal(expr.type):
+        storage = pa.int32() if pa.types.is_date32(expr.type) else pa.int64()
+        return str(pa.scalar(expr.value, storage).cast(expr.type))
+    return str(np.float32(expr.value)) if pa.types.is_float32(expr.type) else repr(expr.value)
