@@ -1,1 +1,20 @@
+"""Expressions in the languages of the engines, each with exactly the semantics of `spiral_stream.expr`."""
 
+from spiral_stream.dialects.arrow import to_arrow
+from spiral_stream.dialects.numpy import evaluate, evaluate_nullable, passes
+from spiral_stream.dialects.pushdown import Inexpressible, all_of, conjuncts, split
+from spiral_stream.dialects.sql import quoted, to_duckdb, to_lance
+
+__all__ = [
+    "Inexpressible",
+    "all_of",
+    "conjuncts",
+    "evaluate",
+    "evaluate_nullable",
+    "passes",
+    "quoted",
+    "split",
+    "to_arrow",
+    "to_duckdb",
+    "to_lance",
+]

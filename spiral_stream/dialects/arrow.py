@@ -1,0 +1,119 @@
+"""To a pyarrow expression: for datasets (Parquet) and tables in memory.
+
+NaN is guarded in every comparison of floats: row-group statistics leave NaN out,
+and Arrow simplifies conditions with them.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spiral_stream.dialects.pushdown import Inexpressible
+from spiral_stream.expr import Alias, Call, Cast, Col, Expr, Lit, bind, kind_of, type_of
+
+_COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "==": lambda a, b: a == b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+_ARITHMETIC: Final = {"+": pc.add, "-": pc.subtract, "*": pc.multiply, "/": pc.divide}
+_TEXT: Final = {"starts_with": pc.starts_with, "ends_with": pc.ends_with, "contains": pc.match_substring}
+
+
+def to_arrow(expr: Expr, schema: pa.Schema) -> pc.Expression:
+    """Lower an expression for ``pyarrow.dataset`` and ``Table.filter``.
+
+    Raises:
+        Inexpressible: Arrow has no exact form (division by a column that may be zero).
+        PlanError: the expression does not fit the schema.
+    """
+    return _lower(bind(expr, schema), schema)
+
+
+def _lower(expr: Expr, schema: pa.Schema) -> pc.Expression:  # noqa: PLR0911  one return a kind of node
+    if isinstance(expr, Col):
+        return pc.field(expr.name)
+    if isinstance(expr, Lit):
+        return pc.scalar(pa.scalar(expr.value, expr.type))
+    if isinstance(expr, Alias):
+        return _lower(expr.source, schema)
+    if isinstance(expr, Cast):
+        return _lower(expr.source, schema).cast(expr.type, safe=False)
+    assert isinstance(expr, Call)
+    args = [_lower(arg, schema) for arg in expr.args]
+    if expr.op in _COMPARE or expr.op == "!=":
+        return _compare(expr, args, schema)
+    if expr.op in _ARITHMETIC:
+        return _ARITHMETIC[expr.op](*args)
+    if expr.op in _TEXT:
+        part = expr.args[1]
+        assert isinstance(part, Lit)
+        return _TEXT[expr.op](args[0], pattern=part.value)
+    if expr.op in ("//", "%"):
+        return _floored(expr, args)
+    return _function(expr, args, schema)
+
+
+def _compare(expr: Call, args: list[pc.Expression], schema: pa.Schema) -> pc.Expression:
+    left, right = args
+    result = _COMPARE["==" if expr.op == "!=" else expr.op](left, right)
+    if kind_of(type_of(expr.args[0], schema)) == "float":
+        sides = [side for arg, side in zip(expr.args, args, strict=True) if not isinstance(arg, Lit)]
+        for side, other in zip(sides, sides[::-1], strict=True):
+            nan = pc.is_nan(side)  # where the other side is null the comparison stays null
+            result = result & ~(nan if len(sides) == 1 else nan & other.is_valid())
+    return ~result if expr.op == "!=" else result
+
+
+def _floored(expr: Call, args: list[pc.Expression]) -> pc.Expression:
+    divisor = expr.args[1]
+    if not isinstance(divisor, Lit) or not isinstance(divisor.value, int) or divisor.value <= 0:
+        raise Inexpressible
+    value, by = args
+    minus_one = pc.scalar(pa.scalar(-1, pa.int64()))
+    below = pc.subtract(minus_one, pc.divide(pc.subtract(minus_one, value), by))  # Arrow divides towards zero
+    quotient = pc.if_else(value >= pc.scalar(pa.scalar(0, pa.int64())), pc.divide(value, by), below)
+    return quotient if expr.op == "//" else pc.subtract(value, pc.multiply(quotient, by))
+
+
+def _function(expr: Call, args: list[pc.Expression], schema: pa.Schema) -> pc.Expression:  # noqa: PLR0911  a table
+    first = args[0]
+    if expr.op == "and":
+        return _fold(args, lambda a, b: a & b)
+    if expr.op == "or":
+        return _fold(args, lambda a, b: a | b)
+    if expr.op == "not":
+        return ~first
+    if expr.op == "neg":
+        return pc.negate(first)
+    if expr.op == "is_null":
+        return first.is_null()
+    if expr.op == "is_nan":
+        return pc.is_nan(first)
+    if expr.op == "is_in":
+        return _is_in(expr, first)
+    if expr.op in ("lower", "upper"):
+        return pc.ascii_lower(first) if expr.op == "lower" else pc.ascii_upper(first)
+    assert expr.op == "len"
+    measure = {"text": pc.utf8_length, "binary": pc.binary_length, "list": pc.list_value_length}
+    return measure[kind_of(type_of(expr.args[0], schema))](first).cast(pa.int64())
+
+
+def _fold(args: list[pc.Expression], joined: Callable[[Any, Any], Any]) -> pc.Expression:
+    result = args[0]
+    for arg in args[1:]:
+        result = joined(result, arg)
+    return result
+
+
+def _is_in(expr: Call, first: pc.Expression) -> pc.Expression:
+    options = [arg for arg in expr.args[1:] if isinstance(arg, Lit)]
+    values = [option.value for option in options]
+    if any(type(value) is float and value == 0 for value in values):
+        values.append(-0.0)  # Arrow's hash tells the zeros apart
+    null = pc.scalar(pa.scalar(None, pa.bool_()))
+    return first.isin(pa.array(values, options[0].type)) | (first.is_null() & null)

@@ -1,0 +1,234 @@
+"""The meaning of an expression, computed with NumPy: the reference for every engine.
+
+Also used on rows after sampling and for conjuncts that an engine cannot express.
+A value is a pair (data, valid); data under ``valid == False`` is arbitrary.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spiral_stream.errors import DataError
+from spiral_stream.expr import Alias, Call, Cast, Col, Expr, Lit, bind, bind_predicate, kind_of
+
+Array = NDArray[Any]
+Bools = NDArray[np.bool_]
+Columns = Mapping[str, Array | pa.Array | pa.ChunkedArray]
+Values = tuple[Array, Bools]
+
+_COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "==": np.equal,
+    "!=": np.not_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+}
+_ARITHMETIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "/": np.divide,
+    "//": np.floor_divide,
+    "%": np.remainder,
+}
+_ASCII_LOWER: Final = {a: a + 32 for a in range(ord("A"), ord("Z") + 1)}
+_ASCII_UPPER: Final = {a: a - 32 for a in range(ord("a"), ord("z") + 1)}
+
+
+def evaluate(expr: Expr, columns: Columns) -> Array:
+    """The expression's value for each row; for a condition, whether the row passes.
+
+    Args:
+        expr: on the given columns.
+        columns: N values each, NumPy or Arrow.
+
+    Returns:
+        shape [N]: bool for a condition (null does not pass), else the type of the expression.
+
+    Raises:
+        PlanError: the expression does not fit the columns' types.
+        DataError: a value that is not a condition is missing; the message names the first row.
+    """
+    data, valid = evaluate_nullable(expr, columns)
+    if data.dtype == np.bool_:
+        return data & valid
+    if not valid.all():
+        row = int(np.flatnonzero(~valid)[0])
+        msg = f"{expr} is null in row {row} of {len(valid)}. Filter such rows out with ~{_operand(expr)}.is_null()"
+        raise DataError(msg)
+    return data
+
+
+def passes(predicate: Expr, columns: Columns) -> Bools:
+    """Shape [N], bool: the rows for which ``predicate`` is true.
+
+    Raises:
+        PlanError: it is not a condition, or does not fit the columns' types.
+    """
+    bound = bind_predicate(predicate, _schema(columns))
+    data, valid = evaluate_nullable(bound, columns)
+    return data & valid
+
+
+def evaluate_nullable(expr: Expr, columns: Columns) -> Values:
+    """The expression's values, and where there are any: two arrays of shape [N].
+
+    Raises:
+        PlanError: the expression does not fit the columns' types.
+    """
+    bound = bind(expr, _schema(columns))
+    rows = len(next(iter(columns.values()))) if columns else 0
+    with np.errstate(all="ignore"):
+        data, valid = _Evaluation(columns, rows).value(bound)
+    return np.broadcast_to(data, rows).copy(), np.broadcast_to(valid, rows).copy()
+
+
+class _Evaluation:
+    def __init__(self, columns: Columns, rows: int) -> None:
+        self.columns = columns
+        self.rows = rows
+
+    def value(self, expr: Expr) -> Values:
+        if isinstance(expr, Col):
+            return _from_column(self.columns[expr.name])
+        if isinstance(expr, Lit):
+            return _from_literal(expr)
+        if isinstance(expr, Alias):
+            return self.value(expr.source)
+        if isinstance(expr, Cast):
+            return self.cast(expr)
+        assert isinstance(expr, Call)
+        if expr.op in ("is_null", "len"):
+            return self.of_column(expr)
+        args = [self.value(arg) for arg in expr.args]
+        return _call(expr.op, args)
+
+    def cast(self, expr: Cast) -> Values:
+        data, valid = self.value(expr.source)
+        if kind_of(expr.type) in ("int", "float"):
+            return data.astype(expr.type.to_pandas_dtype()), valid
+        return data, valid
+
+    def of_column(self, expr: Call) -> Values:
+        """Functions that need no values, or those of a nested column."""
+        source = expr.args[0]
+        if isinstance(source, Col):
+            array = _arrow(self.columns[source.name])
+            valid = np.asarray(pc.is_valid(array))
+            if expr.op == "is_null":
+                return ~valid, np.ones_like(valid)
+            if kind_of(array.type) == "list":
+                return np.asarray(pc.fill_null(pc.list_value_length(array), 0)).astype(np.int64), valid
+        data, valid = self.value(source)
+        if expr.op == "is_null":
+            return ~np.broadcast_to(valid, self.rows), np.ones(self.rows, bool)
+        return np.fromiter((len(v) for v in data), np.int64, len(data)), valid
+
+
+def _call(op: str, args: list[Values]) -> Values:  # noqa: PLR0911  one return a kind of operator
+    if op in ("and", "or"):
+        return _kleene(op, args)
+    (data, valid), rest = args[0], args[1:]
+    if op == "not":
+        return ~data, valid
+    if op == "neg":
+        return np.negative(data), valid
+    if op == "is_nan":
+        return np.isnan(data), valid
+    if op == "is_in":
+        hits = [np.equal(data, option).astype(bool) for option, _ in rest]
+        return np.logical_or.reduce(hits), valid
+    if op in ("lower", "upper"):
+        table = _ASCII_LOWER if op == "lower" else _ASCII_UPPER
+        return _objects(v.translate(table) for v in data), valid
+    if op in ("starts_with", "ends_with", "contains"):
+        part = rest[0][0].item()
+        tests = {"starts_with": str.startswith, "ends_with": str.endswith, "contains": str.__contains__}
+        return np.fromiter((tests[op](v, part) for v in data), bool, len(data)), valid
+    (other, other_valid) = rest[0]
+    both = valid & other_valid
+    if op in ("//", "%"):
+        both = both & (other != 0)
+    if op in _COMPARE:
+        return np.asarray(_COMPARE[op](data, other)).astype(bool), both
+    return _ARITHMETIC[op](data, other), both
+
+
+def _kleene(op: str, args: list[Values]) -> Values:
+    decides = op == "or"  # one true operand decides OR, one false operand decides AND
+    data, valid = args[0]
+    for other, other_valid in args[1:]:
+        settled = (valid & (data == decides)) | (other_valid & (other == decides))
+        valid = settled | (valid & other_valid)
+        data = settled if decides else ~settled
+    return data, valid
+
+
+def _schema(columns: Columns) -> pa.Schema:
+    return pa.schema([(name, _type(values)) for name, values in columns.items()])
+
+
+def _type(values: Array | pa.Array | pa.ChunkedArray) -> pa.DataType:
+    if not isinstance(values, np.ndarray):
+        return values.type
+    if values.dtype.kind in "OUT":
+        return _arrow(values).type
+    return pa.from_numpy_dtype(values.dtype)
+
+
+def _arrow(values: Array | pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    if not isinstance(values, np.ndarray):
+        return values
+    return pa.array(values.astype(object) if values.dtype.kind in "UT" else values, from_pandas=False)
+
+
+def _from_column(values: Array | pa.Array | pa.ChunkedArray) -> Values:
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        return values, np.ones(len(values), bool)
+    array = _arrow(values)
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    valid = np.asarray(pc.is_valid(array))
+    kind = kind_of(array.type)
+    if kind in ("time", "date"):
+        array = array.cast(pa.int32() if kind == "date" else pa.int64())
+        kind = "int"
+    if kind in ("bool", "int", "float"):
+        filled = pc.fill_null(array, pa.scalar(0).cast(array.type)) if array.null_count else array
+        return filled.to_numpy() if isinstance(filled, pa.ChunkedArray) else filled.to_numpy(
+            zero_copy_only=False
+        ), valid
+    blank: str | bytes = b"" if kind == "binary" else ""
+    return _objects(blank if v is None else v for v in array.to_pylist()), valid
+
+
+def _from_literal(literal: Lit) -> Values:
+    assert literal.type is not None
+    kind = kind_of(literal.type)
+    valid = np.asarray(literal.value is not None)
+    if kind in ("int", "float"):
+        return np.asarray(literal.value, literal.type.to_pandas_dtype()), valid
+    if kind in ("time", "date"):
+        return np.asarray(literal.value, np.int64), valid
+    if kind == "bool":
+        return np.asarray(bool(literal.value)), valid
+    data = np.empty((), dtype=object)
+    data[()] = literal.value
+    return data, valid
+
+
+def _objects(values: Any) -> Array:
+    items = list(values)
+    data = np.empty(len(items), dtype=object)
+    data[:] = items
+    return data
+
+
+def _operand(expr: Expr) -> str:
+    names = sorted(expr.columns())
+    return f"col({names[0]!r})" if names else str(expr)
