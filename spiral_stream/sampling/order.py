@@ -13,6 +13,8 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.errors import PlanError
+
 UInt64 = NDArray[np.uint64]
 
 
@@ -83,3 +85,16 @@ class Order(ABC):
     def needs_index(self) -> bool:
         """Whether `Population.index` must be given."""
         return False
+
+
+def check_whole(policy: str, name: str, value: object, least: int | None = None) -> None:
+    """Refuse a parameter that is not an integer of at least ``least``.
+
+    Raises:
+        PlanError: it is another type (a bool too), or smaller.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least):
+        return
+    wanted = "an integer" if least is None else f"an integer of at least {least}"
+    msg = f"{policy}: {name} is {value!r}. Give {wanted}"
+    raise PlanError(msg)

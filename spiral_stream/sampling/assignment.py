@@ -1,0 +1,44 @@
+"""Which batches of the global sequence a rank delivers."""
+
+from dataclasses import dataclass
+from typing import final
+
+from spiral_stream.errors import PlanError
+from spiral_stream.params import RuntimeParam
+from spiral_stream.sampling.order import check_whole
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DataParallel:
+    """Batch g of the epoch goes to rank ``g % world_size``; the sequence itself never depends on the ranks.
+
+    ``lanes`` cuts the order into that many equal slices which take turns in the
+    global sequence. It belongs to the plan and its fingerprint; rank and world
+    size belong to the run.
+    """
+
+    rank: int | RuntimeParam
+    world_size: int | RuntimeParam
+    lanes: int = 1
+
+    def __post_init__(self) -> None:
+        check_whole("DataParallel", "lanes", self.lanes, least=1)
+        for name, value, least, fitting in (
+            ("rank", self.rank, 0, "data_parallel_rank"),
+            ("world_size", self.world_size, 1, "data_parallel_world_size"),
+        ):
+            if not isinstance(value, RuntimeParam):
+                check_whole("DataParallel", name, value, least=least)
+            elif value.name != fitting:
+                msg = (
+                    f"DataParallel: {name} is RuntimeParam({value.name!r}). "
+                    f"Give RuntimeParam({fitting!r}) or an integer"
+                )
+                raise PlanError(msg)
+        if isinstance(self.rank, int) and isinstance(self.world_size, int) and self.rank >= self.world_size:
+            msg = (
+                f"DataParallel: rank {self.rank} of world_size {self.world_size}; "
+                f"ranks count from 0. Give a rank in [0, {self.world_size})"
+            )
+            raise PlanError(msg)

@@ -1,0 +1,110 @@
+"""An order that depends on identities only, never on where or when rows were stored.
+
+A row's bucket is the leading bits of the unseeded 128-bit hash of (stream,
+identity). `Population.index` holds the rows sorted by (hash, identity), built
+once for all seeds and bucket counts; for each pass the buckets are permuted and
+laid end to end, and the rows inside each are permuted by key. Memory is 8 bytes
+a bucket and array.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Final, final
+
+import numpy as np
+
+from spiral_stream.errors import PlanError
+from spiral_stream.sampling.order import Arrangement, BucketIndex, Order, Population, UInt64, check_whole
+from spiral_stream.sampling.permutation import permute, unpermute
+from spiral_stream.sampling.tape import Tape
+from spiral_stream.seeding import combine, key
+
+MOST_BUCKETS: Final = 2**24
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ShuffleBuckets:
+    """Buckets come in a new keyed order in every pass."""
+
+    VERSION: ClassVar[int] = 1
+    seed: int
+
+    def __post_init__(self) -> None:
+        check_whole("ShuffleBuckets", "seed", self.seed)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HashBucketed(Order):
+    """Buckets of identity hashes in keyed order, rows permuted inside each.
+
+    ``bucket_count`` is a power of two; ``bucket_order`` is ``ShuffleBuckets(seed)``
+    unless given.
+    """
+
+    seed: int
+    bucket_count: int = 8192
+    bucket_order: ShuffleBuckets | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("HashBucketed", "seed", self.seed)
+        check_whole("HashBucketed", "bucket_count", self.bucket_count, least=1)
+        if self.bucket_count & (self.bucket_count - 1) or self.bucket_count > MOST_BUCKETS:
+            fitting = min(1 << self.bucket_count.bit_length(), MOST_BUCKETS)
+            msg = (
+                f"HashBucketed: bucket_count is {self.bucket_count}; buckets are the leading bits of a hash. "
+                f"Give a power of two up to {MOST_BUCKETS}, such as {fitting}"
+            )
+            raise PlanError(msg)
+        if self.bucket_order is None:
+            object.__setattr__(self, "bucket_order", ShuffleBuckets(self.seed))
+        elif not isinstance(self.bucket_order, ShuffleBuckets):
+            msg = f"HashBucketed: bucket_order is {self.bucket_order!r}. Give ShuffleBuckets(seed=...)"
+            raise PlanError(msg)
+
+    @property
+    def needs_index(self) -> bool:
+        return True
+
+    def arrange(self, population: Population, pass_number: int) -> Arrangement:
+        """The order of one pass.
+
+        Raises:
+            PlanError: the population has no index of identity hashes.
+        """
+        if population.index is None:
+            msg = (
+                "HashBucketed: the selection has no index of identity hashes. "
+                "Prepare it with one (Order.needs_index says so), or use ShardAwareShuffle"
+            )
+            raise PlanError(msg)
+        order = self.bucket_order or ShuffleBuckets(self.seed)
+        place = (population.stream, pass_number)
+        bucket_key = key("ShuffleBuckets", order.VERSION, order.seed, *place)
+        row_key = key("HashBucketed", self.VERSION, self.seed, *place)
+        return _Buckets(population.index, self.bucket_count, bucket_key, row_key)
+
+
+@final
+class _Buckets(Arrangement):
+    def __init__(self, index: BucketIndex, bucket_count: int, bucket_key: int, row_key: int) -> None:
+        self._index = index
+        self._starts = index.starts(bucket_count)
+        self._rows_of = np.diff(self._starts)
+        self._tape = Tape(self._rows_of, bucket_key)
+        self._key = np.array(row_key, dtype=np.uint64)
+        self.size = int(self._starts[-1])
+
+    def rows(self, positions: UInt64) -> UInt64:
+        buckets, offsets = self._tape.at(np.asarray(positions, dtype=np.uint64))
+        inside = permute(offsets, self._rows_of[buckets], self._keys(buckets))
+        return self._index.rows(self._starts[buckets] + inside)
+
+    def positions(self, rows: UInt64) -> UInt64:
+        ranks = self._index.ranks(np.asarray(rows, dtype=np.uint64))
+        buckets = np.searchsorted(self._starts, ranks, side="right") - 1
+        inside = unpermute(ranks - self._starts[buckets], self._rows_of[buckets], self._keys(buckets))
+        return self._tape.begin(buckets) + inside
+
+    def _keys(self, buckets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> UInt64:
+        return combine(self._key, buckets.astype(np.uint64))
