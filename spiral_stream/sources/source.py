@@ -9,15 +9,29 @@ the source, decides which logical storage shards these rows form.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 from numpy.typing import NDArray
 
 from spiral_stream.expr import Expr
 
 ROW: Final = "__row"  # uint64 physical ordinal, the last column of every scanned batch
+
+
+def content_key(*parts: str | int | bytes) -> str:
+    """32 hex digits that name some content; each part enters with its length.
+
+    XXH3-128, unseeded: enough to tell contents apart, not meant against forgery.
+    """
+    state = xxhash.xxh3_128()
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode()
+        state.update(len(data).to_bytes(8, "little"))
+        state.update(data)
+    return state.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +107,7 @@ class Reader(ABC):
     def close(self) -> None:  # noqa: B027  readers without handles have nothing to release
         """Release handles. Further calls are errors."""
 
-    def __enter__(self) -> "Reader":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

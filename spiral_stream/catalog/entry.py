@@ -1,0 +1,48 @@
+"""What the catalog knows of one relation: a frozen value that can be opened."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+import pyarrow as pa
+
+from spiral_stream.catalog.manifest import Manifest
+from spiral_stream.sources.source import Source
+
+if TYPE_CHECKING:
+    from spiral_stream.catalog.opened import OpenRelation
+
+STORAGE_SHARD = "storage_shard"
+DESCRIPTION = b"description"  # key of a column's description in its Arrow field's metadata
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A registered relation at one data version."""
+
+    name: str
+    source: Source
+    schema: pa.Schema  # semantic types and descriptions in the fields' metadata; always has ``storage_shard``
+    identity: tuple[str, ...]
+    identity_unique: bool  # whether registration found every identity once
+    shard: str | None  # the column asked to define the storage shards
+    data_version: str
+    registered_at: datetime  # recorded for people; enters no fingerprint
+    root: Path  # folder of the catalog
+    manifest_name: str
+
+    def open(self) -> "OpenRelation":
+        """Open the source for reading by logical ordinals.
+
+        Raises:
+            SourceError: the source cannot be read, or is no longer what was registered.
+        """
+        from spiral_stream.catalog.opened import OpenRelation
+
+        return OpenRelation(self)
+
+    def manifest(self) -> Manifest:
+        """The shard table, memory-mapped; opens no source."""
+        return Manifest.load(self.root / "manifests" / self.manifest_name)

@@ -1,0 +1,284 @@
+"""Which logical storage shards a relation has, and where their rows lie.
+
+Logical ordinals lay the shards end to end in the order of their names; physical
+ordinals are the source's own. A run table maps one to the other: run r holds the
+logical rows from ``run_start[r]`` on, which lie at ``run_physical[r]`` on. All of
+it is arrays whose size grows with shards, runs and row groups, never with rows,
+written as an Arrow IPC file and memory-mapped.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spiral_stream.errors import CatalogError, SourceError
+from spiral_stream.sources.source import ROW, Reader, Unit, content_key
+
+UInt64 = NDArray[np.uint64]
+
+RUNS_PER_SHARD: Final = 4  # more on average, and the column no longer says where rows lie together
+UNKNOWN_BYTES: Final = -1
+_VERSION: Final = 1
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Manifest:
+    """The shard table of one relation at one version. S shards, R runs, G groups, U units."""
+
+    shard_names: pa.StringArray  # [S], sorted
+    shard_rows: UInt64  # [S]
+    shard_bytes: NDArray[np.int64]  # [S], UNKNOWN_BYTES where the source does not say; a share of its units' bytes
+    content_keys: pa.StringArray  # [S], 32 hex digits
+    run_start: UInt64  # [R], ascending: first logical ordinal
+    run_physical: UInt64  # [R]: first physical ordinal
+    group_rows: UInt64  # [G]: rows of each piece that is read in one go, in logical order
+    group_shards: UInt64  # [G], non-decreasing: the shard it belongs to
+    unit_names: pa.StringArray  # [U], in physical order
+    unit_rows: UInt64  # [U]
+    unit_keys: pa.StringArray  # [U], content keys
+    shard_note: str = ""  # why the shard column does not define the shards; "" if it does or none was asked for
+
+    @cached_property
+    def starts(self) -> UInt64:
+        """Shape [S + 1], uint64: the first logical ordinal of each shard, and the total."""
+        return np.concatenate([[0], np.cumsum(self.shard_rows)]).astype(np.uint64)
+
+    @property
+    def total(self) -> int:
+        """Rows of the relation."""
+        return int(self.starts[-1])
+
+    @cached_property
+    def data_version(self) -> str:
+        """32 hex digits over (name, content key, rows) of every shard, by name."""
+        parts = zip(self.shard_names.to_pylist(), self.content_keys.to_pylist(), self.shard_rows.tolist(), strict=True)
+        return content_key("data-version", _VERSION, *(part for shard in parts for part in shard))
+
+    @cached_property
+    def _run_order(self) -> NDArray[np.intp]:
+        return np.argsort(self.run_physical, kind="stable")
+
+    def physical(self, ordinals: UInt64) -> UInt64:
+        """Shape [P] -> [P], uint64: where the rows at logical ordinals lie in the source."""
+        runs = np.searchsorted(self.run_start, ordinals, side="right") - 1
+        return self.run_physical[runs] + (ordinals - self.run_start[runs])
+
+    def logical(self, physical: UInt64) -> UInt64:
+        """Shape [P] -> [P], uint64: the inverse of `physical`."""
+        runs = self._run_order[np.searchsorted(self.run_physical, physical, side="right", sorter=self._run_order) - 1]
+        return self.run_start[runs] + (physical - self.run_physical[runs])
+
+    def shard_of(self, ordinals: UInt64) -> NDArray[np.intp]:
+        """Shape [P] -> [P], intp: the shard that each logical ordinal lies in."""
+        return np.searchsorted(self.starts, ordinals, side="right") - 1
+
+    def units_of(self, shards: Sequence[int]) -> list[int]:
+        """The physical units that hold rows of these shards, ascending."""
+        stops = np.append(self.run_start[1:], np.uint64(self.total))
+        wanted = np.isin(self.shard_of(self.run_start), np.asarray(shards, dtype=np.intp))
+        first = self.run_physical[wanted]
+        last = first + (stops - self.run_start)[wanted] - np.uint64(1)
+        ends = np.cumsum(self.unit_rows)
+        spans = zip(np.searchsorted(ends, first, side="right"), np.searchsorted(ends, last, side="right"), strict=True)
+        return sorted({unit for low, high in spans for unit in range(int(low), int(high) + 1)})
+
+    def save(self, path: Path) -> None:
+        """Write an Arrow IPC file: one row, one list column a field."""
+        columns = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            array = pa.array([value], pa.utf8()) if isinstance(value, str) else _one_list(value)
+            columns[field.name] = array
+        table = pa.table(columns).replace_schema_metadata({"spiral:manifest": str(_VERSION)})
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+
+    @classmethod
+    def load(cls, path: Path) -> "Manifest":
+        """Memory-map a saved manifest.
+
+        Raises:
+            CatalogError: the file is missing, broken, or of another version.
+        """
+        try:
+            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        except (OSError, pa.ArrowInvalid) as error:
+            msg = f"manifest {path}: {error}. Write it again with catalog.refresh(<name>)"
+            raise CatalogError(msg) from error
+        if (table.schema.metadata or {}).get(b"spiral:manifest") != str(_VERSION).encode():
+            msg = f"manifest {path} is of another version. Write it again with catalog.refresh(<name>)"
+            raise CatalogError(msg)
+        values = {}
+        for field in fields(cls):
+            column = table.column(field.name).chunk(0)
+            if pa.types.is_large_list(column.type):
+                items = column.values
+                values[field.name] = items if pa.types.is_string(items.type) else items.to_numpy()
+            else:
+                values[field.name] = column[0].as_py()
+        return cls(**values)
+
+
+def build_manifest(reader: Reader, shard_column: str | None = None) -> Manifest:
+    """The shard table of a source, with or without a column that names the shards.
+
+    The column is scanned once. It defines the shards if its values lie in up to
+    `RUNS_PER_SHARD` runs on average; otherwise the physical units do, and
+    ``shard_note`` says so.
+
+    Raises:
+        CatalogError: the column holds nulls, or is no text or integer.
+        SourceError: the source is empty or cannot be read.
+    """
+    units = list(reader.units())
+    unit_rows = np.array([unit.rows for unit in units], dtype=np.uint64)
+    if not unit_rows.sum():
+        msg = "the source has no rows. Register it when it has"
+        raise SourceError(msg)
+    note = ""
+    if shard_column is not None:
+        starts, values = _scan_runs(reader, shard_column)
+        named = values.dictionary_encode()
+        if len(starts) <= RUNS_PER_SHARD * len(named.dictionary):
+            return _assemble(units, starts, named.indices.to_numpy(), named.dictionary, note)
+        note = (
+            f"{shard_column!r} has {len(named.dictionary)} values in {len(starts)} runs, so its rows do "
+            f"not lie together and the {len(units)} physical units are the storage shards. "
+            f"Sort the rows by {shard_column!r} to change that"
+        )
+    live = np.flatnonzero(unit_rows)
+    first = np.concatenate([[0], np.cumsum(unit_rows)])[:-1].astype(np.uint64)
+    names = pa.array([units[i].name for i in live], pa.utf8())
+    return _assemble(units, first[live], np.arange(len(live)), names, note)
+
+
+def _scan_runs(reader: Reader, column: str) -> tuple[UInt64, pa.StringArray]:
+    """Where runs of equal values begin, in physical order, and their values."""
+    starts, values = [], []
+    last: str | None = None
+    for batch in reader.scan([column]):
+        array = batch.column(column)
+        if array.null_count:
+            row = batch.column(ROW)[pc.index(array.is_null(), True).as_py()]
+            msg = (
+                f"storage shard column {column!r} is null at row {row}. "
+                "Fill it in, or register with shard=None to take the physical units"
+            )
+            raise CatalogError(msg)
+        codes, names = _encode(array, column)
+        begins = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+        runs = names.take(pa.array(codes[begins]))
+        if last is not None and len(runs) and runs[0].as_py() == last:
+            begins, runs = begins[1:], runs[1:]
+        starts.append(batch.column(ROW).to_numpy()[begins])
+        values.append(runs)
+        last = names[int(codes[-1])].as_py() if len(codes) else last
+    return np.concatenate(starts), pa.concat_arrays(values)
+
+
+def _encode(array: pa.Array, column: str) -> tuple[NDArray[np.int64], pa.StringArray]:
+    """Codes [P] and the names they stand for, as text."""
+    encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+    kind = encoded.type.value_type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
+        msg = f"storage shard column {column!r} is {kind}; a shard is named by text or an integer. Name another column"
+        raise CatalogError(msg)
+    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.cast(pa.utf8())
+
+
+def _assemble(
+    units: Sequence[Unit],
+    physical: UInt64,
+    codes: NDArray[np.integer],
+    names: pa.StringArray,
+    note: str,
+) -> Manifest:
+    """Lay runs (ascending in ``physical``) out by the names of their shards."""
+    unit_rows = np.array([unit.rows for unit in units], dtype=np.uint64)
+    unit_starts = np.concatenate([[0], np.cumsum(unit_rows)]).astype(np.uint64)
+    total = unit_starts[-1]
+    by_name = pc.sort_indices(names).to_numpy().astype(np.int64)
+    rank = np.empty(len(by_name), dtype=np.int64)
+    rank[by_name] = np.arange(len(by_name))
+    shards = rank[codes]
+    rows = np.diff(np.append(physical, total))
+
+    order = np.argsort(shards, kind="stable")
+    run_physical = physical[order]
+    run_start = np.concatenate([[0], np.cumsum(rows[order])[:-1]]).astype(np.uint64)
+    shard_rows = np.zeros(len(names), dtype=np.uint64)
+    np.add.at(shard_rows, shards, rows)
+
+    piece_rows, piece_shards, _ = _pieces(_group_starts(units), total, run_physical, run_start, shards[order])
+    keyed_rows, keyed_shards, keyed_starts = _pieces(unit_starts[:-1], total, run_physical, run_start, shards[order])
+    keyed_units = np.searchsorted(unit_starts, keyed_starts, side="right") - 1
+    return Manifest(
+        shard_names=names.take(pa.array(by_name)),
+        shard_rows=shard_rows,
+        shard_bytes=_shares(units, keyed_units, keyed_rows, keyed_shards, len(names)),
+        content_keys=_shard_keys(units, keyed_units, keyed_starts - unit_starts[keyed_units], keyed_rows, keyed_shards),
+        run_start=run_start,
+        run_physical=run_physical,
+        group_rows=piece_rows,
+        group_shards=piece_shards.astype(np.uint64),
+        unit_names=pa.array([unit.name for unit in units], pa.utf8()),
+        unit_rows=unit_rows,
+        unit_keys=pa.array([unit.content_key for unit in units], pa.utf8()),
+        shard_note=note,
+    )
+
+
+def _group_starts(units: Sequence[Unit]) -> UInt64:
+    """The first physical ordinal of every group of every unit."""
+    rows = np.array([rows for unit in units for rows in unit.groups], dtype=np.uint64)
+    return np.concatenate([[0], np.cumsum(rows)])[:-1].astype(np.uint64)
+
+
+def _pieces(
+    cuts: UInt64, total: np.uint64, run_physical: UInt64, run_start: UInt64, run_shards: NDArray[np.int64]
+) -> tuple[UInt64, NDArray[np.int64], UInt64]:
+    """Cut the runs at physical ordinals ``cuts`` too: rows, shards and physical starts, in logical order."""
+    starts = np.unique(np.concatenate([cuts[cuts < total], run_physical]))
+    rows = np.diff(np.append(starts, total))
+    by_place = np.argsort(run_physical, kind="stable")
+    runs = by_place[np.searchsorted(run_physical, starts, side="right", sorter=by_place) - 1]
+    order = np.argsort(run_start[runs] + (starts - run_physical[runs]), kind="stable")
+    return rows[order], run_shards[runs][order], starts[order]
+
+
+def _shares(
+    units: Sequence[Unit], piece_units: NDArray[np.intp], rows: UInt64, shards: NDArray[np.int64], count: int
+) -> NDArray[np.int64]:
+    """Bytes of each shard: its rows' share of the bytes of their units."""
+    sizes = np.array(
+        [UNKNOWN_BYTES if unit.size_bytes is None else unit.size_bytes for unit in units], dtype=np.float64
+    )
+    unit_rows = np.array([max(unit.rows, 1) for unit in units], dtype=np.float64)
+    share = sizes[piece_units] * rows / unit_rows[piece_units]
+    total = np.bincount(shards, weights=share, minlength=count)
+    unknown = np.bincount(shards, weights=sizes[piece_units] < 0, minlength=count) > 0
+    return np.where(unknown, UNKNOWN_BYTES, np.rint(total)).astype(np.int64)
+
+
+def _shard_keys(
+    units: Sequence[Unit], piece_units: NDArray[np.intp], offsets: UInt64, rows: UInt64, shards: NDArray[np.int64]
+) -> pa.StringArray:
+    """Content key of each shard over (unit's key, first offset, rows) of its pieces; 2 us a piece."""
+    firsts = np.flatnonzero(np.concatenate([[True], shards[1:] != shards[:-1]])).tolist()
+    keys = [units[i].content_key for i in piece_units]
+    facts = list(zip(keys, offsets.tolist(), rows.tolist(), strict=True))
+    bounds = zip(firsts, [*firsts[1:], len(facts)], strict=True)
+    return pa.array([content_key(*(part for fact in facts[a:b] for part in fact)) for a, b in bounds], pa.utf8())
+
+
+def _one_list(value: pa.Array | NDArray[np.generic]) -> pa.Array:
+    items = value if isinstance(value, pa.Array) else pa.array(value)
+    return pa.LargeListArray.from_arrays(pa.array([0, len(items)], pa.int64()), items)

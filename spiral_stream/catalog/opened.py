@@ -1,0 +1,160 @@
+"""Reading a registered relation by logical ordinals, whatever its source.
+
+This is the one data plane: `to_arrow`, the relational part and the prepared
+stream all read columns through `OpenRelation.scan` and `OpenRelation.fetch`, as
+Arrow arrays that NumPy views without a copy where they have fixed width.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Self, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.catalog.entry import STORAGE_SHARD
+from spiral_stream.catalog.near import near
+from spiral_stream.errors import SourceError
+from spiral_stream.expr import Expr
+from spiral_stream.sources.predicate import needed, passing, split_without
+from spiral_stream.sources.source import ROW
+
+if TYPE_CHECKING:
+    from spiral_stream.catalog.entry import Entry
+
+UInt64 = NDArray[np.uint64]
+
+
+@final
+class OpenRelation:
+    """An open relation. Thread-safe as its source's reader is; use as a context manager."""
+
+    def __init__(self, entry: "Entry") -> None:
+        self.entry = entry
+        self.schema: pa.Schema = entry.schema
+        self.manifest = entry.manifest()
+        self._reader = entry.source.open()
+        try:
+            self._refuse_changes()
+        except BaseException:
+            self._reader.close()
+            raise
+        self._synthesised = STORAGE_SHARD not in self._reader.schema.names
+
+    @property
+    def base(self) -> str:
+        """Folder that relative references in the rows start from."""
+        return self._reader.base
+
+    def scan(
+        self,
+        columns: Sequence[str],
+        predicate: Expr | None = None,
+        shards: Sequence[int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Read columns, with `ROW` (uint64 logical ordinals) appended.
+
+        Batches come in physical order, which need not be logical order.
+
+        Args:
+            columns: which to read; may be empty.
+            predicate: keep only rows for which it is true; pushed into the source.
+            shards: indices into ``manifest.shard_names``; None reads all.
+
+        Raises:
+            SourceError: a column is unknown, or the storage failed.
+        """
+        self._refuse_unknown([*columns, *sorted(predicate.columns() if predicate is not None else ())])
+        hidden = frozenset({STORAGE_SHARD} if self._synthesised else ())
+        pushed, late = split_without(predicate, self.schema, hidden)
+        read = needed(columns, late)
+        stored = [name for name in read if not (self._synthesised and name == STORAGE_SHARD)]
+        units = None if shards is None else self.manifest.units_of(shards)
+        for batch in self._reader.scan(stored, pushed, units):
+            table = self._with_shards(pa.Table.from_batches([batch]), read)
+            if shards is not None:
+                table = table.filter(pa.array(np.isin(self._shards_of(table), np.asarray(shards))))
+            yield from passing(table, late, [*columns, ROW]).to_batches()
+
+    def fetch(self, ordinals: UInt64, columns: Sequence[str]) -> pa.Table:
+        """Read rows by logical ordinal.
+
+        Args:
+            ordinals: shape [P], uint64, in any order, repeats allowed.
+            columns: which to read. Blobs come back as ``large_binary``.
+
+        Returns:
+            a table of P rows, in the order asked.
+
+        Raises:
+            SourceError: a column is unknown, an ordinal is out of range, or the storage failed.
+        """
+        self._refuse_unknown(columns)
+        ordinals = np.asarray(ordinals, dtype=np.uint64)
+        if len(ordinals) and int(ordinals.max()) >= self.manifest.total:
+            msg = f"{self.entry.name}: row {int(ordinals.max())} asked for, it has {self.manifest.total}"
+            raise SourceError(msg)
+        stored = [name for name in columns if not (self._synthesised and name == STORAGE_SHARD)]
+        table = self._reader.fetch(self.manifest.physical(ordinals), stored)
+        arrays = [table.column(name) if name in stored else self._shard_names(ordinals) for name in columns]
+        if not arrays:
+            return table
+        return pa.table(arrays, schema=pa.schema([self.schema.field(name) for name in columns]))
+
+    def close(self) -> None:
+        """Release the source's handles."""
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _with_shards(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """The table with logical ordinals in `ROW` and, where asked, the synthesised shard."""
+        logical = self.manifest.logical(table.column(ROW).to_numpy())
+        arrays = {name: table.column(name) if name in table.column_names else None for name in columns}
+        if STORAGE_SHARD in arrays and arrays[STORAGE_SHARD] is None:
+            arrays[STORAGE_SHARD] = self._shard_names(logical)
+        return pa.table({**arrays, ROW: pa.array(logical)})
+
+    def _shards_of(self, table: pa.Table) -> NDArray[np.intp]:
+        return self.manifest.shard_of(table.column(ROW).to_numpy())
+
+    def _shard_names(self, ordinals: UInt64) -> pa.Array:
+        return self.manifest.shard_names.take(pa.array(self.manifest.shard_of(ordinals)))
+
+    def _refuse_unknown(self, columns: Sequence[str]) -> None:
+        for name in columns:
+            if name not in self.schema.names:
+                msg = f"{self.entry.name}: {name!r} is not a column; {near(name, self.schema.names)}"
+                raise SourceError(msg)
+
+    def _refuse_changes(self) -> None:
+        """Compare the source's units with those registered; needs no row."""
+        units = self._reader.units()
+        now = {unit.name: unit.content_key for unit in units}
+        then = dict(zip(self.manifest.unit_names.to_pylist(), self.manifest.unit_keys.to_pylist(), strict=True))
+        if list(now.items()) == list(then.items()):
+            return
+        changed = sorted(name for name in now.keys() | then.keys() if now.get(name) != then.get(name))
+        first = changed[0] if changed else next(iter(now))
+        kind = "new" if first not in then else "gone" if first not in now else "changed"
+        more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
+        msg = (
+            f"{self.entry.name}: storage shard {first!r}{self._holding(first)} is {kind} since registration{more}. "
+            f'Take the data as it is now with catalog.refresh("{self.entry.name}"), or restore it'
+        )
+        raise SourceError(msg)
+
+    def _holding(self, unit: str) -> str:
+        """The logical shards of a physical unit, if they are called otherwise."""
+        names = self.manifest.unit_names.to_pylist()
+        if unit not in names:
+            return ""
+        ends = np.cumsum(self.manifest.unit_rows)
+        of_unit = np.searchsorted(ends, self.manifest.run_physical, side="right") == names.index(unit)
+        shards = np.unique(self.manifest.shard_of(self.manifest.run_start[of_unit]))
+        held = [self.manifest.shard_names[int(shard)].as_py() for shard in shards[:3]]
+        return "" if held in ([], [unit]) else f" (which holds {', '.join(held)})"

@@ -1,0 +1,48 @@
+"""A small relation that is in memory already: registering it copies it into the catalog."""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import pyarrow as pa
+
+from spiral_stream.errors import SourceError
+from spiral_stream.sources.memory import MemoryReader
+from spiral_stream.sources.paths import absolute
+from spiral_stream.sources.source import Reader, Source, Unit, content_key
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrow(Source):
+    """A pyarrow Table or RecordBatch, for relations of some thousands of rows (labels).
+
+    Args:
+        table: the rows.
+        base: folder that relative references are resolved against; by default
+            the working directory at the time.
+    """
+
+    KIND: ClassVar[str] = "arrow"
+    table: pa.Table
+    base: str = "."
+
+    def __post_init__(self) -> None:
+        if isinstance(self.table, pa.RecordBatch):
+            object.__setattr__(self, "table", pa.Table.from_batches([self.table]))
+        if not isinstance(self.table, pa.Table):
+            msg = f"Arrow: takes a pyarrow Table, not {type(self.table).__name__}; convert it with pyarrow.table(...)"
+            raise SourceError(msg)
+        object.__setattr__(self, "base", absolute(self.base))
+
+    def open(self) -> Reader:
+        table = self.table.replace_schema_metadata(None)
+        rows = len(table)
+        unit = Unit("table", rows, table.nbytes, self.digest(), (rows,) if rows else ())
+        return MemoryReader(table, [unit], self.base)
+
+    def digest(self) -> str:
+        """The content key of schema and rows, whatever the chunks are."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.table.schema) as writer:
+            writer.write_table(self.table.combine_chunks())
+        return content_key(sink.getvalue().to_pybytes())

@@ -1,0 +1,51 @@
+"""Rows that lie in memory as one Arrow table: what listings and small tables read through."""
+
+from collections.abc import Iterator, Sequence
+from typing import final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.errors import SourceError
+from spiral_stream.expr import Expr
+from spiral_stream.sources.predicate import needed, passing
+from spiral_stream.sources.source import ROW, Reader, Unit
+
+
+@final
+class MemoryReader(Reader):
+    """Serves a table whose rows are those of ``units``, laid end to end."""
+
+    def __init__(self, table: pa.Table, units: Sequence[Unit], base: str) -> None:
+        self.schema = table.schema
+        self.base = base
+        self._table = table.combine_chunks()
+        self._units = tuple(units)
+        self._starts = np.concatenate([[0], np.cumsum([unit.rows for unit in self._units])]).astype(np.int64)
+
+    def units(self) -> Sequence[Unit]:
+        return self._units
+
+    def scan(
+        self,
+        columns: Sequence[str],
+        predicate: Expr | None = None,
+        units: Sequence[int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        for unit in range(len(self._units)) if units is None else sorted(units):
+            start, stop = int(self._starts[unit]), int(self._starts[unit + 1])
+            piece = self._table.select(needed(columns, predicate)).slice(start, stop - start)
+            rows = pa.array(np.arange(start, stop, dtype=np.uint64))
+            yield from passing(_with_rows(piece, rows), predicate, [*columns, ROW]).to_batches()
+
+    def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
+        if len(rows) and int(rows.max()) >= len(self._table):
+            msg = f"row {int(rows.max())} asked for, the table has {len(self._table)}"
+            raise SourceError(msg)
+        return self._table.select(list(columns)).take(pa.array(rows, pa.uint64()))
+
+
+def _with_rows(table: pa.Table, rows: pa.Array) -> pa.Table:
+    """The table with `ROW` last; a table without columns has no length of its own."""
+    return table.append_column(ROW, rows) if table.num_columns else pa.table([rows], names=[ROW])

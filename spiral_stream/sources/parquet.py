@@ -1,0 +1,290 @@
+"""Rows of Parquet files with one schema: one unit a file, row groups are read in one go.
+
+Files are sorted by name relative to their common folder. Parquet has no row
+addresses, so a fetch decodes the needed columns of whole row groups; decoded
+row groups stay in a cache bounded in bytes, because shuffled batches of one
+block come back to the same groups.
+"""
+
+import glob
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from spiral_stream.dialects.arrow import to_arrow
+from spiral_stream.dialects.pushdown import split
+from spiral_stream.errors import SourceError, SpiralError
+from spiral_stream.expr import Expr
+from spiral_stream.sources.paths import absolute, not_found
+from spiral_stream.sources.predicate import needed, passing
+from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key
+
+CACHE_BYTES: Final = 256 << 20  # decoded row groups kept by one reader
+_MAGIC: Final = "*?["
+_SCAN_ROWS: Final = 65_536
+_TAIL_BYTES: Final = 8  # footer length (4, little endian) and b"PAR1"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Parquet(Source):
+    """One Parquet file, a folder of them (searched below), or a glob such as ``part-*.parquet``.
+
+    Args:
+        path: file, folder or glob; ``~`` is expanded.
+        base: folder that relative references are resolved against; by default
+            the common folder of the files.
+    """
+
+    KIND: ClassVar[str] = "parquet"
+    path: str
+    base: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", absolute(self.path))
+        if self.base is not None:
+            object.__setattr__(self, "base", absolute(self.base))
+
+    def open(self) -> "ParquetReader":
+        return ParquetReader(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    name: str
+    path: str
+    footer: pq.FileMetaData
+    schema: pa.Schema
+    content_key: str
+    size_bytes: int
+
+    def groups(self) -> NDArray[np.int64]:
+        """Rows of each row group."""
+        count = self.footer.num_row_groups
+        return np.array([self.footer.row_group(i).num_rows for i in range(count)], dtype=np.int64)
+
+
+@final
+class ParquetReader(Reader):
+    """Open Parquet files; holds footers and decoded row groups, no file handles."""
+
+    def __init__(self, source: Parquet) -> None:
+        root, names = _list_files(source.path)
+        with ThreadPoolExecutor(max_workers=8, thread_name_prefix="spiral-footer") as pool:
+            self._files = list(pool.map(lambda name: _read_footer(root, name), names))
+        self.schema = _common_schema(self._files)
+        self.base = source.base or root
+        groups = [file.groups() for file in self._files]
+        self._file_of = np.repeat(np.arange(len(groups)), [len(rows) for rows in groups])
+        self._first_group = np.concatenate([[0], np.cumsum([len(rows) for rows in groups])]).astype(np.int64)
+        rows = np.concatenate(groups) if groups else np.empty(0, dtype=np.int64)
+        self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)
+        self._cache = _Recent(CACHE_BYTES)
+
+    def units(self) -> Sequence[Unit]:
+        return [
+            Unit(file.name, file.footer.num_rows, file.size_bytes, file.content_key, tuple(file.groups().tolist()))
+            for file in self._files
+        ]
+
+    def scan(
+        self,
+        columns: Sequence[str],
+        predicate: Expr | None = None,
+        units: Sequence[int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        read = needed(columns, predicate)
+        for unit in range(len(self._files)) if units is None else sorted(units):
+            file = self._files[unit]
+            groups = self._first_group[unit] + np.array(self._surviving(file, predicate), dtype=np.int64)
+            spans = [np.arange(self._starts[g], self._starts[g + 1], dtype=np.uint64) for g in groups]
+            if not spans:
+                continue
+            rows = np.concatenate(spans)
+            if not read:
+                yield pa.record_batch([pa.array(rows)], names=[ROW])
+                continue
+            done = 0
+            for batch in self._read_batches(file, (groups - self._first_group[unit]).tolist(), read):
+                here = pa.array(rows[done : done + len(batch)])
+                done += len(batch)
+                table = pa.Table.from_batches([batch]).select(read).append_column(ROW, here)
+                yield from passing(table, predicate, [*columns, ROW]).to_batches()
+
+    def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
+        rows = np.asarray(rows, dtype=np.uint64)
+        if len(rows) and rows.max() >= self._starts[-1]:
+            msg = f"Parquet files at {self.base}: row {int(rows.max())} asked for, there are {int(self._starts[-1])}"
+            raise SourceError(msg)
+        if not len(rows):
+            return pa.schema([self.schema.field(name) for name in columns]).empty_table()
+        if not columns:
+            return pa.Table.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
+        groups = np.searchsorted(self._starts, rows, side="right") - 1
+        order = np.argsort(groups, kind="stable")
+        distinct, firsts = np.unique(groups[order], return_index=True)
+        pieces = []
+        for group, places in zip(distinct, np.split(order, firsts[1:]), strict=True):
+            offsets = pa.array(rows[places] - self._starts[group])
+            pieces.append(
+                pa.table({name: self._column(int(group), name).take(offsets) for name in dict.fromkeys(columns)})
+            )
+        together = pa.concat_tables(pieces)
+        if (order[1:] < order[:-1]).any():
+            back = np.empty(len(rows), dtype=np.int64)
+            back[order] = np.arange(len(rows))
+            together = together.take(pa.array(back))
+        fields = [self.schema.field(name) for name in columns]
+        return pa.table([together.column(name) for name in columns], schema=pa.schema(fields))
+
+    def close(self) -> None:
+        self._cache.clear()
+
+    def _surviving(self, file: _File, predicate: Expr | None) -> list[int]:
+        """Row groups of a file that its statistics cannot rule out."""
+        lowered, _ = split(predicate, self.schema, to_arrow)
+        if lowered is None:
+            return list(range(file.footer.num_row_groups))
+        with _storage(file):
+            expression = to_arrow(lowered, self.schema)
+            fragment = pads.ParquetFileFormat().make_fragment(file.path)
+            kept = fragment.split_by_row_group(filter=expression, schema=self.schema)
+            return sorted(group.id for piece in kept for group in piece.row_groups)
+
+    def _read_batches(self, file: _File, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        with _storage(file), pq.ParquetFile(file.path, metadata=file.footer) as opened:
+            batches = opened.iter_batches(batch_size=_SCAN_ROWS, row_groups=groups, columns=list(columns))
+            while True:
+                batch = next(batches, None)
+                if batch is None:
+                    return
+                yield batch
+
+    def _column(self, group: int, name: str) -> pa.ChunkedArray:
+        """One decoded column of one row group, from the cache or the file."""
+        found = self._cache.get((group, name))
+        if found is None:
+            unit = int(self._file_of[group])
+            file = self._files[unit]
+            with _storage(file), pq.ParquetFile(file.path, metadata=file.footer) as opened:
+                found = opened.read_row_group(group - int(self._first_group[unit]), columns=[name]).column(name)
+            self._cache.put((group, name), found)
+        return found
+
+
+class _Recent:
+    """Decoded columns by (row group, name), least recently used out first; bounded in bytes."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._held_bytes = 0
+        self._columns: OrderedDict[tuple[int, str], pa.ChunkedArray] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[int, str]) -> pa.ChunkedArray | None:
+        with self._lock:
+            found = self._columns.get(key)
+            if found is not None:
+                self._columns.move_to_end(key)
+            return found
+
+    def put(self, key: tuple[int, str], column: pa.ChunkedArray) -> None:
+        with self._lock:
+            if key in self._columns:
+                return
+            self._columns[key] = column
+            self._held_bytes += column.nbytes
+            while self._held_bytes > self._limit_bytes and len(self._columns) > 1:
+                _, oldest = self._columns.popitem(last=False)
+                self._held_bytes -= oldest.nbytes
+
+    def clear(self) -> None:
+        with self._lock:
+            self._columns.clear()
+            self._held_bytes = 0
+
+
+def _list_files(path: str) -> tuple[str, list[str]]:
+    """The common folder and the sorted names below it."""
+    if any(mark in path for mark in _MAGIC) and not Path(path).exists():
+        head = path[: min(path.index(mark) for mark in _MAGIC if mark in path)]
+        root = os.path.dirname(head)  # noqa: PTH120
+        found = [name for name in glob.glob(path, recursive=True) if Path(name).is_file()]  # noqa: PTH207
+        if not found:
+            raise not_found(path, "Parquet")
+    elif Path(path).is_dir():
+        root = path
+        found = [str(name) for name in Path(path).rglob("*.parquet")]
+        if not found:
+            msg = f"Parquet: no *.parquet lies in or below {path}. Correct the path"
+            raise SourceError(msg)
+    elif Path(path).is_file():
+        root, found = os.path.dirname(path), [path]  # noqa: PTH120
+    else:
+        raise not_found(path, "Parquet")
+    return root, sorted(os.path.relpath(name, root) for name in found)
+
+
+def _read_footer(root: str, name: str) -> _File:
+    path = os.path.join(root, name)  # noqa: PTH118
+    try:
+        with open(path, "rb") as handle:  # noqa: PTH123
+            facts = os.fstat(handle.fileno())
+            handle.seek(max(0, facts.st_size - _TAIL_BYTES))
+            length = int.from_bytes(handle.read(4), "little")
+            handle.seek(max(0, facts.st_size - _TAIL_BYTES - length))
+            footer = handle.read(length)
+            handle.seek(0)
+            metadata = pq.read_metadata(handle)
+        schema = metadata.schema.to_arrow_schema().remove_metadata()
+    except (OSError, pa.ArrowException, ValueError) as error:
+        msg = f"Parquet file {path}: {error}. Replace the file, or leave it out of the path"
+        raise SourceError(msg) from error
+    key = content_key(footer, facts.st_size, facts.st_mtime_ns)
+    return _File(name, path, metadata, schema, key, facts.st_size)
+
+
+def _common_schema(files: Sequence[_File]) -> pa.Schema:
+    first = files[0]
+    for file in files[1:]:
+        if not file.schema.equals(first.schema):
+            msg = (
+                f"Parquet: {file.path} differs from {first.path}: {_difference(first.schema, file.schema)}. "
+                "Rewrite it, or register the files apart"
+            )
+            raise SourceError(msg)
+    return first.schema
+
+
+def _difference(left: pa.Schema, right: pa.Schema) -> str:
+    for name in [*left.names, *right.names]:
+        if name not in right.names:
+            return f"it lacks column {name!r}"
+        if name not in left.names:
+            return f"it has a column {name!r} more"
+        if left.field(name) != right.field(name):
+            return f"column {name!r} is {right.field(name)}, not {left.field(name)}"
+    return f"its columns are in the order {', '.join(right.names)}, not {', '.join(left.names)}"
+
+
+@contextmanager
+def _storage(file: _File) -> Iterator[None]:
+    try:
+        yield
+    except SpiralError:
+        raise
+    except (OSError, pa.ArrowException, ValueError) as error:
+        msg = f"Parquet file {file.path}: {error}. Check that the file is whole and has not changed"
+        raise SourceError(msg) from error

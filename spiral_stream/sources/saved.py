@@ -1,0 +1,49 @@
+"""How a source is written down: a JSON object with its kind and its fields."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
+
+from spiral_stream.errors import SourceError
+from spiral_stream.sources.arrow import Arrow
+from spiral_stream.sources.folder import ImageFolder
+from spiral_stream.sources.lance import Lance
+from spiral_stream.sources.parquet import Parquet
+from spiral_stream.sources.source import Source
+
+_KINDS: Final[dict[str, type[Source]]] = {kind.KIND: kind for kind in (ImageFolder, Lance, Parquet)}
+
+
+def source_to_json(source: Source) -> dict[str, Any]:
+    """The JSON form: ``{"kind": ..., <its fields>}``.
+
+    Raises:
+        SourceError: the source holds its rows itself (`Arrow`).
+    """
+    if isinstance(source, Arrow) or not dataclasses.is_dataclass(source):
+        msg = (
+            f"{type(source).__name__} has no JSON form: it holds its rows itself. "
+            "Register it in a catalog, which copies the rows, or write them to Parquet or Lance"
+        )
+        raise SourceError(msg)
+    fields = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
+    return {"kind": source.KIND, **fields}
+
+
+def source_from_json(saved: Mapping[str, Any]) -> Source:
+    """The inverse of `source_to_json`.
+
+    Raises:
+        SourceError: the kind is unknown, or its fields do not fit.
+    """
+    kind = saved.get("kind")
+    if kind not in _KINDS:
+        msg = (
+            f"source kind {kind!r} is unknown; this version knows {', '.join(_KINDS)}. Update spiral, or register anew"
+        )
+        raise SourceError(msg)
+    try:
+        return _KINDS[kind](**{name: value for name, value in saved.items() if name != "kind"})
+    except TypeError as error:
+        msg = f"source {kind}: {error}. Register it anew with this version"
+        raise SourceError(msg) from error
