@@ -1,6 +1,6 @@
 """Expressions in the languages of the engines, each with exactly the semantics of `spiral_stream.expr`."""
 
-from spiral_stream.dialects.arrow import to_arrow
+from spiral_stream.dialects.arrow import to_arrow, to_parquet
 from spiral_stream.dialects.numpy import evaluate, evaluate_nullable, passes
 from spiral_stream.dialects.pushdown import Inexpressible, all_of, conjuncts, split
 from spiral_stream.dialects.sql import quoted, to_duckdb, to_lance
@@ -17,4 +17,5 @@ __all__ = [
     "to_arrow",
     "to_duckdb",
     "to_lance",
+    "to_parquet",
 ]

@@ -1,8 +1,4 @@
-"""To a pyarrow expression: for datasets (Parquet) and tables in memory.
-
-NaN is guarded in every comparison of floats: row-group statistics leave NaN out,
-and Arrow simplifies conditions with them.
-"""
+"""To a pyarrow expression: `to_arrow` for rows in memory, `to_parquet` for scans with statistics."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -34,6 +30,32 @@ def to_arrow(expr: Expr, schema: pa.Schema) -> pc.Expression:
     return _lower(bind(expr, schema), schema)
 
 
+def to_parquet(expr: Expr, schema: pa.Schema) -> pc.Expression:
+    """Lower a predicate for a dataset with statistics, as the row groups of Parquet.
+
+    Row-group statistics leave NaN out, so Arrow drops groups whose NaN rows should pass:
+    with values {0.7, NaN}, ``d != 0.7`` is "never true". Conditions that NaN can meet are
+    therefore not pushed into a scan; use `to_arrow` on its batches.
+
+    Raises:
+        Inexpressible: Arrow has no exact form.
+        PlanError: the expression does not fit the schema.
+    """
+    bound = bind(expr, schema)
+    for node in bound.walk():
+        if isinstance(node, Call) and node.op in ("not", "!=", "is_nan") and _compares_floats(node, schema):
+            raise Inexpressible
+    return _lower(bound, schema)
+
+
+def _compares_floats(expr: Call, schema: pa.Schema) -> bool:
+    tests = (*_COMPARE, "!=", "is_in", "is_nan")
+    return any(
+        isinstance(node, Call) and node.op in tests and kind_of(type_of(node.args[0], schema)) == "float"
+        for node in expr.walk()
+    )
+
+
 def _lower(expr: Expr, schema: pa.Schema) -> pc.Expression:  # noqa: PLR0911  one return a kind of node
     if isinstance(expr, Col):
         return pc.field(expr.name)
@@ -42,7 +64,7 @@ def _lower(expr: Expr, schema: pa.Schema) -> pc.Expression:  # noqa: PLR0911  on
     if isinstance(expr, Alias):
         return _lower(expr.source, schema)
     if isinstance(expr, Cast):
-        return _lower(expr.source, schema).cast(expr.type, safe=False)
+        return _cast(expr, schema)
     assert isinstance(expr, Call)
     args = [_lower(arg, schema) for arg in expr.args]
     if expr.op in _COMPARE or expr.op == "!=":
@@ -56,6 +78,15 @@ def _lower(expr: Expr, schema: pa.Schema) -> pc.Expression:  # noqa: PLR0911  on
     if expr.op in ("//", "%"):
         return _floored(expr, args)
     return _function(expr, args, schema)
+
+
+def _cast(expr: Cast, schema: pa.Schema) -> pc.Expression:
+    result = _lower(expr.source, schema).cast(expr.type, safe=False)
+    if kind_of(expr.type) == "float" and kind_of(type_of(expr.source, schema)) == "int":
+        # Adding -0.0 changes no float. It hides the cast from Arrow, which otherwise moves it to the
+        # bounds of row-group statistics and fails on those past 2**53.
+        return pc.add(result, pc.scalar(pa.scalar(-0.0, expr.type)))
+    return result
 
 
 def _compare(expr: Call, args: list[pc.Expression], schema: pa.Schema) -> pc.Expression:
