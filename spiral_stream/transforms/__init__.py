@@ -1,1 +1,1 @@
-
+"""Transforms: array to array, as frozen values of the plan."""
