@@ -23,7 +23,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from spiral_stream.dialects.arrow import to_arrow
+from spiral_stream.dialects.arrow import to_parquet
 from spiral_stream.dialects.pushdown import split
 from spiral_stream.errors import SourceError, SpiralError
 from spiral_stream.expr import Expr
@@ -154,11 +154,11 @@ class ParquetReader(Reader):
 
     def _surviving(self, file: _File, predicate: Expr | None) -> list[int]:
         """Row groups of a file that its statistics cannot rule out."""
-        lowered, _ = split(predicate, self.schema, to_arrow)
+        lowered, _ = split(predicate, self.schema, to_parquet)
         if lowered is None:
             return list(range(file.footer.num_row_groups))
         with _storage(file):
-            expression = to_arrow(lowered, self.schema)
+            expression = to_parquet(lowered, self.schema)
             fragment = pads.ParquetFileFormat().make_fragment(file.path)
             kept = fragment.split_by_row_group(filter=expression, schema=self.schema)
             return sorted(group.id for piece in kept for group in piece.row_groups)
