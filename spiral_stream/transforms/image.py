@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.seeding import uniforms
 from spiral_stream.transforms import _pixels
-from spiral_stream.transforms.placement import Geometry, Placement, portable_exp, sized_to_shorter
+from spiral_stream.transforms.placement import Geometry, Placement, at_row, portable_exp, sized_to_shorter
 from spiral_stream.transforms.transform import Transform
 
-# B images of a batch, H height, W width, C channels
+# B images of a batch, H height, W width, C channels; one-dimensional arrays are [B]
 
 Int = NDArray[np.int64]
 Int32 = NDArray[np.int32]
@@ -215,7 +215,7 @@ class CenterCrop(ImageTransform):
                 f"smaller than the {h} x {w} asked for. Put Resize({max(h, w)}) or larger before it, or filter small "
                 "images out"
             )
-            raise DataError(msg)
+            raise at_row(DataError(msg), i)
         top = np.rint((at.window_h - h) / 2).astype(np.int64)
         left = np.rint((at.window_w - w) / 2).astype(np.int64)
         left = np.where(at.flip, at.window_w - w - left, left)  # boxes are kept as before the mirror
@@ -289,34 +289,34 @@ class ImageProgram:
         """Shape of one image in the layout, for this geometry."""
         return self._shape(geometry.out_h, geometry.out_w)
 
-    def geometry(self, heights_B: Int32, widths_B: Int32, keys_B: UInt64) -> Geometry:
+    def geometry(self, heights: Int32, widths: Int32, keys: UInt64) -> Geometry:
         """Place every image of a batch.
 
         Args:
-            heights_B: shape [B], int32, B at least 1: rows of each decoded image.
-            widths_B: shape [B], int32: columns.
-            keys_B: shape [B], uint64, from `spiral_stream.seeding.sample_keys`.
+            heights: shape [B], int32, B at least 1: rows of each decoded image.
+            widths: shape [B], int32: columns.
+            keys: shape [B], uint64, from `spiral_stream.seeding.sample_keys`.
 
         Raises:
             DataError: an image is smaller than a crop, or sizes differ at the end of a chain that fixes none.
         """
-        at = Placement.whole(np.asarray(heights_B), np.asarray(widths_B))
+        at = Placement.whole(np.asarray(heights), np.asarray(widths))
         seen: dict[str, int] = {}
         resized = False
         for step in self.steps:
             nth = seen.get(step.NAME, 0)
             seen[step.NAME] = nth + 1
-            at = step.place(at, _drawer(keys_B, step.NAME, nth), resized=resized)
+            at = step.place(at, _drawer(keys, step.NAME, nth), resized=resized)
             resized = resized or step.RESIZES
         return at.geometry()
 
-    def run(self, images: Sequence[NDArray[np.uint8]], keys_B: UInt64, out: NDArray[np.generic]) -> None:
+    def run(self, images: Sequence[NDArray[np.uint8]], keys: UInt64, out: NDArray[np.generic]) -> None:
         """Transform decoded images into ``out``, with the GIL released.
 
         Args:
             images: B arrays [H, W, 3], uint8, each with packed pixels; sizes may differ. They must stay
                 alive and unchanged until this returns.
-            keys_B: shape [B], uint64.
+            keys: shape [B], uint64.
             out: shape [B, *shape], C-contiguous, of the program's dtype; overwritten.
 
         Raises:
@@ -327,44 +327,44 @@ class ImageProgram:
         addresses, strides = np.empty(count, np.uint64), np.empty(count, np.int64)
         heights, widths = np.empty(count, np.int32), np.empty(count, np.int32)
         _pixels.locate(images, addresses, strides, heights, widths)
-        self.run_at(addresses, strides, heights, widths, keys_B, out)
+        self.run_at(addresses, strides, heights, widths, keys, out)
 
-    def run_at(
+    def run_at(  # noqa: PLR0917  five arrays that say where pixels lie, and the target
         self,
-        addresses_B: UInt64,
-        strides_B: NDArray[np.int64],
-        heights_B: Int32,
-        widths_B: Int32,
-        keys_B: UInt64,
+        addresses: UInt64,
+        strides: NDArray[np.int64],
+        heights: Int32,
+        widths: Int32,
+        keys: UInt64,
         out: NDArray[np.generic],
     ) -> None:
         """Transform pixels that lie anywhere in memory, without a Python object an image.
 
         Args:
-            addresses_B: shape [B], uint64: where each packed RGB uint8 image begins. The caller
+            addresses: shape [B], uint64: where each packed RGB uint8 image begins. The caller
                 answers for the memory (a mapped file, an Arrow buffer) until this returns.
-            strides_B: shape [B], int64: bytes from one row to the next, at least 3 * width.
-            heights_B: shape [B], int32.
-            widths_B: shape [B], int32.
-            keys_B: shape [B], uint64.
+            strides: shape [B], int64: bytes from one row to the next, at least 3 * width.
+            heights: shape [B], int32.
+            widths: shape [B], int32.
+            keys: shape [B], uint64.
             out: as in `run`.
 
         Raises:
             DataError: see `geometry`.
             ValueError: ``out`` does not fit.
         """
-        if len(addresses_B) == 0:
+        if len(addresses) == 0:
             return
-        placed = self.geometry(heights_B, widths_B, keys_B)
-        expected = (len(addresses_B), *self.shape(placed))
+        placed = self.geometry(heights, widths, keys)
+        expected = (len(addresses), *self.shape(placed))
         if out.shape != expected or out.dtype != np.dtype(self.dtype) or not out.flags.c_contiguous:
             msg = f"out is {out.dtype} {out.shape}; give a C-contiguous {self.dtype} array of shape {expected}"
             raise ValueError(msg)
         _pixels.render(
-            np.ascontiguousarray(addresses_B, np.uint64),
-            np.ascontiguousarray(strides_B, np.int64),
-            np.ascontiguousarray(heights_B, np.int32),
-            np.ascontiguousarray(widths_B, np.int32),
+            np.ascontiguousarray(addresses, np.uint64),
+            np.ascontiguousarray(strides, np.int64),
+            np.ascontiguousarray(heights, np.int32),
+            np.ascontiguousarray(widths, np.int32),
             placed.boxes(),
             out,
             placed.out_h,
@@ -457,8 +457,8 @@ def _check_fusable(before: Sequence[ImageTransform], step: ImageTransform) -> No
             raise PlanError(msg)
 
 
-def _drawer(keys_B: UInt64, name: str, nth: int) -> Draw:
-    return lambda count: uniforms(keys_B, name, nth, count)
+def _drawer(keys: UInt64, name: str, nth: int) -> Draw:
+    return lambda count: uniforms(keys, name, nth, count)
 
 
 def _is_number(value: object) -> bool:

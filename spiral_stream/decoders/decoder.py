@@ -1,0 +1,59 @@
+"""What a decoder is: a frozen value that turns one sample's bytes into pixels.
+
+The result is a function of the bytes and of the decoder's name and version only,
+so a `DataError` repeats on every run and may be skipped by a declared policy.
+"""
+
+from abc import ABC, abstractmethod
+from difflib import get_close_matches
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.errors import PlanError
+
+
+class Decoder(ABC):
+    """Bytes to pixels. Subclasses are frozen dataclasses without state, safe to share between threads."""
+
+    NAME: ClassVar[str]
+    VERSION: ClassVar[int] = 1  # a change of any pixel raises it
+
+    @abstractmethod
+    def decode(self, data: bytes | memoryview) -> NDArray[np.uint8]:
+        """Decode a whole image.
+
+        Args:
+            data: the encoded bytes; a memoryview must be contiguous.
+
+        Returns:
+            shape [H, W, 3], uint8, RGB, C-contiguous.
+
+        Raises:
+            DataError: the bytes are not what this decoder reads, or are damaged.
+        """
+
+    @abstractmethod
+    def size(self, data: bytes | memoryview) -> tuple[int, int]:
+        """Height and width, from the header alone.
+
+        Raises:
+            DataError: the header is not one that this decoder reads.
+        """
+
+
+def decoder(name: str) -> Decoder:
+    """The decoder registered under ``name``.
+
+    Raises:
+        PlanError: no such decoder.
+    """
+    from spiral_stream.decoders.image import DECODERS
+
+    if name not in DECODERS:
+        near = get_close_matches(name, DECODERS, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        msg = f"decode: {name!r} is unknown; {hint}known are {', '.join(DECODERS)}"
+        raise PlanError(msg)
+    return DECODERS[name]

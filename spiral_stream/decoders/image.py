@@ -1,0 +1,263 @@
+"""Images: JPEG by libjpeg-turbo, everything else by Pillow, and the JPEG encoder of the cache.
+
+The pixel reference is libjpeg-turbo with the accurate integer DCT (ISLOW) and fancy
+chroma upsampling, called through simplejpeg, which releases the GIL. Equal to
+torchvision.io.decode_image and to Pillow bit for bit. An EXIF orientation is
+ignored, as torchvision does unless it is asked otherwise.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Final, final
+
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+
+from spiral_stream.decoders.decoder import Decoder
+from spiral_stream.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+# H W C image; channels are red, green, blue
+
+Pixels = NDArray[np.uint8]
+LARGEST: Final = 1 << 28  # pixels; a header may claim 65,535 x 65,535, which would be 12.9 GB
+
+_SIGNATURES: Final = (
+    (b"\x89PNG\r\n\x1a\n", "PNG"),
+    (b"GIF8", "GIF"),
+    (b"BM", "BMP"),
+    (b"II*\0", "TIFF"),
+    (b"MM\0*", "TIFF"),
+)
+_START: Final = b"\xff\xd8\xff"
+
+
+@final
+@dataclass(frozen=True)
+class JpegDecoder(Decoder):
+    """``decode="jpeg"``: baseline and progressive JPEG.
+
+    Gray becomes three equal channels; CMYK and YCCK go through Pillow, without a
+    colour profile. Data that end early, or entropy-coded data that libjpeg-turbo
+    finds corrupt, are a `DataError`; grey pixels never stand in for what is missing.
+    """
+
+    NAME: ClassVar[str] = "jpeg"
+
+    def decode(self, data: bytes | memoryview) -> Pixels:
+        return decode_jpeg(data)
+
+    def size(self, data: bytes | memoryview) -> tuple[int, int]:
+        height, width, _ = _jpeg_header(_bytes_of(self.NAME, data))
+        return height, width
+
+
+@final
+@dataclass(frozen=True)
+class PillowDecoder(Decoder):
+    """``decode="image"``: whatever Pillow opens, the first frame of it.
+
+    Converted to RGB: palettes are looked up, alpha is dropped, 16-bit gray keeps its
+    high byte. JPEG comes out as `JpegDecoder` gives it, only slower.
+    """
+
+    NAME: ClassVar[str] = "image"
+
+    def decode(self, data: bytes | memoryview) -> Pixels:
+        return _pillow_pixels(self.NAME, _bytes_of(self.NAME, data))
+
+    def size(self, data: bytes | memoryview) -> tuple[int, int]:
+        from PIL import Image
+
+        view = _bytes_of(self.NAME, data)
+        try:
+            with Image.open(BytesIO(view)) as image:
+                return image.height, image.width
+        except MemoryError:
+            raise
+        except Exception as error:  # Pillow's plugins raise whatever their parsers meet
+            raise DataError(_pillow_fault(self.NAME, view, error)) from error
+
+
+DECODERS: Final[Mapping[str, Decoder]] = MappingProxyType(
+    {JpegDecoder.NAME: JpegDecoder(), PillowDecoder.NAME: PillowDecoder()}
+)
+
+
+def decode_jpeg(data: bytes | memoryview) -> Pixels:
+    """`JpegDecoder.decode`.
+
+    Raises:
+        DataError: the bytes are not a whole JPEG.
+    """
+    view = _bytes_of(JpegDecoder.NAME, data)
+    height, width, colors = _jpeg_header(view)
+    if colors in {"CMYK", "YCCK"}:
+        return _pillow_pixels(JpegDecoder.NAME, view)
+    try:
+        pixels: Pixels = simplejpeg.decode_jpeg(view, "RGB", strict=True)
+    except ValueError as error:
+        raise DataError(_jpeg_fault(view, f"{height} x {width}", str(error))) from error
+    return pixels
+
+
+def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
+    """Encode for a lossy cache: 4:2:0, accurate DCT.
+
+    Args:
+        pixels: shape [H, W, 3], uint8, RGB.
+        quality: 1 to 100.
+
+    Raises:
+        ValueError: the quality or the array is not that.
+    """
+    if not 1 <= quality <= 100:  # noqa: PLR2004  libjpeg's own scale
+        msg = f"encode_jpeg: quality is {quality}; it must be from 1 to 100"
+        raise ValueError(msg)
+    encoded: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality, "RGB", "420")
+    return encoded
+
+
+def shrink(pixels: Pixels, shorter_side: int) -> Pixels:
+    """Resize so that the shorter side is ``shorter_side``; images at or below it are returned as they are.
+
+    The longer side becomes ``shorter_side * longer // shorter``, the rule of
+    `Resize`; the filter is the pixel reference (bilinear, antialiased).
+
+    Args:
+        pixels: shape [H, W, 3], uint8.
+        shorter_side: at least 1.
+
+    Returns:
+        shape [h, w, 3], uint8.
+    """
+    from spiral_stream.transforms import _pixels
+
+    height, width = pixels.shape[:2]
+    shorter, longer = min(height, width), max(height, width)
+    if shorter <= shorter_side:
+        return pixels
+    other = shorter_side * longer // shorter
+    target = np.empty((other, shorter_side, 3) if height >= width else (shorter_side, other, 3), np.uint8)
+    _pixels.resize(np.ascontiguousarray(pixels), target)
+    return target
+
+
+def codec_version() -> str:
+    """Library and version behind JPEG bytes and pixels, for fingerprints of lossy caches."""
+    return f"simplejpeg {simplejpeg.__version__}"
+
+
+def _bytes_of(name: str, data: bytes | memoryview | None) -> memoryview:
+    """The data as unsigned bytes.
+
+    Raises:
+        DataError: null or empty.
+    """
+    if data is None:
+        msg = f"{name}: the value is null; filter it out with col(...).is_not_null()"
+        raise DataError(msg)
+    view = memoryview(data).cast("B")
+    if not view.nbytes:
+        msg = f"{name}: the value is empty (0 bytes); write the image again, or filter the row out"
+        raise DataError(msg)
+    return view
+
+
+def _jpeg_header(view: memoryview) -> tuple[int, int, str]:
+    """Height, width and colour space.
+
+    Raises:
+        DataError: not a JPEG, or one that claims more than `LARGEST` pixels.
+    """
+    try:
+        height, width, colors, _ = simplejpeg.decode_jpeg_header(view, strict=False)
+    except ValueError as error:
+        raise DataError(_jpeg_fault(view, "", str(error))) from error
+    if height * width > LARGEST:
+        msg = f"jpeg: the header claims {height} x {width} pixels, more than {LARGEST:,}; shrink it, or filter it out"
+        raise DataError(msg)
+    return int(height), int(width), str(colors)
+
+
+def _jpeg_fault(view: memoryview, size: str, found: str) -> str:
+    """What is wrong with bytes that libjpeg-turbo refused, and the way out."""
+    head = bytes(view[:16])
+    if not head.startswith(_START):
+        what = _kind_of(head)
+        way = f'decode="image" reads {what}' if what else "check the column or the file"
+        starts = f"the {what} signature" if what else head[:8].hex(" ")
+        return f"jpeg: the data start with {starts}, not JPEG's ff d8 ff; {way}"
+    if not size:
+        return (
+            f"jpeg: cut off or damaged in its header, {view.nbytes:,} bytes ({found}); fetch it again, or filter it out"
+        )
+    if "remature end" in found:
+        return (
+            f"jpeg: the {size} image ends after {view.nbytes:,} bytes, before its pixels are complete ({found}); "
+            "fetch it again, or filter it out"
+        )
+    return f"jpeg: the {size} image is damaged ({found}); fetch it again, or filter it out"
+
+
+def _pillow_pixels(name: str, view: memoryview) -> Pixels:
+    """Decode with Pillow, to RGB.
+
+    Raises:
+        DataError: Pillow does not open or finish it, or it has no colours to show.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(BytesIO(view)) as image:
+            if image.width * image.height <= LARGEST and image.mode not in {"I", "F"}:
+                return _rgb(image)
+            found = f"{image.height} x {image.width} pixels of mode {image.mode}"
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow's plugins raise whatever their parsers meet
+        raise DataError(_pillow_fault(name, view, error)) from error
+    msg = (
+        f"{name}: {found} cannot be shown: more than {LARGEST:,} pixels, or 32 bits without an agreed range; "
+        "convert it, or filter it out"
+    )
+    raise DataError(msg)
+
+
+def _rgb(image: "Image.Image") -> Pixels:
+    if not image.mode.startswith("I;16"):
+        return np.asarray(image.convert("RGB"))
+    gray = (np.asarray(image, np.uint16) >> 8).astype(np.uint8)
+    return np.repeat(gray[:, :, None], 3, axis=2)
+
+
+def _pillow_fault(name: str, view: memoryview, error: Exception) -> str:
+    from PIL import UnidentifiedImageError
+
+    head = bytes(view[:16])
+    if isinstance(error, UnidentifiedImageError):
+        return (
+            f"{name}: {view.nbytes:,} bytes that start with {head[:8].hex(' ')} are no image that Pillow knows; "
+            "check the column or the file"
+        )
+    kind = "JPEG" if head.startswith(_START) else _kind_of(head) or "image"
+    return (
+        f"{name}: the {kind} of {view.nbytes:,} bytes is damaged or cannot be shown ({error}); "
+        "fetch it again, or filter it out"
+    )
+
+
+def _kind_of(head: bytes) -> str | None:
+    for signature, kind in _SIGNATURES:
+        if head.startswith(signature):
+            return kind
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "WebP"
+    if head[4:8] == b"ftyp":
+        return "AVIF or HEIF"
+    return None
