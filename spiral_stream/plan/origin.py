@@ -1,0 +1,82 @@
+"""Where code comes from: its module, the name that leads to it, the distribution that supplies it."""
+
+import contextlib
+import functools
+import sys
+import types
+from importlib import metadata
+from typing import Any, Final
+
+_OURS: Final = {"spiral_stream": "spiral"}  # top-level package: distribution
+
+
+def top_level(dotted: str) -> str:
+    """The top-level package of a dotted name."""
+    return dotted.split(".", maxsplit=1)[0]
+
+
+def is_users(package: str) -> bool:
+    """Whether a top-level package is known by its content only: no installed version stands for it."""
+    return package not in sys.stdlib_module_names and package not in _OURS and not installed(package)
+
+
+@functools.cache
+def installed(package: str) -> tuple[str, ...]:
+    """``name==version`` of the distributions that supply a top-level package; none for editable installs.
+
+    Local build tags ("+cpu", "+cu130") are left out: the same code runs on machines with other devices.
+    """
+    if package in sys.stdlib_module_names:
+        return ()
+    try:
+        names = [metadata.distribution(_OURS.get(package, package)).name]
+    except metadata.PackageNotFoundError:
+        names = metadata.packages_distributions().get(package, [])
+    found = {name: metadata.distribution(name) for name in names}
+    editable = ['"editable": true' in (each.read_text("direct_url.json") or "") for each in found.values()]
+    if any(editable) and package not in _OURS:
+        return ()
+    return tuple(sorted(f"{name}=={each.version.split('+')[0]}" for name, each in found.items()))
+
+
+def home(thing: Any) -> str:
+    """The module some code was written in; a script run by ``python -m`` has its module's name."""
+    if isinstance(thing, functools.partial):
+        return home(thing.func)
+    if isinstance(thing, types.MethodType):
+        return home(thing.__func__)
+    name = thing.__globals__.get("__name__") if isinstance(thing, types.FunctionType) else thing.__module__
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec.name if name == "__main__" and spec is not None else str(name)
+
+
+def dotted_name(thing: Any) -> str:
+    """The name a function or class goes by."""
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+def found_name(value: Any) -> str | None:
+    """The dotted name of a compiled function or the like, if that name leads to it."""
+    module = getattr(getattr(value, "__objclass__", value), "__module__", None)
+    for attribute in ("__qualname__", "__name__"):
+        name = getattr(value, attribute, None)
+        if isinstance(module, str) and isinstance(name, str) and lookup(module, name) is value:
+            return f"{module}.{name}"
+    return None
+
+
+def lookup(module: str, qualname: str) -> Any:
+    """What a name of an imported module leads to; None where it leads nowhere."""
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def cells(function: types.FunctionType) -> dict[str, Any]:
+    """The values of a closure's variables by name; those not bound yet are left out."""
+    out = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):
+            out[name] = cell.cell_contents
+    return out

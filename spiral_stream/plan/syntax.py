@@ -1,0 +1,245 @@
+"""What the source of a function or class says: its normal form and the names it uses.
+
+The normal form is the syntax tree of the source file without docstrings,
+annotations, ``pass`` and positions, written with the fields that every CPython
+from 3.11 on knows. Functions are found by name and first line, lambdas by the
+columns of their bytecode, classes by qualified name.
+"""
+
+import ast
+import copy
+import functools
+import importlib.util
+import linecache
+import symtable
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from spiral_stream.errors import PlanError
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Definition = Function | ast.ClassDef
+Chain = tuple[str, ...]  # the attributes behind a name: ("random", "default_rng") of np.random.default_rng
+_SILENT: Final = {"annotation", "returns", "ctx", "kind", "simple", "type_comment", "type_params"}
+
+
+def function_tree(function: types.FunctionType) -> Function:
+    """The normalised definition of a function or lambda.
+
+    Raises:
+        PlanError: there is no source, or it is not the source this function was made from.
+    """
+    code = function.__code__
+    nodes = [node for node in ast.walk(_tree(code.co_filename, function.__globals__, function)) if _starts(node, code)]
+    if len(nodes) > 1:  # several lambdas on a line: the body's span is that of one of the instructions
+        spans = set(code.co_positions())
+        nodes = [node for node in nodes if isinstance(node, ast.Lambda) and _span(node.body) in spans]
+    if len({str(dump(node)) for node in nodes}) != 1:
+        raise _unreadable(function, f"{code.co_filename} line {code.co_firstlineno} no longer holds its definition")
+    assert isinstance(nodes[0], Function)
+    return nodes[0]
+
+
+def class_tree(cls: type) -> ast.ClassDef:
+    """The normalised definition of a class; the last one, where a file has several of its name.
+
+    Raises:
+        PlanError: there is no source, or no ``class`` statement in it.
+    """
+    found = _class_nodes(cls)
+    if not found:
+        raise _unreadable(cls, f"module {cls.__module__} has no `class` statement for it")
+    return found[-1]
+
+
+def has_class(cls: type) -> bool:
+    """Whether a class was made by a ``class`` statement."""
+    return bool(_class_nodes(cls))
+
+
+def dump(node: Any) -> Any:
+    """A normalised tree as JSON values: [kind, [field, value], ...] without empty fields."""
+    if isinstance(node, list):
+        return [dump(item) for item in node if not isinstance(item, ast.Pass)]
+    if isinstance(node, ast.Constant):
+        value = hex(node.value) if type(node.value) is int else node.value
+        return ["Constant", type(node.value).__name__, value if isinstance(value, str) else repr(value)]
+    if not isinstance(node, ast.AST):
+        return node
+    fields = [[name, dump(value)] for name, value in ast.iter_fields(node) if name not in _SILENT]
+    return [type(node).__name__, *(pair for pair in fields if pair[1] not in (None, []))]
+
+
+def assigned(tree: ast.ClassDef) -> set[str]:
+    """The names that statements of a class body assign."""
+    targets: list[ast.expr] = []
+    for statement in tree.body:
+        targets += statement.targets if isinstance(statement, ast.Assign) else []
+        targets += [statement.target] if isinstance(statement, ast.AnnAssign) else []
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def local_imports(tree: Definition, package: str) -> dict[str, tuple[str, Chain]]:
+    """The names that import statements inside a definition bind: to (module, attributes)."""
+    out: dict[str, tuple[str, Chain]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                out[alias.asname or alias.name.split(".")[0]] = (
+                    alias.name if alias.asname else alias.name.split(".")[0],
+                    (),
+                )
+        elif isinstance(node, ast.ImportFrom):
+            relative = "." * node.level + (node.module or "")
+            module = importlib.util.resolve_name(relative, package) if package else relative.lstrip(".")
+            out |= {alias.asname or alias.name: (module, (alias.name,)) for alias in node.names}
+    return out
+
+
+def free_names(tree: Definition, more: Iterable[str]) -> dict[str, list[Chain]]:
+    """The names a definition takes from outside, with the attributes read from each.
+
+    A function's decorators and defaults are left out: their results are on the function.
+
+    Args:
+        tree: from `function_tree` or `class_tree`.
+        more: further names to report, bound by imports inside.
+    """
+    scope = _Scope().visit(copy.deepcopy(tree))
+    if isinstance(scope, Function):
+        scope.args.defaults, scope.args.kw_defaults = [], [None] * len(scope.args.kwonlyargs)
+    if not isinstance(scope, ast.Lambda | ast.ClassDef):
+        scope.decorator_list = []
+    table = symtable.symtable(ast.unparse(scope), "<definition>", "exec")
+    chains: dict[str, set[Chain]] = {}
+    for name, chain in _chains(scope):
+        chains.setdefault(name, set()).add(chain)
+    return {name: sorted(chains.get(name, {()})) for name in {*_globals(table), *more}}
+
+
+def _globals(table: symtable.SymbolTable) -> Iterator[str]:
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and symbol.is_global():
+            yield symbol.get_name()
+    for child in table.get_children():
+        yield from _globals(child)
+
+
+def _chains(node: ast.AST) -> Iterator[tuple[str, Chain]]:
+    attributes: Chain = ()
+    inner = node
+    while isinstance(inner, ast.Attribute):
+        attributes, inner = (inner.attr, *attributes), inner.value
+    if isinstance(inner, ast.Name):
+        yield inner.id, attributes
+    else:
+        for child in ast.iter_child_nodes(inner):
+            yield from _chains(child)
+
+
+def _starts(node: ast.AST, code: types.CodeType) -> bool:
+    if isinstance(node, ast.Lambda):
+        return code.co_name == "<lambda>" and node.lineno == code.co_firstlineno
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != code.co_name:
+        return False
+    return min([node.lineno, *(each.lineno for each in node.decorator_list)]) == code.co_firstlineno
+
+
+def _span(node: ast.expr) -> tuple[int | None, ...]:
+    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+
+
+def _class_nodes(cls: type) -> list[ast.ClassDef]:
+    module = sys.modules.get(cls.__module__)
+    filename = getattr(module, "__file__", None)
+    if module is None or filename is None:
+        raise _unreadable(cls, f"module {cls.__module__} has no file")
+    tree = _tree(filename, vars(module), cls)
+    return [node for name, node in _named_classes(tree, "") if name == cls.__qualname__]
+
+
+def _named_classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
+    for child in ast.iter_child_nodes(node):
+        inner = prefix
+        if isinstance(child, ast.ClassDef):
+            yield prefix + child.name, child
+            inner = f"{prefix}{child.name}."
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = f"{prefix}{child.name}.<locals>."
+        yield from _named_classes(child, inner)
+
+
+def _tree(filename: str, module_globals: dict[str, Any], wanted: types.FunctionType | type) -> ast.Module:
+    linecache.checkcache(filename)
+    text = "".join(linecache.getlines(filename, module_globals))
+    if not text:
+        raise _unreadable(wanted, f"{filename} has no Python source")
+    try:
+        return _normalised(text)
+    except SyntaxError as error:
+        raise _unreadable(wanted, f"{filename} is not valid Python now ({error})") from error
+
+
+@functools.lru_cache(maxsize=64)  # by content, so that an edited file is parsed anew
+def _normalised(text: str) -> ast.Module:
+    tree: ast.Module = _Normaliser().visit(ast.parse(text))
+    return tree
+
+
+def _unreadable(wanted: types.FunctionType | type, why: str) -> PlanError:
+    name = f"{wanted.__module__}:{wanted.__qualname__}"
+    return PlanError(
+        f"{name}: its source cannot be read: {why}. Define it in a module's file and restart the process after "
+        f'editing it, or set an explicit version (__spiral_version__ = "1") on it'
+    )
+
+
+class _Normaliser(ast.NodeTransformer):
+    """Take out what does not change what the code does."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self._block(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._block(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        for statement in node.body:
+            if isinstance(statement, ast.AnnAssign):  # here it declares a field
+                statement.annotation = ast.Constant(None)
+        return self._block(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.annotation, ast.Constant) and node.annotation.value is None:
+            return node
+        plain = ast.Pass() if node.value is None else ast.Assign([node.target], node.value)
+        return ast.copy_location(plain, node)
+
+    def _block(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> ast.AST:
+        if not isinstance(node, ast.ClassDef):
+            node.returns = None
+        if ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+        return self.generic_visit(node)
+
+
+class _Scope(ast.NodeTransformer):
+    """Make a definition stand alone for `symtable`, with the same names in use."""
+
+    def visit_Nonlocal(self, node: ast.Nonlocal) -> ast.AST:  # its binding is outside
+        return ast.copy_location(ast.Pass(), node)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:  # unparse cannot quote every f-string before 3.12
+        self.generic_visit(node)
+        return ast.Tuple(node.values, ast.Load())
+
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.AST:
+        self.generic_visit(node)
+        return ast.Tuple([node.value, *([node.format_spec] if node.format_spec else [])], ast.Load())
