@@ -56,25 +56,36 @@ class ShardAwareShuffle(Order):
             raise PlanError(msg)
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
-        own = key("ShardAwareShuffle", self.VERSION, self.seed, population.stream, pass_number)
-        spread = _Rows(population.total, own) if self.sampling_granularity == "row" else self._units(population, own)
+        own = self._key(population, pass_number)
+        spread: _Units | _Rows
+        if self.sampling_granularity == "row":
+            spread = _Rows(population.total, own)
+        else:
+            spread = _Units(self.units(population)[0], self.tape(population, pass_number))
         return _Blocks(spread, population.total, own, self.shuffle_block_size, self.clump_size)
 
-    def _units(self, population: Population, own_key: int) -> "_Units":
-        rows = population.unit_rows.astype(np.uint64)
-        if self.sampling_granularity == "shard" and rows.size:
-            shards = population.unit_shards
-            first = np.flatnonzero(np.concatenate(([True], shards[1:] != shards[:-1])))
-            rows = np.add.reduceat(rows, first)
-        return _Units(rows, own_key)
+    def units(self, population: Population) -> tuple[UInt64, UInt64]:
+        """What moves whole between blocks: rows and shard of each unit, in row order; two arrays of shape [U]."""
+        rows, shards = population.unit_rows.astype(np.uint64), population.unit_shards.astype(np.uint64)
+        if self.sampling_granularity == "row_group" or not rows.size:
+            return rows, shards
+        first = np.flatnonzero(np.concatenate(([True], shards[1:] != shards[:-1])))
+        return np.add.reduceat(rows, first), shards[first]
+
+    def tape(self, population: Population, pass_number: int) -> Tape:
+        """The units in the order of one pass."""
+        return Tape(self.units(population)[0], key("units", self._key(population, pass_number)))
+
+    def _key(self, population: Population, pass_number: int) -> int:
+        return key("ShardAwareShuffle", self.VERSION, self.seed, population.stream, pass_number)
 
 
 @final
 class _Units:
     """Units laid end to end: a permutation of rows that keeps each unit whole."""
 
-    def __init__(self, unit_rows: UInt64, own_key: int) -> None:
-        self.tape = Tape(unit_rows, key("units", own_key))
+    def __init__(self, unit_rows: UInt64, tape: Tape) -> None:
+        self.tape = tape
         self.starts = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(unit_rows, dtype=np.uint64)))
 
     def rows(self, places: UInt64) -> UInt64:
