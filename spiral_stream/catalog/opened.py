@@ -68,13 +68,15 @@ class OpenRelation:
         hidden = frozenset({STORAGE_SHARD} if self._synthesised else ())
         pushed, late = split_without(predicate, self.schema, hidden)
         read = needed(columns, late)
+        returned = pa.schema([*(self.schema.field(name) for name in columns), pa.field(ROW, pa.uint64())])
         stored = [name for name in read if not (self._synthesised and name == STORAGE_SHARD)]
         units = None if shards is None else self.manifest.units_of(shards)
         for batch in self._reader.scan(stored, pushed, units):
             table = self._with_shards(pa.Table.from_batches([batch]), read)
             if shards is not None:
                 table = table.filter(pa.array(np.isin(self._shards_of(table), np.asarray(shards))))
-            yield from passing(table, late, [*columns, ROW]).to_batches()
+            passed = passing(table, late, [*columns, ROW]).combine_chunks()
+            yield from pa.table(passed.columns, schema=returned).to_batches()
 
     def fetch(self, ordinals: UInt64, columns: Sequence[str]) -> pa.Table:
         """Read rows by logical ordinal.

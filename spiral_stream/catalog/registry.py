@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace as replaced
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -56,6 +56,11 @@ _RELATIONS: Final = pa.schema(
 _STREAMS: Final = pa.schema([("name", pa.utf8()), ("plan", pa.utf8()), ("saved_at", pa.timestamp("us", "UTC"))])
 
 
+def default_folder() -> str:
+    """Where the default catalog lies: ``$SPIRAL_CATALOG``, else ``./catalog``."""
+    return os.environ.get("SPIRAL_CATALOG") or DEFAULT_FOLDER
+
+
 def connect(uri: str | os.PathLike[str] | None = None) -> "Catalog":
     """Open or create a catalog.
 
@@ -65,12 +70,11 @@ def connect(uri: str | os.PathLike[str] | None = None) -> "Catalog":
     Raises:
         CatalogError: the folder cannot be made or is on an object store.
     """
-    return Catalog(uri if uri is not None else os.environ.get("SPIRAL_CATALOG") or DEFAULT_FOLDER)
+    return Catalog(default_folder() if uri is None else uri)
 
 
-@final
 class Catalog:
-    """An embedded LanceDB database of relations and streams."""
+    """An embedded LanceDB database of relations and streams; `spiral_stream.relation` adds the verbs to it."""
 
     def __init__(self, uri: str | os.PathLike[str]) -> None:
         text = absolute(uri)
@@ -151,6 +155,7 @@ class Catalog:
         stored = latest.pinned()
         with _registering(name), stored.open() as reader:
             marked = [old.schema.field(f.name) if f.name in old.schema.names else f for f in reader.schema]
+            _shard_column(reader.schema, old.shard)
             types = pa.schema(
                 [
                     f.with_type(now.type).with_nullable(now.nullable)
@@ -197,19 +202,19 @@ class Catalog:
             if unused and isinstance(source, Lance) and Path(source.uri).parent == self.root:
                 database.drop_table(Path(source.uri).stem)
 
-    def save_stream(self, name: str, plan: Mapping[str, Any]) -> None:
+    def store_plan(self, name: str, plan: Mapping[str, Any]) -> None:
         """Keep a stream's plan (JSON) under a name, in place of an older one.
 
         Raises:
             CatalogError: the name is not legal.
         """
         if not _NAME.fullmatch(name):
-            msg = f"save_stream {name!r}: a name has letters, digits and _ . - only. Rename it"
+            msg = f"stream {name!r}: a name has letters, digits and _ . - only. Rename it"
             raise CatalogError(msg)
         row = {"name": name, "plan": json.dumps(plan, sort_keys=True), "saved_at": datetime.now(UTC)}
         self._upsert("streams", _STREAMS, row)
 
-    def stream(self, name: str) -> dict[str, Any]:
+    def stored_plan(self, name: str) -> dict[str, Any]:
         """The saved plan of this name.
 
         Raises:
@@ -232,7 +237,7 @@ class Catalog:
         Raises:
             CatalogError: there is none of this name.
         """
-        self.stream(name)
+        self.stored_plan(name)
         with self._locked() as database:
             database.open_table("streams").delete(f"name = '{name}'")
 
