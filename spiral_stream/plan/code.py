@@ -202,6 +202,8 @@ class _Walk:
     def _function(self, function: types.FunctionType) -> Any:
         name = dotted_name(function)
         tree = syntax.function_tree(function)
+        if tree is None:
+            raise _unreadable(name, f"line {function.__code__.co_firstlineno} of {function.__code__.co_filename}")
         defaults = [self._value(value, name, "a default") for value in (function.__defaults__ or ())]
         keywords = {
             key: self._value(value, name, f"default {key!r}") for key, value in (function.__kwdefaults__ or {}).items()
@@ -214,10 +216,14 @@ class _Walk:
     def _class(self, cls: type) -> Any:
         name = dotted_name(cls)
         bases = [self._value(base, name, "a base class") for base in cls.__bases__ if base is not object]
-        if issubclass(cls, tuple) and "_field_defaults" in vars(cls) and not syntax.has_class(cls):
-            defaults = cls._field_defaults  # type: ignore[attr-defined]  # made by collections.namedtuple
-            return ["namedtuple", list(cls._fields), self._value(defaults, name, "a default")]  # type: ignore[attr-defined]
         tree = syntax.class_tree(cls)
+        if tree is None and hasattr(cls, "_field_defaults"):  # by collections.namedtuple
+            made: Any = cls
+            return ["namedtuple", list(made._fields), self._value(made._field_defaults, name, "a default")]
+        if tree is None and not is_users(top_level(cls.__module__)):  # compiled
+            return self._external(name)
+        if tree is None:
+            raise _unreadable(name, f"a `class` statement in module {cls.__module__}")
         bound = _bound_by_methods(cls)
         closure = self._closure(bound, name)
         attributes = {
@@ -277,6 +283,13 @@ class _Walk:
         return PlanError(f"{owner}: {variable} is {what}, which has no content to fingerprint. {_WAY_OUT} {owner}")
 
 
+def _unreadable(name: str, missing: str) -> PlanError:
+    return PlanError(
+        f"{name}: its source cannot be read, because {missing} does not hold its definition. Define it in a module's "
+        f'file, restart the process after editing it, or set an explicit version ({VERSION_ATTRIBUTE} = "1") on {name}'
+    )
+
+
 def _is_frozen(value: Any) -> bool:
     return bool(getattr(getattr(value, "__dataclass_params__", None), "frozen", False)) and not isinstance(value, type)
 
@@ -284,8 +297,9 @@ def _is_frozen(value: Any) -> bool:
 def _bound_by_methods(cls: type) -> dict[str, Any]:
     """The variables that methods of a class inside a function take from there."""
     out: dict[str, Any] = {}
+    file = getattr(sys.modules[cls.__module__], "__file__", None)
     for each in vars(cls).values():
         method = getattr(each, "__func__", getattr(each, "fget", each))
-        if isinstance(method, types.FunctionType) and method.__code__.co_filename != "<string>":  # made by dataclasses
+        if isinstance(method, types.FunctionType) and method.__code__.co_filename == file:  # others are generated
             out |= {name: value for name, value in cells(method).items() if value is not cls}
     return out

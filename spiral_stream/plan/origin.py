@@ -45,7 +45,8 @@ def home(thing: Any) -> str:
         return home(thing.func)
     if isinstance(thing, types.MethodType):
         return home(thing.__func__)
-    name = thing.__globals__.get("__name__") if isinstance(thing, types.FunctionType) else thing.__module__
+    scope = thing.__globals__ if isinstance(thing, types.FunctionType) else {}
+    name = scope.get("__name__", getattr(thing, "__module__", None))
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec.name if name == "__main__" and spec is not None else str(name)
 
@@ -56,10 +57,11 @@ def dotted_name(thing: Any) -> str:
 
 
 def found_name(value: Any) -> str | None:
-    """The dotted name of a compiled function or the like, if that name leads to it."""
+    """The dotted name of a compiled function, a dtype or the like, if that name leads to it."""
     module = getattr(getattr(value, "__objclass__", value), "__module__", None)
-    for attribute in ("__qualname__", "__name__"):
-        name = getattr(value, attribute, None)
+    names = [getattr(value, attribute, None) for attribute in ("__qualname__", "__name__")]
+    names.append(repr(value).removeprefix(f"{module}."))  # torch.float32
+    for name in names:
         if isinstance(module, str) and isinstance(name, str) and lookup(module, name) is value:
             return f"{module}.{name}"
     return None

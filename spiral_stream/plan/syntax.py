@@ -17,46 +17,39 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from spiral_stream.errors import PlanError
-
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Definition = Function | ast.ClassDef
 Chain = tuple[str, ...]  # the attributes behind a name: ("random", "default_rng") of np.random.default_rng
 _SILENT: Final = {"annotation", "returns", "ctx", "kind", "simple", "type_comment", "type_params"}
 
 
-def function_tree(function: types.FunctionType) -> Function:
+def function_tree(function: types.FunctionType) -> Function | None:
     """The normalised definition of a function or lambda.
 
-    Raises:
-        PlanError: there is no source, or it is not the source this function was made from.
+    Returns:
+        None if its file does not hold it: none was written, or it was edited since the import.
     """
     code = function.__code__
-    nodes = [node for node in ast.walk(_tree(code.co_filename, function.__globals__, function)) if _starts(node, code)]
+    tree = _normalised(_text(code.co_filename, function.__globals__))
+    nodes = [node for node in ast.walk(tree) if _starts(node, code)]
     if len(nodes) > 1:  # several lambdas on a line: the body's span is that of one of the instructions
         spans = set(code.co_positions())
         nodes = [node for node in nodes if isinstance(node, ast.Lambda) and _span(node.body) in spans]
-    if len({str(dump(node)) for node in nodes}) != 1:
-        raise _unreadable(function, f"{code.co_filename} line {code.co_firstlineno} no longer holds its definition")
-    assert isinstance(nodes[0], Function)
-    return nodes[0]
+    found = nodes[0] if len(nodes) == 1 else None
+    assert found is None or isinstance(found, Function)
+    return found
 
 
-def class_tree(cls: type) -> ast.ClassDef:
+def class_tree(cls: type) -> ast.ClassDef | None:
     """The normalised definition of a class; the last one, where a file has several of its name.
 
-    Raises:
-        PlanError: there is no source, or no ``class`` statement in it.
+    Returns:
+        None for a class that no ``class`` statement in a file made: compiled, or by a call.
     """
-    found = _class_nodes(cls)
-    if not found:
-        raise _unreadable(cls, f"module {cls.__module__} has no `class` statement for it")
-    return found[-1]
-
-
-def has_class(cls: type) -> bool:
-    """Whether a class was made by a ``class`` statement."""
-    return bool(_class_nodes(cls))
+    module = sys.modules.get(cls.__module__)
+    text = _text(getattr(module, "__file__", None) or "", vars(module) if module else {})
+    found = [node for name, node in _named_classes(_normalised(text), "") if name == cls.__qualname__]
+    return found[-1] if found else None
 
 
 def dump(node: Any) -> Any:
@@ -151,15 +144,6 @@ def _span(node: ast.expr) -> tuple[int | None, ...]:
     return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
 
 
-def _class_nodes(cls: type) -> list[ast.ClassDef]:
-    module = sys.modules.get(cls.__module__)
-    filename = getattr(module, "__file__", None)
-    if module is None or filename is None:
-        raise _unreadable(cls, f"module {cls.__module__} has no file")
-    tree = _tree(filename, vars(module), cls)
-    return [node for name, node in _named_classes(tree, "") if name == cls.__qualname__]
-
-
 def _named_classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
     for child in ast.iter_child_nodes(node):
         inner = prefix
@@ -171,29 +155,18 @@ def _named_classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassD
         yield from _named_classes(child, inner)
 
 
-def _tree(filename: str, module_globals: dict[str, Any], wanted: types.FunctionType | type) -> ast.Module:
+def _text(filename: str, module_globals: dict[str, Any]) -> str:
     linecache.checkcache(filename)
-    text = "".join(linecache.getlines(filename, module_globals))
-    if not text:
-        raise _unreadable(wanted, f"{filename} has no Python source")
-    try:
-        return _normalised(text)
-    except SyntaxError as error:
-        raise _unreadable(wanted, f"{filename} is not valid Python now ({error})") from error
+    return "".join(linecache.getlines(filename, module_globals))
 
 
 @functools.lru_cache(maxsize=64)  # by content, so that an edited file is parsed anew
 def _normalised(text: str) -> ast.Module:
-    tree: ast.Module = _Normaliser().visit(ast.parse(text))
+    try:
+        tree: ast.Module = _Normaliser().visit(ast.parse(text))
+    except SyntaxError:  # no Python, or edited into something else: nothing can be found in it
+        return ast.Module([], [])
     return tree
-
-
-def _unreadable(wanted: types.FunctionType | type, why: str) -> PlanError:
-    name = f"{wanted.__module__}:{wanted.__qualname__}"
-    return PlanError(
-        f"{name}: its source cannot be read: {why}. Define it in a module's file and restart the process after "
-        f'editing it, or set an explicit version (__spiral_version__ = "1") on it'
-    )
 
 
 class _Normaliser(ast.NodeTransformer):
