@@ -52,13 +52,13 @@ class FixedBatches:
             merge: batches a rank concatenates at each step.
             first: the batch at which this world size took over; 0 for a whole epoch.
         """
-        left = self._formed - first
+        left = max(0, self._formed - first)
         group = world_size * merge
         if isinstance(self.last, DropPartial):
             return first + left // group * group
         if isinstance(self.last, PadPartial):
             return first - (-left // group) * group
-        return self._formed
+        return first + left
 
     def steps(self, world_size: int, merge: int = 1, rank: int = 0, first: int = 0) -> int:
         """Steps that this rank makes from batch ``first`` to the end.

@@ -60,7 +60,7 @@ def randomness(
         "clump_size": order.clump_size,
         "batch_size": batch_size,
         "pass_number": pass_number,
-        "choices": [_with_clumps(choice, order.clump_size, batch_size) for choice in choices],
+        "choices": [_with_clumps(choice, order, population, batch_size) for choice in choices],
     }
 
 
@@ -121,7 +121,11 @@ def _meetings(begins: UInt64, shard_at: UInt64, block_rows: int) -> tuple[Int64,
     by = np.lexsort((blocks, shards))
     shards, blocks = shards[by], blocks[by]
     first = np.flatnonzero(np.concatenate(([True], (shards[1:] != shards[:-1]) | (blocks[1:] != blocks[:-1]))))
-    return blocks[first].astype(np.int64), shards[first].astype(np.int64), np.add.reduceat(rows[by], first).astype(np.float64)
+    return (
+        blocks[first].astype(np.int64),
+        shards[first].astype(np.int64),
+        np.add.reduceat(rows[by], first).astype(np.float64),
+    )
 
 
 def _same_shard(begins: UInt64, shard_at: UInt64, block_rows: int, batch_size: int) -> float:
@@ -142,10 +146,14 @@ def _same_shard(begins: UInt64, shard_at: UInt64, block_rows: int, batch_size: i
     return same / pairs if pairs else 0.0
 
 
-def _with_clumps(choice: Choice, clump_size: int, batch_size: int) -> Choice:
-    """Rows of one clump share a shard; a batch holds about ``batch_size / clump_size`` clumps."""
+def _with_clumps(choice: Choice, order: ShardAwareShuffle, population: Population, batch_size: int) -> Choice:
+    """Add the rows that lie in one clump of one unit; clumps are taken to begin anywhere in a batch."""
+    clump_size = order.clump_size
     if clump_size == 1 or batch_size == 1:
         return choice
-    together = (min(clump_size, batch_size) - 1) / (batch_size - 1)
-    same = together + (1 - together) * choice["same_shard"]
+    apart = np.arange(1, min(clump_size, batch_size), dtype=np.float64)
+    units = np.count_nonzero(order.units(population)[0])
+    one_unit = np.maximum(1 - apart * units / population.total, 0)
+    share = 2 * (batch_size - apart) * (1 - apart / clump_size) / (batch_size * (batch_size - 1))
+    same = float((share * one_unit).sum()) + (1 - float(share.sum())) * choice["same_shard"]
     return {**choice, "same_shard": same, "exact": False}

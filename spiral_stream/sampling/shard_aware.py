@@ -54,6 +54,12 @@ class ShardAwareShuffle(Order):
                 f"{name}: sampling_granularity is {self.sampling_granularity!r}. Give one of {', '.join(GRANULARITIES)}"
             )
             raise PlanError(msg)
+        if self.sampling_granularity == "row" and self.clump_size > 1:
+            msg = (
+                f"{name}: clump_size is {self.clump_size}, but single rows that moved are no neighbours any more. "
+                "Drop it, use sampling_granularity='row_group', or GlobalShuffle(seed, clump_size)"
+            )
+            raise PlanError(msg)
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         own = self._key(population, pass_number)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
 from spiral_stream.sampling.order import Order, Population
 from spiral_stream.sampling.sequential import Sequential
-from spiral_stream.sampling.shard_aware import GRANULARITIES, ShardAwareShuffle
+from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.shuffle import GlobalShuffle
 
 REPLAY = Path(__file__).parents[2] / "replay" / "orders.json"
@@ -37,8 +37,14 @@ ORDERS = st.one_of(
         ShardAwareShuffle,
         seed=SEEDS,
         shuffle_block_size=st.integers(1, 400) | st.just(10**12),
-        sampling_granularity=st.sampled_from(GRANULARITIES),
+        sampling_granularity=st.sampled_from(["shard", "row_group"]),
         clump_size=st.integers(1, 20),
+    ),
+    st.builds(
+        ShardAwareShuffle,
+        seed=SEEDS,
+        shuffle_block_size=st.integers(1, 400),
+        sampling_granularity=st.just("row"),
     ),
     st.builds(
         HashBucketed,
