@@ -1,1 +1,77 @@
 """Training streams that are planned, explained and replayable."""
+
+from spiral_stream.batching.formation import DropPartial, KeepPartial, PadPartial
+from spiral_stream.errors import (
+    BindError,
+    CacheError,
+    CatalogError,
+    DataError,
+    PlanError,
+    ResumeError,
+    SourceError,
+    SpiralError,
+    StreamError,
+)
+from spiral_stream.expr import col, len_, lit
+from spiral_stream.fields.list import List
+from spiral_stream.fields.stack import Stack
+from spiral_stream.params import RuntimeParam
+from spiral_stream.plan.profiles import Jpeg, Raw, Source
+from spiral_stream.prepared import PreparedStream
+from spiral_stream.relation import Catalog, Relation, connect, open_stream, sql, table
+from spiral_stream.sampling.assignment import DataParallel
+from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
+from spiral_stream.sampling.sequential import Sequential
+from spiral_stream.sampling.shard_aware import ShardAwareShuffle
+from spiral_stream.sampling.shuffle import GlobalShuffle
+from spiral_stream.sources.arrow import Arrow
+from spiral_stream.sources.folder import ImageFolder
+from spiral_stream.sources.lance import Lance
+from spiral_stream.sources.parquet import Parquet
+from spiral_stream.transforms.image import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize
+
+__all__ = [
+    "Arrow",
+    "BindError",
+    "CacheError",
+    "Catalog",
+    "CatalogError",
+    "CenterCrop",
+    "DataError",
+    "DataParallel",
+    "DropPartial",
+    "GlobalShuffle",
+    "HashBucketed",
+    "ImageFolder",
+    "Jpeg",
+    "KeepPartial",
+    "Lance",
+    "List",
+    "Normalize",
+    "PadPartial",
+    "Parquet",
+    "PlanError",
+    "PreparedStream",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "Raw",
+    "Relation",
+    "Resize",
+    "ResumeError",
+    "RuntimeParam",
+    "Sequential",
+    "ShardAwareShuffle",
+    "ShuffleBuckets",
+    "Source",
+    "SourceError",
+    "SpiralError",
+    "Stack",
+    "StreamError",
+    "col",
+    "connect",
+    "len_",
+    "lit",
+    "open_stream",
+    "sql",
+    "table",
+]

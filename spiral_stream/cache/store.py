@@ -19,6 +19,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
@@ -26,12 +27,14 @@ from typing import Any, Final, final
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata, write_fragments
 from numpy.typing import NDArray
 
 from spiral_stream.errors import CacheError
 
-_ONE_FILE: Final = 1 << 44  # bytes; above any shard, so that a fragment has exactly one .blob file
+_ONE_FILE: Final = 1 << 42  # bytes; above any shard, so that a fragment has exactly one .blob file
+_ALL_ROWS: Final = (1 << 31) - 1
 _PARTS: Final = b"spiral:parts"
 _PAYLOAD: Final = lance.blob_field(
     "payload",
@@ -82,7 +85,7 @@ class CachedShard:
             return joined
 
         def descriptor(name: str) -> Any:
-            return lambda t: _struct(t).field(name).to_numpy(zero_copy_only=False)
+            return lambda t: pc.struct_field(_struct(t), name).fill_null(0).to_numpy()
 
         self.heights = column(lambda t: t["height"].to_numpy())
         self.widths = column(lambda t: t["width"].to_numpy())
@@ -218,14 +221,15 @@ class CacheStore:
         try:
             self._ledger.mkdir(parents=True, exist_ok=True)
             _write_atomically(self.folder / "cache.json", dict(self._facts))
+            self._create()
             reader = pa.RecordBatchReader.from_batches(_SCHEMA, batches())
             made = write_fragments(
                 reader,
                 str(self._data),
                 schema=_SCHEMA,
-                mode="create",
+                mode="overwrite",  # gives the fields ids 0..n; commits nothing
                 data_storage_version="2.2",
-                max_rows_per_file=_ONE_FILE,
+                max_rows_per_file=_ALL_ROWS,
                 max_bytes_per_file=_ONE_FILE,
             )
             assert len(made) == 1, made
@@ -270,7 +274,7 @@ class CacheStore:
 
     def open(self) -> CacheReader | None:
         """The committed cache, pinned at its present version; None if nothing is committed."""
-        if not (self._data / "_versions").exists():
+        if not self._exists():
             return None
         return CacheReader(lance.dataset(str(self._data)), self._data)
 
@@ -278,8 +282,19 @@ class CacheStore:
         """Payload bytes of all finished parts."""
         return sum(int(e["bytes"]) for e in self._entries())
 
+    def _create(self) -> None:
+        """Make the dataset, empty, unless it is there."""
+        if not self._exists():
+            with suppress(OSError):  # another writer was first
+                lance.write_dataset(
+                    _SCHEMA.empty_table(), str(self._data), mode="create", data_storage_version="2.2", enable_stable_row_ids=True
+                )
+
+    def _exists(self) -> bool:
+        return (self._data / "_versions").exists()
+
     def _parts(self) -> tuple[int, list[list[str]]] | None:
-        if not (self._data / "_versions").exists():
+        if not self._exists():
             return None
         dataset = lance.dataset(str(self._data))
         return int(dataset.version), json.loads((dataset.schema.metadata or {}).get(_PARTS, b"[]"))

@@ -61,6 +61,11 @@ def default_folder() -> str:
     return os.environ.get("SPIRAL_CATALOG") or DEFAULT_FOLDER
 
 
+def default_folder() -> str:
+    """``$SPIRAL_CATALOG``, else ``./catalog``."""
+    return os.environ.get("SPIRAL_CATALOG") or DEFAULT_FOLDER
+
+
 def connect(uri: str | os.PathLike[str] | None = None) -> "Catalog":
     """Open or create a catalog.
 

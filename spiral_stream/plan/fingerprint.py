@@ -37,7 +37,7 @@ def canonical(node: nodes.Node) -> Any:
         if isinstance(value, expr.Expr) or (name == "exprs"):
             have = node.inputs()[0].schema()
             exprs = (value,) if isinstance(value, expr.Expr) else value
-            out[name] = [expr.canonical(each, have) for each in exprs]
+            out[name] = [expr.to_json(expr.canonical(each, have)) for each in exprs]
         elif name == "fields":  # the order of fields is the order of the batch's keys, not what is in them
             out[name] = {key: _value(field) for key, field in sorted(value)}
         else:

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, final
 
 import pyarrow as pa
 
-from spiral_stream.batching.formation import Last
+from spiral_stream.batching.formation import Tail
 
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import Expr, bind, type_of
@@ -339,7 +339,7 @@ class Sample(Node):
     identity: tuple[str, ...]
     order: Order
     epoch: RuntimeParam | int = RuntimeParam("epoch")
-    assignment: DataParallel = DataParallel()
+    assignment: DataParallel = DataParallel(RuntimeParam("data_parallel_rank"), RuntimeParam("data_parallel_world_size"))
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, Relational):
@@ -362,7 +362,7 @@ class Collate(Node):
     VERB: ClassVar[str] = "collate"
     source: Node
     batch_size: int
-    last: Last
+    last: Tail
     fields: tuple[tuple[str, Field], ...]
 
     def __post_init__(self) -> None:

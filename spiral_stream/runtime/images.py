@@ -53,7 +53,7 @@ class ImageFeed:
         with self._metrics.timed("transform_s"):
             for shard in np.unique(shards):
                 places = everything[shards == shard]
-                stored = self._cache.shard(manifest.content_key(int(shard)))
+                stored = self._cache.shard(manifest.content_keys[int(shard)].as_py())
                 if stored is None:
                     missing.append(places)
                     continue

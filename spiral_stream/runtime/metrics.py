@@ -35,6 +35,12 @@ class Metrics:
                 setattr(self, name, getattr(self, name) + amount)
 
     @contextmanager
+    def locked(self) -> Iterator["Metrics"]:
+        """Set several totals at once."""
+        with self._lock:
+            yield self
+
+    @contextmanager
     def timed(self, name: str) -> Iterator[None]:
         """Add the block's wall time to ``name``."""
         begun = perf_counter()

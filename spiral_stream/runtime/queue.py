@@ -96,9 +96,11 @@ class BoundedQueue(Generic[T]):
             self._failure = error
             self._changed.notify_all()
 
-    def close(self) -> None:
-        """Consumer: stop; wakes everyone."""
+    def close(self) -> list[T]:
+        """Consumer: stop; wakes everyone. Returns what was never taken."""
         with self._changed:
             self._closed = True
+            left = [item for item, _ in self._items]
             self._items.clear()
             self._changed.notify_all()
+            return left

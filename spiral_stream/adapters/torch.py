@@ -1,0 +1,150 @@
+"""Streams as PyTorch users know them: tensors, `IterableDataset`, pinned memory and CUDA streams.
+
+Host arrays become tensors without a copy. For fields on a CUDA device the images
+travel as uint8 NHWC in pinned, reused slots; a side stream copies them while the
+model works and one kernel sequence normalizes, casts and lays them out there.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import IterableDataset, get_worker_info
+
+from spiral_stream.errors import BindError
+from spiral_stream.prepared import PreparedStream
+from spiral_stream.runtime.batches import Batch
+from spiral_stream.runtime.buffers import Allocate, pageable
+
+Tensors = dict[str, Any]
+
+
+@final
+class TorchStream(PreparedStream, IterableDataset[Tensors]):
+    """A `PreparedStream` of dicts of tensors and lists. Iterate it bare or under ``DataLoader(batch_size=None)``."""
+
+    def __iter__(self) -> Iterator[Tensors]:
+        info = get_worker_info()
+        if info is None:
+            return self._run(0, 1)
+        self._in_worker = True
+        return self._run(info.id, info.num_workers)
+
+    def _cuda(self) -> torch.device | None:
+        """The CUDA device that fields go to, checked; None if all stay on the host."""
+        wanted = {name: torch.device(d) for name, d in self.devices().items() if d not in (None, "cpu")}
+        if not wanted or self._in_worker:
+            return None
+        name, device = next(iter(wanted.items()))
+        if device.type != "cuda" or len(set(map(str, wanted.values()))) > 1:
+            found = ", ".join(sorted(set(map(str, wanted.values()))))
+            msg = f"field {name!r}: devices {found}; one stream delivers to the CPU and to one CUDA device. Use bind(device=...)"
+            raise BindError(msg)
+        if not torch.cuda.is_available():
+            msg = (
+                f"field {name!r} asks for device {str(device)!r} and this machine has no CUDA device. "
+                'Run it on the CPU with stream.bind(device="cpu")'
+            )
+            raise BindError(msg)
+        return device
+
+    def _allocate(self) -> Allocate:
+        return pageable if self._cuda() is None else pinned
+
+    def _split(self) -> frozenset[str]:
+        return frozenset() if self._cuda() is None else frozenset(n for n, d in self.devices().items() if d not in (None, "cpu"))
+
+    def _delivered(self, get: Callable[[], Batch | None]) -> Iterator[Tensors]:
+        device = self._cuda()
+        if device is None:
+            while (batch := get()) is not None:
+                yield {name: _host(value) for name, value in batch.fields.items()}
+            return
+        yield from _CudaDelivery(self, device).run(get)
+
+
+def _host(value: Any) -> Any:
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+def pinned(nbytes: int) -> NDArray[np.uint8]:
+    """Page-locked memory, from which a device copies without the CPU."""
+    array: NDArray[np.uint8] = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
+    return array
+
+
+@final
+class _CudaDelivery:
+    """Copies batches to the device ahead of the loop and hands them over in order."""
+
+    def __init__(self, stream: TorchStream, device: torch.device) -> None:
+        self._ahead = stream.plan.prefetch
+        self._device = device
+        self._side = torch.cuda.Stream(device)
+        self._devices = stream.devices()
+        self._finishers = {
+            image.name: _Finisher(image.program, image.spec.dtype, image.spec.layout, device)
+            for image in stream.stages.images
+            if self._devices.get(image.name) not in (None, "cpu")
+        }
+        self._copying: deque[tuple[torch.cuda.Event, Batch]] = deque()
+
+    def run(self, get: Callable[[], Batch | None]) -> Iterator[Tensors]:
+        ready: deque[tuple[Tensors, torch.cuda.Event]] = deque()
+        ended = False
+        while not ended or ready:
+            while not ended and len(ready) < self._ahead:
+                batch = get()
+                if batch is None:
+                    ended = True
+                else:
+                    ready.append(self._start(batch))
+            if ready:
+                yield self._hand_over(*ready.popleft())
+
+    def _start(self, batch: Batch) -> tuple[Tensors, torch.cuda.Event]:
+        out: Tensors = {}
+        with torch.cuda.stream(self._side):
+            for name, value in batch.fields.items():
+                host = _host(value)
+                if isinstance(host, torch.Tensor) and self._devices.get(name) not in (None, "cpu"):
+                    moved = host.to(self._device, non_blocking=True)
+                    finisher = self._finishers.get(name)
+                    out[name] = moved if finisher is None else finisher(moved)
+                else:
+                    out[name] = host
+            done = torch.cuda.Event()
+            done.record(self._side)
+        self._copying.append((done, batch))  # the slot may not be used again before its copy is done
+        while self._copying and self._copying[0][0].query():
+            self._copying.popleft()
+        return out, done
+
+    def _hand_over(self, batch: Tensors, done: torch.cuda.Event) -> Tensors:
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(done)
+        for value in batch.values():
+            if isinstance(value, torch.Tensor) and value.is_cuda:
+                value.record_stream(current)
+        return batch
+
+
+@final
+class _Finisher:
+    """Normalize, cast and lay out uint8 NHWC images on the device."""
+
+    def __init__(self, program: Any, dtype: str | None, layout: str | None, device: torch.device) -> None:
+        _, mean, std = program.on_device()
+        self._mean = torch.from_numpy(np.ascontiguousarray(mean)).to(device)
+        self._std = torch.from_numpy(np.ascontiguousarray(std)).to(device)
+        self._dtype = getattr(torch, dtype or "uint8")
+        self._nchw = layout != "nhwc"
+
+    def __call__(self, images_BHWC: torch.Tensor) -> torch.Tensor:  # noqa: N803  shape suffix
+        out = images_BHWC
+        if self._dtype.is_floating_point:
+            out = out.to(torch.float32).mul_(float(np.float32(1 / 255))).sub_(self._mean).div_(self._std).to(self._dtype)
+        return out.permute(0, 3, 1, 2).contiguous() if self._nchw else out

@@ -1,0 +1,117 @@
+"""What a run binds: epoch, rank, world size, run seed, device, merge, and the defaults for what it leaves open."""
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from spiral_stream import params
+from spiral_stream.errors import BindError
+from spiral_stream.plan.nodes import Sample
+
+_RANK, _WORLD = "data_parallel_rank", "data_parallel_world_size"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Bindings:
+    """Explicit bindings of a run; None leaves a value to the defaults."""
+
+    epoch: int | None = None
+    data_parallel_rank: int | None = None
+    data_parallel_world_size: int | None = None
+    run_seed: int | None = None
+    device: str | None = None
+    merge: int = 1
+
+    def updated(self, **values: Any) -> "Bindings":
+        """The bindings with some replaced.
+
+        Raises:
+            BindError: unknown name, or a value out of range.
+        """
+        mesh = values.pop("mesh", None)
+        if mesh is not None:
+            values = {**_from_mesh(mesh), **values}
+        full = {params.ALIASES.get(name, name): value for name, value in values.items()}
+        unknown = sorted(set(full) - set(self.__dataclass_fields__))
+        if unknown:
+            msg = f"bind: {unknown[0]!r} is not a binding; there are {', '.join(self.__dataclass_fields__)}, mesh"
+            raise BindError(msg)
+        for name, value in full.items():
+            if name == "device":
+                full[name] = None if value is None else str(value)
+            elif value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                msg = f"bind: {name}={value!r} is a {type(value).__name__}; give an integer"
+                raise BindError(msg)
+            elif value is not None and name != "run_seed" and value < (1 if name in (_WORLD, "merge") else 0):
+                msg = f"bind: {name}={value} is out of range; it counts from {1 if name in (_WORLD, 'merge') else 0}"
+                raise BindError(msg)
+        return replace(self, **full)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The values a run goes with."""
+
+    epoch: int
+    rank: int
+    world_size: int
+    run_seed: int
+    merge: int
+
+
+def settle(bindings: Bindings, sample: Sample) -> Bound:
+    """Fill in the defaults: the plan's integers, ``torch.distributed``, the environment, then 0 of 1.
+
+    Raises:
+        BindError: rank and world size contradict each other.
+    """
+    rank, world = _place()
+    bound = {
+        "epoch": bindings.epoch if bindings.epoch is not None else 0,
+        _RANK: bindings.data_parallel_rank if bindings.data_parallel_rank is not None else rank,
+        _WORLD: bindings.data_parallel_world_size if bindings.data_parallel_world_size is not None else world,
+    }
+    if bindings.data_parallel_world_size is not None and bindings.data_parallel_rank is None and rank >= bound[_WORLD]:
+        bound[_RANK] = 0
+    settled = Bound(
+        epoch=params.resolve(sample.epoch, bound),
+        rank=params.resolve(sample.assignment.rank, bound),
+        world_size=params.resolve(sample.assignment.world_size, bound),
+        run_seed=sample.order.run_seed if bindings.run_seed is None else bindings.run_seed,
+        merge=bindings.merge,
+    )
+    if settled.rank >= settled.world_size:
+        msg = (
+            f"bind: data_parallel_rank={settled.rank} of data_parallel_world_size={settled.world_size}; "
+            f"ranks count from 0. Give a rank in [0, {settled.world_size})"
+        )
+        raise BindError(msg)
+    return settled
+
+
+def _place() -> tuple[int, int]:
+    """Rank and world size of this process. A process that never imported torch has no process group."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    try:
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError as error:
+        msg = f"bind: RANK or WORLD_SIZE in the environment is not a number ({error}); unset it or bind explicitly"
+        raise BindError(msg) from error
+
+
+def _from_mesh(mesh: Any) -> dict[str, int]:
+    """Rank and size along the mesh's data-parallel dimensions: names that start with "dp" or "data", or "fsdp"."""
+    names = [n for n in (mesh.mesh_dim_names or ()) if n.startswith(("dp", "data", "fsdp", "replicate", "shard"))]
+    if not names:
+        msg = f"bind: the mesh has dimensions {mesh.mesh_dim_names}; name its data-parallel ones dp..., data... or fsdp..."
+        raise BindError(msg)
+    rank, size = 0, 1
+    for name in names:
+        rank = rank * mesh[name].size() + mesh.get_local_rank(name)
+        size *= mesh[name].size()
+    return {_RANK: rank, _WORLD: size}

@@ -1,0 +1,126 @@
+"""Values of a plan's columns for surviving rows: which leaf each comes from, fetched late.
+
+Every column that a relational spine leaves is an expression over *leaves*: columns
+of the base relation by name, and columns of the k-th joined relation as ``k:name``.
+Reading a batch fetches the leaves it needs by row address, in one call a relation,
+and computes the rest.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.dialects.numpy import evaluate
+from spiral_stream.expr import Alias, Call, Cast, Col, Expr, Lit
+from spiral_stream.sources.memory import MemoryReader
+from spiral_stream.sources.source import Unit
+
+UInt64 = NDArray[np.uint64]
+
+
+class Rowed(Protocol):
+    """Something whose rows can be fetched by ordinal: an open relation, or a table in memory."""
+
+    schema: pa.Schema
+
+    def fetch(self, ordinals: UInt64, columns: Sequence[str]) -> pa.Table:
+        """Rows in the order asked."""
+        ...
+
+
+def right_leaf(k: int, name: str) -> str:
+    """The leaf name of a column of the k-th joined relation."""
+    return f"{k}:{name}"
+
+
+def substitute(expr: Expr, env: Mapping[str, Expr]) -> Expr:
+    """The expression with each column replaced by what it stands for."""
+    if isinstance(expr, Col):
+        return env[expr.name]
+    if isinstance(expr, Call):
+        return Call(expr.op, tuple(substitute(arg, env) for arg in expr.args))
+    if isinstance(expr, Cast):
+        return Cast(substitute(expr.source, env), expr.type)
+    if isinstance(expr, Alias):
+        return substitute(expr.source, env)
+    assert isinstance(expr, Lit), expr
+    return expr
+
+
+def compute(expr: Expr, leaves: Mapping[str, pa.ChunkedArray], kind: pa.DataType) -> pa.ChunkedArray:
+    """Evaluate an expression over fetched leaves, as a column of type ``kind``."""
+    if isinstance(expr, Col):
+        return leaves[expr.name]
+    needed = {name: leaves[name].combine_chunks() for name in expr.columns()}
+    return pa.chunked_array([pa.array(evaluate(expr, needed)).cast(kind)])
+
+
+def in_memory(table: pa.Table) -> MemoryReader:
+    """A table as something to scan and fetch from; its row ordinals are its rows."""
+    return MemoryReader(table, [Unit("table", len(table), table.nbytes, "", (len(table),))], ".")
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Right:
+    """A joined relation, and which of its rows stands beside each surviving row."""
+
+    rows: Rowed
+    index: Callable[[UInt64], NDArray[np.int64]]  # surviving row -> right ordinal, -1 for a left join's miss
+
+
+@final
+class Columns:
+    """Reads columns of surviving rows."""
+
+    def __init__(
+        self,
+        base: Rowed,
+        ordinals: Callable[[UInt64], UInt64],
+        rights: Sequence[Right],
+        env: Mapping[str, Expr],
+        schema: pa.Schema,
+    ) -> None:
+        self._base = base
+        self.ordinals = ordinals
+        self._rights = rights
+        self._env = env
+        self._schema = schema
+
+    def fetch(self, rows: UInt64, names: Sequence[str]) -> pa.Table:
+        """Columns of the plan for surviving rows.
+
+        Args:
+            rows: shape [P], uint64: which surviving rows, in any order.
+            names: columns that the plan leaves.
+        """
+        exprs = [self._env[name] for name in names]
+        wanted = sorted({leaf for expr in exprs for leaf in expr.columns()})
+        leaves: dict[str, Any] = {}
+        own = [leaf for leaf in wanted if ":" not in leaf or leaf in self._base.schema.names]
+        if own:
+            table = self._base.fetch(self.ordinals(rows), own)
+            leaves.update(zip(own, table.columns, strict=True))
+        for k, right in enumerate(self._rights):
+            theirs = [leaf for leaf in wanted if leaf.startswith(f"{k}:")]
+            if theirs:
+                leaves.update(_fetch_right(right, rows, theirs))
+        columns = [
+            compute(expr, leaves, self._schema.field(name).type) for name, expr in zip(names, exprs, strict=True)
+        ]
+        return pa.table(columns, names=list(names))
+
+
+def _fetch_right(right: Right, rows: UInt64, leaves: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+    names = [leaf.partition(":")[2] for leaf in leaves]
+    index = right.index(rows)
+    missed = index < 0
+    table = right.rows.fetch(np.where(missed, 0, index).astype(np.uint64), names)
+    if missed.any():
+        mask = pa.array(np.where(missed, -1, np.arange(len(index))), mask=missed)
+        table = table.take(mask)
+    return dict(zip(leaves, table.columns, strict=True))

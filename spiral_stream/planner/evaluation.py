@@ -1,0 +1,29 @@
+"""The evaluation counterpart of a training plan."""
+
+from dataclasses import replace
+
+from spiral_stream.batching.formation import Tail
+from spiral_stream.fields.field import Field
+from spiral_stream.fields.stack import Stack
+from spiral_stream.plan.nodes import Collate, Deliver, Sample
+from spiral_stream.plan.tree import need
+
+
+def evaluation(plan: Deliver, epoch: int, last: Tail) -> Deliver:
+    """The same rows and fields with nothing random: epoch pinned, transforms in their deterministic form.
+
+    Args:
+        plan: a delivered plan.
+        epoch: the epoch whose order is used, in every epoch.
+        last: the tail rule, `KeepPartial` so that every sample is evaluated.
+    """
+    sample = replace(need(plan, Sample), epoch=epoch)
+    collate = need(plan, Collate)
+    fields = tuple((name, _deterministic(field)) for name, field in collate.fields)
+    return replace(plan, source=replace(collate, source=sample, last=last, fields=fields))
+
+
+def _deterministic(field: Field) -> Field:
+    if not isinstance(field, Stack) or not field.transforms:
+        return field
+    return replace(field, transforms=tuple(part for each in field.transforms for part in each.evaluation()))

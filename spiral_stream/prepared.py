@@ -1,0 +1,430 @@
+"""`PreparedStream`: a frozen plan, the bindings of a run, and a cursor that moves.
+
+Iterating starts at the cursor, leaving a loop keeps it, exhaustion moves it to
+the next epoch (decision 12). Every batch is a function of plan, data version, epoch
+and batch number; threads, prefetch and caches only decide how fast it comes.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from multiprocessing import context, sharedctypes
+from typing import Any, Final, Self
+
+import numpy as np
+
+from spiral_stream.batching.formation import KeepPartial
+from spiral_stream.cache.materialize import Progress
+from spiral_stream.catalog.registry import Catalog
+from spiral_stream.cursor import STATE_VERSION, Cursor
+from spiral_stream.errors import BindError, ResumeError, StreamError
+from spiral_stream.explain import Explanation, explain_stream
+from spiral_stream.expr import col
+from spiral_stream.fields.field import FieldSpec
+from spiral_stream.plan.fields import field_spec
+from spiral_stream.plan.fingerprint import differences
+from spiral_stream.plan.nodes import Collate, Deliver, Sample
+from spiral_stream.plan.tree import need
+from spiral_stream.planner.bind import Bindings, Bound, settle
+from spiral_stream.planner.evaluation import evaluation
+from spiral_stream.planner.lower import lower, materialize, saved_plan
+from spiral_stream.planner.physical import Stages
+from spiral_stream.runtime.batches import Batch, BatchBuilder
+from spiral_stream.runtime.buffers import Allocate, pageable
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.pipeline import Pipeline
+
+DEFAULT_BUDGET_BYTES: Final = 4 << 30
+_SERIAL, _EPOCH, _WORKERS = 0, 1, 2  # places of the array shared with a DataLoader's workers
+
+
+class PreparedStream:
+    """Batches of a plan as dicts of NumPy arrays and lists; adapters turn them into a framework's.
+
+    Args:
+        plan: from ``relation.sample(...).collate(...)`` and a ``to_...`` verb.
+        catalog: where its relations are registered.
+        threads: decoding threads; None takes the cores this process may use.
+        budget_bytes: bound on the bytes of batches built ahead.
+    """
+
+    def __init__(
+        self, plan: Deliver, catalog: Catalog, threads: int | None = None, budget_bytes: int = DEFAULT_BUDGET_BYTES
+    ) -> None:
+        self.plan = plan
+        self.catalog = catalog
+        self._collate = need(plan, Collate)
+        self._sample = need(plan, Sample)
+        self._threads = threads
+        self._budget_bytes = budget_bytes
+        self._bindings = Bindings()
+        self._cursor = Cursor()
+        self._metrics = Metrics()
+        self._lowered: tuple[int, Stages] | None = None
+        self._pipeline: Pipeline | None = None
+        self._shared = sharedctypes.RawArray("q", 3)
+        self._seen_serial = 0
+        self._closed = False
+
+    # ---- bindings and place
+
+    def bind(self, **bindings: Any) -> Self:
+        """Set what is known only at run start; returns the stream.
+
+        Args:
+            **bindings: ``epoch``, ``data_parallel_rank`` (or ``rank``), ``data_parallel_world_size`` (or
+                ``world_size``), ``run_seed``, ``device`` (overrides every field's), ``merge`` (batches concatenated
+                into one), ``mesh`` (a ``DeviceMesh``, for rank and world size).
+
+        Raises:
+            BindError: unknown name, value out of range, or the stream is between its first batch and ``close``.
+        """
+        if self._pipeline is not None:
+            msg = "bind: the stream is being read; call close() or leave the loop, then bind"
+            raise BindError(msg)
+        self._bindings = self._bindings.updated(**bindings)
+        if bindings.get("epoch") is not None:
+            self._move(int(bindings["epoch"]))
+        self._bound()
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch; nothing happens if the cursor is in it already."""
+        if epoch < 0:
+            msg = f"set_epoch: {epoch}; epochs count from 0"
+            raise BindError(msg)
+        if epoch != self._cursor.epoch:
+            if self._pipeline is not None:
+                msg = "set_epoch: the stream is being read; leave the loop first"
+                raise StreamError(msg)
+            self._move(epoch)
+
+    def _move(self, epoch: int) -> None:
+        self._cursor = Cursor(epoch)
+        self._shared[_EPOCH] = epoch
+        self._shared[_SERIAL] += 1
+        self._seen_serial = self._shared[_SERIAL]
+
+    def _bound(self) -> Bound:
+        return settle(self._bindings, self._sample)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the cursor is in."""
+        return self._cursor.epoch
+
+    # ---- what is known before the first read
+
+    @property
+    def fingerprint(self) -> str:
+        """The plan's fingerprint."""
+        return self.stages.fingerprint
+
+    def spec(self) -> dict[str, FieldSpec]:
+        """Names, dtypes and shapes of a batch, before anything is read."""
+        have = self._collate.schema()
+        return {name: field_spec(name, field, have.field(field.column)) for name, field in self._collate.fields}
+
+    @property
+    def stages(self) -> Stages:
+        """The lowered plan; made at the first use, again in a forked process."""
+        if self._closed:
+            msg = "the stream is closed; make a new one from its plan, for example catalog.open_stream(name)"
+            raise StreamError(msg)
+        if self._lowered is None or self._lowered[0] != os.getpid():
+            self._lowered = (os.getpid(), lower(self.plan, self.catalog))
+        return self._lowered[1]
+
+    def __len__(self) -> int:
+        """Steps of the whole current epoch for this rank."""
+        bound = self._bound()
+        return self.stages.batches.steps(bound.world_size, bound.merge, bound.rank)
+
+    def metrics(self) -> dict[str, Any]:
+        """Totals since the stream was made: rows, bytes, seconds by stage, queue depth, what bounds it."""
+        if self._pipeline is not None:
+            self._pipeline.record()
+        return self._metrics.as_dict()
+
+    def explain(self, *, analyze: bool = False) -> Explanation:
+        """EXPLAIN DATA: what this stream does to its data, from facts; reads no payload.
+
+        Args:
+            analyze: add what the stream measured so far.
+        """
+        metrics = self.metrics() if analyze else None
+        return explain_stream(self.stages, self._bound_here(), self.devices(), self._thread_count(1), metrics)
+
+    def _bound_here(self) -> Bound:
+        return replace(self._bound(), epoch=self._cursor.epoch)
+
+    def _thread_count(self, workers: int) -> int:
+        return self._threads or max(1, len(os.sched_getaffinity(0)) // workers)
+
+    # ---- iterating
+
+    def __iter__(self) -> Iterator[Any]:
+        """Batches of this rank from the cursor to the end of the epoch."""
+        return self._run(0, 1)
+
+    def _run(self, worker: int, workers: int) -> Iterator[Any]:
+        """Every ``workers``-th batch from the ``worker``-th on; alone, all of them."""
+        if self._pipeline is not None:
+            msg = "iter: the stream is being read already; one loop at a time moves the cursor. Leave it, or call close()"
+            raise StreamError(msg)
+        if workers > 1 or self._shared[_SERIAL] != self._seen_serial:
+            self._adopt_shared()
+        bound, stages = self._bound(), self.stages
+        start = self._cursor.enter(bound.world_size, bound.merge)
+        builder = BatchBuilder(stages, bound.run_seed, self._metrics, bound.merge, self._allocate(), self._split())
+        self._cursor = start
+        steps = range(worker, self._steps_left(start, bound), workers)
+        numbers = (self._numbers(start, step, bound) for step in steps)
+        pipeline = Pipeline(
+            builder, start.epoch, numbers, self.plan.prefetch, self._budget_bytes, self._thread_count(workers), self._metrics
+        )
+        self._pipeline = pipeline
+        try:
+            for delivered, batch in zip(steps, self._delivered(pipeline.get), strict=False):
+                self._cursor = start.advanced(delivered + 1)
+                yield batch
+            self._cursor = start.next_epoch()
+        finally:
+            self._pipeline = None
+            pipeline.close()
+
+    def _steps_left(self, cursor: Cursor, bound: Bound) -> int:
+        return self.stages.batches.steps(bound.world_size, bound.merge, bound.rank, cursor.batch)
+
+    def _numbers(self, cursor: Cursor, step: int, bound: Bound) -> range:
+        """The batch numbers of the ``step``-th step from the cursor on."""
+        segment = cursor.segments[-1]
+        numbers = segment.batches(cursor.step + step, bound.rank)
+        end = self.stages.batches.count(bound.world_size, bound.merge, segment.first_batch)
+        return range(numbers.start, min(numbers.stop, end))
+
+    def _adopt_shared(self) -> None:
+        """In a worker process: follow the main process's ``set_epoch``."""
+        self._shared[_WORKERS] = 1
+        if self._shared[_SERIAL] != self._seen_serial:
+            self._seen_serial = self._shared[_SERIAL]
+            if self._cursor.epoch != self._shared[_EPOCH]:
+                self._cursor = Cursor(self._shared[_EPOCH])
+
+    def _allocate(self) -> Allocate:
+        return pageable
+
+    def _split(self) -> frozenset[str]:
+        """Image fields whose normalization is left to the device."""
+        return frozenset()
+
+    def _delivered(self, get: Callable[[], Batch | None]) -> Iterator[Any]:
+        """Turn host batches into what the loop gets."""
+        self._refuse_devices()
+        while (batch := get()) is not None:
+            yield batch.fields
+
+    def _refuse_devices(self) -> None:
+        wanted = {name: device for name, device in self.devices().items() if device not in (None, "cpu")}
+        if wanted:
+            name, device = next(iter(wanted.items()))
+            msg = f"field {name!r} asks for device {device!r}; NumPy arrays live on the host. Use to_torch(), or bind(device='cpu')"
+            raise BindError(msg)
+
+    def devices(self) -> dict[str, str | None]:
+        """Where each array field is delivered: ``bind``, else the field's own, else the ``to_...`` verb's."""
+        out: dict[str, str | None] = {}
+        for name, spec in self.spec().items():
+            if spec.dtype is not None:
+                out[name] = self._bindings.device or spec.device or self.plan.device
+        return out
+
+    # ---- random access
+
+    def batch(self, number: int, epoch: int | None = None) -> Any:
+        """Build one global batch on its own, whichever rank gets it.
+
+        Args:
+            number: global batch number, from 0; with one rank and no merge, the step.
+            epoch: None takes the cursor's.
+
+        Raises:
+            IndexError: the epoch has no such batch.
+        """
+        bound, at = self._bound(), self._cursor.epoch if epoch is None else epoch
+        builder = BatchBuilder(self.stages, bound.run_seed, self._metrics, 1, self._allocate(), self._split())
+        builder.positions([number])
+        with ThreadPoolExecutor(self._thread_count(1), "spiral-batch") as pool:
+            done = builder.begin(at, range(number, number + 1), pool).result()
+        return next(self._delivered(iter([done, None]).__next__))
+
+    def ledger(self, number: int, epoch: int | None = None) -> list[Any]:
+        """Which samples a global batch holds, in order; no payload is read.
+
+        Returns:
+            identities; tuples where the identity has several columns.
+        """
+        at = self._cursor.epoch if epoch is None else epoch
+        builder = BatchBuilder(self.stages, self._bound().run_seed, self._metrics)
+        rows = builder.rows(at, builder.positions([number]))
+        table = self.stages.selected.columns.fetch(rows, self.stages.identity)
+        columns = [column.to_pylist() for column in table.columns]
+        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    def locate(self, identity: Any, epoch: int | None = None) -> dict[str, int] | None:
+        """Where a sample is delivered: epoch, batch, and the step and rank under the present bindings.
+
+        Returns:
+            None where the tail rule drops it in this epoch.
+
+        Raises:
+            KeyError: no surviving row has this identity.
+        """
+        stages, bound = self.stages, self._bound()
+        at = self._cursor.epoch if epoch is None else epoch
+        values = identity if isinstance(identity, tuple) else (identity,)
+        predicate = col(stages.identity[0]) == values[0]
+        for name, value in zip(stages.identity[1:], values[1:], strict=True):
+            predicate = predicate & (col(name) == value)
+        found = [b.column(b.num_columns - 1).to_numpy() for b in stages.base.scan([], predicate)]
+        ordinals = np.concatenate(found) if found else np.empty(0, dtype=np.uint64)
+        rows = stages.selected.rows_of(ordinals)
+        if not len(rows):
+            msg = f"locate: no row that the plan keeps has {', '.join(stages.identity)} = {identity!r}"
+            raise KeyError(msg)
+        position = int(stages.order.arrange(stages.population, at).positions(rows[:1])[0])
+        number = stages.batches.locate(position)
+        if number is None or number >= stages.batches.count(bound.world_size, bound.merge):
+            return None
+        group = number // bound.merge
+        return {"epoch": at, "batch": number, "step": group // bound.world_size, "rank": group % bound.world_size}
+
+    # ---- state
+
+    def state_dict(self, delivered: int | None = None) -> dict[str, Any]:
+        """Where the run stands, as JSON values; the same on every rank.
+
+        Args:
+            delivered: under a DataLoader with worker processes, the batches that the loop has had since the
+                loader's iteration began; the stream in the main process cannot see them.
+
+        Raises:
+            StreamError: the stream was iterated in worker processes and ``delivered`` is not given.
+        """
+        if delivered is None and self._shared[_WORKERS] and not self._in_worker:
+            msg = (
+                "state_dict: the stream was iterated in DataLoader workers, so only the loop knows what was delivered. "
+                "Give state_dict(delivered=<batches had since the loader's iteration began>)"
+            )
+            raise StreamError(msg)
+        bound, cursor = self._bound(), self._cursor
+        if delivered is not None:
+            cursor = cursor.enter(bound.world_size, bound.merge).advanced(delivered)
+        return {
+            "spiral": STATE_VERSION,
+            "plan": self.fingerprint,
+            "data": dict(self.stages.data_versions),
+            "run_seed": bound.run_seed,
+            **cursor.to_json(),
+        }
+
+    _in_worker = False
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a saved place; the cost does not depend on where it is.
+
+        Raises:
+            ResumeError: the state is of another plan, data version or run seed; the message says where they differ.
+        """
+        if self._pipeline is not None:
+            msg = "load_state_dict: the stream is being read; leave the loop first"
+            raise StreamError(msg)
+        if not isinstance(state, Mapping) or state.get("spiral") != STATE_VERSION:
+            found = state.get("spiral") if isinstance(state, Mapping) else type(state).__name__
+            msg = f"resume: this is no state of version {STATE_VERSION} (found {found!r}); pass what state_dict() returned"
+            raise ResumeError(msg)
+        self._check_plan(state)
+        self._check_data(state)
+        if self._bindings.run_seed is None:
+            self._bindings = self._bindings.updated(run_seed=state["run_seed"])
+        elif self._bindings.run_seed != state["run_seed"]:
+            msg = (
+                f"resume: saved with run_seed {state['run_seed']}, bound to {self._bindings.run_seed}; random transforms "
+                "would change in mid-epoch. Leave run_seed unbound, or start a new epoch"
+            )
+            raise ResumeError(msg)
+        cursor = Cursor.from_json(state)
+        self._move(cursor.epoch)
+        self._cursor = cursor
+
+    def _check_plan(self, state: Mapping[str, Any]) -> None:
+        if state.get("plan") == self.fingerprint:
+            return
+        old = saved_plan(self.catalog, str(state.get("plan")))
+        lines = differences(old, self.stages.canonical) if old is not None else ["where is unknown: the old plan is not in this catalog"]
+        msg = (
+            f"resume: saved by plan {str(state.get('plan'))[:8]}, this is plan {self.fingerprint[:8]}; they differ at "
+            f"{'; '.join(lines)}. Restore the old plan, or start a new epoch"
+        )
+        raise ResumeError(msg)
+
+    def _check_data(self, state: Mapping[str, Any]) -> None:
+        saved, present = dict(state.get("data", {})), dict(self.stages.data_versions)
+        if saved == present:
+            return
+        names = [name for name in sorted(saved.keys() | present.keys()) if saved.get(name) != present.get(name)]
+        lines = [f"{n} ({str(saved.get(n))[:8]} -> {str(present.get(n))[:8]})" for n in names]
+        msg = (
+            f"resume: the data changed since the state was saved: {'; '.join(lines)}. Put the old data back and "
+            "catalog.refresh() it, or start a new epoch on the new data"
+        )
+        raise ResumeError(msg)
+
+    # ---- caches, other streams, the end
+
+    def materialize(self, report: Callable[[Progress], None] | None = None) -> Progress:
+        """Build the caches of this plan, for the rows it needs; goes on where an earlier build stopped.
+
+        Args:
+            report: called with what is done so far; None shows a progress bar on a terminal.
+
+        Raises:
+            CacheError: the cache folder cannot be written.
+        """
+        return materialize(self.stages, self._thread_count(1), report)
+
+    def eval(self) -> Self:
+        """A stream for evaluation: epoch pinned, nothing dropped, deterministic transforms, its own cursor."""
+        out = type(self)(evaluation(self.plan, self._cursor.epoch, KeepPartial()), self.catalog, self._threads)
+        out._bindings = self._bindings  # noqa: SLF001  another of our own kind
+        return out
+
+    def close(self) -> None:
+        """Stop threads and release handles. The cursor stays readable in saved states only."""
+        pipeline, self._pipeline = self._pipeline, None
+        if pipeline is not None:
+            pipeline.close()
+        if self._lowered is not None and self._lowered[0] == os.getpid():
+            self._lowered[1].base.close()
+        self._lowered = None
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state.update(_lowered=None, _pipeline=None, _metrics=Metrics())
+        if context.get_spawning_popen() is None:  # shared memory travels to a child only while it is being spawned
+            state["_shared"] = None
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._shared is None:
+            self._shared = sharedctypes.RawArray("q", 3)
+            self._seen_serial = 0

@@ -1,0 +1,307 @@
+"""The verbs: what a user calls to build a plan. Each is a few lines over a plan node.
+
+A `Relation` is a frozen plan and the catalog its names are looked up in. Every
+verb returns a new one, so a prefix may feed several streams.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, final
+
+import pyarrow as pa
+
+from spiral_stream.batching.formation import DropPartial, Tail, as_tail
+from spiral_stream.catalog import registry
+from spiral_stream.errors import PlanError
+from spiral_stream.expr import Alias, Col, Expr, col, name_of
+from spiral_stream.explain import Explanation, explain_plan
+from spiral_stream.fields.field import Field
+from spiral_stream.params import RuntimeParam
+from spiral_stream.plan import canonical, nodes
+from spiral_stream.plan.fingerprint import fingerprint
+from spiral_stream.plan.profiles import Profile
+from spiral_stream.plan.tree import base_scan, need
+from spiral_stream.planner.select import collect
+from spiral_stream.prepared import PreparedStream
+from spiral_stream.relational import engine
+from spiral_stream.sampling.assignment import DataParallel
+from spiral_stream.sampling.order import Order
+
+if TYPE_CHECKING:
+    from spiral_stream.adapters.jax import JaxStream
+    from spiral_stream.adapters.torch import TorchStream
+
+_RANKS = DataParallel(RuntimeParam("data_parallel_rank"), RuntimeParam("data_parallel_world_size"))
+
+
+class Catalog(registry.Catalog):
+    """An embedded catalog: relations by name, saved streams, and their caches beside them."""
+
+    def table(self, name: str) -> "Relation":
+        """All rows of a registered relation.
+
+        Raises:
+            CatalogError: the name is unknown; lists near ones.
+        """
+        return Relation(self._scan(name), self)
+
+    def sql(self, text: str) -> "Relation":
+        """A query in DuckDB's dialect over registered names, such as ``select * from "vision.imagenet_train"``.
+
+        Raises:
+            PlanError: the engine refuses the text; says where.
+        """
+        return Relation(self._sql(text), self)
+
+    def save_stream(self, name: str, plan: "Relation | PreparedStream") -> None:
+        """Keep a stream's plan under a name, for `open_stream`. Bindings and cursor are not kept."""
+        node = plan.node if isinstance(plan, Relation) else plan.plan
+        need(node, nodes.Deliver)
+        self.store_plan(name, canonical.to_json(node))
+
+    def open_stream(self, name: str, **bindings: Any) -> PreparedStream:
+        """A prepared stream of a saved plan, bound.
+
+        Raises:
+            CatalogError: the name is unknown; lists near ones.
+            BindError: a binding is wrong.
+        """
+        node = canonical.from_json(self.stored_plan(name), self._scan, self._sql)
+        stream = _prepared(need(node, nodes.Deliver), self)
+        return stream.bind(**bindings) if bindings else stream
+
+    def _scan(self, name: str) -> nodes.Scan:
+        entry = self.entry(name)
+        return nodes.Scan(name, entry.schema, entry.identity)
+
+    def _sql(self, text: str) -> nodes.Sql:
+        named = {name: self.entry(name).schema for name in self.tables()}
+        used, schema = engine.describe_sql(text, named)
+        return nodes.Sql(text, tuple(used), schema)
+
+
+def connect(uri: str | None = None) -> Catalog:
+    """Open, or make, a catalog.
+
+    Args:
+        uri: its folder; by default ``$SPIRAL_CATALOG``, else ``./catalog``.
+
+    Raises:
+        CatalogError: the folder cannot be made.
+    """
+    return Catalog(registry.default_folder() if uri is None else uri)
+
+
+def table(name: str) -> "Relation":
+    """All rows of a relation of the default catalog."""
+    return connect().table(name)
+
+
+def sql(text: str) -> "Relation":
+    """A query over the default catalog."""
+    return connect().sql(text)
+
+
+def open_stream(name: str, **bindings: Any) -> PreparedStream:
+    """A saved stream of the default catalog, bound."""
+    return connect().open_stream(name, **bindings)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Relation:
+    """A plan so far. Frozen: every verb returns a new one."""
+
+    node: nodes.Node
+    catalog: Catalog
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns this plan leaves."""
+        return self.node.schema()
+
+    @property
+    def fingerprint(self) -> str:
+        """The plan's fingerprint: 32 hex digits."""
+        return fingerprint(self.node)
+
+    # ---- relational verbs
+
+    def filter(self, *predicates: Expr) -> "Relation":
+        """Keep the rows for which every predicate is true."""
+        out = self
+        for predicate in predicates:
+            out = out._relational(nodes.Filter(out.node, predicate))
+        return out
+
+    where = filter
+
+    def project(self, *columns: str | Expr, **computed: Expr) -> "Relation":
+        """Keep these columns in this order; ``name=expression`` computes one."""
+        named: dict[str, Expr] = {}
+        for each in columns:
+            expr = col(each) if isinstance(each, str) else each
+            name = name_of(expr)
+            if name is None:
+                msg = f'project: {expr} has no name; write .project(name={expr}) or {expr}.alias("name")'
+                raise PlanError(msg)
+            named[name] = expr
+        named.update(computed)
+        new = {name: expr for name, expr in named.items() if not (isinstance(expr, Col) and expr.name == name)}
+        out = self.with_columns(**new) if new else self
+        return out._relational(nodes.Project(out.node, tuple(named)))
+
+    select = project
+
+    def with_columns(self, **computed: Expr) -> "Relation":
+        """Add or replace columns."""
+        exprs = tuple(e.source if isinstance(e, Alias) else e for e in computed.values())
+        return self._relational(nodes.WithColumns(self.node, tuple(computed), exprs))
+
+    def join(
+        self,
+        other: "Relation",
+        on: str | Sequence[str] | None = None,
+        *,
+        how: nodes.JoinHow = "inner",
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+        suffix: str = "_right",
+    ) -> "Relation":
+        """Add the columns of the one right row with equal keys (N:1); null keys match nothing.
+
+        Raises:
+            PlanError: unknown or unequal key columns. Several right rows for a key are an error when the plan is prepared.
+        """
+        left, right = _names(left_on if on is None else on), _names(right_on if on is None else on)
+        return self._relational(nodes.Join(self.node, other.node, left, right, how, suffix))
+
+    def group_by(self, *keys: str) -> "Grouped":
+        """Group rows by these columns; ``.aggregate(...)`` follows."""
+        return Grouped(self, keys)
+
+    def aggregate(self, **measures: tuple[str, str]) -> "Relation":
+        """One row: ``name=(column, "count" | "count_distinct" | "sum" | "min" | "max" | "avg")``."""
+        return Grouped(self, ()).aggregate(**measures)
+
+    def distinct(self, *columns: str) -> "Relation":
+        """Keep the first row of every distinct value of these columns (all columns if none are named)."""
+        return self._relational(nodes.Distinct(self.node, columns or tuple(self.schema.names)))
+
+    def sort(self, *columns: str, descending: bool = False) -> "Relation":
+        """Order the rows, for a following ``limit``; training order is ``sample``'s."""
+        return self._relational(nodes.Sort(self.node, columns, descending))
+
+    def limit(self, count: int) -> "Relation":
+        """Keep the first ``count`` rows."""
+        return self._relational(nodes.Limit(self.node, count))
+
+    def union(self, *others: "Relation") -> "Relation":
+        """The rows of several relations with equal columns."""
+        return self._relational(nodes.Union((self.node, *(other.node for other in others))))
+
+    def cache(self, **profiles: Profile) -> "Relation":
+        """Declare in which form payload columns may be kept; ``materialize()`` builds it."""
+        return self._relational(nodes.Cache(self.node, tuple(profiles.items())))
+
+    # ---- the stream
+
+    def sample(
+        self,
+        *,
+        identity: str | Sequence[str] | None = None,
+        order: Order,
+        epoch: RuntimeParam | int | None = None,
+        assignment: DataParallel | None = None,
+    ) -> "Relation":
+        """Fix which example comes when: identity, order, epoch and who gets it.
+
+        Args:
+            identity: columns that identify a sample; by default those the relation was registered with.
+            order: for example ``ShardAwareShuffle(seed=17)``.
+            epoch: ``RuntimeParam("epoch")`` (default) or a number.
+            assignment: ``DataParallel(...)``; by default of the run's rank and world size.
+        """
+        names = base_scan(self.node).identity if identity is None else _names(identity)
+        base_scan(self.node)
+        when = RuntimeParam("epoch") if epoch is None else epoch
+        return self._with(nodes.Sample(self.node, names, order, when, assignment or _RANKS))
+
+    def collate(
+        self, *, batch_size: int, fields: Mapping[str, Field], last: Tail | type[Tail] = DropPartial
+    ) -> "Relation":
+        """Fix who shares a batch, what becomes of a short last one, and what each field is."""
+        return self._with(nodes.Collate(self.node, batch_size, as_tail(last), tuple(fields.items())))
+
+    def to_torch(self, *, prefetch: int = 2, device: str | None = None) -> "TorchStream":
+        """A stream of dicts of tensors; also a torch ``IterableDataset``."""
+        from spiral_stream.adapters.torch import TorchStream
+
+        return TorchStream(nodes.Deliver(self.node, "torch", prefetch, device), self.catalog)
+
+    def to_numpy(self, *, prefetch: int = 2) -> PreparedStream:
+        """A stream of dicts of NumPy arrays."""
+        return PreparedStream(nodes.Deliver(self.node, "numpy", prefetch), self.catalog)
+
+    def to_jax(self, *, prefetch: int = 2) -> "JaxStream":
+        """A stream of dicts of JAX arrays."""
+        from spiral_stream.adapters.jax import JaxStream
+
+        return JaxStream(nodes.Deliver(self.node, "jax", prefetch), self.catalog)
+
+    # ---- looking
+
+    def to_arrow(self) -> pa.Table:
+        """All rows of a relational plan as a table."""
+        if not isinstance(self.node, nodes.Relational):
+            msg = f"to_arrow: follows {self.node.VERB}; collect the relation before sample, or iterate the stream"
+            raise PlanError(msg)
+        return collect(self.node, lambda name: self.catalog.entry(name).open())
+
+    def explain(self) -> Explanation:
+        """The outline of a plan that is no stream yet; a stream's ``explain()`` has every section."""
+        return explain_plan(self.node)
+
+    def _relational(self, node: nodes.Relational) -> "Relation":
+        if not isinstance(self.node, nodes.Relational):
+            msg = f"{node.VERB}: follows {self.node.VERB}; relational work comes before sample"
+            raise PlanError(msg)
+        return self._with(node)
+
+    def _with(self, node: nodes.Node) -> "Relation":
+        return replace(self, node=node)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Grouped:
+    """A relation grouped by keys, waiting for its measures."""
+
+    relation: Relation
+    keys: tuple[str, ...]
+
+    def aggregate(self, **measures: tuple[str, str]) -> Relation:
+        """One row a group: ``name=(column, function)``. Float sums and averages depend on the thread count's order."""
+        parts = tuple((column, function, name) for name, (column, function) in measures.items())
+        return self.relation._relational(nodes.Aggregate(self.relation.node, self.keys, parts))  # noqa: SLF001  one room
+
+    agg = aggregate
+
+
+def _prepared(plan: nodes.Deliver, catalog: Catalog) -> PreparedStream:
+    if plan.framework == "torch":
+        from spiral_stream.adapters.torch import TorchStream
+
+        return TorchStream(plan, catalog)
+    if plan.framework == "jax":
+        from spiral_stream.adapters.jax import JaxStream
+
+        return JaxStream(plan, catalog)
+    return PreparedStream(plan, catalog)
+
+
+def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    if names is None:
+        msg = "join: no keys; give on=..., or left_on=... and right_on=..."
+        raise PlanError(msg)
+    return (names,) if isinstance(names, str) else tuple(names)
