@@ -1,0 +1,1 @@
+"""Measured claims: one file a workload, peers beside ours."""
