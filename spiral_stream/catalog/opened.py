@@ -39,7 +39,7 @@ class OpenRelation:
         except BaseException:
             self._reader.close()
             raise
-        self._synthesised = STORAGE_SHARD not in self._reader.schema.names
+        self.synthesised = frozenset(self.schema.names) - frozenset(self._reader.schema.names)  # at most storage_shard
 
     @property
     def base(self) -> str:
@@ -65,11 +65,10 @@ class OpenRelation:
             SourceError: a column is unknown, or the storage failed.
         """
         self._refuse_unknown([*columns, *sorted(predicate.columns() if predicate is not None else ())])
-        hidden = frozenset({STORAGE_SHARD} if self._synthesised else ())
-        pushed, late = split_without(predicate, self.schema, hidden)
+        pushed, late = split_without(predicate, self.schema, self.synthesised)
         read = needed(columns, late)
         returned = pa.schema([*(self.schema.field(name) for name in columns), pa.field(ROW, pa.uint64())])
-        stored = [name for name in read if not (self._synthesised and name == STORAGE_SHARD)]
+        stored = [name for name in read if name not in self.synthesised]
         units = None if shards is None else self.manifest.units_of(shards)
         for batch in self._reader.scan(stored, pushed, units):
             table = self._with_shards(pa.Table.from_batches([batch]), read)
@@ -96,7 +95,7 @@ class OpenRelation:
         if len(ordinals) and int(ordinals.max()) >= self.manifest.total:
             msg = f"{self.entry.name}: row {int(ordinals.max())} asked for, it has {self.manifest.total}"
             raise SourceError(msg)
-        stored = [name for name in columns if not (self._synthesised and name == STORAGE_SHARD)]
+        stored = [name for name in columns if name not in self.synthesised]
         table = self._reader.fetch(self.manifest.physical(ordinals), stored)
         arrays = [table.column(name) if name in stored else self._shard_names(ordinals) for name in columns]
         if not arrays:

@@ -81,7 +81,7 @@ def measure(relation: OpenRelation, columns: Sequence[str] | None = None) -> Sta
         CatalogError: a column is unknown or cannot be measured.
         SourceError: the relation cannot be read.
     """
-    able = _measurable(relation.schema)
+    able = [name for name in _measurable(relation.schema) if name not in relation.synthesised]
     for column in columns or ():
         if column not in able:
             msg = f"statistics of {relation.entry.name}: {column!r} cannot be measured; {near(column, able)}"
@@ -119,7 +119,7 @@ class _Counted:
     def __init__(self, relation: OpenRelation, columns: Sequence[str]) -> None:
         self._manifest = relation.manifest
         self._columns = list(columns)
-        self._unread = [name for name in relation.schema.names if name not in self._columns]
+        self._unread = [name for name in relation.schema.names if name not in {*self._columns, *relation.synthesised}]
         identity = relation.entry.identity
         fields = [relation.schema.field(name) for name in columns]
         candidates = [field.name for field in fields if field.name not in identity and _is_discrete(field.type)]

@@ -26,7 +26,7 @@ from spiral_stream.errors import SourceError, SpiralError
 from spiral_stream.expr import Expr
 from spiral_stream.sources.paths import absolute, is_remote, not_found
 from spiral_stream.sources.predicate import needed, passing, split_without
-from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key
+from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key, without_columns
 
 if TYPE_CHECKING:
     import lance
@@ -147,7 +147,7 @@ class LanceReader(Reader):
         if not len(rows):
             return schema.empty_table()
         if not columns:
-            return pa.Table.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
+            return without_columns(len(rows))
         distinct, places = np.unique(rows, return_inverse=True)
         as_asked = len(distinct) == len(rows) and bool((places[1:] > places[:-1]).all())
         plain = [name for name in dict.fromkeys(columns) if name not in self._blobs]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import Expr
 from spiral_stream.sources.predicate import needed, passing
-from spiral_stream.sources.source import ROW, Reader, Unit
+from spiral_stream.sources.source import ROW, Reader, Unit, without_columns
 
 
 @final
@@ -43,6 +43,8 @@ class MemoryReader(Reader):
         if len(rows) and int(rows.max()) >= len(self._table):
             msg = f"row {int(rows.max())} asked for, the table has {len(self._table)}"
             raise SourceError(msg)
+        if not columns:
+            return without_columns(len(rows))
         return self._table.select(list(columns)).take(pa.array(rows, pa.uint64()))
 
 

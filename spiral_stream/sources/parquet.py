@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pyarrow.fs import LocalFileSystem
 
 from spiral_stream.dialects.arrow import to_parquet
 from spiral_stream.dialects.pushdown import split
@@ -29,7 +30,7 @@ from spiral_stream.errors import SourceError, SpiralError
 from spiral_stream.expr import Expr
 from spiral_stream.sources.paths import absolute, not_found
 from spiral_stream.sources.predicate import needed, passing
-from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key
+from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key, without_columns
 
 CACHE_BYTES: Final = 256 << 20  # decoded row groups kept by one reader
 _MAGIC: Final = "*?["
@@ -131,7 +132,7 @@ class ParquetReader(Reader):
         if not len(rows):
             return pa.schema([self.schema.field(name) for name in columns]).empty_table()
         if not columns:
-            return pa.Table.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
+            return without_columns(len(rows))
         groups = np.searchsorted(self._starts, rows, side="right") - 1
         order = np.argsort(groups, kind="stable")
         distinct, firsts = np.unique(groups[order], return_index=True)
@@ -159,7 +160,7 @@ class ParquetReader(Reader):
             return list(range(file.footer.num_row_groups))
         with _storage(file):
             expression = to_parquet(lowered, self.schema)
-            fragment = pads.ParquetFileFormat().make_fragment(file.path)
+            fragment = pads.ParquetFileFormat().make_fragment(file.path, filesystem=LocalFileSystem())
             kept = fragment.split_by_row_group(filter=expression, schema=self.schema)
             return sorted(group.id for piece in kept for group in piece.row_groups)
 

@@ -81,7 +81,7 @@ def _inline(array: pa.Array) -> list[memoryview]:
     width = np.int64 if pa.types.is_large_binary(array.type) else np.int32
     _, offsets_buffer, data = array.buffers()
     offsets = np.frombuffer(offsets_buffer, dtype=width)[array.offset : array.offset + len(array) + 1].tolist()
-    view = memoryview(data) if data is not None else memoryview(b"")
+    view = memoryview(b"") if data is None else memoryview(data).cast("B").toreadonly()
     return [view[start:stop] for start, stop in pairwise(offsets)]
 
 

@@ -34,6 +34,11 @@ def content_key(*parts: str | int | bytes) -> str:
     return state.hexdigest()
 
 
+def without_columns(rows: int) -> pa.Table:
+    """A table of ``rows`` rows and no columns."""
+    return pa.Table.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+
+
 @dataclass(frozen=True, slots=True)
 class Unit:
     """One physical unit of storage: a file, a fragment, a folder of files."""

@@ -1,0 +1,103 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spiral_stream.errors import SourceError
+from spiral_stream.schema import JPEG_REF, semantic_of
+from spiral_stream.sources.folder import ImageFolder
+from spiral_stream.sources.reference import resolve
+
+FILES = {"dog/2.jpg": b"d2", "cat/b/1.JPEG": b"c1!", "cat/a.png": b"c0", "dog/1.jpg": b"d", "cat/notes.txt": b"-"}
+
+
+def write(root: Path, files: dict[str, bytes] = FILES) -> None:
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+
+
+def test_rows_are_sorted_paths_labels_are_sorted_classes(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "cat" / ".hidden.jpg").write_bytes(b"no")
+    with ImageFolder(str(tmp_path)).open() as reader:
+        table = reader.fetch(np.arange(4, dtype=np.uint64), reader.schema.names)
+
+        assert table["sample_id"].to_pylist() == ["cat/a.png", "cat/b/1.JPEG", "dog/1.jpg", "dog/2.jpg"]
+        assert table["label_id"].to_pylist() == [0, 0, 1, 1]
+        assert table["class_name"].to_pylist() == table["storage_shard"].to_pylist() == ["cat", "cat", "dog", "dog"]
+        assert table["size_bytes"].to_pylist() == [2, 3, 1, 2]
+        assert semantic_of(reader.schema.field("image_ref")) == JPEG_REF
+        assert [bytes(v) for v in resolve(table["image_ref"], reader.base)] == [b"c0", b"c1!", b"d", b"d2"]
+        assert [(unit.name, unit.rows, unit.size_bytes) for unit in reader.units()] == [("cat", 2, 5), ("dog", 2, 3)]
+
+
+def test_the_listing_order_of_the_file_system_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path)
+    source = ImageFolder(str(tmp_path))
+    with source.open() as reader:
+        before = list(reader.units()), reader.fetch(np.arange(4, dtype=np.uint64), ["sample_id"])
+    original = os.scandir
+
+    class Reversed:
+        def __init__(self, path: str) -> None:
+            with original(path) as entries:
+                self.entries = list(entries)[::-1]
+
+        def __enter__(self) -> list[os.DirEntry[str]]:
+            return self.entries
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def __iter__(self) -> object:
+            return iter(self.entries)
+
+    monkeypatch.setattr(os, "scandir", Reversed)
+    with source.open() as reader:
+        assert (list(reader.units()), reader.fetch(np.arange(4, dtype=np.uint64), ["sample_id"])) == before
+
+
+def test_a_file_that_changes_changes_its_class_alone(tmp_path: Path) -> None:
+    write(tmp_path)
+    source = ImageFolder(str(tmp_path))
+    with source.open() as reader:
+        before = [unit.content_key for unit in reader.units()]
+    (tmp_path / "dog/1.jpg").write_bytes(b"other")
+    with source.open() as reader:
+        after = [unit.content_key for unit in reader.units()]
+
+    assert [a == b for a, b in zip(before, after, strict=True)] == [True, False]
+
+
+def test_a_new_class_moves_the_labels_and_so_the_keys_of_those_after_it(tmp_path: Path) -> None:
+    write(tmp_path)
+    source = ImageFolder(str(tmp_path))
+    with source.open() as reader:
+        before = {unit.name: unit.content_key for unit in reader.units()}
+    write(tmp_path, {"cow/1.jpg": b"m"})
+    with source.open() as reader:
+        after = {unit.name: unit.content_key for unit in reader.units()}
+
+    assert after["cat"] == before["cat"]
+    assert after["dog"] != before["dog"]
+
+
+def test_an_empty_class_folder_is_refused(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "owl").mkdir()
+    with pytest.raises(SourceError, match=r"class folder 'owl' .* has no image .*Remove the folder"):
+        ImageFolder(str(tmp_path)).open()
+
+
+def test_a_folder_without_class_folders_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").write_bytes(b"x")
+    with pytest.raises(SourceError, match="no class folders; images lie in"):
+        ImageFolder(str(tmp_path)).open()
+
+
+def test_a_missing_folder_is_refused_with_what_lies_near(tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    with pytest.raises(SourceError, match="near it: pictures"):
+        ImageFolder(str(tmp_path / "picture")).open()

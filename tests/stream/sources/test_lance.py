@@ -1,0 +1,166 @@
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spiral_stream.errors import SourceError
+from spiral_stream.sources import lance as room
+from spiral_stream.sources.lance import Lance, LanceReader
+
+
+def write(path: Path, rows: int = 30, **options: object) -> lance.LanceDataset:
+    table = pa.table({"id": [f"s{i:03d}" for i in range(rows)], "n": np.arange(rows)})
+    return lance.write_dataset(table, str(path), **options)
+
+
+def keys(source: Lance) -> dict[str, str]:
+    with source.open() as reader:
+        return {unit.name: unit.content_key for unit in reader.units()}
+
+
+def test_a_pinned_source_reads_the_version_it_was_pinned_at(tmp_path: Path) -> None:
+    write(tmp_path / "t.lance")
+    pinned = Lance(str(tmp_path / "t.lance")).pinned()
+    lance.dataset(str(tmp_path / "t.lance")).delete("n >= 5")
+
+    with pinned.open() as before, Lance(str(tmp_path / "t.lance")).open() as after:
+        assert sum(unit.rows for unit in before.units()) == 30
+        assert sum(unit.rows for unit in after.units()) == 5
+
+
+def test_only_the_fragment_with_deleted_rows_changes_its_content_key(tmp_path: Path) -> None:
+    source = Lance(str(tmp_path / "t.lance"))
+    write(tmp_path / "t.lance", max_rows_per_file=10)
+    before = keys(source)
+    lance.dataset(source.uri).delete("n = 15")
+    after = keys(source)
+
+    assert list(before) == ["fragment-00000000", "fragment-00000001", "fragment-00000002"]
+    assert [before[name] == after[name] for name in before] == [True, False, True]
+
+
+def test_appended_rows_make_a_new_unit_and_leave_the_others(tmp_path: Path) -> None:
+    source = Lance(str(tmp_path / "t.lance"))
+    write(tmp_path / "t.lance")
+    before = keys(source)
+    write(tmp_path / "t.lance", mode="append")
+    after = keys(source)
+
+    assert before.items() < after.items()
+    assert len(after) == 2
+
+
+def test_a_changed_column_type_changes_every_content_key(tmp_path: Path) -> None:
+    source = Lance(str(tmp_path / "t.lance"))
+    write(tmp_path / "t.lance")
+    before = keys(source)
+    lance.dataset(source.uri).drop_columns(["n"])
+
+    assert keys(source).keys() == before.keys()
+    assert keys(source).values() != before.values()
+
+
+def test_sizes_count_packed_blobs(tmp_path: Path) -> None:
+    payload = [b"x" * 100_000] * 4
+    schema = pa.schema([pa.field("n", pa.int64()), lance.blob_field("b")])
+    lance.write_dataset(
+        pa.table([pa.array(range(4)), lance.blob_array(payload)], schema=schema), str(tmp_path / "b.lance")
+    )
+    with Lance(str(tmp_path / "b.lance")).open() as reader:
+        assert reader.schema.field("b").type == pa.large_binary()
+        assert reader.units()[0].size_bytes > 400_000
+
+
+def test_a_missing_dataset_is_refused_with_what_lies_near(tmp_path: Path) -> None:
+    write(tmp_path / "images.lance")
+    with pytest.raises(SourceError, match=r"near it: images\.lance\. Correct the path"):
+        Lance(str(tmp_path / "image.lance")).open()
+
+
+def test_a_folder_that_is_no_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=f"Lance dataset {tmp_path}"):
+        Lance(str(tmp_path)).open()
+
+
+def test_a_version_that_is_gone_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    write(tmp_path / "t.lance")
+    with pytest.raises(SourceError, match=r"version 7 is gone; it has 1 to 1\..*catalog\.refresh"):
+        Lance(str(tmp_path / "t.lance"), version=7).open()
+
+
+def test_a_damaged_file_is_a_source_error_with_the_place(tmp_path: Path) -> None:
+    write(tmp_path / "t.lance")
+    (file,) = (tmp_path / "t.lance" / "data").glob("*.lance")
+    file.write_bytes(b"\0" * 100)
+    with (
+        Lance(str(tmp_path / "t.lance")).open() as reader,
+        pytest.raises(SourceError, match="Check that the files are whole"),
+    ):
+        reader.fetch(np.array([1], dtype=np.uint64), ["id"])
+
+
+class Panic(BaseException):
+    """Like pyo3's PanicException, which no ``except Exception`` catches."""
+
+
+def test_a_panic_in_lance_is_a_source_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "t.lance")
+
+    def panic(*_: object, **__: object) -> None:
+        raise Panic("index out of bounds")
+
+    monkeypatch.setattr(lance.LanceDataset, "take", panic)
+    with (
+        Lance(str(tmp_path / "t.lance")).open() as reader,
+        pytest.raises(SourceError, match="index out of bounds") as caught,
+    ):
+        reader.fetch(np.array([1], dtype=np.uint64), ["id"])
+
+    assert isinstance(caught.value.__cause__, Panic)
+
+
+def test_an_interrupt_goes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "t.lance")
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lance.LanceDataset, "take", interrupt)
+    with Lance(str(tmp_path / "t.lance")).open() as reader, pytest.raises(KeyboardInterrupt):
+        reader.fetch(np.array([1], dtype=np.uint64), ["id"])
+
+
+def test_scanning_ordinals_only_reads_no_file(tmp_path: Path) -> None:
+    write(tmp_path / "t.lance", max_rows_per_file=10)
+    with Lance(str(tmp_path / "t.lance")).open() as reader:
+        for file in (tmp_path / "t.lance" / "data").glob("*.lance"):
+            file.unlink()
+        rows = [row for batch in reader.scan([]) for row in batch.column(0).to_pylist()]
+
+    assert rows == list(range(30))
+
+
+def test_long_fragments_are_read_in_pieces() -> None:
+    assert room._pieces(10_000) == (4096, 4096, 1808)
+    assert room._pieces(4096) == (4096,)
+    assert room._pieces(0) == ()
+
+
+def test_threads_may_share_a_reader(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    write(tmp_path / "t.lance", rows=500, max_rows_per_file=90)
+    rng = np.random.default_rng(0)
+    asked = [rng.integers(0, 500, 40).astype(np.uint64) for _ in range(24)]
+    with LanceReader(Lance(str(tmp_path / "t.lance"))) as reader, ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda rows: reader.fetch(rows, ["n"])["n"].to_pylist(), asked))
+
+    assert found == [rows.tolist() for rows in asked]
+
+
+def test_home_is_expanded_and_file_uris_are_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert Lance("~/t.lance") == Lance(f"file://{tmp_path}/t.lance") == Lance(str(tmp_path / "t.lance"))

@@ -1,0 +1,41 @@
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spiral_stream.errors import SourceError
+from spiral_stream.sources.arrow import Arrow
+from spiral_stream.sources.folder import ImageFolder
+from spiral_stream.sources.lance import Lance
+from spiral_stream.sources.parquet import Parquet
+from spiral_stream.sources.saved import source_from_json, source_to_json
+
+
+@pytest.mark.parametrize(
+    "make", [lambda p: Lance(p, version=3), lambda p: Parquet(f"{p}/*.parquet", base=p), ImageFolder]
+)
+def test_a_source_survives_json(make: type, tmp_path: Path) -> None:
+    source = make(str(tmp_path))
+
+    assert source_from_json(json.loads(json.dumps(source_to_json(source)))) == source
+
+
+def test_rows_in_memory_have_no_json_form() -> None:
+    with pytest.raises(SourceError, match="Register it in a catalog"):
+        source_to_json(Arrow(pa.table({"a": [1]})))
+
+
+def test_an_unknown_kind_is_refused_with_those_there_are() -> None:
+    with pytest.raises(SourceError, match="'vortex' is unknown; this version knows image_folder, lance, parquet"):
+        source_from_json({"kind": "vortex"})
+
+
+def test_unknown_fields_are_refused() -> None:
+    with pytest.raises(SourceError, match="Register it anew"):
+        source_from_json({"kind": "lance", "uri": "t.lance", "branch": "main"})
+
+
+def test_what_is_no_table_is_refused() -> None:
+    with pytest.raises(SourceError, match=r"takes a pyarrow Table, not dict; convert it with pyarrow\.table"):
+        Arrow({"a": [1]})
