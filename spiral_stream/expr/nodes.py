@@ -316,7 +316,10 @@ def name_of(expr: Expr) -> str | None:
 
 
 def _call(op: str, left: Any, right: Any) -> Expr:
-    return Call(op, (lit(left), lit(right)))
+    first, second = lit(left), lit(right)
+    if op in _SYMBOLS and isinstance(first, Call) and first.op == op:
+        return Call(op, (*first.args, second))  # a long chain stays flat: depth is recursion
+    return Call(op, (first, second))
 
 
 def _same_leaf(a: Any, b: Any) -> bool:
