@@ -8,12 +8,15 @@ neighbours, editable installs); the rest enters as its dotted name and version.
 Definitions refer to each other by label, so cycles need no care, and the walk goes
 through names in sorted order, so the hash sees no dict, set or import order.
 
-Not seen: names made at run time (``getattr(module, name)``, ``globals()[name]``) and
-attributes set on functions. ``__spiral_version__ = "2"`` on a function or class
-replaces its definition where the walk would need more than it can see.
+Not seen: names made at run time (``getattr(module, name)``, ``globals()[name]``),
+attributes set on functions, and edits of a file after its import that leave a
+function on its line (source is read from the file, values from memory).
+``__spiral_version__ = "2"`` on a function or class replaces its definition where the
+walk would need more than it can see.
 
-Cost: one parse a file, measured 1 to 3 ms for 200 lines; the first package that is
-not distributed under its own name costs a scan of the installed ones, about 0.25 s.
+Cost, measured on one core: 5 ms to parse a file of 300 lines, 1.2 ms a definition (42
+of them 50 ms, 371 of them 0.5 s). The first package that is not distributed under its
+own name costs a scan of the installed ones, 0.25 s for 165 of them.
 """
 
 import functools
@@ -127,7 +130,7 @@ class _Walk:
         self._open.discard(id(value))
         return out
 
-    def _object(self, value: Any) -> Any:  # noqa: C901, PLR0911  a flat list of kinds
+    def _object(self, value: Any) -> Any:
         """Code, and values that know their class."""
         if callable(value) and VERSION_ATTRIBUTE in getattr(value, "__dict__", ()):
             return self._versioned(value)

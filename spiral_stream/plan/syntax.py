@@ -30,14 +30,12 @@ def function_tree(function: types.FunctionType) -> Function | None:
         None if its file does not hold it: none was written, or it was edited since the import.
     """
     code = function.__code__
-    tree = _normalised(_text(code.co_filename, function.__globals__))
-    nodes = [node for node in ast.walk(tree) if _starts(node, code)]
+    text = _text(code.co_filename, function.__globals__)
+    nodes = _functions(text).get((code.co_name, code.co_firstlineno), [])
     if len(nodes) > 1:  # several lambdas on a line: the body's span is that of one of the instructions
         spans = set(code.co_positions())
         nodes = [node for node in nodes if isinstance(node, ast.Lambda) and _span(node.body) in spans]
-    found = nodes[0] if len(nodes) == 1 else None
-    assert found is None or isinstance(found, Function)
-    return found
+    return nodes[0] if len(nodes) == 1 else None
 
 
 def class_tree(cls: type) -> ast.ClassDef | None:
@@ -132,12 +130,17 @@ def _chains(node: ast.AST) -> Iterator[tuple[str, Chain]]:
             yield from _chains(child)
 
 
-def _starts(node: ast.AST, code: types.CodeType) -> bool:
-    if isinstance(node, ast.Lambda):
-        return code.co_name == "<lambda>" and node.lineno == code.co_firstlineno
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != code.co_name:
-        return False
-    return min([node.lineno, *(each.lineno for each in node.decorator_list)]) == code.co_firstlineno
+@functools.lru_cache(maxsize=64)
+def _functions(text: str) -> dict[tuple[str, int], list[Function]]:
+    """The functions of a file by the name and first line that their bytecode has."""
+    out: dict[tuple[str, int], list[Function]] = {}
+    for node in ast.walk(_normalised(text)):
+        if isinstance(node, ast.Lambda):
+            out.setdefault(("<lambda>", node.lineno), []).append(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            line = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            out.setdefault((node.name, line), []).append(node)
+    return out
 
 
 def _span(node: ast.expr) -> tuple[int | None, ...]:
@@ -194,6 +197,10 @@ class _Normaliser(ast.NodeTransformer):
             return node
         plain = ast.Pass() if node.value is None else ast.Assign([node.target], node.value)
         return ast.copy_location(plain, node)
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:  # CPython 3.12.1 ends format specs with an empty text
+        node.values = [each for each in node.values if not (isinstance(each, ast.Constant) and each.value == "")]
+        return self.generic_visit(node)
 
     def _block(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> ast.AST:
         if not isinstance(node, ast.ClassDef):
