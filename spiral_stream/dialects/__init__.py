@@ -1,7 +1,7 @@
 """Expressions in the languages of the engines, each with exactly the semantics of `spiral_stream.expr`."""
 
 from spiral_stream.dialects.arrow import to_arrow, to_parquet
-from spiral_stream.dialects.numpy import evaluate, evaluate_nullable, passes
+from spiral_stream.dialects.numpy import evaluate, evaluate_nullable, passes, to_column
 from spiral_stream.dialects.pushdown import Inexpressible, all_of, conjuncts, split
 from spiral_stream.dialects.sql import quoted, to_duckdb, to_lance
 
@@ -15,6 +15,7 @@ __all__ = [
     "quoted",
     "split",
     "to_arrow",
+    "to_column",
     "to_duckdb",
     "to_lance",
     "to_parquet",

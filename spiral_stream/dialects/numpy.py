@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError
-from spiral_stream.expr import Alias, Call, Cast, Col, Expr, Lit, bind, bind_predicate, kind_of
+from spiral_stream.expr import Alias, Call, Cast, Col, Expr, Lit, bind, bind_predicate, kind_of, type_of
 
 Array = NDArray[Any]
 Bools = NDArray[np.bool_]
@@ -73,6 +73,25 @@ def passes(predicate: Expr, columns: Columns) -> Bools:
     bound = bind_predicate(predicate, _schema(columns))
     data, valid = evaluate_nullable(bound, columns)
     return data & valid
+
+
+def to_column(expr: Expr, columns: Columns, rows: int) -> pa.Array:
+    """The expression as a column of its own type, null where it has no value.
+
+    Args:
+        expr: on the given columns.
+        columns: ``rows`` values each, NumPy or Arrow.
+        rows: how many; a constant has no column to count.
+
+    Raises:
+        PlanError: the expression does not fit the columns' types.
+    """
+    schema = _schema(columns)
+    bound, kind = bind(expr, schema), type_of(expr, schema)
+    with np.errstate(all="ignore"):
+        data, valid = _Evaluation(columns, rows).value(bound)
+    data, valid = np.broadcast_to(data, rows), np.broadcast_to(valid, rows)
+    return pa.array(data, mask=~valid).cast(kind) if rows else pa.array([], kind)
 
 
 def evaluate_nullable(expr: Expr, columns: Columns) -> Values:

@@ -52,7 +52,13 @@ def bind(expr: Expr, schema: pa.Schema) -> Expr:
     Raises:
         PlanError: a column is unknown (near matches are named), or types do not fit.
     """
-    return _bind(expr, schema)[0]
+    bound, kind = _bind(expr, schema)
+    if kind is not None:
+        return bound
+    assert isinstance(bound, Lit)  # all else has a type
+    if bound.value is None:
+        _refuse(expr, "None has no type of its own", "Use a column, or a constant with a value")
+    return Lit(bound.value, pa.scalar(bound.value).type)
 
 
 def bind_predicate(expr: Expr, schema: pa.Schema) -> Expr:
@@ -74,10 +80,9 @@ def type_of(expr: Expr, schema: pa.Schema) -> pa.DataType:
     Raises:
         PlanError: as `bind`.
     """
-    bound, kind = _bind(expr, schema)
-    if kind is not None:
-        return kind
-    return pa.scalar(bound.value).type if isinstance(bound, Lit) else pa.null()
+    kind = _bind(bind(expr, schema), schema)[1]
+    assert kind is not None  # a bound expression is typed
+    return kind
 
 
 def kind_of(type_: pa.DataType) -> str:

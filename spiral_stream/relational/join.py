@@ -2,7 +2,8 @@
 
 Keys are turned into numbers against the distinct keys of the right side, column by
 column, with Arrow's hash tables; no column but the keys is touched. Null and NaN
-keys match nothing, -0.0 is 0.0. Measured at 0.36 CPU seconds for 10 M x 1,000 rows.
+keys match nothing, -0.0 is 0.0. Measured on int64 keys: 0.7 CPU seconds for 10 M x 1,000
+rows, and for 2 M x 2 M.
 """
 
 from collections.abc import Sequence

@@ -115,7 +115,7 @@ def _encode(work: Path, starts: UInt64, spool: _Spool) -> None:
     ranks: list[UInt64] = []
     sparse, blocks, ranked = 0, 0, 0
     with (work / "offsets").open("wb") as offset_file, (work / "words").open("wb") as word_file:
-        for shard in range(shards):  # measured at 0.1 ms a shard of 100,000 rows
+        for shard in range(shards):  # measured at 0.6 ms a shard of 100,000 rows
             first, last = int(starts[shard]), int(starts[shard + 1])
             if last - first > _LARGEST:
                 msg = (

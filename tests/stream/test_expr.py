@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.dialects import evaluate, evaluate_nullable, passes, to_arrow, to_duckdb, to_lance
+from spiral_stream.dialects import evaluate, evaluate_nullable, passes, to_arrow, to_column, to_duckdb, to_lance
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.expr import (
     Expr,
@@ -320,6 +320,38 @@ def test_arithmetic_is_floored_true_and_wraps() -> None:
 def test_a_missing_value_is_no_length() -> None:
     with pytest.raises(DataError, match=r"len\(tokens\) is null in row 1 of 2\. .*~col\('tokens'\)\.is_null\(\)"):
         evaluate(len_("tokens"), {"tokens": pa.array([[1], None])})
+
+
+@pytest.mark.parametrize(
+    ("expr", "values", "kind"),
+    [
+        (col("x") + 1, [2, None, 4], pa.int64()),
+        (col("x") == 1, [True, None, False], pa.bool_()),
+        (col("s").str.upper(), ["A", None, ""], pa.string()),
+        (col("s").len(), [1, None, 0], pa.int64()),
+        (col("t"), [dt.datetime(1970, 1, 1), None, dt.datetime(1970, 1, 1, 0, 0, 5)], pa.timestamp("s")),  # noqa: DTZ001
+        (col("d"), [dt.date(1970, 1, 2), None, None], pa.date32()),
+        (col("b"), [b"", None, b"x"], pa.binary()),
+        (lit("c"), ["c", "c", "c"], pa.string()),
+        (lit(0.5), [0.5, 0.5, 0.5], pa.float64()),
+    ],
+)
+def test_a_computed_column_keeps_type_and_gaps(expr: Expr, values: list[object], kind: pa.DataType) -> None:
+    columns = {
+        "x": pa.array([1, None, 3], pa.int32()),
+        "s": pa.array(["a", None, ""]),
+        "t": pa.array([0, None, 5], pa.timestamp("s")),
+        "d": pa.array([1, None, None], pa.date32()),
+        "b": pa.array([b"", None, b"x"]),
+    }
+
+    assert to_column(expr, columns, 3).equals(pa.array(values, kind))
+    assert to_column(expr, {name: column[:0] for name, column in columns.items()}, 0).type == kind
+
+
+def test_none_alone_has_no_type() -> None:
+    with pytest.raises(PlanError, match="a constant with a value"):
+        bind(lit(None), SCHEMA)
 
 
 def test_letters_are_ascii() -> None:
