@@ -24,7 +24,9 @@ from spiral_stream.sampling.hash_bucketed import HashBucketed
 from spiral_stream.sampling.randomness import randomness
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 
-SECTIONS: Final = ("header", "plan", "relation", "mix", "sample", "skew", "batch", "materialize", "deliver", "resume", "warnings")
+SECTIONS: Final = (
+    *("header", "plan", "relation", "mix", "sample", "skew", "batch", "materialize", "deliver", "resume", "warnings"),
+)
 STATE_BYTES: Final = 400  # a state with one segment and one relation, as JSON
 _BUFFER_WARNING_BYTES: Final = 8 << 30
 
@@ -106,7 +108,8 @@ def _text(value: Any) -> str:
 
 def explain_plan(node: nodes.Node) -> Explanation:
     """What can be said of a plan that is no stream yet: its outline and fingerprint."""
-    facts: dict[str, Any] = dict.fromkeys(SECTIONS, "unknown: finish the plan with .sample(), .collate() and .to_torch() or a kin")
+    unknown = "unknown: finish the plan with .sample(), .collate() and .to_torch() or a kin"
+    facts: dict[str, Any] = dict.fromkeys(SECTIONS, unknown)
     facts.update(header={"plan": fingerprint(node)[:16]}, plan=_outline(node), mix="none", warnings=[])
     return Explanation(facts)
 
@@ -157,11 +160,13 @@ def _outline(node: nodes.Node) -> list[str]:
         numbers[id(each)] = i
         reads = [numbers[id(source)] for source in each.inputs()]
         previous = reads == [i - 1] or not reads
-        lines.append(f"({i}) {_describe(each)}" + ("" if previous else f"   reads {' and '.join(f'({n})' for n in reads)}"))
+        lines.append(
+            f"({i}) {_describe(each)}" + ("" if previous else f"   reads {' and '.join(f'({n})' for n in reads)}")
+        )
     return lines
 
 
-def _describe(node: nodes.Node) -> str:
+def _describe(node: nodes.Node) -> str:  # noqa: PLR0911  one return a verb
     match node:
         case nodes.Scan():
             return f"Scan {node.relation}"
@@ -178,18 +183,22 @@ def _describe(node: nodes.Node) -> str:
         case nodes.Sample():
             return f"Sample identity {', '.join(node.identity)}, order {node.order}, lanes {node.assignment.lanes}"
         case nodes.Collate():
-            return f"Collate batch_size {node.batch_size}, last {type(node.last).__name__}, fields {', '.join(n for n, _ in node.fields)}"
+            names = ", ".join(name for name, _ in node.fields)
+            return f"Collate batch_size {node.batch_size}, last {type(node.last).__name__}, fields {names}"
         case nodes.Deliver():
             return f"Deliver {node.framework}, prefetch {node.prefetch}"
         case _:
-            names = [name for name in getattr(node, "__slots__", ()) if name not in ("source", "parts", "columns")]
-            return f"{node.VERB.capitalize()} " + ", ".join(f"{name} {getattr(node, name)}" for name in names)
+            slots = [name for name in getattr(node, "__slots__", ()) if name not in ("source", "parts", "columns")]
+            return f"{node.VERB.capitalize()} " + ", ".join(f"{name} {getattr(node, name)}" for name in slots)
 
 
 def _relation(stages: Stages) -> dict[str, Any]:
     manifest = stages.base.manifest
     rows = [{"step": f"scan {stages.base.entry.name}", "rows left": manifest.total, "share": 1.0}]
-    rows += [{"step": what, "rows left": left, "share": left / max(1, manifest.total)} for what, left in stages.selected.counts]
+    rows += [
+        {"step": what, "rows left": left, "share": left / max(1, manifest.total)}
+        for what, left in stages.selected.counts
+    ]
     return {
         "source": f"{stages.base.entry.source.KIND}, {len(manifest.shard_names):,} storage shards",
         "pushed into the scan": stages.selected.pushed or "nothing",
@@ -205,7 +214,7 @@ def _sample(stages: Stages, bound: Bound, warnings: list[str]) -> dict[str, Any]
     out: dict[str, Any] = {
         "order": str(order),
         "rows": stages.selected.total,
-        "shards with rows": f"{len(rows):,} (rows min {rows.min():,.0f} / median {np.median(rows):,.0f} / max {rows.max():,.0f})",
+        "shards with rows": f"{len(rows):,} (min {rows.min():,.0f} / median {np.median(rows):,.0f} / max {rows.max():,.0f} rows)",
         "lanes": lanes,
     }
     if isinstance(order, ShardAwareShuffle):
@@ -224,7 +233,8 @@ def _sample(stages: Stages, bound: Bound, warnings: list[str]) -> dict[str, Any]
             for c in choices
         ]
     if isinstance(order, HashBucketed):
-        out["buckets"] = f"{order.bucket_count:,} (~{stages.selected.total / order.bucket_count:,.1f} rows each), by xxh3-128 of the identity"
+        rows_each = stages.selected.total / order.bucket_count
+        out["buckets"] = f"{order.bucket_count:,} (~{rows_each:,.1f} rows each), by xxh3-128 of the identity"
     if lanes == 1 and bound.world_size > 1 and isinstance(order, ShardAwareShuffle):
         warnings.append(
             f"lanes=1: every rank reads every shard. DataParallel(..., lanes={bound.world_size}) would let each of the "
@@ -238,7 +248,9 @@ def _batch(stages: Stages, bound: Bound, warnings: list[str]) -> dict[str, Any]:
     count = batches.count(bound.world_size, bound.merge)
     dropped = batches.rows_dropped(bound.world_size, bound.merge)
     if count == 0:
-        warnings.append(f"no batch is delivered: {stages.selected.total:,} rows do not fill one of {batches.batch_size} a rank")
+        warnings.append(
+            f"no batch is delivered: {stages.selected.total:,} rows do not fill one of {batches.batch_size} a rank"
+        )
     return {
         "formation": f"fixed count of {batches.batch_size}",
         "last": type(batches.last).__name__,
@@ -248,11 +260,17 @@ def _batch(stages: Stages, bound: Bound, warnings: list[str]) -> dict[str, Any]:
     }
 
 
-def _materialize(stages: Stages, devices: Mapping[str, str | None], metrics: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+def _materialize(
+    stages: Stages, devices: Mapping[str, str | None], metrics: Mapping[str, Any] | None
+) -> list[dict[str, Any]]:
     rows = []
     for image in stages.images:
         shape = image.program.output_shape
-        size = "unknown: the images decide" if shape is None else int(np.prod(shape)) * np.dtype(image.program.dtype).itemsize
+        size: Any = (
+            "unknown: the images decide"
+            if shape is None
+            else int(np.prod(shape)) * np.dtype(image.program.dtype).itemsize
+        )
         rows.append(
             {
                 "field": image.name,
@@ -260,15 +278,18 @@ def _materialize(stages: Stages, devices: Mapping[str, str | None], metrics: Map
                 "out/sample": size,
                 "cache": f"{image.prefix.profile} {image.prefix.fingerprint[:8]}",
                 "built": _built(image, stages),
-                "hit": "-" if metrics is None or metrics["cache_hit_rate"] is None else f"! {metrics['cache_hit_rate']:.1%}",
+                "hit": "-"
+                if metrics is None or metrics["cache_hit_rate"] is None
+                else f"! {metrics['cache_hit_rate']:.1%}",
             }
         )
     for plain in stages.plains:
         dtype = plain.spec.dtype
-        size = int(np.prod(plain.spec.shape, dtype=np.int64)) * np.dtype(dtype).itemsize if dtype else "Python values"
+        items = int(np.prod([n or 1 for n in plain.spec.shape], dtype=np.int64))
+        size = items * np.dtype(dtype).itemsize if dtype else "Python values"
         place = f"with membership; {_place(devices.get(plain.name))}"
         rows.append({"field": plain.name, "where": place, "out/sample": size, "cache": "-", "built": "-", "hit": "-"})
-    order = [name for name, _ in stages.plan.source.fields]  # type: ignore[attr-defined]  # a Collate
+    order = stages.field_names
     return sorted(rows, key=lambda row: order.index(row["field"]))
 
 
@@ -299,9 +320,12 @@ def _deliver(
     if metrics is not None:
         rows = metrics["cached_rows"] + metrics["source_rows"]
         out["delivered"] = f"! {metrics['batches']:,} batches, {metrics['samples']:,} samples"
-        out["read"] = f"! {metrics['source_bytes']:,} payload bytes of {metrics['source_rows']:,}/{rows:,} rows; the rest from caches"
-        out["seconds"] = f"! fetch {metrics['fetch_s']:.2f}, transform {metrics['transform_s']:.2f} (over threads), consumer waited {metrics['consumer_waited_s']:.2f}"
+        out["read"] = (
+            f"! {metrics['source_bytes']:,} payload bytes of {metrics['source_rows']:,}/{rows:,} rows; the rest from caches"
+        )
+        out["seconds"] = (
+            f"! fetch {metrics['fetch_s']:.2f}, transform {metrics['transform_s']:.2f} (over threads), "
+            f"consumer waited {metrics['consumer_waited_s']:.2f}"
+        )
         out["bound by"] = f"! {metrics['bound_by']}"
     return out
-
-

@@ -171,7 +171,9 @@ class PreparedStream:
     def _run(self, worker: int, workers: int) -> Iterator[Any]:
         """Every ``workers``-th batch from the ``worker``-th on; alone, all of them."""
         if self._pipeline is not None:
-            msg = "iter: the stream is being read already; one loop at a time moves the cursor. Leave it, or call close()"
+            msg = (
+                "iter: the stream is being read already; one loop at a time moves the cursor. Leave it, or call close()"
+            )
             raise StreamError(msg)
         if workers > 1 or self._shared[_SERIAL] != self._seen_serial:
             self._adopt_shared()
@@ -182,7 +184,13 @@ class PreparedStream:
         steps = range(worker, self._steps_left(start, bound), workers)
         numbers = (self._numbers(start, step, bound) for step in steps)
         pipeline = Pipeline(
-            builder, start.epoch, numbers, self.plan.prefetch, self._budget_bytes, self._thread_count(workers), self._metrics
+            builder,
+            start.epoch,
+            numbers,
+            self.plan.prefetch,
+            self._budget_bytes,
+            self._thread_count(workers),
+            self._metrics,
         )
         self._pipeline = pipeline
         try:
@@ -229,7 +237,10 @@ class PreparedStream:
         wanted = {name: device for name, device in self.devices().items() if device not in (None, "cpu")}
         if wanted:
             name, device = next(iter(wanted.items()))
-            msg = f"field {name!r} asks for device {device!r}; NumPy arrays live on the host. Use to_torch(), or bind(device='cpu')"
+            msg = (
+                f"field {name!r} asks for device {device!r}; NumPy arrays live on the host. "
+                "Use to_torch(), or bind(device='cpu')"
+            )
             raise BindError(msg)
 
     def devices(self) -> dict[str, str | None]:
@@ -362,7 +373,9 @@ class PreparedStream:
         if state.get("plan") == self.fingerprint:
             return
         old = saved_plan(self.catalog, str(state.get("plan")))
-        lines = differences(old, self.stages.canonical) if old is not None else ["where is unknown: the old plan is not in this catalog"]
+        lines = ["where is unknown: the old plan is not in this catalog"]
+        if old is not None:
+            lines = differences(old, self.stages.canonical)
         msg = (
             f"resume: saved by plan {str(state.get('plan'))[:8]}, this is plan {self.fingerprint[:8]}; they differ at "
             f"{'; '.join(lines)}. Restore the old plan, or start a new epoch"
@@ -397,7 +410,7 @@ class PreparedStream:
     def eval(self) -> Self:
         """A stream for evaluation: epoch pinned, nothing dropped, deterministic transforms, its own cursor."""
         out = type(self)(evaluation(self.plan, self._cursor.epoch, KeepPartial()), self.catalog, self._threads)
-        out._bindings = self._bindings  # noqa: SLF001  another of our own kind
+        out._bindings = self._bindings  # noqa: SLF001
         return out
 
     def close(self) -> None:

@@ -6,15 +6,15 @@ verb returns a new one, so a prefix may feed several streams.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, final
 
 import pyarrow as pa
 
 from spiral_stream.batching.formation import DropPartial, Tail, as_tail
 from spiral_stream.catalog import registry
 from spiral_stream.errors import PlanError
-from spiral_stream.expr import Alias, Col, Expr, col, name_of
 from spiral_stream.explain import Explanation, explain_plan
+from spiral_stream.expr import Alias, Col, Expr, col, name_of
 from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import canonical, nodes
@@ -129,12 +129,12 @@ class Relation:
 
     def filter(self, *predicates: Expr) -> "Relation":
         """Keep the rows for which every predicate is true."""
-        out = self
+        node = self.node
         for predicate in predicates:
-            out = out._relational(nodes.Filter(out.node, predicate))
-        return out
+            node = nodes.Filter(node, predicate)
+        return self._relational(node)
 
-    where = filter
+    where = filter  # noqa: A003  the seed's spelling, and Polars'
 
     def project(self, *columns: str | Expr, **computed: Expr) -> "Relation":
         """Keep these columns in this order; ``name=expression`` computes one."""
@@ -148,8 +148,8 @@ class Relation:
             named[name] = expr
         named.update(computed)
         new = {name: expr for name, expr in named.items() if not (isinstance(expr, Col) and expr.name == name)}
-        out = self.with_columns(**new) if new else self
-        return out._relational(nodes.Project(out.node, tuple(named)))
+        source = self.with_columns(**new).node if new else self.node
+        return self._relational(nodes.Project(source, tuple(named)))
 
     select = project
 
@@ -262,7 +262,7 @@ class Relation:
         """The outline of a plan that is no stream yet; a stream's ``explain()`` has every section."""
         return explain_plan(self.node)
 
-    def _relational(self, node: nodes.Relational) -> "Relation":
+    def _relational(self, node: nodes.Node) -> "Relation":
         if not isinstance(self.node, nodes.Relational):
             msg = f"{node.VERB}: follows {self.node.VERB}; relational work comes before sample"
             raise PlanError(msg)
@@ -283,7 +283,7 @@ class Grouped:
     def aggregate(self, **measures: tuple[str, str]) -> Relation:
         """One row a group: ``name=(column, function)``. Float sums and averages depend on the thread count's order."""
         parts = tuple((column, function, name) for name, (column, function) in measures.items())
-        return self.relation._relational(nodes.Aggregate(self.relation.node, self.keys, parts))  # noqa: SLF001  one room
+        return self.relation._relational(nodes.Aggregate(self.relation.node, self.keys, parts))  # noqa: SLF001  one of our own kind
 
     agg = aggregate
 

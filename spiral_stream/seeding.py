@@ -38,7 +38,7 @@ def mix64(values: UInt64) -> UInt64:
     return x ^ (x >> _S31)
 
 
-def combine(keys: UInt64, values: UInt64) -> UInt64:
+def combine(keys: UInt64 | np.uint64, values: UInt64 | np.uint64) -> UInt64:
     """Fold ``values`` into ``keys``, broadcasting: a new key for each pair."""
     k = np.asarray(keys, dtype=np.uint64)
     v = np.asarray(values, dtype=np.uint64)

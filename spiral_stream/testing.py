@@ -39,7 +39,9 @@ def check_order(order: Order, population: Population, passes: Sequence[int] = (0
         assert np.array_equal(np.sort(rows), everything), f"pass {number} does not read every row exactly once"
         assert np.array_equal(arranged.positions(rows), everything), f"pass {number}: positions() is not the inverse"
         half = everything[: len(everything) // 2]
-        assert np.array_equal(arranged.rows(half), rows[: len(half)]), f"pass {number}: rows depend on what else is asked"
+        assert np.array_equal(arranged.rows(half), rows[: len(half)]), (
+            f"pass {number}: rows depend on what else is asked"
+        )
 
 
 def check_replay(make: MakeStream) -> None:
@@ -64,7 +66,9 @@ def check_resume(make: MakeStream, steps: Sequence[int] | None = None) -> None:
         with make() as second:
             second.load_state_dict(state)
             tail = [frozen(batch) for batch in second]
-        assert len(tail) == len(expected) - stop, f"after step {stop}: {len(tail)} batches left, not {len(expected) - stop}"
+        assert len(tail) == len(expected) - stop, (
+            f"after step {stop}: {len(tail)} batches left, not {len(expected) - stop}"
+        )
         for at, batch in enumerate(tail):
             assert same(expected[stop + at], batch), f"resumed after step {stop}: batch {stop + at} differs"
 

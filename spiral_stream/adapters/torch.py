@@ -55,7 +55,11 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
         return pageable if self._cuda() is None else pinned
 
     def _split(self) -> frozenset[str]:
-        return frozenset() if self._cuda() is None else frozenset(n for n, d in self.devices().items() if d not in (None, "cpu"))
+        return (
+            frozenset()
+            if self._cuda() is None
+            else frozenset(n for n, d in self.devices().items() if d not in (None, "cpu"))
+        )
 
     def _delivered(self, get: Callable[[], Batch | None]) -> Iterator[Tensors]:
         device = self._cuda()
@@ -83,7 +87,7 @@ class _CudaDelivery:
     def __init__(self, stream: TorchStream, device: torch.device) -> None:
         self._ahead = stream.plan.prefetch
         self._device = device
-        self._side = torch.cuda.Stream(device)
+        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._devices = stream.devices()
         self._finishers = {
             image.name: _Finisher(image.program, image.spec.dtype, image.spec.layout, device)
@@ -116,10 +120,10 @@ class _CudaDelivery:
                     out[name] = moved if finisher is None else finisher(moved)
                 else:
                     out[name] = host
-            done = torch.cuda.Event()
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             done.record(self._side)
         self._copying.append((done, batch))  # the slot may not be used again before its copy is done
-        while self._copying and self._copying[0][0].query():
+        while self._copying and self._copying[0][0].query():  # type: ignore[no-untyped-call]  # torch leaves it untyped
             self._copying.popleft()
         return out, done
 
@@ -143,8 +147,10 @@ class _Finisher:
         self._dtype = getattr(torch, dtype or "uint8")
         self._nchw = layout != "nhwc"
 
-    def __call__(self, images_BHWC: torch.Tensor) -> torch.Tensor:  # noqa: N803  shape suffix
+    def __call__(self, images_BHWC: torch.Tensor) -> torch.Tensor:
         out = images_BHWC
         if self._dtype.is_floating_point:
-            out = out.to(torch.float32).mul_(float(np.float32(1 / 255))).sub_(self._mean).div_(self._std).to(self._dtype)
+            out = (
+                out.to(torch.float32).mul_(float(np.float32(1 / 255))).sub_(self._mean).div_(self._std).to(self._dtype)
+            )
         return out.permute(0, 3, 1, 2).contiguous() if self._nchw else out

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, final
 
 import numpy as np
@@ -30,7 +30,10 @@ COMMIT_EVERY_S: Final = 30.0
 class Rowed(Protocol):
     """What a build reads from: an open relation."""
 
-    base: str
+    @property
+    def base(self) -> str:
+        """Folder that relative references start from."""
+        ...
 
     def fetch(self, ordinals: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
         """Rows by logical ordinal."""
@@ -97,28 +100,27 @@ def build(
         SourceError: the payload cannot be read (an I/O fault, not bad bytes).
     """
     todo = pending(shards, store)
-    total = Progress(0, len(todo), 0, sum(len(w.offsets) for w in todo), 0, 0)
-    done, rows, refused, size = 0, 0, 0, 0
+    done = Progress(0, len(todo), 0, sum(len(w.offsets) for w in todo), 0, 0)
+
+    def counted(chunks: Iterator[Rows]) -> Iterator[Rows]:
+        nonlocal done
+        for chunk in chunks:
+            refused = sum(reason is not None for reason in chunk.refused)
+            done = replace(done, rows=done.rows + len(chunk.offsets), refused=done.refused + refused)
+            yield chunk
+            report(done)
+
     last_commit = time.monotonic()
     with ThreadPoolExecutor(threads, thread_name_prefix="spiral-build") as pool:
         for work in todo:
-
-            def chunks(work: ShardWork = work) -> Iterator[Rows]:
-                nonlocal rows, refused
-                for chunk in _decoded(pool, relation, prefix, work, threads):
-                    rows += len(chunk.offsets)
-                    refused += sum(reason is not None for reason in chunk.refused)
-                    yield chunk
-                    report(Progress(done, total.shards_total, rows, total.rows_total, refused, size))
-
-            size += store.write(work.key, work.rows, chunks())
-            done += 1
-            report(Progress(done, total.shards_total, rows, total.rows_total, refused, size))
+            size = store.write(work.key, work.rows, counted(_decoded(pool, relation, prefix, work, threads)))
+            done = replace(done, shards=done.shards + 1, payload_bytes=done.payload_bytes + size)
+            report(done)
             if time.monotonic() - last_commit > COMMIT_EVERY_S:
                 store.commit()
                 last_commit = time.monotonic()
     store.commit()
-    return Progress(done, total.shards_total, rows, total.rows_total, refused, size)
+    return done
 
 
 def _decoded(

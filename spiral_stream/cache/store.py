@@ -91,9 +91,11 @@ class CachedShard:
         self.widths = column(lambda t: t["width"].to_numpy())
         self._starts = column(descriptor("position")).astype(np.int64)
         self._sizes = column(descriptor("size")).astype(np.int64)
-        reasons = [reason for t in tables for reason in t["refused"].to_pylist()] if any(
-            t["refused"].null_count < len(t) for t in tables
-        ) else []
+        reasons = (
+            [reason for t in tables for reason in t["refused"].to_pylist()]
+            if any(t["refused"].null_count < len(t) for t in tables)
+            else []
+        )
         self._refused = {at: reasons[i] for at, i in enumerate(order) if reasons[i] is not None} if reasons else {}
 
     @property
@@ -115,7 +117,8 @@ class CachedShard:
     def payload(self, at: int) -> NDArray[np.uint8]:
         """The stored bytes of one row: a view of the mapped file."""
         start = self._starts[at]
-        return self._maps[self._which[at]][start : start + self._sizes[at]]
+        stored: NDArray[np.uint8] = self._maps[self._which[at]][start : start + self._sizes[at]]
+        return stored
 
 
 @final
@@ -242,7 +245,10 @@ class CacheStore:
             }
             _write_atomically(self._ledger / f"{key}.{uuid.uuid4().hex}.json", entry)
         except OSError as error:
-            msg = f"cache: cannot write under {self.folder} ({error}); make it writable, free space, or set $SPIRAL_CACHE to another folder"
+            msg = (
+                f"cache: cannot write under {self.folder} ({error}); make it writable, free space, "
+                "or set $SPIRAL_CACHE to another folder"
+            )
             raise CacheError(msg) from error
         return written
 
@@ -287,7 +293,11 @@ class CacheStore:
         if not self._exists():
             with suppress(OSError):  # another writer was first
                 lance.write_dataset(
-                    _SCHEMA.empty_table(), str(self._data), mode="create", data_storage_version="2.2", enable_stable_row_ids=True
+                    _SCHEMA.empty_table(),
+                    str(self._data),
+                    mode="create",
+                    data_storage_version="2.2",
+                    enable_stable_row_ids=True,
                 )
 
     def _exists(self) -> bool:

@@ -88,7 +88,7 @@ class Manifest:
         last = first + (stops - self.run_start)[wanted] - np.uint64(1)
         ends = np.cumsum(self.unit_rows)
         spans = zip(np.searchsorted(ends, first, side="right"), np.searchsorted(ends, last, side="right"), strict=True)
-        return sorted({unit for low, high in spans for unit in range(int(low), int(high) + 1)})
+        return sorted({unit for low, high in spans for unit in range(int(low), int(high) + 1) if self.unit_rows[unit]})
 
     def save(self, path: Path) -> None:
         """Write an Arrow IPC file: one row, one list column a field."""

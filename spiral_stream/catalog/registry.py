@@ -57,11 +57,6 @@ _STREAMS: Final = pa.schema([("name", pa.utf8()), ("plan", pa.utf8()), ("saved_a
 
 
 def default_folder() -> str:
-    """Where the default catalog lies: ``$SPIRAL_CATALOG``, else ``./catalog``."""
-    return os.environ.get("SPIRAL_CATALOG") or DEFAULT_FOLDER
-
-
-def default_folder() -> str:
     """``$SPIRAL_CATALOG``, else ``./catalog``."""
     return os.environ.get("SPIRAL_CATALOG") or DEFAULT_FOLDER
 

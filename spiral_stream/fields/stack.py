@@ -51,9 +51,12 @@ class Stack(Field):
     def spec(self, column: pa.Field) -> FieldSpec:
         semantic = semantic_of(column)
         if semantic is not None:
-            msg = f'Stack({self.column!r}): the column is {semantic} and names bytes; say how to read them, decode="jpeg"'
+            msg = (
+                f'Stack({self.column!r}): the column is {semantic} and names bytes; say how to read them, decode="jpeg"'
+            )
             raise PlanError(msg)
-        kind, shape = column.type, ()
+        kind = column.type
+        shape: tuple[int, ...] = ()
         if pa.types.is_fixed_size_list(kind):
             shape, kind = (kind.list_size,), kind.value_type
         if pa.types.is_timestamp(kind):

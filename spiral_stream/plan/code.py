@@ -130,7 +130,7 @@ class _Walk:
         self._open.discard(id(value))
         return out
 
-    def _object(self, value: Any) -> Any:
+    def _object(self, value: Any) -> Any:  # noqa: C901, PLR0911  one case a kind of value
         """Code, and values that know their class."""
         if callable(value) and VERSION_ATTRIBUTE in getattr(value, "__dict__", ()):
             return self._versioned(value)

@@ -24,7 +24,9 @@ def image_parts(field: Stack) -> tuple[Decoder, ImageProgram]:
         PlanError: unknown decoder, or transforms that do not form a legal chain.
     """
     assert field.decode is not None
-    return decoder(field.decode), compile_image(field.transforms, dtype=field.dtype or "uint8", layout=field.layout or "nchw")
+    return decoder(field.decode), compile_image(
+        field.transforms, dtype=field.dtype or "uint8", layout=field.layout or "nchw"
+    )
 
 
 def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
@@ -36,15 +38,19 @@ def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
     try:
         if not isinstance(field, Stack) or field.decode is None:
             return field.spec(column)
-        if semantic_of(column) != JPEG_REF:
-            msg = (
-                f"decode={field.decode!r} needs a column of type {JPEG_REF}; {field.column!r} is "
-                f"{semantic_of(column) or column.type}. Register it with semantic={{'{field.column}': '{JPEG_REF}'}}"
-            )
-            raise PlanError(msg)
+        _need_images(field, column)
         _, program = image_parts(field)
         unknown: tuple[Any, ...] = (3, None, None) if (field.layout or "nchw") == "nchw" else (None, None, 3)
         return FieldSpec(field.dtype or "uint8", program.output_shape or unknown, field.layout or "nchw", field.device)
     except PlanError as error:
         msg = f"collate: field {name!r}: {error}"
         raise PlanError(msg) from error
+
+
+def _need_images(field: Stack, column: pa.Field) -> None:
+    if semantic_of(column) != JPEG_REF:
+        msg = (
+            f"decode={field.decode!r} needs a column of type {JPEG_REF}; {field.column!r} is "
+            f"{semantic_of(column) or column.type}. Register it with semantic={{'{field.column}': '{JPEG_REF}'}}"
+        )
+        raise PlanError(msg)

@@ -18,6 +18,7 @@ from spiral_stream.plan.canonical import encode_value, is_ours
 from spiral_stream.plan.code import code_fingerprint
 
 FORMAT: Final = 1  # raised when the canonical form changes, so that no old fingerprint can collide with a new one
+_LINE: Final = 60  # characters of a value in a message
 _BINDINGS: Final = {("Sample", "epoch"), ("DataParallel", "rank"), ("DataParallel", "world_size"), ("Stack", "device")}
 
 
@@ -100,4 +101,4 @@ def _brief(value: Any) -> str:
     if isinstance(value, Mapping) and set(value) == {"float"}:
         return repr(float.fromhex(value["float"]))
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004  one line of a terminal
+    return text if len(text) <= _LINE else text[: _LINE - 3] + "..."

@@ -14,7 +14,6 @@ from typing import ClassVar, Literal, final
 import pyarrow as pa
 
 from spiral_stream.batching.formation import Tail
-
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import Expr, bind, type_of
 from spiral_stream.fields.field import Field
@@ -280,7 +279,9 @@ class Union(Relational):
         for part in self.parts[1:]:
             other = part.schema()
             if other.names != first.names or other.types != first.types:
-                msg = f"union: columns differ: {_columns_text(first)} against {_columns_text(other)}; project both to the same columns"
+                msg = (
+                    f"union: columns differ: {_columns_text(first)} against {_columns_text(other)}; project both alike"
+                )
                 raise PlanError(msg)
 
     def inputs(self) -> tuple[Node, ...]:
@@ -319,10 +320,13 @@ class Cache(Relational):
         for name, profile in self.profiles:
             semantic = semantic_of(have.field(name))
             if semantic is None:
-                msg = f'cache: {name!r} is {have.field(name).type}, not a semantic reference; register it with semantic={{"{name}": "image/jpeg-ref"}}'
+                msg = (
+                    f"cache: {name!r} is {have.field(name).type}, not a semantic reference; "
+                    f'register it with semantic={{"{name}": "image/jpeg-ref"}}'
+                )
                 raise PlanError(msg)
             if not isinstance(profile, Profile):
-                msg = f"cache: {name!r} is given {profile!r}; a profile is Source(), Raw(shorter_side=...) or Jpeg(shorter_side=...)"
+                msg = f"cache: {name!r} is given {profile!r}; give Source(), Raw(shorter_side=...) or Jpeg(shorter_side=...)"
                 raise PlanError(msg)
 
     def schema(self) -> pa.Schema:
@@ -338,16 +342,21 @@ class Sample(Node):
     source: Node
     identity: tuple[str, ...]
     order: Order
-    epoch: RuntimeParam | int = RuntimeParam("epoch")
-    assignment: DataParallel = DataParallel(RuntimeParam("data_parallel_rank"), RuntimeParam("data_parallel_world_size"))
+    epoch: RuntimeParam | int
+    assignment: DataParallel
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, Relational):
-            msg = f"sample: follows {self.source.VERB}; a plan samples once, after its relational work and before collate"
+            msg = (
+                f"sample: follows {self.source.VERB}; a plan samples once, after its relational work and before collate"
+            )
             raise PlanError(msg)
         need_columns(self.VERB, self.identity, self.source.schema())
         if not isinstance(self.order, Order):
-            msg = f"sample: order={self.order!r} is not an order; give ShardAwareShuffle(seed=...), HashBucketed(...), GlobalShuffle(...) or Sequential()"
+            msg = (
+                f"sample: order={self.order!r} is not an order; give ShardAwareShuffle(seed=...), HashBucketed(...), "
+                "GlobalShuffle(...) or Sequential()"
+            )
             raise PlanError(msg)
 
     def schema(self) -> pa.Schema:

@@ -6,12 +6,14 @@ same steps on the fly, so batches do not depend on what is built.
 
 from abc import ABC
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Final, final
 
 from spiral_stream.errors import PlanError
 
+BEST_QUALITY: Final = 100  # of libjpeg's scale from 1
 
-class Profile(ABC):  # noqa: B024  a closed family of values; what each means is cache/'s business
+
+class Profile(ABC):  # noqa: B024
     """One storage form."""
 
     VERSION: ClassVar[int] = 1
@@ -46,7 +48,7 @@ class Jpeg(Profile):
 
     def __post_init__(self) -> None:
         _check_side("Jpeg", self.shorter_side)
-        if not 1 <= self.quality <= 100:  # noqa: PLR2004  the encoder's scale
+        if not 1 <= self.quality <= BEST_QUALITY:
             msg = f"Jpeg: quality={self.quality}; the encoder takes 1 to 100"
             raise PlanError(msg)
 

@@ -68,5 +68,3 @@ def profiles(node: Node) -> dict[str, object]:
         if isinstance(each, Cache):
             out = {**dict(each.profiles), **out}
     return out
-
-

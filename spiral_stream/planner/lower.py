@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 
 from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.cache.materialize import Progress, ShardWork, build
@@ -26,7 +27,7 @@ from spiral_stream.plan.fingerprint import canonical, fingerprint
 from spiral_stream.plan.profiles import Profile, Source
 from spiral_stream.plan.tree import base_scan, need, profiles, walk
 from spiral_stream.planner.physical import ImageStage, PlainStage, Stages
-from spiral_stream.planner.selected import Selected, Workplace, select
+from spiral_stream.planner.selected import Workplace, select
 from spiral_stream.sampling.order import Population
 
 CACHE_ENV: Final = "SPIRAL_CACHE"
@@ -48,7 +49,9 @@ def lower(plan: nodes.Deliver, catalog: Catalog) -> Stages:
     sample, collate = need(plan, nodes.Sample), need(plan, nodes.Collate)
     scan = base_scan(sample)
     versions = {
-        each.relation: catalog.entry(each.relation).data_version for each in walk(sample) if isinstance(each, nodes.Scan)
+        each.relation: catalog.entry(each.relation).data_version
+        for each in walk(sample)
+        if isinstance(each, nodes.Scan)
     }
     base = catalog.entry(scan.relation).open()
     place = Workplace(cache_root(catalog), lambda name: catalog.entry(name).open(), versions)
@@ -126,7 +129,13 @@ def _tuple(progress: Progress) -> tuple[int, ...]:
 
 
 def _with_bar(stages: Stages, image: ImageStage, works: list[ShardWork], threads: int) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rows"),
+        TimeRemainingColumn(),
+    )
     with Bar(*columns, transient=True) as bar:
         task = bar.add_task(f"cache {stages.base.entry.name}.{image.column} as {image.prefix.profile}", total=None)
         return build(
@@ -158,5 +167,3 @@ def saved_plan(catalog: Catalog, name: str) -> Any | None:
     """The canonical plan kept under a fingerprint, or None."""
     path = cache_root(catalog) / "plans" / f"{name}.json"
     return json.loads(path.read_text()) if name.isalnum() and path.exists() else None
-
-

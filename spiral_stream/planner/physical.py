@@ -11,7 +11,8 @@ from spiral_stream.cache.prefix import Prefix
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.fields.field import Field, FieldSpec
-from spiral_stream.plan.nodes import Deliver
+from spiral_stream.plan.nodes import Collate, Deliver
+from spiral_stream.plan.tree import need
 from spiral_stream.planner.selected import Selected
 from spiral_stream.sampling.order import Order, Population
 from spiral_stream.transforms.image import ImageProgram
@@ -64,6 +65,11 @@ class Stages:
         """The small columns that every batch reads, identity first."""
         names = dict.fromkeys([*self.identity, *(stage.field.column for stage in self.plains)])
         return tuple(names)
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """The batch's keys, in order."""
+        return tuple(name for name, _ in need(self.plan, Collate).fields)
 
     def batch_bytes(self, rows: int) -> int:
         """Bytes of a batch's arrays; unknown dimensions count as 256."""

@@ -6,7 +6,7 @@ name. The result is row addresses (and, for joins whose columns are used later, 
 other side's row addresses): no payload is read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, final
 
@@ -15,11 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.errors import PlanError
 from spiral_stream.expr import Alias, Col, Expr, bind
 from spiral_stream.plan import nodes
-from spiral_stream.planner.columns import Columns, Right, Rowed, UInt64, in_memory, right_leaf, substitute
 from spiral_stream.plan.tree import spine
+from spiral_stream.planner.columns import Columns, Right, Rowed, UInt64, in_memory, right_leaf, substitute
 from spiral_stream.relational import engine
 from spiral_stream.relational.join import join_n_to_1
 from spiral_stream.sources.memory import MemoryReader
@@ -56,7 +55,9 @@ class Chosen:
         """A reader of the chosen rows, all in memory."""
         chosen = self.ordinals
         rights = [Right(rows, index.__getitem__) for rows, index in self.rights]
-        return Columns(self.base, (lambda rows: rows) if chosen is None else chosen.__getitem__, rights, self.env, self.schema)
+        return Columns(
+            self.base, (lambda rows: rows) if chosen is None else chosen.__getitem__, rights, self.env, self.schema
+        )
 
 
 def choose(node: nodes.Node, open_relation: Open) -> Chosen:
@@ -95,7 +96,11 @@ def collect_relation(base: Base) -> pa.Table:
     """Every row and column of an open relation, in relation order."""
     names = base.schema.names
     batches = list(base.scan(names))
-    table = pa.Table.from_batches(batches) if batches else base.schema.empty_table().append_column(ROW, pa.array([], pa.uint64()))
+    table = (
+        pa.Table.from_batches(batches)
+        if batches
+        else base.schema.empty_table().append_column(ROW, pa.array([], pa.uint64()))
+    )
     return table.sort_by(ROW).select(names)
 
 
@@ -108,13 +113,17 @@ def _total(chosen: Chosen) -> int:
 @final
 class _Selecting:
     def __init__(self, open_relation: Open) -> None:
-        self._open = open_relation
+        self.open_relation = open_relation
 
     def run(self, node: nodes.Node) -> Chosen:
         verbs = list(spine(node))[::-1]
         start = next((i for i in range(len(verbs) - 1, -1, -1) if isinstance(verbs[i], nodes.Aggregate)), 0)
         bottom = verbs[start]
-        base = self._open(bottom.relation) if isinstance(bottom, nodes.Scan) else in_memory(collect(bottom, self._open))
+        base = (
+            self.open_relation(bottom.relation)
+            if isinstance(bottom, nodes.Scan)
+            else in_memory(collect(bottom, self.open_relation))
+        )
         out = Chosen(base, {name: Col(name) for name in bottom.schema().names}, node.schema())
         rest = verbs[start + 1 :]
         state = _State(base, out, rest, self)
@@ -200,7 +209,9 @@ class _State:
         elif isinstance(verb, nodes.Join):
             self._join(verb)
         elif isinstance(verb, nodes.Distinct):
-            table = self._table(verb.names, verb.schema()).append_column("__at", pa.array(np.arange(len(self._need_rows()))))
+            table = self._table(verb.names, verb.schema()).append_column(
+                "__at", pa.array(np.arange(len(self._need_rows())))
+            )
             first = table.group_by(list(verb.names)).aggregate([("__at", "min")])["__at_min"]
             mask = np.zeros(len(table), dtype=np.bool_)
             mask[first.to_numpy()] = True
@@ -227,7 +238,9 @@ class _State:
         used = sorted({int(leaf.partition(":")[0]) for e in out.env.values() for leaf in e.columns() if ":" in leaf})
         renamed = {k: i for i, k in enumerate(used)}
         leaves = {
-            leaf: Col(right_leaf(renamed[int(leaf.partition(":")[0])], leaf.partition(":")[2])) if ":" in leaf else Col(leaf)
+            leaf: Col(right_leaf(renamed[int(leaf.partition(":")[0])], leaf.partition(":")[2]))
+            if ":" in leaf
+            else Col(leaf)
             for e in out.env.values()
             for leaf in e.columns()
         }
@@ -288,7 +301,7 @@ class _State:
             index = index[mask]
         k = len(self._all_rights)
         if right.rights or _computes(right):
-            self._all_rights.append((_Computed(right), index))
+            self._all_rights.append((Computed(right), index))
         else:
             rows = right.ordinals
             beside = index if rows is None else np.where(index >= 0, rows[np.maximum(index, 0)].astype(np.int64), -1)
@@ -298,7 +311,7 @@ class _State:
 
     def _right(self, node: nodes.Node) -> Chosen:
         if any(isinstance(each, nodes.Union | nodes.Sql | nodes.Aggregate) for each in spine(node)):
-            table = collect(node, self._parent._open)  # noqa: SLF001  one room
+            table = collect(node, self._parent.open_relation)
             return Chosen(in_memory(table), {name: Col(name) for name in table.column_names}, table.schema)
         return self._parent.run(node)
 
@@ -310,7 +323,7 @@ def _computes(chosen: Chosen) -> bool:
 
 
 @final
-class _Computed:
+class Computed:
     """A joined relation that itself joins or computes: its surviving rows, by their place."""
 
     def __init__(self, chosen: Chosen) -> None:
@@ -320,5 +333,3 @@ class _Computed:
 
     def fetch(self, ordinals: UInt64, columns: Sequence[str]) -> pa.Table:
         return self._columns.fetch(ordinals, columns)
-
-

@@ -20,13 +20,12 @@ from spiral_stream import expr
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.plan import nodes
 from spiral_stream.plan.fingerprint import canonical, digest
-
 from spiral_stream.planner.columns import Columns, Right, Rowed, UInt64, in_memory
-from spiral_stream.planner.select import choose
+from spiral_stream.planner.select import Computed, choose
 from spiral_stream.relational.identity_index import IdentityIndex, build_index
 from spiral_stream.relational.publish import publish
-from spiral_stream.relational.selection_build import build_selection
 from spiral_stream.relational.selection import Selection, whole
+from spiral_stream.relational.selection_build import build_selection
 
 INDEX_ROWS = 1 << 16  # identities hashed at a time
 
@@ -45,14 +44,14 @@ class Workplace:
 class Selected:
     """The surviving rows of a plan over an open base relation."""
 
-    def __init__(self, base: OpenRelation, rows: Selection, meta: Mapping[str, Any], folder: Path, place: Workplace) -> None:
+    def __init__(
+        self, base: OpenRelation, rows: Selection, meta: Mapping[str, Any], folder: Path, place: Workplace
+    ) -> None:
         self._base, self._rows, self._folder = base, rows, folder
         self.total = rows.total
         self.counts: tuple[tuple[str, int], ...] = tuple((what, left) for what, left in meta["counts"])
         self.pushed: str | None = meta["pushed"]
-        rights = [
-            Right(_right(spec, folder, place), partial(rows.right, k)) for k, spec in enumerate(meta["rights"])
-        ]
+        rights = [Right(_right(spec, folder, place), partial(rows.right, k)) for k, spec in enumerate(meta["rights"])]
         env = {name: expr.from_json(value) for name, value in meta["env"].items()}
         schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(meta["schema"])))
         self.columns = Columns(base, rows.ordinals, rights, env, schema)
@@ -62,12 +61,14 @@ class Selected:
         counts = self._rows.counts
         first = int(counts[:shard].sum())
         rows = np.arange(first, first + int(counts[shard]), dtype=np.uint64)
-        return self._rows.ordinals(rows) - self._base.manifest.starts[shard]
+        offsets: UInt64 = self._rows.ordinals(rows) - self._base.manifest.starts[shard]
+        return offsets
 
     def rows_of(self, ordinals: UInt64) -> UInt64:
         """Which surviving rows stand at these ordinals; those that do not survive are left out."""
         rows, survives = self._rows.rows(ordinals)
-        return rows[survives]
+        kept: UInt64 = rows[survives]
+        return kept
 
     def units(self) -> tuple[UInt64, UInt64]:
         """Surviving rows of each row group in logical order, and the shard each belongs to."""
@@ -128,6 +129,7 @@ def _keep_right(rows: Rowed, file: Path) -> dict[str, str]:
     """A joined relation is opened again by name; a computed table is kept."""
     if isinstance(rows, OpenRelation):
         return {"relation": rows.entry.name}
+    assert isinstance(rows, Computed), rows
     table = rows.fetch(np.arange(rows.total, dtype=np.uint64), rows.schema.names)
     with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
@@ -138,5 +140,3 @@ def _right(spec: Mapping[str, str], folder: Path, place: Workplace) -> Rowed:
     if "relation" in spec:
         return place.open_relation(spec["relation"])
     return in_memory(pa.ipc.open_file(pa.memory_map(str(folder / spec["table"]))).read_all())
-
-

@@ -80,7 +80,8 @@ class BatchBuilder:
             stage.name: ImageFeed(stages.base, stage.prefix, stage.store.open(), metrics) for stage in stages.images
         }
         self._programs = {
-            stage.name: stage.program.on_device()[0] if stage.name in split else stage.program for stage in stages.images
+            stage.name: stage.program.on_device()[0] if stage.name in split else stage.program
+            for stage in stages.images
         }
         self._pools: dict[str, SlotPool] = {}
         self._allocate = allocate
@@ -109,10 +110,14 @@ class BatchBuilder:
         with self._metrics.timed("fetch_s"):
             table = self._stages.selected.columns.fetch(rows, self._stages.columns)
         identities = table.select(list(self._stages.identity))
-        fields: dict[str, Any] = dict.fromkeys(name for name, _ in self._stages.plan.source.fields)
+        fields: dict[str, Any] = dict.fromkeys(self._stages.field_names)
         parts: list[Future[None]] = []
         for plain in self._stages.plains:
-            out = None if plain.spec.dtype is None else self._slot(plain.name, (len(rows), *plain.spec.shape), plain.spec.dtype)
+            out = (
+                None
+                if plain.spec.dtype is None
+                else self._slot(plain.name, (len(rows), *plain.spec.shape), plain.spec.dtype)
+            )
             values = table[plain.field.column].combine_chunks()
             with _naming(self._stages, identities, 0):
                 fields[plain.name] = plain.field.fill(values, out)

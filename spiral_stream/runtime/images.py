@@ -63,9 +63,7 @@ class ImageFeed:
                     reason = stored.refused(int(at))
                     if reason is not None:
                         raise _at(int(place), DataError(reason))
-                    out[place] = self._prefix.read(
-                        stored.payload(at), int(stored.heights[at]), int(stored.widths[at])
-                    )
+                    out[place] = self._prefix.read(stored.payload(at), int(stored.heights[at]), int(stored.widths[at]))
         left = np.concatenate(missing)
         self._metrics.add(cached_rows=len(ordinals) - len(left))
         return left

@@ -49,7 +49,7 @@ class Pipeline:
                 pending = self._builder.begin(self._epoch, numbers, self._pool)
                 self._queue.put(pending, self._builder.batch_bytes)
             self._queue.end()
-        except BaseException as error:  # noqa: BLE001  handed to the consumer, who raises it
+        except BaseException as error:  # noqa: BLE001
             self._queue.fail(error)
 
     @property

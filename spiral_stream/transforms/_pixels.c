@@ -27,6 +27,9 @@
 #include <immintrin.h>
 #endif
 
+#ifndef ROWS_AHEAD
+#define ROWS_AHEAD 8
+#endif
 enum { BLOCK = 32, BOX_FIELDS = 9, MAX_SIDE = 1 << 20 };
 
 /* One axis of a resize: which source samples make each sample of the window. */
@@ -216,12 +219,8 @@ FAST static inline __m256i weight_pair(const int16_t *w) {
 }
 
 /* Sums of one output pixel for two rows: lanes (R G B -) of row 0, then of row 1. */
-FAST static inline __m256i pixel_sums(const uint8_t *r0, const uint8_t *r1, const Axis *a, int x, int pairs,
-                                      __m256i half) {
-    const int16_t *w = a->weights + (int64_t)x * 2 * pairs;
-    const int64_t at = 3 * (int64_t)a->first[x];
-    r0 += at;
-    r1 += at;
+FAST static inline __attribute__((always_inline)) __m256i pixel_sums(const uint8_t *r0, const uint8_t *r1,
+                                                                     const int16_t *w, int pairs, __m256i half) {
     __m256i sum = half;
     for (int p = 0; p < pairs; p += 2) {
         __m256i four = load_two(r0 + 6 * p, r1 + 6 * p);
@@ -239,12 +238,15 @@ FAST static inline __attribute__((always_inline)) void two_rows_of(const uint8_t
     const __m128i shift = _mm_cvtsi32_si128(a->precision);
     const __m256i pack = _mm256_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1, 0, 1, 2, 4, 5, 6,
                                           8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
-    for (int x = 0; x < a->count; x += 4) {
-        __m256i s0 = _mm256_sra_epi32(pixel_sums(r0, r1, a, x, pairs, half), shift);
-        __m256i s1 = _mm256_sra_epi32(pixel_sums(r0, r1, a, x + 1, pairs, half), shift);
-        __m256i s2 = _mm256_sra_epi32(pixel_sums(r0, r1, a, x + 2, pairs, half), shift);
-        __m256i s3 = _mm256_sra_epi32(pixel_sums(r0, r1, a, x + 3, pairs, half), shift);
-        __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(s0, s1), _mm256_packs_epi32(s2, s3));
+    const int *first = a->first, count = a->count; /* the stores below could alias *a */
+    const int16_t *w = a->weights;
+    for (int x = 0; x < count; x += 4, w += 8 * pairs) {
+        __m256i s[4];
+        for (int i = 0; i < 4; i++) {
+            const int64_t at = 3 * (int64_t)first[x + i];
+            s[i] = _mm256_sra_epi32(pixel_sums(r0 + at, r1 + at, w + 2 * i * pairs, pairs, half), shift);
+        }
+        __m256i bytes = _mm256_packus_epi16(_mm256_packs_epi32(s[0], s[1]), _mm256_packs_epi32(s[2], s[3]));
         bytes = _mm256_shuffle_epi8(bytes, pack);
         _mm_storeu_si128((__m128i *)(d0 + 3 * x), _mm256_castsi256_si128(bytes));
         _mm_storeu_si128((__m128i *)(d1 + 3 * x), _mm256_extracti128_si256(bytes, 1));
@@ -315,6 +317,13 @@ FAST static inline __m256 affine8(const uint8_t *values, __m256 scale, __m256 me
     return _mm256_fmadd_ps(_mm256_fnmadd_ps(quotient, std, difference), inverse, quotient);
 }
 
+FAST static inline __attribute__((always_inline)) void store8(uint8_t *out, __m256 value, int item) {
+    if (item == 2)
+        _mm_storeu_si128((__m128i *)out, _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+    else
+        _mm256_storeu_ps((float *)out, value);
+}
+
 FAST static inline __attribute__((always_inline)) void arithmetic_of(const uint8_t *values, uint8_t *out, int count,
                                                                      int kind, const Finish *f, int item) {
     const __m256 scale = _mm256_set1_ps(f->scale);
@@ -324,20 +333,24 @@ FAST static inline __attribute__((always_inline)) void arithmetic_of(const uint8
         std[phase] = _mm256_loadu_ps(f->std[kind] + 8 * phase);
         inverse[phase] = _mm256_loadu_ps(f->inverse[kind] + 8 * phase);
     }
-    for (int x = 0; x < count; x += 24) {
-        uint8_t rest[24 * 4], *to = x + 24 <= count ? out + (int64_t)x * item : rest;
-        for (int phase = 0; phase < 3; phase++) {
-            __m256 value = affine8(values + x + 8 * phase, scale, mean[phase], std[phase], inverse[phase]);
-            if (item == 2)
-                _mm_storeu_si128((__m128i *)(to + 16 * phase), _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
-            else
-                _mm256_storeu_ps((float *)(to + 32 * phase), value);
+    int x = 0;
+    for (; x + 24 <= count; x += 24)
+        for (int phase = 0; phase < 3; phase++)
+            store8(out + (int64_t)(x + 8 * phase) * item,
+                   affine8(values + x + 8 * phase, scale, mean[phase], std[phase], inverse[phase]), item);
+    for (int phase = 0; x < count; phase++, x += 8) {
+        __m256 value = affine8(values + x, scale, mean[phase], std[phase], inverse[phase]);
+        if (x + 8 <= count)
+            store8(out + (int64_t)x * item, value, item);
+        else {
+            uint8_t rest[8 * 4];
+            store8(rest, value, item);
+            memcpy(out + (int64_t)x * item, rest, (size_t)(count - x) * item);
         }
-        if (to == rest) memcpy(out + (int64_t)x * item, rest, (size_t)(count - x) * item);
     }
 }
 
-/* `kind` 0 to 2 converts a plane of that channel, 3 interleaved pixels. Reads up to 23 values past `count`. */
+/* `kind` 0 to 2 converts a plane of that channel, 3 interleaved pixels. Reads up to 7 values past `count`. */
 FAST static void arithmetic_avx2(const uint8_t *values, uint8_t *out, int count, int kind, const Finish *f) {
     if (f->item_size == 2)
         arithmetic_of(values, out, count, kind, f, 2);
@@ -418,6 +431,14 @@ static const uint8_t *safe_row(const Image *image, int row, const Axis *across, 
     return edge;
 }
 
+/* Rows of a crop are short streams, which the hardware notices late: ask for two of them early. */
+static void prefetch_rows(const Image *image, int row) {
+    for (int r = row; r < row + 2 && r < image->crop_h; r++) {
+        const uint8_t *at = image->pixels + (image->top + r) * image->stride + 3 * (int64_t)image->left;
+        for (int x = 0; x < 3 * image->crop_w; x += 64) __builtin_prefetch(at + x);
+    }
+}
+
 static void render_image(const Path *path, const Finish *f, const Image *image, Scratch *s, uint8_t *out) {
     build_axis(&s->across, image->crop_w, image->resized_w, image->window_left, f->out_w, image->flip);
     build_axis(&s->down, image->crop_h, image->resized_h, image->window_top, f->out_h, 0);
@@ -428,6 +449,7 @@ static void render_image(const Path *path, const Finish *f, const Image *image, 
     for (int y = 0; y < f->out_h; y++) {
         while (done < down->first[y] + down->size[y]) {
             int second = done + 1 < image->crop_h ? done + 1 : done;
+            prefetch_rows(image, done + ROWS_AHEAD);
             uint8_t *to = s->rows + (done - base) * s->row_stride;
             if (copy) {
                 const uint8_t *at =

@@ -1,0 +1,141 @@
+"""The ``spiral`` command: look into a catalog, register relations, explain streams, build caches."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from spiral_stream.catalog.statistics import load_statistics
+from spiral_stream.errors import SpiralError
+from spiral_stream.relation import Catalog, connect
+from spiral_stream.sources.folder import ImageFolder
+from spiral_stream.sources.lance import Lance
+from spiral_stream.sources.parquet import Parquet
+from spiral_stream.sources.source import Source
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+Where = Annotated[str | None, typer.Option("--catalog", envvar="SPIRAL_CATALOG", help="Folder of the catalog.")]
+
+
+class Kind(StrEnum):
+    """Sources that a path alone describes."""
+
+    lance = "lance"
+    parquet = "parquet"
+    folder = "folder"
+
+
+def _open(where: str | None) -> Catalog:
+    return connect(where)
+
+
+def _source(kind: Kind, path: str) -> Source:
+    if kind is Kind.lance:
+        return Lance(path)
+    return Parquet(path) if kind is Kind.parquet else ImageFolder(path)
+
+
+@app.command()
+def tables(where: Where = None) -> None:
+    """List relations and saved streams."""
+    catalog = _open(where)
+    listing = Table("relation", "source", "rows", "shards", "identity", "data version")
+    for name in catalog.tables():
+        entry = catalog.entry(name)
+        manifest = entry.manifest()
+        rows, shards = f"{manifest.total:,}", f"{len(manifest.shard_names):,}"
+        listing.add_row(name, entry.source.KIND, rows, shards, ", ".join(entry.identity), entry.data_version[:12])
+    Console().print(listing)
+    Console().print(f"streams: {', '.join(catalog.streams()) or 'none'}")
+
+
+@app.command()
+def show(name: str, where: Where = None) -> None:
+    """Show the columns of a relation, and what its statistics say."""
+    catalog = _open(where)
+    entry = catalog.entry(name)
+    listing = Table("column", "type", "role")
+    for field in entry.schema:
+        semantic = (field.metadata or {}).get(b"spiral:semantic", b"").decode()
+        roles = [*(["identity"] if field.name in entry.identity else []), *([semantic] if semantic else [])]
+        listing.add_row(field.name, str(field.type), ", ".join(roles))
+    Console().print(listing)
+    if load_statistics(entry) is None:
+        Console().print("statistics: unknown: materialize asset shard_stats")
+
+
+@app.command()
+def register(
+    name: str,
+    kind: Kind,
+    path: str,
+    identity: Annotated[
+        list[str] | None, typer.Option(help="Column that identifies a row; repeat for several.")
+    ] = None,
+    image: Annotated[list[str] | None, typer.Option(help="Column that names JPEG bytes.")] = None,
+    replace: Annotated[bool, typer.Option(help="Take the place of a registered relation.")] = False,
+    where: Where = None,
+) -> None:
+    """Register a Lance dataset, Parquet files or an image folder under a name."""
+    columns = image if image is not None else (["image_ref"] if kind is Kind.folder else [])
+    entry = _open(where).register(
+        name,
+        _source(kind, path),
+        identity=identity or "sample_id",
+        semantic=dict.fromkeys(columns, "image/jpeg-ref"),
+        replace=replace,
+    )
+    manifest = entry.manifest()
+    Console().print(f"{name}: {manifest.total:,} rows in {len(manifest.shard_names):,} storage shards")
+
+
+@app.command()
+def refresh(name: str, where: Where = None) -> None:
+    """Take a relation's data as it is now."""
+    entry = _open(where).refresh(name)
+    Console().print(f"{name}: data version {entry.data_version[:12]}")
+
+
+@app.command()
+def explain(
+    stream: str,
+    where: Where = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
+) -> None:
+    """EXPLAIN DATA of a saved stream; reads no payload."""
+    with _open(where).open_stream(stream) as opened:
+        found = opened.explain()
+    typer.echo(found.to_json() if as_json else str(found))
+
+
+@app.command()
+def materialize(stream: str, where: Where = None) -> None:
+    """Build the caches of a saved stream; goes on where an earlier build stopped."""
+    with _open(where).open_stream(stream) as opened:
+        done = opened.materialize()
+    Console().print(
+        f"{done.rows:,} rows in {done.shards:,} shards built, {done.payload_bytes:,} bytes, {done.refused:,} rows refused"
+    )
+
+
+@app.command()
+def sql(text: str, where: Where = None, rows: Annotated[int, typer.Option(help="Rows to print.")] = 20) -> None:
+    """Run a query over the catalog's relations."""
+    found = _open(where).sql(text).to_arrow()
+    listing = Table(*found.column_names)
+    for row in found.slice(0, rows).to_pylist():
+        listing.add_row(*(str(value)[:60] for value in row.values()))
+    Console().print(listing)
+    Console().print(f"{len(found):,} rows")
+
+
+def main() -> None:
+    """Run the command; an error of ours is one line, not a traceback."""
+    try:
+        app()
+    except SpiralError as error:
+        Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: ", end="")
+        Console(stderr=True, markup=False, highlight=False).print(str(error), soft_wrap=True)
+        raise SystemExit(1) from error
