@@ -59,6 +59,9 @@ TYPES = {
     "u": (pa.uint64(), [0, 1, 2**64 - 1, 2**63, 7, None]),
     "s": (pa.string(), TEXTS),
     "odd name'": (pa.string(), TEXTS),
+    "kind": (pa.dictionary(pa.int8(), pa.string()), TEXTS),
+    "big": (pa.large_string(), TEXTS),
+    "v": (pa.uint16(), [0, 1, 65535, None]),
     "b": (pa.bool_(), BOOLS),
     "us": (pa.timestamp("us"), TIMES),
     "ns": (pa.timestamp("ns", tz="UTC"), [0, 1, -1, None, 1_577_836_800_000_000_001, 10**9]),
@@ -137,7 +140,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Engines:
 def _constants(name: str) -> st.SearchStrategy[object]:
     kind, values = TYPES[name]
     present = [v for v in values if v is not None]
-    if name in ("d", "e", "f", "i", "t", "l", "m", "u"):
+    if name in ("d", "e", "f", "i", "t", "l", "m", "u", "v"):
         numbers = [0, 1, -1, 2.5, 0.7, 1e300, -0.0, NAN, INF, -INF, 2**64, 300, -(2**63), 3.0]
         return st.sampled_from([*present, *numbers, np.float32(0.7)])
     if pa.types.is_temporal(kind):
@@ -205,7 +208,11 @@ def _leaves(draw: st.DrawFn) -> Expr:  # noqa: PLR0911  one return a form
     if form == 6:
         return compare(draw(_numbers(1)), draw(_numbers(1)))
     if form == 7:
-        pair = draw(st.sampled_from([("d", "e"), ("d", "f"), ("i", "l"), ("s", "odd name'"), ("us", "us"), ("f", "i")]))
+        pair = draw(
+            st.sampled_from(
+                [("d", "e"), ("d", "f"), ("i", "l"), ("s", "odd name'"), ("kind", "big"), ("us", "us"), ("f", "i")]
+            )
+        )
         return compare(col(pair[0]), col(pair[1]))
     if form == 8:
         text = draw(st.sampled_from([col("s"), col("odd name'"), col("s").str.lower(), col("s").str.upper()]))
