@@ -17,6 +17,10 @@ from hypothesis import strategies as st
 
 from spiral_stream.dialects import passes, split, to_arrow, to_duckdb, to_lance, to_parquet
 from spiral_stream.expr import Expr, bind, canonical, col, from_json, lit, to_json
+from spiral_stream.sources.arrow import Arrow
+from spiral_stream.sources.lance import Lance
+from spiral_stream.sources.parquet import Parquet
+from spiral_stream.sources.source import ROW, Reader
 
 NAN, INF = math.nan, math.inf
 F32 = float(np.float32(0.7))
@@ -260,6 +264,32 @@ def test_every_engine_passes_the_rows_of_the_reference(engines: Engines, predica
 
     for engine, rows in engines.rows(predicate):
         assert rows == expected, f"{engine}: {predicate}\n{to_json(bind(predicate, SCHEMA))}"
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Reader]]:
+    folder = tmp_path_factory.mktemp("sources")
+    lance.write_dataset(TABLE, str(folder / "t.lance"), max_rows_per_file=GROUP * 4)
+    pq.write_table(TABLE, folder / "t.parquet", row_group_size=GROUP)
+    named = {
+        "Lance": Lance(str(folder / "t.lance")),
+        "Parquet": Parquet(str(folder / "t.parquet")),
+        "Arrow": Arrow(TABLE),
+    }
+    readers = {name: source.open() for name, source in named.items()}
+    yield readers
+    for reader in readers.values():
+        reader.close()
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(predicate=PREDICATES)
+def test_every_source_passes_the_rows_of_the_reference(sources: dict[str, Reader], predicate: Expr) -> None:
+    expected = np.flatnonzero(passes(predicate, _columns(TABLE))).tolist()
+
+    for name, reader in sources.items():
+        rows = [row for batch in reader.scan([], predicate) for row in batch.column(ROW).to_pylist()]
+        assert rows == expected, f"{name}: {predicate}"
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
