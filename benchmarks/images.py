@@ -48,7 +48,7 @@ SYSTEMS = {
 }
 
 
-def main(  # noqa: PLR0917  typer reads the parameters
+def main(
     systems: Annotated[str, typer.Option(help="comma-separated names, or all: " + ", ".join(SYSTEMS))] = "all",
     images: Annotated[int, typer.Option(help="how many images are drawn")] = 10_000,
     repeats: Annotated[int, typer.Option(min=1, help="repetitions; a published figure takes 5 or more")] = 5,
