@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.dialects.numpy import evaluate
+from spiral_stream.dialects.numpy import to_column
 from spiral_stream.expr import Alias, Call, Cast, Col, Expr, Lit
 from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.sources.source import Unit
@@ -51,12 +51,12 @@ def substitute(expr: Expr, env: Mapping[str, Expr]) -> Expr:
     return expr
 
 
-def compute(expr: Expr, leaves: Mapping[str, pa.ChunkedArray], kind: pa.DataType) -> pa.ChunkedArray:
-    """Evaluate an expression over fetched leaves, as a column of type ``kind``."""
+def compute(expr: Expr, leaves: Mapping[str, pa.ChunkedArray], kind: pa.DataType, rows: int) -> pa.ChunkedArray:
+    """Evaluate an expression over ``rows`` fetched leaves, as a column of type ``kind``; null where it has no value."""
     if isinstance(expr, Col):
         return leaves[expr.name]
-    needed = {name: leaves[name].combine_chunks() for name in expr.columns()}
-    return pa.chunked_array([pa.array(evaluate(expr, needed)).cast(kind)])
+    needed = {name: leaves[name] for name in expr.columns()}
+    return pa.chunked_array([to_column(expr, needed, rows).cast(kind)])
 
 
 def in_memory(table: pa.Table) -> MemoryReader:
@@ -110,7 +110,8 @@ class Columns:
             if theirs:
                 leaves.update(_fetch_right(right, rows, theirs))
         columns = [
-            compute(expr, leaves, self._schema.field(name).type) for name, expr in zip(names, exprs, strict=True)
+            compute(expr, leaves, self._schema.field(name).type, len(rows))
+            for name, expr in zip(names, exprs, strict=True)
         ]
         return pa.table(columns, names=list(names))
 
@@ -119,6 +120,9 @@ def _fetch_right(right: Right, rows: UInt64, leaves: Sequence[str]) -> dict[str,
     names = [leaf.partition(":")[2] for leaf in leaves]
     index = right.index(rows)
     missed = index < 0
+    if missed.all():
+        kinds = [right.rows.schema.field(name).type for name in names]
+        return {leaf: pa.chunked_array([pa.nulls(len(index), kind)]) for leaf, kind in zip(leaves, kinds, strict=True)}
     table = right.rows.fetch(np.where(missed, 0, index).astype(np.uint64), names)
     if missed.any():
         mask = pa.array(np.where(missed, -1, np.arange(len(index))), mask=missed)

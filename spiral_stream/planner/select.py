@@ -304,7 +304,7 @@ class _State:
             self._all_rights.append((Computed(right), index))
         else:
             rows = right.ordinals
-            beside = index if rows is None else np.where(index >= 0, rows[np.maximum(index, 0)].astype(np.int64), -1)
+            beside = index if rows is None else np.append(rows.astype(np.int64), -1)[index]
             self._all_rights.append((right.base, beside))
         taken = {ours: Col(right_leaf(k, theirs)) for ours, theirs in verb.taken().items()}
         self._out.env = {**self._out.env, **taken}
