@@ -39,6 +39,7 @@ class OpenRelation:
         except BaseException:
             self._reader.close()
             raise
+        self._closed = False
         self.synthesised = frozenset(self.schema.names) - frozenset(self._reader.schema.names)  # at most storage_shard
 
     @property
@@ -104,7 +105,12 @@ class OpenRelation:
 
     def close(self) -> None:
         """Release the source's handles."""
+        self._closed = True
         self._reader.close()
+
+    def __reduce__(self) -> tuple[type["OpenRelation"], tuple["Entry"]]:
+        """A copy in another process opens the source itself."""
+        return OpenRelation, (self.entry,)
 
     def __enter__(self) -> Self:
         return self
@@ -127,6 +133,9 @@ class OpenRelation:
         return self.manifest.shard_names.take(pa.array(self.manifest.shard_of(ordinals)))
 
     def _refuse_unknown(self, columns: Sequence[str]) -> None:
+        if self._closed:
+            msg = f"{self.entry.name}: the relation is closed. Open it again with entry.open()"
+            raise SourceError(msg)
         for name in columns:
             if name not in self.schema.names:
                 msg = f"{self.entry.name}: {name!r} is not a column; {near(name, self.schema.names)}"

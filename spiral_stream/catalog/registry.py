@@ -356,7 +356,7 @@ class Catalog:
             with (self.root / ".lock").open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield self._database()
-        except OSError as error:
+        except (OSError, RuntimeError, ValueError) as error:  # LanceDB raises all three
             msg = f"catalog {self.root}: {error}. Check its rights and free space"
             raise CatalogError(msg) from error
 

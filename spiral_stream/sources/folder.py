@@ -67,7 +67,12 @@ class ImageFolderReader(Reader):
             raise not_found(source.path, "ImageFolder")
         self.schema = SCHEMA
         self.base = source.path
-        self._units, tables = _list_classes(source.path)
+        try:
+            self._units, tables = _list_classes(source.path)
+        except (OSError, UnicodeEncodeError) as error:
+            what = f"the name {error.object!r} is not UTF-8" if isinstance(error, UnicodeEncodeError) else str(error)
+            msg = f"ImageFolder {source.path}: {what}. Rename or remove it, or check its rights"
+            raise SourceError(msg) from error
         self._memory = MemoryReader(pa.concat_tables(tables), self._units, self.base)
 
     def units(self) -> Sequence[Unit]:

@@ -1,5 +1,6 @@
 """A registered relation reads by logical ordinals, whatever its source and shards."""
 
+import pickle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -130,6 +131,16 @@ def test_unknown_columns_and_rows_are_refused(tmp_path: Path) -> None:
             list(relation.scan(["n"], col("m") > 1))
         with pytest.raises(SourceError, match="t: row 10 asked for, it has 10"):
             relation.fetch(np.array([10], np.uint64), ["n"])
+
+
+def test_a_closed_relation_is_refused_and_a_pickled_one_opens_itself(tmp_path: Path) -> None:
+    entry = connect(tmp_path / "catalog").register("t", stored(table_of(None, 10), tmp_path, "lance", 5))
+    with entry.open() as relation:
+        other = pickle.loads(pickle.dumps(relation))
+    with pytest.raises(SourceError, match=r"t: the relation is closed\. Open it again"):
+        relation.fetch(np.array([7], np.uint64), ["n"])
+    with other:
+        assert other.fetch(np.array([7], np.uint64), ["n"])["n"].to_pylist() == [7]
 
 
 def test_an_image_folder_is_read_through_its_references(tmp_path: Path) -> None:

@@ -97,6 +97,13 @@ def test_a_folder_without_class_folders_is_refused(tmp_path: Path) -> None:
         ImageFolder(str(tmp_path)).open()
 
 
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "dog/1.jpg").rename(os.fsdecode(os.fsencode(tmp_path) + b"/dog/\xff.jpg"))
+    with pytest.raises(SourceError, match=r"is not UTF-8\. Rename or remove it"):
+        ImageFolder(str(tmp_path)).open()
+
+
 def test_a_missing_folder_is_refused_with_what_lies_near(tmp_path: Path) -> None:
     (tmp_path / "pictures").mkdir()
     with pytest.raises(SourceError, match="near it: pictures"):
