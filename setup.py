@@ -7,6 +7,7 @@ setup(
         Extension(
             "spiral_stream.transforms._pixels",
             sources=["spiral_stream/transforms/_pixels.c"],
+            depends=["spiral_stream/transforms/_kernels.h"],
             # contracting a * b + c into one rounding would change weights and pixels between machines
             extra_compile_args=["-O3", "-std=c11", "-fno-strict-aliasing", "-ffp-contract=off"],
         )
