@@ -257,7 +257,7 @@ PREDICATES = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=250, deadline=None, derandomize=True)
 @given(predicate=PREDICATES)
 def test_every_engine_passes_the_rows_of_the_reference(engines: Engines, predicate: Expr) -> None:
     expected = np.flatnonzero(passes(predicate, _columns(TABLE))).tolist()
