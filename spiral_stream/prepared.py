@@ -31,7 +31,7 @@ from spiral_stream.planner.evaluation import evaluation
 from spiral_stream.planner.lower import lower, materialize, saved_plan
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.batches import Batch, BatchBuilder
-from spiral_stream.runtime.buffers import Allocate, pageable
+from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.pipeline import Pipeline
 
@@ -61,6 +61,7 @@ class PreparedStream:
         self._bindings = Bindings()
         self._cursor = Cursor()
         self._metrics = Metrics()
+        self._memory: Slots | None = None
         self._lowered: tuple[int, Stages] | None = None
         self._pipeline: Pipeline | None = None
         self._shared = sharedctypes.RawArray("q", 3)
@@ -145,7 +146,7 @@ class PreparedStream:
         """Totals since the stream was made: rows, bytes, seconds by stage, queue depth, what bounds it."""
         if self._pipeline is not None:
             self._pipeline.record()
-        return self._metrics.as_dict()
+        return {**self._metrics.as_dict(), "slots": 0 if self._memory is None else self._memory.allocated}
 
     def explain(self, *, analyze: bool = False) -> Explanation:
         """EXPLAIN DATA: what this stream does to its data, from facts; reads no payload.
@@ -179,7 +180,7 @@ class PreparedStream:
             self._adopt_shared()
         bound, stages = self._bound(), self.stages
         start = self._cursor.enter(bound.world_size, bound.merge)
-        builder = BatchBuilder(stages, bound.run_seed, self._metrics, bound.merge, self._allocate(), self._split())
+        builder = BatchBuilder(stages, bound.run_seed, self._metrics, self._slots(), bound.merge, self._split())
         self._cursor = start
         steps = range(worker, self._steps_left(start, bound), workers)
         numbers = (self._numbers(start, step, bound) for step in steps)
@@ -220,8 +221,14 @@ class PreparedStream:
             if self._cursor.epoch != self._shared[_EPOCH]:
                 self._cursor = Cursor(self._shared[_EPOCH])
 
-    def _allocate(self) -> Allocate:
-        return pageable
+    def _slots(self) -> Slots:
+        """The stream's batch memory, made at the first use and kept over epochs."""
+        if self._memory is None:
+            self._memory = self._new_slots()
+        return self._memory
+
+    def _new_slots(self) -> Slots:
+        return Slots()
 
     def _split(self) -> frozenset[str]:
         """Image fields whose normalization is left to the device."""
@@ -264,7 +271,7 @@ class PreparedStream:
             IndexError: the epoch has no such batch.
         """
         bound, at = self._bound(), self._cursor.epoch if epoch is None else epoch
-        builder = BatchBuilder(self.stages, bound.run_seed, self._metrics, 1, self._allocate(), self._split())
+        builder = BatchBuilder(self.stages, bound.run_seed, self._metrics, self._slots(), split=self._split())
         builder.positions([number])
         with ThreadPoolExecutor(self._thread_count(1), "spiral-batch") as pool:
             done = builder.begin(at, range(number, number + 1), pool).result()
@@ -277,7 +284,7 @@ class PreparedStream:
             identities; tuples where the identity has several columns.
         """
         at = self._cursor.epoch if epoch is None else epoch
-        builder = BatchBuilder(self.stages, self._bound().run_seed, self._metrics)
+        builder = BatchBuilder(self.stages, self._bound().run_seed, self._metrics, self._slots())
         rows = builder.rows(at, builder.positions([number]))
         table = self.stages.selected.columns.fetch(rows, self.stages.identity)
         columns = [column.to_pylist() for column in table.columns]
@@ -420,7 +427,7 @@ class PreparedStream:
             pipeline.close()
         if self._lowered is not None and self._lowered[0] == os.getpid():
             self._lowered[1].base.close()
-        self._lowered = None
+        self._lowered = self._memory = None
         self._closed = True
 
     def __enter__(self) -> Self:
@@ -431,7 +438,7 @@ class PreparedStream:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state.update(_lowered=None, _pipeline=None, _metrics=Metrics())
+        state.update(_lowered=None, _pipeline=None, _metrics=Metrics(), _memory=None)
         if context.get_spawning_popen() is None:  # shared memory travels to a child only while it is being spawned
             state["_shared"] = None
         return state

@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from spiral_stream.errors import BindError
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.runtime.batches import Batch
-from spiral_stream.runtime.buffers import Allocate, pageable
+from spiral_stream.runtime.buffers import Slots
 
 Tensors = dict[str, Any]
 
@@ -51,8 +51,8 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
             raise BindError(msg)
         return device
 
-    def _allocate(self) -> Allocate:
-        return pageable if self._cuda() is None else pinned
+    def _new_slots(self) -> Slots:
+        return Slots() if self._cuda() is None else Slots(pinned)
 
     def _split(self) -> frozenset[str]:
         return (

@@ -27,6 +27,10 @@ class PlainStage:
     field: Field
     spec: FieldSpec
 
+    def shape(self, rows: int) -> tuple[int, ...]:
+        """The array's shape for this many rows."""
+        return (rows, *(n for n in self.spec.shape if n is not None))
+
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from spiral_stream import seeding
 from spiral_stream.errors import DataError, SourceError
 from spiral_stream.planner.physical import ImageStage, Stages
-from spiral_stream.runtime.buffers import Allocate, SlotPool, pageable
+from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.images import ImageFeed
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sampling.order import Arrangement, UInt64
 from spiral_stream.transforms.image import ImageProgram
 
-PIECE_ROWS: Final = 32  # rows a task fetches and decodes: about 3 MB of JPEGs, 30 ms of work
+PIECE_ROWS: Final = 64  # rows a task fetches and decodes: about 6 MB of JPEGs, 60 ms of work; 32 costs 4 % more calls
 
 
 @final
@@ -68,8 +68,8 @@ class BatchBuilder:
         stages: Stages,
         run_seed: int,
         metrics: Metrics,
+        slots: Slots,
         merge: int = 1,
-        allocate: Allocate = pageable,
         split: frozenset[str] = frozenset(),
     ) -> None:
         self._stages = stages
@@ -83,15 +83,9 @@ class BatchBuilder:
             stage.name: stage.program.on_device()[0] if stage.name in split else stage.program
             for stage in stages.images
         }
-        self._pools: dict[str, SlotPool] = {}
-        self._allocate = allocate
+        self._slots = slots
         self._arranged: tuple[int, Arrangement] | None = None
         self.batch_bytes = stages.batch_bytes(self._rows)
-
-    @property
-    def slots(self) -> int:
-        """Slots made since the stream was opened."""
-        return sum(pool.allocated for pool in self._pools.values())
 
     def positions(self, numbers: Sequence[int]) -> UInt64:
         """The positions of the epoch in these batches, one after the other."""
@@ -113,11 +107,8 @@ class BatchBuilder:
         fields: dict[str, Any] = dict.fromkeys(self._stages.field_names)
         parts: list[Future[None]] = []
         for plain in self._stages.plains:
-            out = (
-                None
-                if plain.spec.dtype is None
-                else self._slot(plain.name, (len(rows), *plain.spec.shape), plain.spec.dtype)
-            )
+            dtype = plain.spec.dtype
+            out = None if dtype is None else self._slots.take(plain.shape(len(rows)), dtype, self._rows)
             values = table[plain.field.column].combine_chunks()
             with _naming(self._stages, identities, 0):
                 fields[plain.name] = plain.field.fill(values, out)
@@ -160,7 +151,7 @@ class BatchBuilder:
                     fields[stage.name] = out
 
             return [pool.submit(whole)]
-        out = self._slot(stage.name, (count, *shape), program.dtype)
+        out = self._slots.take((count, *shape), program.dtype, self._rows)
         fields[stage.name] = out
 
         def piece(start: int) -> None:
@@ -174,12 +165,6 @@ class BatchBuilder:
     def _run(self, program: ImageProgram, pixels: list[Any], keys: UInt64, out: NDArray[Any]) -> None:
         with self._metrics.timed("transform_s"):
             program.run(pixels, keys, out)
-
-    def _slot(self, name: str, shape: tuple[Any, ...], dtype: str) -> NDArray[Any]:
-        if name not in self._pools:
-            rest = int(np.prod(shape[1:], dtype=np.int64)) * np.dtype(dtype).itemsize
-            self._pools[name] = SlotPool(self._rows * rest, self._allocate)
-        return self._pools[name].take(shape, dtype)
 
 
 @contextmanager

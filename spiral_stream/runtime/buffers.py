@@ -38,31 +38,32 @@ class _Lease:
 
 
 @final
-class SlotPool:
-    """Slots of one size. Thread-safe."""
+class Slots:
+    """The slots of one stream, by size. Thread-safe."""
 
-    def __init__(self, nbytes: int, allocate: Allocate = pageable) -> None:
-        self.nbytes = nbytes
+    def __init__(self, allocate: Allocate = pageable) -> None:
         self.allocated = 0  # slots ever made; steady state adds none
         self._allocate = allocate
-        self._free: list[NDArray[np.uint8]] = []
+        self._free: dict[int, list[NDArray[np.uint8]]] = {}
         self._lock = threading.Lock()
 
-    def take(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
+    def take(self, shape: Sequence[int], dtype: str, rows: int) -> NDArray[Any]:
         """An array in a free slot, or in a new one if none is free.
 
         Args:
-            shape: at most ``nbytes`` in all.
+            shape: [B, ...] of the array.
             dtype: NumPy name.
+            rows: B of a full batch, which the slot has room for.
         """
         kind = np.dtype(dtype)
-        need = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        assert need <= self.nbytes, (need, self.nbytes)
+        assert shape[0] <= rows, (shape, rows)
+        nbytes = rows * int(np.prod(shape[1:], dtype=np.int64)) * kind.itemsize
         with self._lock:
-            memory = self._free.pop() if self._free else None
+            free = self._free.setdefault(nbytes, [])
+            memory = free.pop() if free else None
             self.allocated += memory is None
         if memory is None:
-            memory = self._allocate(self.nbytes)
+            memory = self._allocate(nbytes)
         lease = _Lease(memory, tuple(shape), kind)
-        weakref.finalize(lease, self._free.append, memory).atexit = False
+        weakref.finalize(lease, free.append, memory).atexit = False
         return np.asarray(lease)

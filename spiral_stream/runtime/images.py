@@ -70,6 +70,7 @@ class ImageFeed:
 
     def _direct(self, ordinals: NDArray[np.uint64], places: NDArray[np.int64], out: list[Any]) -> None:
         column = self._prefix.column
+        places = places[np.argsort(ordinals[places], kind="stable")]  # in storage order no source copies to reorder
         with self._metrics.timed("fetch_s"):
             table = self._relation.fetch(ordinals[places], [column])
             try:

@@ -23,7 +23,6 @@ class Metrics:
     transform_s: float = 0.0
     consumer_waited_s: float = 0.0
     feeder_waited_s: float = 0.0
-    slots: int = 0
     queued: int = 0
     peak_queue_bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)

@@ -83,5 +83,4 @@ class Pipeline:
         with self._metrics.locked() as totals:
             totals.feeder_waited_s = self._queue.put_wait_s
             totals.queued = len(self._queue)
-            totals.slots = self._builder.slots
             totals.peak_queue_bytes = max(totals.peak_queue_bytes, self._queue.peak_bytes)
