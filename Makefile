@@ -62,7 +62,7 @@ $(BIN)/python:
 	done; \
 	echo "make: no CPython >= 3.11 is on the path (tried python3.11, python3, python). Install one with its venv module" >&2; exit 1
 
-$(READY): pyproject.toml setup.py $(wildcard spiral_stream/transforms/*.c) | $(BIN)/python
+$(READY): pyproject.toml setup.py $(wildcard spiral_stream/transforms/*.[ch]) | $(BIN)/python
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet -e '.[assets,dev]'
 	touch $@
 

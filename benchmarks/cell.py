@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("--options", type=json.loads, default={})
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--batches", type=int, default=16, help="measured at least, however long they take")
     parser.add_argument("--warmup", type=int, default=6)
     parser.add_argument("--prepare", action="store_true")
     asked = parser.parse_args()
@@ -38,18 +39,20 @@ def main() -> None:
             peer.prepare(Data(asked.data), **asked.options)
         print(json.dumps({name: importlib.metadata.version(name) for name in peer.PACKAGES}))
         return
-    print(json.dumps(measure(peer.batches(Data(asked.data), **asked.options), asked.warmup, asked.seconds)))
+    print(
+        json.dumps(measure(peer.batches(Data(asked.data), **asked.options), asked.warmup, asked.seconds, asked.batches))
+    )
     os._exit(0)  # peers' threads and workers may wait for a consumer that has left
 
 
-def measure(batches: object, warmup: int, seconds: float) -> dict[str, float]:
-    """Count images from batch border to batch border for at least ``seconds`` after ``warmup`` batches."""
+def measure(batches: object, warmup: int, seconds: float, at_least: int) -> dict[str, float]:
+    """Count images between batch borders, for ``seconds`` and ``at_least`` batches or longer, after ``warmup`` batches."""
     began, source = time.perf_counter(), iter(batches)
     for _ in range(warmup):
         check(*next(source))
     first = time.perf_counter()
     start, cpu, images = first, tree_cpu_s(os.getpid()), 0
-    while time.perf_counter() - start < seconds:
+    while time.perf_counter() - start < seconds or images < at_least * BATCH:
         next(source)
         images += BATCH
     wall_s, cpu_s = time.perf_counter() - start, tree_cpu_s(os.getpid()) - cpu
