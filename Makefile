@@ -63,7 +63,8 @@ $(BIN)/python:
 	echo "make: no CPython >= 3.11 is on the path (tried python3.11, python3, python). Install one with its venv module" >&2; exit 1
 
 $(READY): pyproject.toml setup.py $(wildcard spiral_stream/transforms/*.[ch]) | $(BIN)/python
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -e '.[assets,dev]'
+	@echo "installing Spiral into $(VENV): some minutes the first time"
+	$(BIN)/python -m pip install --disable-pip-version-check -qq -e '.[assets,dev]'
 	touch $@
 
 # The peers lie in an environment of their own that sees .venv behind it: what both need is installed once, and a
@@ -72,5 +73,5 @@ $(BENCH_READY): benchmarks/requirements.txt $(READY)
 	$(BIN)/python -m venv $(BENCH_VENV)
 	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
 	  > "$$($(BENCH_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/spiral.pth"
-	$(BENCH_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -r benchmarks/requirements.txt
+	$(BENCH_VENV)/bin/python -m pip install --disable-pip-version-check -qq -r benchmarks/requirements.txt
 	touch $@
