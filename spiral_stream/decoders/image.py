@@ -245,14 +245,14 @@ def _pillow_fault(name: str, view: memoryview, error: Exception) -> str:
     from PIL import UnidentifiedImageError
 
     head = bytes(view[:16])
-    if isinstance(error, UnidentifiedImageError):
+    kind = "JPEG" if head.startswith(_START) else _kind_of(head)
+    if kind is None and isinstance(error, UnidentifiedImageError):
         return (
             f"{name}: {view.nbytes:,} bytes that start with {head[:8].hex(' ')} are no image that Pillow knows; "
             "check the column or the file"
         )
-    kind = "JPEG" if head.startswith(_START) else _kind_of(head) or "image"
     return (
-        f"{name}: the {kind} of {view.nbytes:,} bytes is damaged or cannot be shown ({error}); "
+        f"{name}: the {kind or 'image'} of {view.nbytes:,} bytes is damaged or cannot be shown ({error}); "
         "fetch it again, or filter it out"
     )
 

@@ -12,7 +12,7 @@ bit. All geometry is array code: about 1 us an image for 256 images.
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from decimal import Context, Decimal
 from math import isfinite
 from typing import ClassVar, Final, cast, final
 
@@ -37,6 +37,7 @@ DTYPES: Final = ("uint8", "float16", "float32")
 LAYOUTS: Final = ("nchw", "nhwc")
 _LARGEST: Final = 1 << 15  # pixels a side of an output
 _TRIES: Final = 10  # boxes that RandomResizedCrop tries before it takes the centre, as torchvision
+_DIGITS: Final = Context(prec=28)  # logarithms in software: math.log differs between C libraries
 
 
 class ImageTransform(Transform):
@@ -107,7 +108,7 @@ class RandomResizedCrop(ImageTransform):
 
     def _boxes(self, height: Int, width: Int, u: NDArray[np.float64]) -> tuple[Int, Int, Int, Int]:
         """Top, left, height, width of each box; columns 2t, 2t+1 of ``u`` are try t, the last two the place."""
-        low, high = (float(Decimal(r).ln()) for r in self.ratio)
+        low, high = (float(Decimal(r).ln(_DIGITS)) for r in self.ratio)
         area = (height * width)[:, None] * (self.scale[0] + u[:, 0 : 2 * _TRIES : 2] * (self.scale[1] - self.scale[0]))
         aspect = portable_exp(low + u[:, 1 : 2 * _TRIES : 2] * (high - low))
         tried_w = np.rint(np.sqrt(area * aspect)).astype(np.int64)
@@ -329,7 +330,7 @@ class ImageProgram:
         _pixels.locate(images, addresses, strides, heights, widths)
         self.run_at(addresses, strides, heights, widths, keys, out)
 
-    def run_at(  # noqa: PLR0917  five arrays that say where pixels lie, and the target
+    def run_at(
         self,
         addresses: UInt64,
         strides: NDArray[np.int64],
@@ -353,9 +354,31 @@ class ImageProgram:
             DataError: see `geometry`.
             ValueError: ``out`` does not fit.
         """
-        if len(addresses) == 0:
-            return
-        placed = self.geometry(heights, widths, keys)
+        if len(addresses):
+            self.render(self.geometry(heights, widths, keys), addresses, strides, heights, widths, out)
+
+    def render(
+        self,
+        placed: Geometry,
+        addresses: UInt64,
+        strides: NDArray[np.int64],
+        heights: Int32,
+        widths: Int32,
+        out: NDArray[np.generic],
+    ) -> None:
+        """The second half of `run_at`, where the geometry is known. Reads pixels of the boxes only.
+
+        Args:
+            placed: from `geometry`, or from `Geometry.inside_boxes`.
+            addresses: shape [B], uint64: where each image, or each box, begins.
+            strides: shape [B], int64.
+            heights: shape [B], int32.
+            widths: shape [B], int32.
+            out: as in `run`.
+
+        Raises:
+            ValueError: ``out`` does not fit.
+        """
         expected = (len(addresses), *self.shape(placed))
         if out.shape != expected or out.dtype != np.dtype(self.dtype) or not out.flags.c_contiguous:
             msg = f"out is {out.dtype} {out.shape}; give a C-contiguous {self.dtype} array of shape {expected}"

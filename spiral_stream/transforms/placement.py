@@ -35,6 +35,13 @@ class Geometry:
     out_h: int
     out_w: int
 
+    def inside_boxes(self, rows: slice) -> "Geometry":
+        """The geometry of some of the images, for pixels that begin at the boxes' corners."""
+        corner = np.zeros_like(self.top[rows])
+        cut = (corner, corner, self.crop_h[rows], self.crop_w[rows])
+        then = (self.resized_h[rows], self.resized_w[rows], self.window_top[rows], self.window_left[rows])
+        return Geometry(*cut, *then, self.flip[rows], self.out_h, self.out_w)
+
     def boxes(self) -> Int32:
         """Shape [B, 9], int32: the arrays in order, as ``_pixels.render`` reads them."""
         cut = (self.top, self.left, self.crop_h, self.crop_w)

@@ -1,0 +1,250 @@
+/* Decode only the part of a baseline JPEG that a crop needs, for a list of images at once.
+ *
+ * libjpeg-turbo can skip rows (no inverse DCT, no colour conversion) and crop columns, but no wheel offers that
+ * to Python. Pillow's wheel ships the shared library; `open_library` loads it and takes the functions of its
+ * public interface (ABI 6.2, unchanged since 1998). The two structures below declare the leading fields that are
+ * read here; the library is asked to confirm the size of the first one before any image is decoded.
+ *
+ * The region is decoded 16 pixels wider on each side and 16 rows higher than asked, so that chroma upsampling
+ * sees the same neighbours as in a full decode: the pixels inside are the same bits (tests/stream/decoders).
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { ABI = 62, MARGIN = 16, RGB = 2, GRAY = 1, YCC = 3, ROOM = 4096 };
+
+typedef struct {
+  void (*exit)(void *), (*emit)(void *, int), (*print)(void *);
+  void *format, *reset;
+  int code;
+  char parameters[80];
+  int trace_level;
+  long warnings;
+  char rest[ROOM];
+  jmp_buf jump; /* ours, behind whatever the library uses */
+} Errors;
+
+typedef struct {
+  Errors *errors;
+  void *memory, *progress, *client;
+  int is_decompressor, state;
+  void *source;
+  unsigned width, height;
+  int components, space, out_space;
+  unsigned scale_num, scale_denom;
+  double gamma;
+  int buffered, raw, dct, fancy, smoothing, quantize, dither, two_pass, colors, quant1, quant_ext, quant2;
+  unsigned out_width, out_height;
+  int out_components, stored_components, row_group, actual_colors;
+  void *map;
+  unsigned row;
+  char rest[ROOM];
+} Decoder;
+
+static struct {
+  Errors *(*std_error)(Errors *);
+  void (*create)(Decoder *, int, size_t);
+  void (*memory_source)(Decoder *, const unsigned char *, unsigned long);
+  int (*read_header)(Decoder *, int);
+  int (*start)(Decoder *);
+  unsigned (*read_rows)(Decoder *, unsigned char **, unsigned);
+  unsigned (*skip_rows)(Decoder *, unsigned);
+  void (*crop_columns)(Decoder *, unsigned *, unsigned *);
+  void (*destroy)(Decoder *);
+} jpeg;
+static size_t decoder_size; /* 0: no library */
+
+static void fail(void *decoder) { longjmp(((Decoder *)decoder)->errors->jump, 1); }
+static void stay_quiet(void *decoder) { (void)decoder; }
+static void count_warning(void *decoder, int level) {
+  if (level < 0) ((Decoder *)decoder)->errors->warnings++;
+}
+
+static void begin(Decoder *decoder, Errors *errors) {
+  memset(decoder, 0, sizeof *decoder);
+  memset(errors, 0, sizeof *errors);
+  decoder->errors = jpeg.std_error(errors);
+  errors->exit = fail;
+  errors->print = stay_quiet;
+  errors->emit = count_warning;
+}
+
+/* Find the size that the library has for its structure: it refuses every other one. */
+static size_t probe_size(void) {
+  Decoder decoder;
+  Errors errors;
+  for (volatile size_t size = 400; size <= 1200; size += 8) {
+    begin(&decoder, &errors);
+    if (setjmp(errors.jump) == 0) {
+      jpeg.create(&decoder, ABI, size);
+      jpeg.destroy(&decoder);
+      return size;
+    }
+  }
+  return 0;
+}
+
+static PyObject *open_library(PyObject *self, PyObject *argument) {
+  const char *path = PyUnicode_AsUTF8(argument);
+  if (!path) return NULL;
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!library) Py_RETURN_FALSE;
+  void **slots[] = {(void **)&jpeg.std_error,     (void **)&jpeg.create,       (void **)&jpeg.memory_source,
+                    (void **)&jpeg.read_header,   (void **)&jpeg.start,        (void **)&jpeg.read_rows,
+                    (void **)&jpeg.skip_rows,     (void **)&jpeg.crop_columns, (void **)&jpeg.destroy};
+  const char *names[] = {"jpeg_std_error",       "jpeg_CreateDecompress", "jpeg_mem_src",
+                         "jpeg_read_header",     "jpeg_start_decompress", "jpeg_read_scanlines",
+                         "jpeg_skip_scanlines",  "jpeg_crop_scanline",    "jpeg_destroy_decompress"};
+  for (int i = 0; i < 9; i++)
+    if (!(*slots[i] = dlsym(library, names[i]))) Py_RETURN_FALSE;
+  decoder_size = probe_size();
+  return PyBool_FromLong(decoder_size != 0);
+}
+
+/* Height and width of a whole baseline JPEG of 1 or 3 components, or 0: anything else is for the full decoder. */
+static int measure(const uint8_t *data, Py_ssize_t size, int32_t *height, int32_t *width) {
+  if (size < 4 || data[0] != 0xFF || data[1] != 0xD8 || data[size - 2] != 0xFF || data[size - 1] != 0xD9) return 0;
+  Py_ssize_t at = 2;
+  while (at + 9 < size) {
+    if (data[at] != 0xFF) return 0;
+    uint8_t marker = data[at + 1];
+    if (marker == 0xFF) {
+      at++;
+      continue;
+    }
+    int length = data[at + 2] << 8 | data[at + 3];
+    if (marker == 0xC0 || marker == 0xC1) {
+      *height = data[at + 5] << 8 | data[at + 6];
+      *width = data[at + 7] << 8 | data[at + 8];
+      int components = data[at + 9];
+      return data[at + 4] == 8 && *height > 0 && *width > 0 && (components == 1 || components == 3);
+    }
+    if (marker == 0xDA || (marker >= 0xC2 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC) || length < 2)
+      return 0;
+    at += 2 + length;
+  }
+  return 0;
+}
+
+/* Decode rows [top, top + height) into `out`; 0 where the full decoder has to look. */
+static int decode(const uint8_t *data, Py_ssize_t size, const int32_t *box, uint8_t *out, Py_ssize_t room, uint64_t *origin,
+                  int64_t *stride) {
+  Decoder decoder;
+  Errors errors;
+  begin(&decoder, &errors);
+  if (setjmp(errors.jump)) {
+    jpeg.destroy(&decoder);
+    return 0;
+  }
+  jpeg.create(&decoder, ABI, decoder_size);
+  jpeg.memory_source(&decoder, data, (unsigned long)size);
+  jpeg.read_header(&decoder, 1);
+  int top = box[0], left = box[1], bottom = top + box[2], right = left + box[3];
+  if ((decoder.space != YCC && decoder.space != GRAY) || bottom > (int)decoder.height || right > (int)decoder.width) {
+    jpeg.destroy(&decoder);
+    return 0;
+  }
+  decoder.out_space = RGB;
+  jpeg.start(&decoder);
+  unsigned x = left > MARGIN ? (unsigned)(left - MARGIN) : 0;
+  unsigned end = right + MARGIN < (int)decoder.out_width ? (unsigned)(right + MARGIN) : decoder.out_width;
+  unsigned columns = end - x;
+  if (columns < decoder.out_width) jpeg.crop_columns(&decoder, &x, &columns);
+  unsigned first = top > MARGIN ? (unsigned)(top - MARGIN) : 0;
+  if (first) jpeg.skip_rows(&decoder, first);
+  Py_ssize_t pitch = 3 * (Py_ssize_t)columns;
+  if (pitch * (Py_ssize_t)(bottom - (int)first) > room) {
+    jpeg.destroy(&decoder);
+    return 0;
+  }
+  uint8_t *next = out;
+  while ((int)decoder.row < bottom) {
+    unsigned char *rows[8];
+    unsigned wanted = (unsigned)bottom - decoder.row < 8 ? (unsigned)bottom - decoder.row : 8;
+    for (unsigned i = 0; i < wanted; i++) rows[i] = next + pitch * i;
+    next += pitch * jpeg.read_rows(&decoder, rows, wanted);
+  }
+  long warnings = errors.warnings;
+  jpeg.destroy(&decoder);
+  *origin = (uint64_t)(uintptr_t)(out + pitch * (top - (int)first) + 3 * (left - (int)x));
+  *stride = pitch;
+  return warnings == 0;
+}
+
+static int view(PyObject *object, Py_buffer *buffer, int flags, Py_ssize_t bytes) {
+  if (PyObject_GetBuffer(object, buffer, flags)) return 0;
+  if (buffer->len >= bytes) return 1;
+  PyBuffer_Release(buffer);
+  PyErr_SetString(PyExc_ValueError, "an array is too short");
+  return 0;
+}
+
+static PyObject *sizes(PyObject *self, PyObject *args) {
+  PyObject *images, *heights, *widths;
+  if (!PyArg_ParseTuple(args, "O!OO", &PyList_Type, &images, &heights, &widths)) return NULL;
+  Py_ssize_t count = PyList_GET_SIZE(images), fit = 0;
+  Py_buffer h, w, data;
+  if (!view(heights, &h, PyBUF_WRITABLE, 4 * count)) return NULL;
+  if (!view(widths, &w, PyBUF_WRITABLE, 4 * count)) {
+    PyBuffer_Release(&h);
+    return NULL;
+  }
+  for (; fit < count; fit++) {
+    if (!view(PyList_GET_ITEM(images, fit), &data, PyBUF_SIMPLE, 0)) break;
+    int32_t *height = (int32_t *)h.buf + fit, *width = (int32_t *)w.buf + fit;
+    if (!measure(data.buf, data.len, height, width)) *height = *width = 0;
+    PyBuffer_Release(&data);
+  }
+  PyBuffer_Release(&h);
+  PyBuffer_Release(&w);
+  if (fit < count) return NULL;
+  Py_RETURN_NONE;
+}
+
+static PyObject *decode_regions(PyObject *self, PyObject *args) {
+  PyObject *images, *objects[5]; /* boxes [B, 4], places in scratch [B + 1], scratch, origins [B], strides [B] */
+  if (!PyArg_ParseTuple(args, "O!OOOOO", &PyList_Type, &images, objects, objects + 1, objects + 2, objects + 3, objects + 4))
+    return NULL;
+  Py_ssize_t count = PyList_GET_SIZE(images), bytes[] = {16 * count, 8 * (count + 1), 0, 8 * count, 8 * count};
+  int flags[] = {PyBUF_SIMPLE, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBUF_WRITABLE, PyBUF_WRITABLE};
+  Py_buffer views[5], *data = PyMem_Calloc(count ? count : 1, sizeof *data);
+  Py_ssize_t held = 0, read = 0, failed = -1;
+  if (!data) return PyErr_NoMemory();
+  while (held < 5 && view(objects[held], views + held, flags[held], bytes[held])) held++;
+  while (held == 5 && read < count && view(PyList_GET_ITEM(images, read), data + read, PyBUF_SIMPLE, 0)) read++;
+  if (held == 5 && read == count && decoder_size) {
+    const int32_t *boxes = views[0].buf;
+    const int64_t *places = views[1].buf;
+    uint8_t *scratch = views[2].buf;
+    if (count && places[count] > views[2].len) {
+      PyErr_SetString(PyExc_ValueError, "the scratch is too short");
+    } else {
+      Py_BEGIN_ALLOW_THREADS
+      for (Py_ssize_t i = 0; i < count && failed < 0; i++)
+        if (!decode(data[i].buf, data[i].len, boxes + 4 * i, scratch + places[i], places[i + 1] - places[i],
+                    (uint64_t *)views[3].buf + i, (int64_t *)views[4].buf + i))
+          failed = i;
+      Py_END_ALLOW_THREADS
+    }
+  } else if (!PyErr_Occurred()) {
+    PyErr_SetString(PyExc_RuntimeError, "no library is open");
+  }
+  while (read) PyBuffer_Release(data + --read);
+  while (held) PyBuffer_Release(views + --held);
+  PyMem_Free(data);
+  return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(failed);
+}
+
+static PyMethodDef methods[] = {
+    {"open_library", open_library, METH_O, "Load libjpeg-turbo from a path; whether it can decode regions."},
+    {"sizes", sizes, METH_VARARGS, "Write heights and widths of baseline JPEGs; 0 for anything else."},
+    {"decode_regions", decode_regions, METH_VARARGS, "Decode boxes into scratch; -1, or the first image that needs the full decoder."},
+    {NULL, NULL, 0, NULL}};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_region", NULL, -1, methods, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__region(void) { return PyModule_Create(&module); }
