@@ -1,4 +1,4 @@
-"""The one compiled room: pixel kernels. Everything else is in pyproject.toml."""
+"""The compiled rooms: pixel kernels, region decode. Everything else is in pyproject.toml."""
 
 from setuptools import Extension, setup
 
@@ -10,6 +10,12 @@ setup(
             depends=["spiral_stream/transforms/_kernels.h"],
             # contracting a * b + c into one rounding would change weights and pixels between machines
             extra_compile_args=["-O3", "-std=c11", "-fno-strict-aliasing", "-ffp-contract=off"],
-        )
+        ),
+        Extension(
+            "spiral_stream.decoders._region",
+            sources=["spiral_stream/decoders/_region.c"],
+            extra_compile_args=["-O2", "-std=gnu11"],
+            libraries=["dl"],
+        ),
     ]
 )

@@ -2,8 +2,8 @@
 
 A prefix is the deterministic, per-row part of a plan that touches one payload
 column: the decoder and the profile. Its fingerprint covers exactly that; filter,
-join, order and data never enter it (decision 11). `pixels` and `read` of what
-`keep` stored give the same array bit for bit, so a cache changes only the speed.
+join, order and data never enter it (decision 11). A row that is not stored goes
+through `keep` on the fly, so a cache changes only the speed.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.decoders.decoder import Decoder
-from spiral_stream.decoders.image import codec_version, decode_jpeg, encode_jpeg, shrink
+from spiral_stream.decoders.image import JpegDecoder, codec_version, decode_jpeg, encode_jpeg, shrink
 from spiral_stream.plan.canonical import encode_value
 from spiral_stream.plan.fingerprint import digest
 from spiral_stream.plan.profiles import Jpeg, Profile, Raw
@@ -73,25 +73,23 @@ class Prefix:
             return Kept(encode_jpeg(pixels, self.profile.quality), *pixels.shape[:2])
         return Kept(data, *self.decoder.size(data))
 
-    def read(self, payload: Pixels, height: int, width: int) -> Pixels:
-        """The pixels of a stored row; of raw pixels a view, not a copy."""
-        if isinstance(self.profile, Raw):
-            return payload.reshape(height, width, 3)
-        if isinstance(self.profile, Jpeg):
-            return decode_jpeg(payload.data)
-        return self.decoder.decode(payload.data)
-
-    def pixels(self, data: Bytes) -> Pixels:
-        """The pixels of a row that is not stored: the same as `read` of `keep`.
+    def read(self, kept: Kept) -> Pixels:
+        """The pixels of a kept row; of raw pixels a view, not a copy.
 
         Raises:
             DataError: the bytes cannot be decoded.
         """
         if isinstance(self.profile, Raw):
-            return self._shrunk(data)
-        if isinstance(self.profile, Jpeg):
-            return decode_jpeg(encode_jpeg(self._shrunk(data), self.profile.quality))
-        return self.decoder.decode(data)
+            return np.frombuffer(kept.payload, dtype=np.uint8).reshape(kept.height, kept.width, 3)
+        decode = decode_jpeg if isinstance(self.profile, Jpeg) else self.decoder.decode
+        return decode(kept.payload)
+
+    @property
+    def keeps_jpeg(self) -> bool:
+        """Whether what is kept is a JPEG, of which a crop can be decoded alone."""
+        return isinstance(self.profile, Jpeg) or (
+            not isinstance(self.profile, Raw) and isinstance(self.decoder, JpegDecoder)
+        )
 
     def _shrunk(self, data: Bytes) -> Pixels:
         pixels = self.decoder.decode(data)

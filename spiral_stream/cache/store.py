@@ -114,10 +114,10 @@ class CachedShard:
         """Why the row was refused when the cache was built, or None."""
         return self._refused.get(at)
 
-    def payload(self, at: int) -> NDArray[np.uint8]:
+    def payload(self, at: int) -> memoryview:
         """The stored bytes of one row: a view of the mapped file."""
         start = self._starts[at]
-        stored: NDArray[np.uint8] = self._maps[self._which[at]][start : start + self._sizes[at]]
+        stored: memoryview = self._maps[self._which[at]][start : start + self._sizes[at]].data
         return stored
 
 

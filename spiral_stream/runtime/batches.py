@@ -13,7 +13,6 @@ from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from spiral_stream import seeding
 from spiral_stream.errors import DataError, SourceError
@@ -22,7 +21,6 @@ from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.images import ImageFeed
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sampling.order import Arrangement, UInt64
-from spiral_stream.transforms.image import ImageProgram
 
 PIECE_ROWS: Final = 64  # rows a task fetches and decodes: about 6 MB of JPEGs, 60 ms of work; 32 costs 4 % more calls
 
@@ -147,7 +145,7 @@ class BatchBuilder:
                     sizes = np.array([image.shape[:2] for image in pixels], dtype=np.int32)
                     shape = program.shape(program.geometry(sizes[:, 0], sizes[:, 1], keys))
                     out = np.empty((count, *shape), dtype=program.dtype)
-                    self._run(program, pixels, keys, out)
+                    program.run(pixels, keys, out)
                     fields[stage.name] = out
 
             return [pool.submit(whole)]
@@ -157,14 +155,9 @@ class BatchBuilder:
         def piece(start: int) -> None:
             part = slice(start, start + PIECE_ROWS)
             with _naming(self._stages, identities, start):
-                pixels = feed.pixels(ordinals[part])
-                self._run(program, pixels, keys[part], out[part])
+                feed.render(ordinals[part], keys[part], program, out[part])
 
         return [pool.submit(piece, start) for start in range(0, count, PIECE_ROWS)]
-
-    def _run(self, program: ImageProgram, pixels: list[Any], keys: UInt64, out: NDArray[Any]) -> None:
-        with self._metrics.timed("transform_s"):
-            program.run(pixels, keys, out)
 
 
 @contextmanager
