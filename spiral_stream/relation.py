@@ -14,10 +14,11 @@ from spiral_stream.batching.formation import DropPartial, Tail, as_tail
 from spiral_stream.catalog import registry
 from spiral_stream.errors import PlanError
 from spiral_stream.explain import Explanation, explain_plan
-from spiral_stream.expr import Alias, Col, Expr, col, name_of
+from spiral_stream.expr import Alias, Col, Expr, col, lit, name_of
 from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import canonical, nodes
+from spiral_stream.plan.checks import need_new_names
 from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.profiles import Profile
 from spiral_stream.plan.tree import base_scan, need
@@ -55,6 +56,9 @@ class Catalog(registry.Catalog):
 
     def save_stream(self, name: str, plan: "Relation | PreparedStream") -> None:
         """Keep a stream's plan under a name, for `open_stream`. Bindings and cursor are not kept."""
+        if not isinstance(plan, Relation | PreparedStream):
+            msg = f"save_stream {name!r}: {plan!r} is a {type(plan).__name__}; give a stream, or the plan of one"
+            raise PlanError(msg)
         node = plan.node if isinstance(plan, Relation) else plan.plan
         need(node, nodes.Deliver)
         self.store_plan(name, canonical.to_json(node))
@@ -132,7 +136,7 @@ class Relation:
         node = self.node
         for predicate in predicates:
             node = nodes.Filter(node, predicate)
-        return self._relational(node)
+        return self._with(node)
 
     where = filter  # noqa: A003  the seed's spelling, and Polars'
 
@@ -143,20 +147,22 @@ class Relation:
             expr = col(each) if isinstance(each, str) else each
             name = name_of(expr)
             if name is None:
-                msg = f'project: {expr} has no name; write .project(name={expr}) or {expr}.alias("name")'
+                msg = f'project: {expr} has no name; write .project(name={expr}) or ({expr}).alias("name")'
                 raise PlanError(msg)
+            need_new_names("project", [*named, name], "give one of them another: .project(name=...)")
             named[name] = expr
-        named.update(computed)
+        need_new_names("project", [*named, *computed], "give one of them another")
+        named.update({name: lit(value) for name, value in computed.items()})
         new = {name: expr for name, expr in named.items() if not (isinstance(expr, Col) and expr.name == name)}
         source = self.with_columns(**new).node if new else self.node
-        return self._relational(nodes.Project(source, tuple(named)))
+        return self._with(nodes.Project(source, tuple(named)))
 
     select = project
 
     def with_columns(self, **computed: Expr) -> "Relation":
-        """Add or replace columns."""
-        exprs = tuple(e.source if isinstance(e, Alias) else e for e in computed.values())
-        return self._relational(nodes.WithColumns(self.node, tuple(computed), exprs))
+        """Add or replace columns; a number or text makes a constant one."""
+        exprs = tuple(e.source if isinstance(e, Alias) else e for e in map(lit, computed.values()))
+        return self._with(nodes.WithColumns(self.node, tuple(computed), exprs))
 
     def join(
         self,
@@ -173,8 +179,9 @@ class Relation:
         Raises:
             PlanError: unknown or unequal key columns. Several right rows for a key are an error when the plan is prepared.
         """
+        self._need_relations("join", other)
         left, right = _names(left_on if on is None else on), _names(right_on if on is None else on)
-        return self._relational(nodes.Join(self.node, other.node, left, right, how, suffix))
+        return self._with(nodes.Join(self.node, other.node, left, right, how, suffix))
 
     def group_by(self, *keys: str) -> "Grouped":
         """Group rows by these columns; ``.aggregate(...)`` follows."""
@@ -185,24 +192,31 @@ class Relation:
         return Grouped(self, ()).aggregate(**measures)
 
     def distinct(self, *columns: str) -> "Relation":
-        """Keep the first row of every distinct value of these columns (all columns if none are named)."""
-        return self._relational(nodes.Distinct(self.node, columns or tuple(self.schema.names)))
+        """Keep the first row of every distinct value of these columns (all columns if none are named).
+
+        The first of a ``sort`` before it, else in relation order; NaN equals NaN here.
+        """
+        return self._with(nodes.Distinct(self.node, columns or tuple(self.schema.names)))
 
     def sort(self, *columns: str, descending: bool = False) -> "Relation":
-        """Order the rows, for a following ``limit``; training order is ``sample``'s."""
-        return self._relational(nodes.Sort(self.node, columns, descending))
+        """Order the rows, for a following ``limit`` or ``distinct`` and for `to_arrow`; training order is ``sample``'s.
+
+        NaN, then null, come last in both directions; equal rows stay in the order that they had.
+        """
+        return self._with(nodes.Sort(self.node, columns, descending))
 
     def limit(self, count: int) -> "Relation":
         """Keep the first ``count`` rows."""
-        return self._relational(nodes.Limit(self.node, count))
+        return self._with(nodes.Limit(self.node, count))
 
     def union(self, *others: "Relation") -> "Relation":
         """The rows of several relations with equal columns."""
-        return self._relational(nodes.Union((self.node, *(other.node for other in others))))
+        self._need_relations("union", *others)
+        return self._with(nodes.Union((self.node, *(other.node for other in others))))
 
     def cache(self, **profiles: Profile) -> "Relation":
         """Declare in which form payload columns may be kept; ``materialize()`` builds it."""
-        return self._relational(nodes.Cache(self.node, tuple(profiles.items())))
+        return self._with(nodes.Cache(self.node, tuple(profiles.items())))
 
     # ---- the stream
 
@@ -231,6 +245,9 @@ class Relation:
         self, *, batch_size: int, fields: Mapping[str, Field], last: Tail | type[Tail] = DropPartial
     ) -> "Relation":
         """Fix who shares a batch, what becomes of a short last one, and what each field is."""
+        if not isinstance(fields, Mapping):
+            msg = f'collate: fields={fields!r}; give a dict of name -> field, for example {{"x": Stack("x")}}'
+            raise PlanError(msg)
         return self._with(nodes.Collate(self.node, batch_size, as_tail(last), tuple(fields.items())))
 
     def to_torch(self, *, prefetch: int = 2, device: str | None = None) -> "TorchStream":
@@ -262,11 +279,18 @@ class Relation:
         """The outline of a plan that is no stream yet; a stream's ``explain()`` has every section."""
         return explain_plan(self.node)
 
-    def _relational(self, node: nodes.Node) -> "Relation":
-        if not isinstance(self.node, nodes.Relational):
-            msg = f"{node.VERB}: follows {self.node.VERB}; relational work comes before sample"
-            raise PlanError(msg)
-        return self._with(node)
+    def _need_relations(self, verb: str, *others: "Relation") -> None:
+        """Names are looked up in one catalog: that of the first relation."""
+        for other in others:
+            if not isinstance(other, Relation):
+                msg = f"{verb}: {other!r} is a {type(other).__name__}; give a relation, for example catalog.table(...)"
+                raise PlanError(msg)
+            if other.catalog.root != self.catalog.root:
+                msg = (
+                    f"{verb}: the relations are of two catalogs, {self.catalog.root} and {other.catalog.root}; "
+                    "register both in one"
+                )
+                raise PlanError(msg)
 
     def _with(self, node: nodes.Node) -> "Relation":
         return replace(self, node=node)
@@ -282,8 +306,12 @@ class Grouped:
 
     def aggregate(self, **measures: tuple[str, str]) -> Relation:
         """One row a group: ``name=(column, function)``. Float sums and averages depend on the thread count's order."""
+        for name, measure in measures.items():
+            if not (isinstance(measure, tuple) and len(measure) == 2):  # noqa: PLR2004  column and function
+                msg = f'aggregate ({name}): {measure!r}; give (column, function), for example {name}=("x", "sum")'
+                raise PlanError(msg)
         parts = tuple((column, function, name) for name, (column, function) in measures.items())
-        return self.relation._relational(nodes.Aggregate(self.relation.node, self.keys, parts))  # noqa: SLF001  one of our own kind
+        return self.relation._with(nodes.Aggregate(self.relation.node, self.keys, parts))  # noqa: SLF001  one of our own kind
 
     agg = aggregate
 

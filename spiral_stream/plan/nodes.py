@@ -8,16 +8,24 @@ expressions, whose ``==`` builds trees, so plans compare by fingerprint.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import ClassVar, Literal, final
 
 import pyarrow as pa
 
 from spiral_stream.batching.formation import Tail
 from spiral_stream.errors import PlanError
-from spiral_stream.expr import Expr, bind, type_of
+from spiral_stream.expr import Expr, kind_of
 from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
+from spiral_stream.plan.checks import (
+    bound_type,
+    need_columns,
+    need_compared,
+    need_identity,
+    need_like_keys,
+    need_new_names,
+    need_whole,
+)
 from spiral_stream.plan.fields import field_spec
 from spiral_stream.plan.profiles import Profile
 from spiral_stream.sampling.assignment import DataParallel
@@ -46,18 +54,11 @@ class Relational(Node):
     """A node whose output is a relation: it may come before `Sample` only."""
 
 
-def need_columns(verb: str, names: tuple[str, ...], have: pa.Schema) -> None:
-    """Refuse names that the input does not have.
-
-    Raises:
-        PlanError: names the first unknown column and those that look like it.
-    """
-    for name in names:
-        if name not in have.names:
-            near = get_close_matches(name, have.names, 3)
-            hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-            msg = f"{verb}: {name!r} is not a column of the input; {hint}it has {', '.join(have.names)}"
-            raise PlanError(msg)
+def need_relation(verb: str, node: Node) -> None:
+    """Refuse an input that is sampled or collated already."""
+    if not isinstance(node, Relational):
+        msg = f"{verb}: follows {node.VERB}; relational work comes before sample"
+        raise PlanError(msg)
 
 
 @final
@@ -84,7 +85,8 @@ class Filter(Relational):
     predicate: Expr
 
     def __post_init__(self) -> None:
-        kind = type_of(bind(self.predicate, self.source.schema()), self.source.schema())
+        need_relation(self.VERB, self.source)
+        kind = bound_type(self.VERB, self.predicate, self.source.schema())
         if not pa.types.is_boolean(kind):
             msg = f'filter: the predicate is {kind}, not bool; compare it, for example col("x") > 0'
             raise PlanError(msg)
@@ -103,7 +105,13 @@ class Project(Relational):
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        need_columns(self.VERB, self.names, self.source.schema())
+        need_relation(self.VERB, self.source)
+        have = self.source.schema()
+        need_columns(self.VERB, self.names, have)
+        need_new_names(self.VERB, self.names, "name it once, or give the copy a name: .project(copy=col(...))")
+        if not self.names:
+            msg = f"project: no columns; name at least one of {', '.join(have.names)}"
+            raise PlanError(msg)
 
     def schema(self) -> pa.Schema:
         have = self.source.schema()
@@ -121,13 +129,16 @@ class WithColumns(Relational):
     exprs: tuple[Expr, ...]
 
     def __post_init__(self) -> None:
-        self.schema()
+        need_relation(self.VERB, self.source)
+        have = self.source.schema()
+        for name, expr in zip(self.names, self.exprs, strict=True):
+            bound_type(f"with_columns ({name})", expr, have)
 
     def schema(self) -> pa.Schema:
         have = self.source.schema()
         out = {field.name: field for field in have}
         for name, expr in zip(self.names, self.exprs, strict=True):
-            out[name] = pa.field(name, type_of(bind(expr, have), have))
+            out[name] = pa.field(name, bound_type(self.VERB, expr, have))
         return pa.schema(list(out.values()))
 
 
@@ -151,31 +162,33 @@ class Join(Relational):
         if not self.left_on or len(self.left_on) != len(self.right_on):
             msg = f"join: {len(self.left_on)} left keys and {len(self.right_on)} right keys; give the same number, at least one"
             raise PlanError(msg)
+        need_relation(self.VERB, self.source)
+        need_relation("join (right side)", self.right)
         left, right = self.source.schema(), self.right.schema()
         need_columns("join (left side)", self.left_on, left)
         need_columns("join (right side)", self.right_on, right)
         for ours, theirs in zip(self.left_on, self.right_on, strict=True):
-            if left.field(ours).type != right.field(theirs).type:
-                msg = (
-                    f"join: {ours!r} is {left.field(ours).type} on the left and {theirs!r} is {right.field(theirs).type} "
-                    f'on the right; cast one side first, for example .with_columns({theirs}=col("{theirs}").cast(...))'
-                )
-                raise PlanError(msg)
+            need_like_keys(left.field(ours), right.field(theirs))
+        names = [*left.names, *self._taken()]
+        need_new_names(self.VERB, names, "give another suffix=..., or project one side first")
 
     def inputs(self) -> tuple[Node, ...]:
         return (self.source, self.right)
 
     def taken(self) -> dict[str, str]:
         """Right columns that come through: name in the output -> name on the right."""
-        if self.how in ("semi", "anti"):
-            return {}
+        names = [name for name in self.right.schema().names if name not in self.right_on]
+        return dict(zip(self._taken(), names, strict=True)) if self.how in ("inner", "left") else {}
+
+    def _taken(self) -> list[str]:
         left = self.source.schema().names
         names = [name for name in self.right.schema().names if name not in self.right_on]
-        return {(name + self.suffix if name in left else name): name for name in names}
+        return [name + self.suffix if name in left else name for name in names if self.how in ("inner", "left")]
 
     def schema(self) -> pa.Schema:
-        right = self.right.schema()
-        added = [right.field(theirs).with_name(ours) for ours, theirs in self.taken().items()]
+        right, missed = self.right.schema(), self.how == "left"
+        fields = {ours: right.field(theirs).with_name(ours) for ours, theirs in self.taken().items()}
+        added = [field.with_nullable(True) if missed else field for field in fields.values()]
         return pa.schema([*self.source.schema(), *added])
 
 
@@ -192,13 +205,26 @@ class Aggregate(Relational):
     FUNCTIONS: ClassVar[tuple[str, ...]] = ("count", "count_distinct", "sum", "min", "max", "avg")
 
     def __post_init__(self) -> None:
+        need_relation(self.VERB, self.source)
         have = self.source.schema()
-        need_columns(self.VERB, self.keys, have)
-        for column, function, _ in self.measures:
+        if self.keys:
+            need_compared("group_by", self.keys, have)
+        if not self.measures:
+            msg = 'aggregate: nothing to measure; give name=(column, function), for example n=("sample_id", "count")'
+            raise PlanError(msg)
+        for column, function, name in self.measures:
             if function not in self.FUNCTIONS:
-                msg = f"aggregate: {function!r} is unknown; there are {', '.join(self.FUNCTIONS)}"
+                msg = f"aggregate ({name}): {function!r} is unknown; there are {', '.join(self.FUNCTIONS)}"
                 raise PlanError(msg)
-            need_columns(self.VERB, (column,), have)
+            need_columns(f"aggregate ({name})", (column,), have)
+            kind = have.field(column).type
+            if function in ("sum", "avg") and kind_of(kind) not in ("int", "float"):
+                msg = f"aggregate ({name}): {function} of {column!r}, which is {kind}; it takes numbers. Use count"
+                raise PlanError(msg)
+            if function in ("min", "max", "count_distinct"):
+                need_compared(f"aggregate ({name})", (column,), have)
+        names = [*self.keys, *(name for _, _, name in self.measures)]
+        need_new_names(self.VERB, names, "give the measure another name")
 
     def schema(self) -> pa.Schema:
         have = self.source.schema()
@@ -218,14 +244,15 @@ class Aggregate(Relational):
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Distinct(Relational):
-    """Keep the first row (in relation order) of every distinct value of these columns."""
+    """Keep the first row of every distinct value of these columns: of the sort before it, else in relation order."""
 
     VERB: ClassVar[str] = "distinct"
     source: Node
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        need_columns(self.VERB, self.names, self.source.schema())
+        need_relation(self.VERB, self.source)
+        need_compared(self.VERB, self.names, self.source.schema())
 
     def schema(self) -> pa.Schema:
         return self.source.schema()
@@ -242,7 +269,8 @@ class Sort(Relational):
     descending: bool = False
 
     def __post_init__(self) -> None:
-        need_columns(self.VERB, self.names, self.source.schema())
+        need_relation(self.VERB, self.source)
+        need_compared(self.VERB, self.names, self.source.schema())
 
     def schema(self) -> pa.Schema:
         return self.source.schema()
@@ -258,9 +286,8 @@ class Limit(Relational):
     count: int
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            msg = f"limit: {self.count} rows would leave nothing; give at least 1"
-            raise PlanError(msg)
+        need_relation(self.VERB, self.source)
+        need_whole(self.VERB, "count", self.count, least=1)
 
     def schema(self) -> pa.Schema:
         return self.source.schema()
@@ -275,6 +302,8 @@ class Union(Relational):
     parts: tuple[Node, ...]
 
     def __post_init__(self) -> None:
+        for part in self.parts:
+            need_relation(self.VERB, part)
         first = self.parts[0].schema()
         for part in self.parts[1:]:
             other = part.schema()
@@ -288,7 +317,9 @@ class Union(Relational):
         return self.parts
 
     def schema(self) -> pa.Schema:
-        return self.parts[0].schema()
+        first, *others = [part.schema() for part in self.parts]
+        fields = [f.with_nullable(f.nullable or any(o.field(f.name).nullable for o in others)) for f in first]
+        return pa.schema(fields)
 
 
 @final
@@ -315,6 +346,7 @@ class Cache(Relational):
     profiles: tuple[tuple[str, Profile], ...]
 
     def __post_init__(self) -> None:
+        need_relation(self.VERB, self.source)
         have = self.source.schema()
         need_columns(self.VERB, tuple(name for name, _ in self.profiles), have)
         for name, profile in self.profiles:
@@ -351,12 +383,20 @@ class Sample(Node):
                 f"sample: follows {self.source.VERB}; a plan samples once, after its relational work and before collate"
             )
             raise PlanError(msg)
-        need_columns(self.VERB, self.identity, self.source.schema())
+        need_identity(self.identity, self.source.schema())
         if not isinstance(self.order, Order):
             msg = (
                 f"sample: order={self.order!r} is not an order; give ShardAwareShuffle(seed=...), HashBucketed(...), "
                 "GlobalShuffle(...) or Sequential()"
             )
+            raise PlanError(msg)
+        if not isinstance(self.assignment, DataParallel):
+            msg = f"sample: assignment={self.assignment!r}; give DataParallel(rank=..., world_size=...)"
+            raise PlanError(msg)
+        if not isinstance(self.epoch, RuntimeParam):
+            need_whole(self.VERB, "epoch", self.epoch, least=0)
+        elif self.epoch.name != "epoch":
+            msg = f'sample: epoch=RuntimeParam({self.epoch.name!r}); give RuntimeParam("epoch") or an integer'
             raise PlanError(msg)
 
     def schema(self) -> pa.Schema:
@@ -378,9 +418,7 @@ class Collate(Node):
         if not isinstance(self.source, Sample):
             msg = f"collate: follows {self.source.VERB}; call .sample(identity=..., order=...) before it, once"
             raise PlanError(msg)
-        if self.batch_size < 1:
-            msg = f"collate: batch_size={self.batch_size}; give at least 1"
-            raise PlanError(msg)
+        need_whole(self.VERB, "batch_size", self.batch_size, least=1)
         if not self.fields:
             msg = 'collate: no fields; name at least one, for example fields={"x": Stack("x")}'
             raise PlanError(msg)
@@ -411,9 +449,7 @@ class Deliver(Node):
         if not isinstance(self.source, Collate):
             msg = f"to_{self.framework}: follows {self.source.VERB}; a stream needs .sample(...) and .collate(...) before it"
             raise PlanError(msg)
-        if self.prefetch < 1:
-            msg = f"to_{self.framework}: prefetch={self.prefetch}; give at least 1 batch"
-            raise PlanError(msg)
+        need_whole(f"to_{self.framework}", "prefetch", self.prefetch, least=1)
 
     def schema(self) -> pa.Schema:
         return self.source.schema()

@@ -38,7 +38,8 @@ def need(node: Node, kind: type[N]) -> N:
     """
     found = find(node, kind)
     if found is None:
-        msg = f"this plan has no .{kind.VERB}(...); a stream needs .sample(...), .collate(...) and .to_torch() or a kin"
+        lacks = ".to_torch() or a kin" if kind.VERB == "deliver" else f".{kind.VERB}(...)"
+        msg = f"this plan has no {lacks}; a stream needs .sample(...), .collate(...) and .to_torch() or a kin"
         raise PlanError(msg)
     return found
 

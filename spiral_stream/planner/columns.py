@@ -1,25 +1,27 @@
 """Values of a plan's columns for surviving rows: which leaf each comes from, fetched late.
 
 Every column that a relational spine leaves is an expression over *leaves*: columns
-of the base relation by name, and columns of the k-th joined relation as ``k:name``.
+of the base relation by name, and columns of the k-th joined relation by `right_leaf`.
 Reading a batch fetches the leaves it needs by row address, in one call a relation,
 and computes the rest.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.dialects.numpy import to_column
-from spiral_stream.expr import Alias, Call, Cast, Col, Expr, Lit
+from spiral_stream.expr import Alias, Call, Cast, Col, Expr, Lit, lit
 from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.sources.source import Unit
 
 UInt64 = NDArray[np.uint64]
+
+_OF_RIGHT: Final = "\0"  # in no column's name, unlike ":" or "."
 
 
 class Rowed(Protocol):
@@ -34,21 +36,41 @@ class Rowed(Protocol):
 
 def right_leaf(k: int, name: str) -> str:
     """The leaf name of a column of the k-th joined relation."""
-    return f"{k}:{name}"
+    return f"{k}{_OF_RIGHT}{name}"
+
+
+def place_of(leaf: str) -> tuple[int | None, str]:
+    """Which joined relation a leaf belongs to (None: the base), and the column's name there."""
+    k, joined, name = leaf.partition(_OF_RIGHT)
+    return (int(k), name) if joined else (None, leaf)
 
 
 def substitute(expr: Expr, env: Mapping[str, Expr]) -> Expr:
-    """The expression with each column replaced by what it stands for."""
+    """The bound expression with each column replaced by what it stands for, and constants computed."""
     if isinstance(expr, Col):
         return env[expr.name]
     if isinstance(expr, Call):
-        return Call(expr.op, tuple(substitute(arg, env) for arg in expr.args))
+        args = tuple(substitute(arg, env) for arg in expr.args)
+        first, computed = args[0], Call(expr.op, args)
+        return _constant(computed, first) if all(isinstance(arg, Lit) for arg in args) else computed
     if isinstance(expr, Cast):
-        return Cast(substitute(expr.source, env), expr.type)
+        source = substitute(expr.source, env)
+        return _constant(Cast(source, expr.type), source) if isinstance(source, Lit) else Cast(source, expr.type)
     if isinstance(expr, Alias):
         return substitute(expr.source, env)
     assert isinstance(expr, Lit), expr
     return expr
+
+
+def _constant(expr: Call | Cast, first: Expr) -> Lit:
+    """The value of an expression of constants: computed on one row, since constants alone cannot be bound."""
+    assert isinstance(first, Lit)
+    one = {"c": pa.array([first.value], first.type)}
+    rest = Cast(Col("c"), expr.type) if isinstance(expr, Cast) else Call(expr.op, (Col("c"), *expr.args[1:]))
+    column = to_column(rest, one, 1)
+    value = lit(column[0])
+    assert isinstance(value, Lit)
+    return Lit(value.value, column.type)
 
 
 def compute(expr: Expr, leaves: Mapping[str, pa.ChunkedArray], kind: pa.DataType, rows: int) -> pa.ChunkedArray:
@@ -101,12 +123,12 @@ class Columns:
         exprs = [self._env[name] for name in names]
         wanted = sorted({leaf for expr in exprs for leaf in expr.columns()})
         leaves: dict[str, Any] = {}
-        own = [leaf for leaf in wanted if ":" not in leaf or leaf in self._base.schema.names]
+        own = [leaf for leaf in wanted if place_of(leaf)[0] is None]
         if own:
             table = self._base.fetch(self.ordinals(rows), own)
             leaves.update(zip(own, table.columns, strict=True))
         for k, right in enumerate(self._rights):
-            theirs = [leaf for leaf in wanted if leaf.startswith(f"{k}:")]
+            theirs = [leaf for leaf in wanted if place_of(leaf)[0] == k]
             if theirs:
                 leaves.update(_fetch_right(right, rows, theirs))
         columns = [
@@ -117,7 +139,7 @@ class Columns:
 
 
 def _fetch_right(right: Right, rows: UInt64, leaves: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-    names = [leaf.partition(":")[2] for leaf in leaves]
+    names = [place_of(leaf)[1] for leaf in leaves]
     index = right.index(rows)
     missed = index < 0
     if missed.all():

@@ -1,30 +1,31 @@
 """Which rows of the base relation survive a plan's relational part, and what stands beside them.
 
-The spine is walked from the relation upwards. Predicates over base columns go to
-the source's scanner; joins, distinct, sort and limit work on the few columns they
-name. The result is row addresses (and, for joins whose columns are used later, the
-other side's row addresses): no payload is read.
+`rewrites` says which conditions the scans apply and what is left to do; this room
+scans the few base columns that the rest looks at, and does it: joins, distinct, sort
+and limit. The result is row addresses (and, for joins whose columns are used later,
+the other side's row addresses): no payload is read.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, final
+from typing import Any, Protocol, final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.expr import Alias, Col, Expr, bind
+from spiral_stream.expr import Col, Expr
 from spiral_stream.plan import nodes
 from spiral_stream.plan.tree import spine
-from spiral_stream.planner.columns import Columns, Right, Rowed, UInt64, in_memory, right_leaf, substitute
+from spiral_stream.planner.columns import Columns, Right, Rowed, UInt64, in_memory, place_of, right_leaf, substitute
+from spiral_stream.planner.rewrites import Arrange, First, Head, Keep, Match, Rewritten, rewrite
 from spiral_stream.relational import engine
 from spiral_stream.relational.join import join_n_to_1
 from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.sources.source import ROW
 
-EXAMPLES: Final = 5
+Int64 = NDArray[np.int64]
 
 
 class Base(Rowed, Protocol):
@@ -41,13 +42,13 @@ Open = Callable[[str], Base]
 @final
 @dataclass
 class Chosen:
-    """The outcome: rows of the base relation in ascending order, and how many each verb left."""
+    """The outcome: rows of the base relation, ascending unless asked otherwise, and how many each verb left."""
 
     base: Base
-    env: dict[str, Expr]
+    env: Mapping[str, Expr]
     schema: pa.Schema
     ordinals: UInt64 | None = None  # [N]; None: every row of the base survives
-    rights: list[tuple[Rowed, NDArray[np.int64]]] = field(default_factory=list)
+    rights: list[tuple[Rowed, Int64]] = field(default_factory=list)
     counts: list[tuple[str, int]] = field(default_factory=list)  # (what, rows left)
     pushed: Expr | None = None
 
@@ -58,6 +59,10 @@ class Chosen:
         return Columns(
             self.base, (lambda rows: rows) if chosen is None else chosen.__getitem__, rights, self.env, self.schema
         )
+
+    def total(self) -> int:
+        """How many rows were chosen."""
+        return sum(b.num_rows for b in self.base.scan([])) if self.ordinals is None else len(self.ordinals)
 
 
 def choose(node: nodes.Node, open_relation: Open) -> Chosen:
@@ -71,94 +76,49 @@ def choose(node: nodes.Node, open_relation: Open) -> Chosen:
         PlanError: a join finds several right rows for one left row, with examples.
         SourceError: storage failed.
     """
-    return _Selecting(open_relation).run(node)
+    rows = _over(node, open_relation)
+    rows.run()
+    return rows.chosen(ascending=True)
 
 
 def collect(node: nodes.Node, open_relation: Open) -> pa.Table:
-    """All rows of a relational plan as one table: ``relation.to_arrow()``."""
-    last = node
-    if isinstance(last, nodes.Sort):
-        order = [(name, "descending" if last.descending else "ascending") for name in last.names]
-        return collect(last.source, open_relation).sort_by(order)
-    if isinstance(last, nodes.Aggregate):
-        return engine.aggregate(collect(last.source, open_relation), last.keys, last.measures).cast(last.schema())
-    if isinstance(last, nodes.Union):
-        return pa.concat_tables([collect(part, open_relation) for part in last.parts])
-    if isinstance(last, nodes.Sql):
-        tables = {name: collect_relation(open_relation(name)) for name in last.relations}
-        return engine.run_sql(last.text, tables)
-    chosen = choose(node, open_relation)
-    total = _total(chosen)
-    return chosen.columns().fetch(np.arange(total, dtype=np.uint64), node.schema().names).cast(node.schema())
+    """All rows of a relational plan as one table, in the order of its last sort: ``relation.to_arrow()``."""
+    if isinstance(node, nodes.Aggregate):
+        found = engine.aggregate(collect(node.source, open_relation), node.keys, node.measures)
+    elif isinstance(node, nodes.Union):
+        found = pa.concat_tables([collect(part, open_relation).cast(node.schema()) for part in node.parts])
+    elif isinstance(node, nodes.Sql):
+        found = engine.run_sql(node.text, {name: _all_rows(open_relation(name)) for name in node.relations})
+    else:
+        rows = _over(node, open_relation)
+        rows.run()
+        chosen = rows.chosen(ascending=False)
+        found = chosen.columns().fetch(np.arange(chosen.total(), dtype=np.uint64), node.schema().names)
+    return found.cast(node.schema())
 
 
-def collect_relation(base: Base) -> pa.Table:
+def _all_rows(base: Base) -> pa.Table:
     """Every row and column of an open relation, in relation order."""
-    names = base.schema.names
-    batches = list(base.scan(names))
-    table = (
-        pa.Table.from_batches(batches)
-        if batches
-        else base.schema.empty_table().append_column(ROW, pa.array([], pa.uint64()))
+    return _scanned(base, base.schema.names, None).select(base.schema.names)
+
+
+def _scanned(base: Base, names: Sequence[str], predicate: Expr | None) -> pa.Table:
+    """The rows that pass, in relation order, with `ROW` last."""
+    schema = pa.schema([*((name, base.schema.field(name).type) for name in names), (ROW, pa.uint64())])
+    batches = [pa.table(batch.columns, schema=schema) for batch in base.scan(names, predicate)]
+    return pa.concat_tables([schema.empty_table(), *batches]).sort_by(ROW)
+
+
+def _over(node: nodes.Node, open_relation: Open) -> "_Rows":
+    """The rows of a plan's last verbs: those over a relation, or over the last verb that makes new rows."""
+    verbs = list(spine(node))[::-1]
+    makers = nodes.Scan | nodes.Aggregate | nodes.Union | nodes.Sql
+    start = max(i for i, verb in enumerate(verbs) if isinstance(verb, makers))
+    bottom = verbs[start]
+    base = (
+        open_relation(bottom.relation) if isinstance(bottom, nodes.Scan) else in_memory(collect(bottom, open_relation))
     )
-    return table.sort_by(ROW).select(names)
-
-
-def _total(chosen: Chosen) -> int:
-    if chosen.ordinals is not None:
-        return len(chosen.ordinals)
-    return sum(batch.num_rows for batch in chosen.base.scan([]))
-
-
-@final
-class _Selecting:
-    def __init__(self, open_relation: Open) -> None:
-        self.open_relation = open_relation
-
-    def run(self, node: nodes.Node) -> Chosen:
-        verbs = list(spine(node))[::-1]
-        start = next((i for i in range(len(verbs) - 1, -1, -1) if isinstance(verbs[i], nodes.Aggregate)), 0)
-        bottom = verbs[start]
-        base = (
-            self.open_relation(bottom.relation)
-            if isinstance(bottom, nodes.Scan)
-            else in_memory(collect(bottom, self.open_relation))
-        )
-        out = Chosen(base, {name: Col(name) for name in bottom.schema().names}, node.schema())
-        rest = verbs[start + 1 :]
-        state = _State(base, out, rest, self)
-        for verb in rest:
-            state.apply(verb)
-        state.finish()
-        return out
-
-
-def _pushable(verbs: Sequence[nodes.Node], known: set[str]) -> set[int]:
-    """Filters over base columns that may run in the scan: those before any distinct, sort or limit."""
-    safe: set[int] = set()
-    for verb in verbs:
-        if isinstance(verb, nodes.Distinct | nodes.Sort | nodes.Limit):
-            break
-        if isinstance(verb, nodes.WithColumns):
-            known = known - set(verb.names)
-        if isinstance(verb, nodes.Filter) and verb.predicate.columns() <= known:
-            safe.add(id(verb))
-    return safe
-
-
-def _decides_on(verbs: Sequence[nodes.Node], pushed: set[int]) -> set[str]:
-    """Columns that verbs outside the scan look at."""
-    names: set[str] = set()
-    for verb in verbs:
-        if isinstance(verb, nodes.Filter) and id(verb) not in pushed:
-            names |= verb.predicate.columns()
-        elif isinstance(verb, nodes.WithColumns):
-            names |= {name for expr in verb.exprs for name in expr.columns()}
-        elif isinstance(verb, nodes.Join):
-            names |= set(verb.left_on)
-        elif isinstance(verb, nodes.Distinct | nodes.Sort):
-            names |= set(verb.names)
-    return names
+    return _Rows(base, rewrite(bottom.schema(), verbs[start + 1 :]), node.schema(), open_relation)
 
 
 @final
@@ -174,162 +134,174 @@ class _Frame:
 
 
 @final
-class _State:
-    """Rows so far: ordinals of the base and of each joined relation, side by side."""
+class _Rows:
+    """Rows so far: ordinals of the base, the columns that steps look at, and rows of each joined relation beside them."""
 
-    def __init__(self, base: Base, out: Chosen, verbs: Sequence[nodes.Node], parent: _Selecting) -> None:
-        self._base, self._out, self._parent = base, out, parent
-        self._pushed = _pushable(verbs, set(base.schema.names))
-        self._names = sorted(_decides_on(verbs, self._pushed) & set(base.schema.names))
-        self._predicates = [
-            bind(v.predicate, v.source.schema()) for v in verbs if isinstance(v, nodes.Filter) and id(v) in self._pushed
-        ]
-        self._rows: UInt64 | None = None
-        self._table_of_rows = pa.table({})
-        self._all_rights: list[tuple[Rowed, NDArray[np.int64]]] = []
-        self._sorted = False
+    def __init__(self, base: Base, work: Rewritten, schema: pa.Schema, open_relation: Open) -> None:
+        self._base, self._work, self._schema, self._open = base, work, schema, open_relation
+        self._rights: list[tuple[Rowed, Int64]] = []
+        self._counts: list[tuple[str, int]] = []
+        self._pushed: Expr | None = None
+        for each in work.pushed:
+            self._pushed = each if self._pushed is None else self._pushed & each
+        self._table: pa.Table | None = None  # None: nothing was scanned, all rows are in
+        self._arranged = False
 
-    def apply(self, verb: nodes.Node) -> None:
-        env = self._out.env
-        if isinstance(verb, nodes.Filter):
-            if id(verb) in self._pushed:
-                return
-            predicate = bind(verb.predicate, verb.source.schema())
-            mask = self._values([substitute(predicate, env)], [pa.bool_()])[0]
-            self._keep(np.asarray(pc.fill_null(mask, False).to_numpy(zero_copy_only=False)), f"filter {verb.predicate}")
-        elif isinstance(verb, nodes.Project):
-            self._out.env = {name: env[name] for name in verb.names}
-        elif isinstance(verb, nodes.WithColumns):
-            have = verb.source.schema()
-            added = {
-                name: substitute(bind(expr.source if isinstance(expr, Alias) else expr, have), env)
-                for name, expr in zip(verb.names, verb.exprs, strict=True)
-            }
-            self._out.env = {**env, **added}
-        elif isinstance(verb, nodes.Join):
-            self._join(verb)
-        elif isinstance(verb, nodes.Distinct):
-            table = self._table(verb.names, verb.schema()).append_column(
-                "__at", pa.array(np.arange(len(self._need_rows())))
-            )
-            first = table.group_by(list(verb.names)).aggregate([("__at", "min")])["__at_min"]
-            mask = np.zeros(len(table), dtype=np.bool_)
-            mask[first.to_numpy()] = True
-            self._keep(mask, f"distinct {', '.join(verb.names)}")
-        elif isinstance(verb, nodes.Sort):
-            table = self._table(verb.names, verb.schema())
-            keys = [(name, "descending" if verb.descending else "ascending") for name in verb.names]
-            self._take(pc.sort_indices(table, keys).to_numpy().astype(np.int64))
-            self._sorted = True
-        elif isinstance(verb, nodes.Limit):
-            self._take(np.arange(min(verb.count, len(self._need_rows()))))
-            self._out.counts.append((f"limit {verb.count}", len(self._need_rows())))
-        else:
-            assert isinstance(verb, nodes.Cache), verb
+    def run(self, also: Sequence[str] = ()) -> pa.Table:
+        """Scan and take every step.
 
-    def finish(self) -> None:
-        """Settle the outcome: rows ascending, only the joined relations that columns come from."""
-        out = self._out
-        if self._rows is None and self._predicates:
-            self._need_rows()
-        if self._sorted and self._rows is not None:
+        Args:
+            also: columns of the plan whose values are wanted now.
+
+        Returns:
+            those columns, for the rows that are left.
+        """
+        if self._pushed is not None or self._work.steps or also:
+            self._table = _scanned(self._base, self._work.read(also), self._pushed)
+        if self._pushed is not None:
+            self._count(f"filter {self._pushed} (in the scan)")
+        for step in self._work.steps:
+            if isinstance(step, Keep):
+                mask = self._values((step.predicate,), [pa.bool_()]).column(0)
+                self._take(np.flatnonzero(pc.fill_null(mask, fill_value=False).to_numpy()))
+                self._count(step.text)
+            elif isinstance(step, Match):
+                self._match(step)
+            elif isinstance(step, First):
+                self._take(_first_places(self._values(step.keys, _types(step.verb, step.verb.names))))
+                self._count(f"distinct {', '.join(step.verb.names)}")
+            elif isinstance(step, Arrange):
+                table = self._values(step.keys, _types(step.verb, step.verb.names))
+                direction = "descending" if step.verb.descending else "ascending"
+                self._take(pc.sort_indices(table, [(name, direction) for name in table.column_names]).to_numpy())
+                self._arranged = True
+            else:
+                assert isinstance(step, Head)
+                self._take(np.arange(min(step.count, len(self._rows))))
+                self._count(f"limit {step.count}")
+        kinds = [self._schema.field(name).type for name in also]
+        return self._values([self._work.env[name] for name in also], kinds).rename_columns(list(also))
+
+    def chosen(self, *, ascending: bool) -> Chosen:
+        """The outcome, with only the joined relations that columns come from."""
+        if ascending and self._arranged:
             self._take(np.argsort(self._rows, kind="stable"))
-        out.ordinals = self._rows
-        used = sorted({int(leaf.partition(":")[0]) for e in out.env.values() for leaf in e.columns() if ":" in leaf})
+        env = self._work.env
+        leaves = {leaf for name in self._schema.names for leaf in env[name].columns()}
+        used = sorted({k for leaf in leaves if (k := place_of(leaf)[0]) is not None})
         renamed = {k: i for i, k in enumerate(used)}
-        leaves = {
-            leaf: Col(right_leaf(renamed[int(leaf.partition(":")[0])], leaf.partition(":")[2]))
-            if ":" in leaf
-            else Col(leaf)
-            for e in out.env.values()
-            for leaf in e.columns()
-        }
-        out.env = {name: substitute(e, leaves) for name, e in out.env.items()}
-        out.rights = [self._all_rights[k] for k in used]
+        by_leaf: dict[str, Expr] = {}
+        for leaf in leaves:
+            k, name = place_of(leaf)
+            by_leaf[leaf] = Col(leaf) if k is None else Col(right_leaf(renamed[k], name))
+        rights = [
+            (_only(self._rights[k][0], sorted({n for at, n in map(place_of, leaves) if at == k})), self._rights[k][1])
+            for k in used
+        ]
+        return Chosen(
+            base=self._base,
+            env={name: substitute(env[name], by_leaf) for name in self._schema.names},
+            schema=self._schema,
+            ordinals=None if self._table is None or self._whole() else self._rows,
+            rights=rights,
+            counts=self._counts,
+            pushed=self._pushed,
+        )
 
-    def _need_rows(self) -> UInt64:
-        """The surviving ordinals, scanning now if nothing was scanned yet."""
-        if self._rows is None:
-            predicate = None
-            for each in self._predicates:
-                predicate = each if predicate is None else predicate & each
-            kinds = [(name, self._base.schema.field(name).type) for name in self._names]
-            empty = pa.schema([*kinds, (ROW, pa.uint64())]).empty_table()
-            found = pa.concat_tables([empty, *(pa.table(b) for b in self._base.scan(self._names, predicate))])
-            found = found.sort_by(ROW)
-            self._rows = found[ROW].to_numpy()
-            self._table_of_rows = found.select(self._names)
-            self._out.pushed = predicate
-            if predicate is not None:
-                self._out.counts.append((f"filter {predicate} (in the scan)", len(self._rows)))
-        return self._rows
+    def _whole(self) -> bool:
+        """Whether the scan was for values only, and left every row in its place."""
+        return self._pushed is None and not self._work.steps
 
-    def _values(self, exprs: Sequence[Expr], kinds: Sequence[pa.DataType]) -> list[pa.ChunkedArray]:
-        rows = self._need_rows()
-        rights = [Right(relation, index.__getitem__) for relation, index in self._all_rights]
+    @property
+    def _rows(self) -> UInt64:
+        assert self._table is not None
+        ordinals: UInt64 = self._table.column(ROW).to_numpy()
+        return ordinals
+
+    def _values(self, exprs: Sequence[Expr], kinds: Sequence[pa.DataType]) -> pa.Table:
+        if not exprs:
+            return pa.table({})
+        assert self._table is not None
+        rights = [Right(relation, index.__getitem__) for relation, index in self._rights]
         names = [f"v{i}" for i in range(len(exprs))]
         schema = pa.schema(list(zip(names, kinds, strict=True)))
-        frame = _Frame(self._table_of_rows)
-        reader = Columns(frame, lambda at: at, rights, dict(zip(names, exprs, strict=True)), schema)
-        table = reader.fetch(np.arange(len(rows), dtype=np.uint64), names)
-        return [table[name] for name in names]
+        reader = Columns(_Frame(self._table), lambda at: at, rights, dict(zip(names, exprs, strict=True)), schema)
+        return reader.fetch(np.arange(len(self._table), dtype=np.uint64), names)
 
-    def _table(self, names: Sequence[str], schema: pa.Schema) -> pa.Table:
-        kinds = [schema.field(name).type for name in names]
-        return pa.table(self._values([self._out.env[name] for name in names], kinds), names=list(names))
+    def _take(self, places: NDArray[np.integer[Any]]) -> None:
+        assert self._table is not None
+        if len(places) == len(self._table) and np.array_equal(places, np.arange(len(places))):
+            return
+        self._table = self._table.take(pa.array(places))
+        self._rights = [(relation, index[places]) for relation, index in self._rights]
 
-    def _keep(self, mask: NDArray[np.bool_], what: str) -> None:
-        self._take(np.flatnonzero(mask))
-        self._out.counts.append((what, len(self._need_rows())))
+    def _count(self, what: str) -> None:
+        self._counts.append((what, len(self._rows)))
 
-    def _take(self, at: NDArray[np.int64]) -> None:
-        self._rows = self._need_rows()[at]
-        self._table_of_rows = self._table_of_rows.take(pa.array(at))
-        self._all_rights = [(relation, index[at]) for relation, index in self._all_rights]
-
-    def _join(self, verb: nodes.Join) -> None:
-        right = self._right(verb.right)
-        left = self._table(verb.left_on, verb.source.schema())
-        keys = right.columns().fetch(np.arange(_total(right), dtype=np.uint64), list(verb.right_on))
-        on = f"{', '.join(verb.left_on)}"
-        index = join_n_to_1(left, keys, how=verb.how, on=on)
+    def _match(self, step: Match) -> None:
+        verb = step.verb
+        right = _over(step.right, self._open)
+        keys = right.run(also=verb.right_on)
+        left = self._values(step.keys, _types(verb.source, verb.left_on)).rename_columns(list(verb.left_on))
+        index = join_n_to_1(left, keys, how=verb.how, on=", ".join(verb.left_on))
         hit = index >= 0
-        if verb.how in ("inner", "semi", "anti"):
-            mask = ~hit if verb.how == "anti" else hit
-            missed = int((~hit).sum())
-            self._keep(mask, f"{verb.how} join on {on} ({missed:,} left rows without a match)")
-            index = index[mask]
-        k = len(self._all_rights)
-        if right.rights or _computes(right):
-            self._all_rights.append((Computed(right), index))
-        else:
-            rows = right.ordinals
-            beside = index if rows is None else np.append(rows.astype(np.int64), -1)[index]
-            self._all_rights.append((right.base, beside))
-        taken = {ours: Col(right_leaf(k, theirs)) for ours, theirs in verb.taken().items()}
-        self._out.env = {**self._out.env, **taken}
-
-    def _right(self, node: nodes.Node) -> Chosen:
-        if any(isinstance(each, nodes.Union | nodes.Sql | nodes.Aggregate) for each in spine(node)):
-            table = collect(node, self._parent.open_relation)
-            return Chosen(in_memory(table), {name: Col(name) for name in table.column_names}, table.schema)
-        return self._parent.run(node)
+        if verb.how != "left":
+            places = np.flatnonzero(~hit if verb.how == "anti" else hit)
+            self._take(places)
+            index = index[places]
+        where = f", right rows where {' & '.join(step.moved)}" if step.moved else ""
+        self._count(
+            f"{verb.how} join on {', '.join(verb.left_on)} ({int((~hit).sum()):,} left rows without a match{where})"
+        )
+        self._rights.append(_beside(right.chosen(ascending=False), index))
 
 
-def _computes(chosen: Chosen) -> bool:
-    """Whether a column is more than one of an open relation's own."""
-    own = all(isinstance(e, Col) and e.name == name for name, e in chosen.env.items())
-    return not own or isinstance(chosen.base, MemoryReader)
+def _beside(right: Chosen, index: Int64) -> tuple[Rowed, Int64]:
+    """A joined relation and its rows: the open relation itself if all columns are its own."""
+    own = all(isinstance(e, Col) and e.name == name for name, e in right.env.items())
+    if right.rights or not own or isinstance(right.base, MemoryReader):
+        return Computed(right), index
+    if right.ordinals is None:
+        return right.base, index
+    return right.base, np.append(right.ordinals.astype(np.int64), -1)[index]
+
+
+def _types(node: nodes.Node, names: Sequence[str]) -> list[pa.DataType]:
+    schema = node.schema()
+    return [schema.field(name).type for name in names]
+
+
+def _first_places(keys: pa.Table) -> Int64:
+    """Where each distinct row of keys comes first, ascending; NaN equals NaN here, and -0.0 is 0.0."""
+    columns = [pc.add(c, pa.scalar(0.0, c.type)) if pa.types.is_floating(c.type) else c for c in keys.columns]
+    numbered = pa.table([*columns, np.arange(len(keys))], names=[*keys.column_names, "at"])
+    found: Int64 = (
+        numbered.group_by(keys.column_names, use_threads=False).aggregate([("at", "min")])["at_min"].to_numpy()
+    )
+    return np.sort(found)
 
 
 @final
 class Computed:
     """A joined relation that itself joins or computes: its surviving rows, by their place."""
 
-    def __init__(self, chosen: Chosen) -> None:
+    def __init__(self, chosen: Chosen, names: Sequence[str] | None = None) -> None:
+        self._chosen = chosen
         self._columns = chosen.columns()
-        self.schema = chosen.schema
-        self.total = _total(chosen)
+        self.schema = chosen.schema if names is None else pa.schema([chosen.schema.field(name) for name in names])
+
+    @property
+    def total(self) -> int:
+        """How many rows there are."""
+        return self._chosen.total()
+
+    def only(self, names: Sequence[str]) -> "Computed":
+        """The same rows with these columns, so that no others are kept."""
+        return Computed(self._chosen, names)
 
     def fetch(self, ordinals: UInt64, columns: Sequence[str]) -> pa.Table:
         return self._columns.fetch(ordinals, columns)
+
+
+def _only(relation: Rowed, names: Sequence[str]) -> Rowed:
+    return relation.only(names) if isinstance(relation, Computed) else relation

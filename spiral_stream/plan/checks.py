@@ -1,0 +1,111 @@
+"""What verbs refuse at birth, in one way: the verb, what was found, names that look like it, the way out."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final
+
+import pyarrow as pa
+
+from spiral_stream.errors import PlanError
+from spiral_stream.expr import Cast, Col, Expr, bind, kind_of, type_of
+from spiral_stream.schema import semantic_of
+
+_IDENTITIES: Final = ("int", "text", "binary")
+_COMPARED: Final = ("bool", "int", "float", "text", "binary", "time", "date")
+
+
+def need_columns(verb: str, names: tuple[str, ...], have: pa.Schema) -> None:
+    """Refuse names that the input does not have.
+
+    Raises:
+        PlanError: names the first unknown column and those that look like it.
+    """
+    for name in names:
+        if name not in have.names:
+            near = get_close_matches(str(name), have.names, 3)
+            hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+            msg = f"{verb}: {name!r} is not a column of the input; {hint}it has {', '.join(have.names)}"
+            raise PlanError(msg)
+
+
+def need_new_names(verb: str, names: Iterable[str], way_out: str) -> None:
+    """Refuse a column name that would come twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            msg = f"{verb}: two columns would be called {name!r}; {way_out}"
+            raise PlanError(msg)
+        seen.add(name)
+
+
+def need_whole(verb: str, name: str, value: object, least: int) -> None:
+    """Refuse what is no integer of at least ``least``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        msg = f"{verb}: {name}={value!r}; give an integer of at least {least}"
+        raise PlanError(msg)
+
+
+def need_compared(verb: str, names: tuple[str, ...], have: pa.Schema) -> None:
+    """Refuse columns whose values have no order or equality of their own, and those that name payload."""
+    need_columns(verb, names, have)
+    if not names:
+        msg = f"{verb}: no columns; name at least one of {', '.join(have.names)}"
+        raise PlanError(msg)
+    for name in names:
+        field = have.field(name)
+        if (semantic := semantic_of(field)) is not None:
+            msg = f"{verb}: {name!r} is {semantic}, so comparing it would read all payload; name other columns"
+            raise PlanError(msg)
+        if kind_of(_plain(field.type)) not in _COMPARED:
+            msg = f"{verb}: {name!r} is {field.type}, which has no order; name columns of numbers, text or times"
+            raise PlanError(msg)
+
+
+def need_identity(names: tuple[str, ...], have: pa.Schema) -> None:
+    """Refuse columns that cannot tell samples apart for good."""
+    need_columns("sample (identity)", names, have)
+    if not names:
+        msg = f"sample: no identity column; name one or several of {', '.join(have.names)}"
+        raise PlanError(msg)
+    for name in names:
+        if len(names) == 1 and kind_of(_plain(have.field(name).type)) not in _IDENTITIES:
+            msg = f"sample: identity {name!r} is {have.field(name).type}; name a column of text, integers or bytes"
+            raise PlanError(msg)
+
+
+def need_like_keys(left: pa.Field, right: pa.Field) -> None:
+    """Refuse join keys of different types; says which side to cast, if either can be without loss."""
+    if left.type == right.type and kind_of(_plain(left.type)) in _COMPARED:
+        return
+    found = f"join: {left.name!r} is {left.type} on the left and {right.name!r} is {right.type} on the right"
+    for side, field, other in (("left", left, right), ("right", right, left)):
+        try:
+            type_of(Cast(Col(field.name), other.type), pa.schema([field]))
+        except PlanError:
+            continue
+        way_out = f'.with_columns({field.name}=col("{field.name}").cast("{other.type}"))'
+        msg = f"{found}; cast the {side} one first: {way_out}"
+        raise PlanError(msg)
+    msg = f"{found}; join on columns of one type: numbers, text or times"
+    raise PlanError(msg)
+
+
+def bound_type(verb: str, value: object, have: pa.Schema) -> pa.DataType:
+    """The type of an expression's value.
+
+    Raises:
+        PlanError: it is no expression, names an unknown column, or its types do not fit; starts with the verb.
+    """
+    if not isinstance(value, Expr):
+        kind = "a function" if callable(value) else f"a {type(value).__name__}"
+        msg = f'{verb}: {value!r} is {kind}, not an expression; write one with col, for example col("x") > 3'
+        raise PlanError(msg)
+    try:
+        return type_of(bind(value, have), have)
+    except PlanError as error:
+        msg = f"{verb}: {error}"
+        raise PlanError(msg) from error
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind

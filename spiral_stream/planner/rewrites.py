@@ -1,0 +1,163 @@
+"""Which work runs where: filters go to the scan of the relation they speak of, as early as that changes nothing.
+
+The verbs after a relation are read once, with every column as an expression over
+*leaves* (columns of the base relation, and of the k-th joined one). A condition whose
+leaves all belong to the base runs in its scan; one whose leaves all belong to the right
+side of an inner join runs there; both only if no distinct, sort or limit comes before
+it, since those choose among the rows they get. What is left are steps in the plan's
+order, and the few base columns that they look at.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import pyarrow as pa
+
+from spiral_stream.expr import Alias, Call, Col, Expr, bind
+from spiral_stream.plan import nodes
+from spiral_stream.planner.columns import place_of, right_leaf, substitute
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Keep:
+    """Keep the rows that pass."""
+
+    predicate: Expr  # over leaves
+    text: str
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Match:
+    """Look up the row of a joined relation that stands beside each row."""
+
+    verb: nodes.Join
+    right: nodes.Node  # the right side, with the filters that were moved there
+    moved: tuple[str, ...]  # those filters
+    keys: tuple[Expr, ...]  # over leaves
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class First:
+    """Keep the first row of every distinct value."""
+
+    verb: nodes.Distinct
+    keys: tuple[Expr, ...]  # over leaves
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrange:
+    """Sort the rows."""
+
+    verb: nodes.Sort
+    keys: tuple[Expr, ...]  # over leaves
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Head:
+    """Keep the first rows."""
+
+    count: int
+
+
+Step = Keep | Match | First | Arrange | Head
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Rewritten:
+    """The relational verbs over one base, as a scan and steps."""
+
+    pushed: tuple[Expr, ...]  # conditions that the base's scan applies, over its columns
+    steps: tuple[Step, ...]
+    env: Mapping[str, Expr]  # each column that is left, over leaves
+
+    def read(self, also: Iterable[str] = ()) -> list[str]:
+        """Base columns that the steps look at, and those behind the columns in ``also``; sorted."""
+        exprs = [self.env[name] for name in also]
+        for step in self.steps:
+            exprs += [step.predicate] if isinstance(step, Keep) else getattr(step, "keys", ())
+        return sorted({leaf for each in exprs for leaf in each.columns() if place_of(leaf)[0] is None})
+
+
+def rewrite(base: pa.Schema, verbs: Sequence[nodes.Node]) -> Rewritten:
+    """Move filters, and put the rest in terms of leaves.
+
+    Args:
+        base: columns of what is scanned.
+        verbs: the row-keeping verbs over it, first to last.
+    """
+    work = _Rewriting(base)
+    for verb in verbs:
+        work.apply(verb)
+    return Rewritten(tuple(work.pushed), tuple(work.steps), work.env)
+
+
+@final
+class _Rewriting:
+    def __init__(self, base: pa.Schema) -> None:
+        self.env: dict[str, Expr] = {name: Col(name) for name in base.names}
+        self.pushed: list[Expr] = []
+        self.steps: list[Step] = []
+        self._joins: list[int] = []  # the step of the k-th join
+        self._may_move = True
+
+    def apply(self, verb: nodes.Node) -> None:
+        if isinstance(verb, nodes.Filter):
+            for part in _conjuncts(substitute(bind(verb.predicate, verb.source.schema()), self.env)):
+                self._filter(part)
+        elif isinstance(verb, nodes.Project):
+            self.env = {name: self.env[name] for name in verb.names}
+        elif isinstance(verb, nodes.WithColumns):
+            have = verb.source.schema()
+            bound = [bind(e.source if isinstance(e, Alias) else e, have) for e in verb.exprs]
+            self.env = {**self.env, **{n: substitute(e, self.env) for n, e in zip(verb.names, bound, strict=True)}}
+        elif isinstance(verb, nodes.Join):
+            k = len(self._joins)
+            self._joins.append(len(self.steps))
+            self.steps.append(Match(verb, verb.right, (), tuple(self.env[name] for name in verb.left_on)))
+            self.env = {**self.env, **{ours: Col(right_leaf(k, theirs)) for ours, theirs in verb.taken().items()}}
+        elif isinstance(verb, nodes.Distinct | nodes.Sort):
+            keys = tuple(self.env[name] for name in verb.names)
+            self._choose(First(verb, keys) if isinstance(verb, nodes.Distinct) else Arrange(verb, keys))
+        elif isinstance(verb, nodes.Limit):
+            self._choose(Head(verb.count))
+        else:
+            assert isinstance(verb, nodes.Cache), verb
+
+    def _choose(self, step: Step) -> None:
+        self.steps.append(step)
+        self._may_move = False
+
+    def _filter(self, part: Expr) -> None:
+        """Put a condition where it runs earliest."""
+        sides = {place_of(leaf)[0] for leaf in part.columns()}
+        if self._may_move and sides == {None}:
+            self.pushed.append(part)
+            return
+        k = next(iter(sides)) if self._may_move and len(sides) == 1 else None
+        step = None if k is None else self.steps[self._joins[k]]
+        if k is not None and isinstance(step, Match) and step.verb.how == "inner":
+            # not into a left join: a filter sees the nulls beside its rows without a match
+            moved = substitute(part, {leaf: Col(place_of(leaf)[1]) for leaf in part.columns()})
+            right = nodes.Filter(step.right, moved)
+            self.steps[self._joins[k]] = replace(step, right=right, moved=(*step.moved, str(moved)))
+        else:
+            self.steps.append(Keep(part, f"filter {_readable(part)}"))
+
+
+def _conjuncts(predicate: Expr) -> list[Expr]:
+    """Conditions that are all true exactly where the predicate is."""
+    if isinstance(predicate, Call) and predicate.op == "and" and all(arg.columns() for arg in predicate.args):
+        return [part for arg in predicate.args for part in _conjuncts(arg)]
+    return [predicate]
+
+
+def _readable(predicate: Expr) -> str:
+    """The predicate with leaves by their column names."""
+    return str(substitute(predicate, {leaf: Col(place_of(leaf)[1]) for leaf in predicate.columns()}))
