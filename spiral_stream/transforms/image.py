@@ -13,7 +13,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal
-from math import isfinite
 from typing import ClassVar, Final, cast, final
 
 import numpy as np
@@ -23,7 +22,7 @@ from spiral_stream.errors import DataError, PlanError
 from spiral_stream.seeding import uniforms
 from spiral_stream.transforms import _pixels
 from spiral_stream.transforms.placement import Geometry, Placement, at_row, portable_exp, sized_to_shorter
-from spiral_stream.transforms.transform import Transform
+from spiral_stream.transforms.transform import Transform, checked_range, checked_size, is_number
 
 # B images of a batch, H height, W width, C channels; one-dimensional arrays are [B]
 
@@ -35,7 +34,6 @@ Draw = Callable[[int], NDArray[np.float64]]
 
 DTYPES: Final = ("uint8", "float16", "float32")
 LAYOUTS: Final = ("nchw", "nhwc")
-_LARGEST: Final = 1 << 15  # pixels a side of an output
 _TRIES: Final = 10  # boxes that RandomResizedCrop tries before it takes the centre, as torchvision
 _DIGITS: Final = Context(prec=28)  # logarithms in software: math.log differs between C libraries
 
@@ -81,9 +79,9 @@ class RandomResizedCrop(ImageTransform):
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", _checked_size("RandomResizedCrop", self.size))
-        object.__setattr__(self, "scale", _checked_range("RandomResizedCrop", "scale", self.scale))
-        object.__setattr__(self, "ratio", _checked_range("RandomResizedCrop", "ratio", self.ratio))
+        object.__setattr__(self, "size", checked_size("RandomResizedCrop", self.size))
+        object.__setattr__(self, "scale", checked_range("RandomResizedCrop", "scale", self.scale))
+        object.__setattr__(self, "ratio", checked_range("RandomResizedCrop", "ratio", self.ratio))
         if self.scale[1] > 1:
             msg = f"RandomResizedCrop: scale {self.scale} asks for more than the image; its upper end is at most 1.0"
             raise PlanError(msg)
@@ -140,7 +138,7 @@ class RandomHorizontalFlip(ImageTransform):
     p: float = 0.5
 
     def __post_init__(self) -> None:
-        if not _is_number(self.p) or not 0 <= self.p <= 1:
+        if not is_number(self.p) or not 0 <= self.p <= 1:
             msg = f"RandomHorizontalFlip: p is {self.p!r}; it must be a number from 0 to 1"
             raise PlanError(msg)
 
@@ -170,7 +168,7 @@ class Resize(ImageTransform):
     size: int | tuple[int, int]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", _checked_size("Resize", self.size))
+        object.__setattr__(self, "size", checked_size("Resize", self.size))
 
     @property
     def deterministic(self) -> bool:
@@ -199,7 +197,7 @@ class CenterCrop(ImageTransform):
     size: int | tuple[int, int]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", _checked_size("CenterCrop", self.size))
+        object.__setattr__(self, "size", checked_size("CenterCrop", self.size))
 
     @property
     def deterministic(self) -> bool:
@@ -245,7 +243,7 @@ class Normalize(Transform):
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
             given = getattr(self, name)
-            if not isinstance(given, Sequence) or len(given) != 3 or not all(map(_is_number, given)):  # noqa: PLR2004  R, G, B
+            if not isinstance(given, Sequence) or len(given) != 3 or not all(map(is_number, given)):  # noqa: PLR2004  R, G, B
                 msg = f"Normalize: {name} is {given!r}; give three numbers, for red, green and blue"
                 raise PlanError(msg)
             object.__setattr__(self, name, tuple(float(value) for value in given))
@@ -482,28 +480,6 @@ def _check_fusable(before: Sequence[ImageTransform], step: ImageTransform) -> No
 
 def _drawer(keys: UInt64, name: str, nth: int) -> Draw:
     return lambda count: uniforms(keys, name, nth, count)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-
-
-def _checked_size(name: str, size: object) -> int | tuple[int, int]:
-    """An int, or (height, width); a sequence of one counts as an int, as in torchvision."""
-    given = tuple(size) if isinstance(size, Sequence) and not isinstance(size, str) else (size,)
-    whole = all(isinstance(side, int) and not isinstance(side, bool) and 1 <= side <= _LARGEST for side in given)
-    if not whole or len(given) not in (1, 2):
-        msg = f"{name}: size is {size!r}; give a whole number of pixels or (height, width), each 1 to {_LARGEST}"
-        raise PlanError(msg)
-    return given[0] if len(given) == 1 else (given[0], given[1])
-
-
-def _checked_range(name: str, what: str, given: object) -> tuple[float, float]:
-    pair = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
-    if len(pair) != 2 or not all(map(_is_number, pair)) or not 0 < pair[0] <= pair[1]:  # noqa: PLR2004  low, high
-        msg = f"{name}: {what} is {given!r}; give (low, high) with 0 < low <= high"
-        raise PlanError(msg)
-    return float(pair[0]), float(pair[1])
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:

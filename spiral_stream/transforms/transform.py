@@ -8,7 +8,13 @@ the random bits (`spiral_stream.seeding.uniforms`).
 """
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Sequence
+from math import isfinite
+from typing import ClassVar, Final
+
+from spiral_stream.errors import PlanError
+
+LARGEST_SIDE: Final = 1 << 15  # pixels a side of an output
 
 
 class Transform(ABC):
@@ -25,3 +31,35 @@ class Transform(ABC):
     def evaluation(self) -> "tuple[Transform, ...]":
         """The deterministic steps that stand for this one in evaluation; itself unless it draws."""
         return (self,)
+
+
+def is_number(value: object) -> bool:
+    """Whether a field is a finite number and not a truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def checked_size(name: str, size: object) -> int | tuple[int, int]:
+    """A size field: an int, or (height, width); a sequence of one counts as an int, as in torchvision.
+
+    Raises:
+        PlanError: it is neither, or out of range.
+    """
+    given = tuple(size) if isinstance(size, Sequence) and not isinstance(size, str) else (size,)
+    whole = all(isinstance(side, int) and not isinstance(side, bool) and 1 <= side <= LARGEST_SIDE for side in given)
+    if not whole or len(given) not in (1, 2):
+        msg = f"{name}: size is {size!r}; give a whole number of pixels or (height, width), each 1 to {LARGEST_SIDE}"
+        raise PlanError(msg)
+    return given[0] if len(given) == 1 else (given[0], given[1])
+
+
+def checked_range(name: str, what: str, given: object) -> tuple[float, float]:
+    """A field that holds (low, high), as floats.
+
+    Raises:
+        PlanError: it is not 0 < low <= high.
+    """
+    pair = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
+    if len(pair) != 2 or not all(map(is_number, pair)) or not 0 < pair[0] <= pair[1]:  # noqa: PLR2004  low, high
+        msg = f"{name}: {what} is {given!r}; give (low, high) with 0 < low <= high"
+        raise PlanError(msg)
+    return float(pair[0]), float(pair[1])
