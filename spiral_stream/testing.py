@@ -27,7 +27,7 @@ def same(a: Any, b: Any) -> bool:
 
 def frozen(batch: dict[str, Any]) -> dict[str, Any]:
     """A copy that does not hold the batch's slot."""
-    return {name: value if isinstance(value, list) else np.array(value) for name, value in batch.items()}
+    return {name: value if isinstance(value, list) else np.asarray(value).copy() for name, value in batch.items()}
 
 
 def check_order(order: Order, population: Population, passes: Sequence[int] = (0, 1)) -> None:
