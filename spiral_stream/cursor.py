@@ -66,6 +66,12 @@ class Cursor:
             raise ResumeError(msg)
         return here[-1].batches(step, rank)
 
+    def batch_to_step(self, number: int) -> tuple[int, int]:
+        """The step at which a batch of the current epoch was or will be delivered, and the rank that gets it."""
+        segment = [s for s in self.segments if s.first_batch <= number][-1]
+        group = (number - segment.first_batch) // segment.merge
+        return segment.first_step + group // segment.world_size, group % segment.world_size
+
     def to_json(self) -> dict[str, Any]:
         """The place as JSON values."""
         return {

@@ -36,7 +36,7 @@ from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.pipeline import Pipeline
 
 DEFAULT_BUDGET_BYTES: Final = 4 << 30
-_SERIAL, _EPOCH, _WORKERS = 0, 1, 2  # places of the array shared with a DataLoader's workers
+_SERIAL, _EPOCH, _BATCH, _WORKERS, _SHARED = *range(4), 4  # places of the array shared with a DataLoader's workers
 
 
 class PreparedStream:
@@ -64,8 +64,10 @@ class PreparedStream:
         self._memory: Slots | None = None
         self._lowered: tuple[int, Stages] | None = None
         self._pipeline: Pipeline | None = None
-        self._shared = sharedctypes.RawArray("q", 3)
+        self._shared = sharedctypes.RawArray("q", _SHARED)
         self._seen_serial = 0
+        self._resumed_seed: int | None = None
+        self._pid = os.getpid()
         self._closed = False
 
     # ---- bindings and place
@@ -82,11 +84,11 @@ class PreparedStream:
             BindError: unknown name, value out of range, or the stream is between its first batch and ``close``.
         """
         if self._pipeline is not None:
-            msg = "bind: the stream is being read; call close() or leave the loop, then bind"
+            msg = "bind: the stream is being read; leave the loop (or close its iterator), then bind"
             raise BindError(msg)
         self._bindings = self._bindings.updated(**bindings)
         if bindings.get("epoch") is not None:
-            self._move(int(bindings["epoch"]))
+            self._move(Cursor(int(bindings["epoch"])))
         self._bound()
         return self
 
@@ -99,11 +101,11 @@ class PreparedStream:
             if self._pipeline is not None:
                 msg = "set_epoch: the stream is being read; leave the loop first"
                 raise StreamError(msg)
-            self._move(epoch)
+            self._move(Cursor(epoch))
 
-    def _move(self, epoch: int) -> None:
-        self._cursor = Cursor(epoch)
-        self._shared[_EPOCH] = epoch
+    def _move(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._shared[_EPOCH], self._shared[_BATCH] = cursor.epoch, cursor.batch
         self._shared[_SERIAL] += 1
         self._seen_serial = self._shared[_SERIAL]
 
@@ -114,6 +116,13 @@ class PreparedStream:
     def epoch(self) -> int:
         """The epoch that the cursor is in."""
         return self._cursor.epoch
+
+    def _drawn(self, epoch: int | None = None) -> int:
+        """The epoch whose order and random bits are used: the plan's where it names one, else the cursor's or the one given."""
+        pinned = self._sample.epoch
+        if isinstance(pinned, int):
+            return pinned
+        return self._cursor.epoch if epoch is None else epoch
 
     # ---- what is known before the first read
 
@@ -158,7 +167,7 @@ class PreparedStream:
         return explain_stream(self.stages, self._bound_here(), self.devices(), self._thread_count(1), metrics)
 
     def _bound_here(self) -> Bound:
-        return replace(self._bound(), epoch=self._cursor.epoch)
+        return replace(self._bound(), epoch=self._drawn())
 
     def _thread_count(self, workers: int) -> int:
         return self._threads or max(1, len(os.sched_getaffinity(0)) // workers)
@@ -176,8 +185,10 @@ class PreparedStream:
                 "iter: the stream is being read already; one loop at a time moves the cursor. Leave it, or call close()"
             )
             raise StreamError(msg)
-        if workers > 1 or self._shared[_SERIAL] != self._seen_serial:
+        if self._in_worker:
             self._adopt_shared()
+        else:
+            self._shared[_WORKERS] = 0
         bound, stages = self._bound(), self.stages
         start = self._cursor.enter(bound.world_size, bound.merge)
         builder = BatchBuilder(stages, bound.run_seed, self._metrics, self._slots(), bound.merge, self._split())
@@ -186,7 +197,7 @@ class PreparedStream:
         numbers = (self._numbers(start, step, bound) for step in steps)
         pipeline = Pipeline(
             builder,
-            start.epoch,
+            self._drawn(start.epoch),
             numbers,
             self.plan.prefetch,
             self._budget_bytes,
@@ -201,6 +212,8 @@ class PreparedStream:
             self._cursor = start.next_epoch()
         finally:
             self._pipeline = None
+            if self._in_worker:  # a pass begins where the main process says, however far this worker ran ahead
+                self._cursor = start
             pipeline.close()
 
     def _steps_left(self, cursor: Cursor, bound: Bound) -> int:
@@ -214,12 +227,11 @@ class PreparedStream:
         return range(numbers.start, min(numbers.stop, end))
 
     def _adopt_shared(self) -> None:
-        """In a worker process: follow the main process's ``set_epoch``."""
+        """In a worker process: go where the main process moved the cursor."""
         self._shared[_WORKERS] = 1
         if self._shared[_SERIAL] != self._seen_serial:
             self._seen_serial = self._shared[_SERIAL]
-            if self._cursor.epoch != self._shared[_EPOCH]:
-                self._cursor = Cursor(self._shared[_EPOCH])
+            self._cursor = Cursor(self._shared[_EPOCH], self._shared[_BATCH])
 
     def _slots(self) -> Slots:
         """The stream's batch memory, made at the first use and kept over epochs."""
@@ -270,7 +282,7 @@ class PreparedStream:
         Raises:
             IndexError: the epoch has no such batch.
         """
-        bound, at = self._bound(), self._cursor.epoch if epoch is None else epoch
+        bound, at = self._bound(), self._drawn(epoch)
         builder = BatchBuilder(self.stages, bound.run_seed, self._metrics, self._slots(), split=self._split())
         builder.positions([number])
         with ThreadPoolExecutor(self._thread_count(1), "spiral-batch") as pool:
@@ -283,7 +295,7 @@ class PreparedStream:
         Returns:
             identities; tuples where the identity has several columns.
         """
-        at = self._cursor.epoch if epoch is None else epoch
+        at = self._drawn(epoch)
         builder = BatchBuilder(self.stages, self._bound().run_seed, self._metrics, self._slots())
         rows = builder.rows(at, builder.positions([number]))
         table = self.stages.selected.columns.fetch(rows, self.stages.identity)
@@ -311,12 +323,16 @@ class PreparedStream:
         if not len(rows):
             msg = f"locate: no row that the plan keeps has {', '.join(stages.identity)} = {identity!r}"
             raise KeyError(msg)
-        position = int(stages.order.arrange(stages.population, at).positions(rows[:1])[0])
+        position = int(stages.order.arrange(stages.population, self._drawn(at)).positions(rows[:1])[0])
         number = stages.batches.locate(position)
-        if number is None or number >= stages.batches.count(bound.world_size, bound.merge):
+        place = self._cursor if at == self._cursor.epoch else Cursor(at)
+        place = place.enter(bound.world_size, bound.merge)
+        if number is None or number >= stages.batches.count(
+            bound.world_size, bound.merge, place.segments[-1].first_batch
+        ):
             return None
-        group = number // bound.merge
-        return {"epoch": at, "batch": number, "step": group // bound.world_size, "rank": group % bound.world_size}
+        step, rank = place.batch_to_step(number)
+        return {"epoch": at, "batch": number, "step": step, "rank": rank}
 
     # ---- state
 
@@ -362,19 +378,24 @@ class PreparedStream:
             found = state.get("spiral") if isinstance(state, Mapping) else type(state).__name__
             msg = f"resume: this is no state of version {STATE_VERSION} (found {found!r}); pass what state_dict() returned"
             raise ResumeError(msg)
+        cursor = Cursor.from_json(state)
         self._check_plan(state)
         self._check_data(state)
-        if self._bindings.run_seed is None:
-            self._bindings = self._bindings.updated(run_seed=state["run_seed"])
-        elif self._bindings.run_seed != state["run_seed"]:
+        seed = state.get("run_seed")
+        if not isinstance(seed, int):
             msg = (
-                f"resume: saved with run_seed {state['run_seed']}, bound to {self._bindings.run_seed}; random transforms "
+                f"resume: the state's run_seed is {seed!r}, not an integer; pass what state_dict() returned, unchanged"
+            )
+            raise ResumeError(msg)
+        if self._bindings.run_seed in (None, self._resumed_seed):
+            self._bindings, self._resumed_seed = self._bindings.updated(run_seed=seed), seed
+        elif self._bindings.run_seed != seed:
+            msg = (
+                f"resume: saved with run_seed {seed}, bound to {self._bindings.run_seed}; random transforms "
                 "would change in mid-epoch. Leave run_seed unbound, or start a new epoch"
             )
             raise ResumeError(msg)
-        cursor = Cursor.from_json(state)
-        self._move(cursor.epoch)
-        self._cursor = cursor
+        self._move(cursor)
 
     def _check_plan(self, state: Mapping[str, Any]) -> None:
         if state.get("plan") == self.fingerprint:
@@ -390,9 +411,12 @@ class PreparedStream:
         raise ResumeError(msg)
 
     def _check_data(self, state: Mapping[str, Any]) -> None:
-        saved, present = dict(state.get("data", {})), dict(self.stages.data_versions)
+        saved, present = state.get("data"), dict(self.stages.data_versions)
         if saved == present:
             return
+        if not isinstance(saved, Mapping):
+            msg = f"resume: the state's data versions are {saved!r}; pass what state_dict() returned, unchanged"
+            raise ResumeError(msg)
         names = [name for name in sorted(saved.keys() | present.keys()) if saved.get(name) != present.get(name)]
         lines = [f"{n} ({str(saved.get(n))[:8]} -> {str(present.get(n))[:8]})" for n in names]
         msg = (
@@ -400,6 +424,11 @@ class PreparedStream:
             "catalog.refresh() it, or start a new epoch on the new data"
         )
         raise ResumeError(msg)
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the one that made the stream."""
+        return os.getpid() != self._pid
 
     # ---- caches, other streams, the end
 
@@ -416,7 +445,9 @@ class PreparedStream:
 
     def eval(self) -> Self:
         """A stream for evaluation: epoch pinned, nothing dropped, deterministic transforms, its own cursor."""
-        out = type(self)(evaluation(self.plan, self._cursor.epoch, KeepPartial()), self.catalog, self._threads)
+        out = type(self)(
+            evaluation(self.plan, self._drawn(), KeepPartial()), self.catalog, self._threads, self._budget_bytes
+        )
         out._bindings = self._bindings  # noqa: SLF001
         return out
 
@@ -438,13 +469,15 @@ class PreparedStream:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state.update(_lowered=None, _pipeline=None, _metrics=Metrics(), _memory=None)
+        state.update(_lowered=None, _pipeline=None, _metrics=None, _memory=None, _relay=None)
         if context.get_spawning_popen() is None:  # shared memory travels to a child only while it is being spawned
             state["_shared"] = None
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._metrics = Metrics()
+        self._pid = os.getpid()
         if self._shared is None:
-            self._shared = sharedctypes.RawArray("q", 3)
+            self._shared = sharedctypes.RawArray("q", _SHARED)
             self._seen_serial = 0

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
+from spiral_stream.adapters.relay import Relay
 from spiral_stream.errors import BindError
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.runtime.batches import Batch
@@ -26,12 +27,30 @@ Tensors = dict[str, Any]
 class TorchStream(PreparedStream, IterableDataset[Tensors]):
     """A `PreparedStream` of dicts of tensors and lists. Iterate it bare or under ``DataLoader(batch_size=None)``."""
 
+    _relay: Relay | None = None
+
     def __iter__(self) -> Iterator[Tensors]:
         info = get_worker_info()
         if info is None:
             return self._run(0, 1)
         self._in_worker = True
-        return self._run(info.id, info.num_workers)
+        return self._forked(info.id, info.num_workers) if self.forked else self._run(info.id, info.num_workers)
+
+    def _forked(self, worker: int, workers: int) -> Iterator[Tensors]:
+        """In a forked worker, where Lance cannot be called: another interpreter reads."""
+        self._adopt_shared()
+        if self._relay is None:
+            self._relay = Relay()
+        bound = self._bound()
+        self._bindings = self._bindings.updated(rank=bound.rank, world_size=bound.world_size)
+        for batch in self._relay.batches(self, worker, workers):
+            yield {name: _host(value) for name, value in batch.items()}
+
+    def worker_batches(self, worker: int, workers: int) -> Iterator[dict[str, Any]]:
+        """Every ``workers``-th batch from the ``worker``-th on, as arrays; what `Relay` asks of the other interpreter."""
+        self._in_worker = True
+        for batch in self._run(worker, workers):
+            yield {name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
 
     def _cuda(self) -> torch.device | None:
         """The CUDA device that fields go to, checked; None if all stay on the host."""

@@ -69,7 +69,7 @@ class BoundedQueue(Generic[T]):
                 self._changed.wait()
             self.get_wait_s += time.perf_counter() - begun
             if self._closed:
-                msg = "the stream was closed while it was read; iterate it again to go on from its cursor"
+                msg = "the stream was closed while it was read; make a new one from its plan and load the last state_dict()"
                 raise StreamError(msg)
             if self._items:
                 item, nbytes = self._items.popleft()
