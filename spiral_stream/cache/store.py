@@ -74,7 +74,8 @@ class CachedShard:
 
     def __init__(self, parts: list[tuple[pa.Table, NDArray[np.uint8]]]) -> None:
         tables = [table for table, _ in parts]
-        self._maps = [mapped for _, mapped in parts]
+        self._maps = [mapped for _, mapped in parts]  # held, so that addresses stay valid
+        self._bases = np.array([mapped.ctypes.data for mapped in self._maps], dtype=np.uint64)
         which = np.repeat(np.arange(len(tables)), [len(t) for t in tables])
         offsets = np.concatenate([t["row"].to_numpy() for t in tables])
         order = np.argsort(offsets, kind="stable")
@@ -89,7 +90,7 @@ class CachedShard:
 
         self.heights = column(lambda t: t["height"].to_numpy())
         self.widths = column(lambda t: t["width"].to_numpy())
-        self._starts = column(descriptor("position")).astype(np.int64)
+        self._starts = column(descriptor("position")).astype(np.uint64)
         self._sizes = column(descriptor("size")).astype(np.int64)
         reasons = (
             [reason for t in tables for reason in t["refused"].to_pylist()]
@@ -114,11 +115,21 @@ class CachedShard:
         """Why the row was refused when the cache was built, or None."""
         return self._refused.get(at)
 
-    def payload(self, at: int) -> memoryview:
-        """The stored bytes of one row: a view of the mapped file."""
-        start = self._starts[at]
-        stored: memoryview = self._maps[self._which[at]][start : start + self._sizes[at]].data
-        return stored
+    def addresses(self, at: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """Where stored rows lie in memory, and their bytes; valid while this shard is held.
+
+        Args:
+            at: shape [P], int64, from `find`.
+
+        Returns:
+            shape [P] each: uint64 addresses in the mapped files, int64 lengths.
+        """
+        return self._bases[self._which[at]] + self._starts[at], self._sizes[at].astype(np.int64)
+
+    @property
+    def any_refused(self) -> bool:
+        """Whether a row of the shard was refused."""
+        return bool(self._refused)
 
 
 @final
@@ -170,7 +181,7 @@ class CacheReader:
             msg = f"cache: {self._folder}/data/{file} is not one packed blob file; drop the cache folder and build it again"
             raise CacheError(msg)
         path = self._folder / "data" / Path(file).stem / (f"{_BLOB_ID:032b}"[::-1] + ".blob")
-        return table, np.memmap(path, dtype=np.uint8, mode="r").view(np.ndarray)  # slicing a memmap costs 5 us
+        return table, np.memmap(path, dtype=np.uint8, mode="r")
 
 
 def _struct(table: pa.Table) -> pa.StructArray:
@@ -212,14 +223,19 @@ class CacheStore:
         """
         mask = np.zeros(shard_rows, dtype=np.bool_)
         written = 0
+        failed: list[BaseException] = []
 
         def batches() -> Iterator[pa.RecordBatch]:
             nonlocal written
-            for rows in chunks:
-                mask[rows.offsets] = True
-                batch = _batch(rows)
-                written += sum(len(p) for p in rows.payloads if p is not None)
-                yield batch
+            try:
+                for rows in chunks:
+                    mask[rows.offsets] = True
+                    batch = _batch(rows)
+                    written += sum(len(p) for p in rows.payloads if p is not None)
+                    yield batch
+            except Exception as error:
+                failed.append(error)  # Lance would wrap it as its own
+                raise
 
         try:
             self._ledger.mkdir(parents=True, exist_ok=True)
@@ -245,6 +261,8 @@ class CacheStore:
             }
             _write_atomically(self._ledger / f"{key}.{uuid.uuid4().hex}.json", entry)
         except OSError as error:
+            if failed:
+                raise failed[0] from None
             msg = (
                 f"cache: cannot write under {self.folder} ({error}); make it writable, free space, "
                 "or set $SPIRAL_CACHE to another folder"

@@ -72,13 +72,28 @@ class Stack(Field):
 
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NDArray[Any]:
         assert out is not None
-        if values.null_count:
-            row = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
-            error = DataError(
-                f"Stack({self.column!r}): the value is null; filter it out before sample, "
-                f'for example .filter(~col("{self.column}").is_null()), or use List'
+        inner = values.flatten() if pa.types.is_fixed_size_list(values.type) and not values.null_count else values
+        if inner.null_count:
+            place = int(np.flatnonzero(inner.is_null().to_numpy(zero_copy_only=False))[0])
+            raise self._refused(
+                place * len(values) // len(inner),
+                f"is null{'' if inner is values else ' in part'}; filter it out before sample, "
+                f'for example .filter(~col("{self.column}").is_null()), or use List',
             )
-            error.row = row  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
-            raise error
-        out[...] = fixed_numpy(values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values)
+        found = fixed_numpy(values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values)
+        with np.errstate(invalid="ignore", over="ignore"):  # what these would warn of is refused below
+            out[...] = found
+        if not np.can_cast(found.dtype, out.dtype, "safe"):
+            wrong = out != found if out.dtype.kind in "biu" else np.isinf(out) & np.isfinite(found)
+            if wrong.any():
+                row = int(np.argwhere(wrong)[0, 0])
+                value = found[wrong][0]
+                raise self._refused(
+                    row, f"{value} does not fit dtype {out.dtype}; ask for a wider one, or compute one that fits"
+                )
         return out
+
+    def _refused(self, row: int, found: str) -> DataError:
+        error = DataError(f"Stack({self.column!r}): the value {found}")
+        error.row = row  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
+        return error

@@ -27,7 +27,7 @@ def publish(directory: Path) -> Iterator[Path]:
         work = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}")
         work.mkdir()
     except OSError as error:
-        msg = f"{directory} cannot be written: {error.strerror}. Give a catalog folder that this user may write to"
+        msg = f"{directory} cannot be written: {error.strerror}. Give a catalog folder that can be written, or set $SPIRAL_CACHE"
         raise CacheError(msg) from error
     try:
         yield work
