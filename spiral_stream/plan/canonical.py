@@ -17,6 +17,7 @@ from spiral_stream.fields.list import List
 from spiral_stream.fields.stack import Stack
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import nodes, profiles
+from spiral_stream.plan.code import stable_name
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
 from spiral_stream.sampling.sequential import Sequential
@@ -40,6 +41,11 @@ _VALUES: Final = {
         *(image.RandomResizedCrop, image.RandomHorizontalFlip, image.Resize, image.CenterCrop, image.Normalize),
     )
 }
+
+CLASS: Final = "@class"  # marked so that no field of a user's class is called the same
+VERSION: Final = "@version"
+_NODE: Final = "@node"
+_EXPR: Final = "@expr"
 
 Resolve = Callable[[str], nodes.Scan]
 ResolveSql = Callable[[str], nodes.Sql]
@@ -77,14 +83,23 @@ def from_json(data: Mapping[str, Any], resolve: Resolve, resolve_sql: ResolveSql
         msg = f"saved plan: verb {data['verb']!r} is unknown to this version; upgrade spiral, or save the stream again"
         raise PlanError(msg)
     rest = {name: _decode(value, resolve, resolve_sql) for name, value in data.items() if name != "verb"}
-    return cls(**rest)
+    node: nodes.Node = _made(cls, str(data["verb"]), rest)
+    return node
+
+
+def _made(cls: Callable[..., Any], name: str, fields: Mapping[str, Any]) -> Any:
+    try:
+        return cls(**fields)
+    except TypeError as error:
+        msg = f"saved plan: {name} cannot be read here ({error}); upgrade spiral, or save the stream again"
+        raise PlanError(msg) from error
 
 
 def _encode(value: Any) -> Any:
     if isinstance(value, nodes.Node):
-        return {"node": to_json(value)}
+        return {_NODE: to_json(value)}
     if isinstance(value, expr.Expr):
-        return {"expr": expr.to_json(value)}
+        return {_EXPR: expr.to_json(value)}
     if isinstance(value, tuple):
         return [_encode(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -96,12 +111,15 @@ def _encode(value: Any) -> Any:
 
 
 def encode_value(value: Any) -> dict[str, Any]:
-    """One policy, transform, field or profile as JSON values."""
+    """One policy, transform, field or profile as JSON values.
+
+    Raises:
+        PlanError: its class is the user's, and no other process could find it.
+    """
     cls = type(value)
-    known = _VALUES.get(cls.__name__) is cls
-    name = cls.__name__ if known else f"{cls.__module__}:{cls.__qualname__}"
-    fields = {each.name: _encode(getattr(value, each.name)) for each in dataclasses.fields(value)}
-    return {"class": name, "version": getattr(cls, "VERSION", 1), **fields}
+    name = cls.__name__ if is_ours(value) else stable_name(cls)
+    fields = {each.name: _encode(getattr(value, each.name)) for each in dataclasses.fields(value) if each.init}
+    return {CLASS: name, VERSION: version_of(cls), **fields}
 
 
 def _decode(value: Any, resolve: Resolve, resolve_sql: ResolveSql) -> Any:
@@ -109,19 +127,19 @@ def _decode(value: Any, resolve: Resolve, resolve_sql: ResolveSql) -> Any:
         return tuple(_decode(item, resolve, resolve_sql) for item in value)
     if not isinstance(value, dict):
         return value
-    if "node" in value:
-        return from_json(value["node"], resolve, resolve_sql)
-    if "expr" in value:
-        return expr.from_json(value["expr"])
-    cls = class_named(value["class"])
-    if getattr(cls, "VERSION", 1) != value["version"]:
+    if _NODE in value:
+        return from_json(value[_NODE], resolve, resolve_sql)
+    if _EXPR in value:
+        return expr.from_json(value[_EXPR])
+    cls = class_named(value[CLASS])
+    if version_of(cls) != value[VERSION]:
         msg = (
-            f"saved plan: {value['class']} was saved at version {value['version']}, here it is {getattr(cls, 'VERSION', 1)}: "
+            f"saved plan: {value[CLASS]} was saved at version {value[VERSION]}, here it is {version_of(cls)}: "
             "its results differ. Run the version of spiral that saved it, or save the stream again"
         )
         raise PlanError(msg)
-    rest = {k: _decode(v, resolve, resolve_sql) for k, v in value.items() if k not in ("class", "version")}
-    return cls(**rest)
+    rest = {k: _decode(v, resolve, resolve_sql) for k, v in value.items() if k not in (CLASS, VERSION)}
+    return _made(cls, value[CLASS], rest)
 
 
 def class_named(name: str) -> type[Any]:
@@ -144,6 +162,11 @@ def class_named(name: str) -> type[Any]:
         msg = f"saved plan: {name!r} is not a frozen dataclass, so it cannot be read back from its fields"
         raise PlanError(msg)
     return found
+
+
+def version_of(cls: type[Any]) -> int:
+    """The version of a class's results."""
+    return int(getattr(cls, "VERSION", 1))
 
 
 def is_ours(value: Any) -> bool:

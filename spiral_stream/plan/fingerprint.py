@@ -12,19 +12,29 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from spiral_stream import expr
-from spiral_stream.params import RuntimeParam
+from spiral_stream.decoders.decoder import decoder
+from spiral_stream.decoders.image import codec_version
+from spiral_stream.errors import PlanError
+from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
-from spiral_stream.plan.canonical import encode_value, is_ours
+from spiral_stream.plan.canonical import CLASS, VERSION, is_ours, version_of
 from spiral_stream.plan.code import code_fingerprint
+from spiral_stream.plan.profiles import Profile
+from spiral_stream.plan.tree import profiles
+from spiral_stream.sampling.assignment import DataParallel
 
 FORMAT: Final = 1  # raised when the canonical form changes, so that no old fingerprint can collide with a new one
 _LINE: Final = 60  # characters of a value in a message
-_BINDINGS: Final = {("Sample", "epoch"), ("DataParallel", "rank"), ("DataParallel", "world_size"), ("Stack", "device")}
+_BINDINGS: Final = {(nodes.Sample, "epoch"), (DataParallel, "rank"), (DataParallel, "world_size"), (Stack, "device")}
 
 
 def canonical(node: nodes.Node) -> Any:
-    """What the fingerprint hashes, as JSON values."""
-    if isinstance(node, nodes.Deliver):
+    """What the fingerprint hashes, as JSON values.
+
+    Raises:
+        PlanError: a value of the user's cannot be written as JSON.
+    """
+    if isinstance(node, nodes.Deliver | nodes.Cache):  # a cache's profiles enter with the sample, if they change pixels
         return canonical(node.source)
     if isinstance(node, nodes.Scan):
         return {"verb": "scan", "relation": node.relation, "identity": list(node.identity)}
@@ -43,12 +53,14 @@ def canonical(node: nodes.Node) -> Any:
             out[name] = {key: _value(field) for key, field in sorted(value)}
         else:
             out[name] = _value(value)
+    if isinstance(node, nodes.Sample):
+        out["profiles"] = {name: _profile(each) for name, each in sorted(profiles(node).items()) if each.changes_pixels}
     return out
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
     for each in dataclasses.fields(value):
-        if (type(value).__name__, each.name) not in _BINDINGS:
+        if each.init and (type(value), each.name) not in _BINDINGS:
             yield each.name, getattr(value, each.name)
 
 
@@ -57,15 +69,25 @@ def _value(value: Any) -> Any:
         return canonical(value)
     if isinstance(value, tuple):
         return [_value(item) for item in value]
-    if isinstance(value, RuntimeParam):
-        return {"param": value.name}
     if isinstance(value, float):
         return {"float": value.hex()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        head = {key: item for key, item in encode_value(value).items() if key in ("class", "version")}
-        code = {} if is_ours(value) else {"code": code_fingerprint(type(value))}
-        return {**head, **code, **{name: _value(item) for name, item in _fields(value)}}
-    return value
+        cls = type(value)
+        out = {CLASS: cls.__qualname__, VERSION: version_of(cls)}
+        if not is_ours(value):  # by what it does, wherever it lies
+            out["@code"] = code_fingerprint(cls)
+        if isinstance(value, Stack) and value.decode is not None:
+            out["@decoder"] = decoder(value.decode).VERSION
+        return {**out, **{name: _value(item) for name, item in _fields(value)}}
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    msg = f"plan: {value!r} is a {type(value).__name__}; values of a plan are numbers, texts, tuples and frozen dataclasses"
+    raise PlanError(msg)
+
+
+def _profile(profile: Profile) -> Any:
+    """A profile, and the encoder whose output it stands for."""
+    return {**_value(profile), **({"@encoder": codec_version()} if profile.lossy else {})}
 
 
 def digest(value: Any) -> str:
@@ -81,24 +103,31 @@ def fingerprint(node: nodes.Node) -> str:
 
 def differences(old: Any, new: Any, at: str = "") -> list[str]:
     """Where two canonical plans differ: ``collate.batch_size (256 -> 512)``."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and not _is_float(old):
         old_verb, new_verb = old.get("verb"), new.get("verb")
         if old_verb != new_verb:
-            return [f"{at or 'plan'} ({old_verb or old.get('class')} -> {new_verb or new.get('class')})"]
+            return [f"{at or 'plan'} ({old_verb} -> {new_verb})"]
+        if old.get(CLASS) != new.get(CLASS):
+            return [f"{at} ({_brief(old)} -> {_brief(new)})"]
         if old_verb is not None:
             at = str(old_verb)
         out: list[str] = []
         for key in sorted(set(old) | set(new)):
-            path = key if not at else at if key in ("source", "verb") else f"{at}.{key}"
-            out += differences(old.get(key), new.get(key), path)
+            out += differences(old.get(key), new.get(key), f"{at}.{key}" if at else key)
         return out
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return [line for i, (a, b) in enumerate(zip(old, new, strict=True)) for line in differences(a, b, f"{at}[{i}]")]
     return [] if old == new else [f"{at} ({_brief(old)} -> {_brief(new)})"]
 
 
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Mapping) and set(value) == {"float"}
+
+
 def _brief(value: Any) -> str:
-    if isinstance(value, Mapping) and set(value) == {"float"}:
+    if _is_float(value):
         return repr(float.fromhex(value["float"]))
+    if isinstance(value, Mapping) and CLASS in value:
+        return str(value[CLASS])
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LINE else text[: _LINE - 3] + "..."

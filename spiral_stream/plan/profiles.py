@@ -4,7 +4,7 @@ A profile is part of the plan: a shard that is not cached yet goes through the
 same steps on the fly, so batches do not depend on what is built.
 """
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
@@ -13,17 +13,26 @@ from spiral_stream.errors import PlanError
 BEST_QUALITY: Final = 100  # of libjpeg's scale from 1
 
 
-class Profile(ABC):  # noqa: B024
+class Profile(ABC):
     """One storage form."""
 
     VERSION: ClassVar[int] = 1
-    lossy: ClassVar[bool] = False
+    lossy: ClassVar[bool] = False  # whether an encoder's choices are in the pixels
+
+    @property
+    @abstractmethod
+    def changes_pixels(self) -> bool:
+        """Whether batches differ from those of the bytes as they are; then the profile is part of the fingerprint."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Source(Profile):
     """The encoded bytes exactly as the source holds them."""
+
+    @property
+    def changes_pixels(self) -> bool:
+        return False
 
 
 @final
@@ -35,6 +44,10 @@ class Raw(Profile):
 
     def __post_init__(self) -> None:
         _check_side("Raw", self.shorter_side)
+
+    @property
+    def changes_pixels(self) -> bool:
+        return self.shorter_side is not None
 
 
 @final
@@ -51,6 +64,10 @@ class Jpeg(Profile):
         if not 1 <= self.quality <= BEST_QUALITY:
             msg = f"Jpeg: quality={self.quality}; the encoder takes 1 to 100"
             raise PlanError(msg)
+
+    @property
+    def changes_pixels(self) -> bool:
+        return True
 
 
 def _check_side(name: str, side: int | None) -> None:

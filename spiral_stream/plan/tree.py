@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from spiral_stream.errors import PlanError
 from spiral_stream.plan.nodes import Cache, Node, Scan
+from spiral_stream.plan.profiles import Profile
 
 N = TypeVar("N", bound=Node)
 
@@ -62,9 +63,9 @@ def base_scan(node: Node) -> Scan:
     return last
 
 
-def profiles(node: Node) -> dict[str, object]:
+def profiles(node: Node) -> dict[str, Profile]:
     """Declared cache profiles by column; the declaration nearest to `Sample` wins."""
-    out: dict[str, object] = {}
+    out: dict[str, Profile] = {}
     for each in spine(node):
         if isinstance(each, Cache):
             out = {**dict(each.profiles), **out}
