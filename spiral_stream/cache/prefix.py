@@ -85,6 +85,11 @@ class Prefix:
         return decode(kept.payload)
 
     @property
+    def keeps_pixels(self) -> bool:
+        """Whether what is kept is packed RGB pixels."""
+        return isinstance(self.profile, Raw)
+
+    @property
     def keeps_jpeg(self) -> bool:
         """Whether what is kept is a JPEG, of which a crop can be decoded alone."""
         return isinstance(self.profile, Jpeg) or (

@@ -5,7 +5,7 @@
  * public interface (ABI 6.2, unchanged since 1998). The two structures below declare the leading fields that are
  * read here; the library is asked to confirm the size of the first one before any image is decoded.
  *
- * The region is decoded 16 pixels wider on each side and 16 rows higher than asked, so that chroma upsampling
+ * The region is decoded 4 pixels wider on each side and 4 rows higher than asked, so that chroma upsampling
  * sees the same neighbours as in a full decode: the pixels inside are the same bits (tests/stream/decoders).
  */
 #define PY_SSIZE_T_CLEAN
@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { ABI = 62, MARGIN = 16, RGB = 2, GRAY = 1, YCC = 3, ROOM = 4096 };
+enum { ABI = 62, MARGIN = 4, RGB = 2, GRAY = 1, YCC = 3, ROOM = 4096 };
 
 typedef struct {
   void (*exit)(void *), (*emit)(void *, int), (*print)(void *);
@@ -175,68 +175,69 @@ static int decode(const uint8_t *data, Py_ssize_t size, const int32_t *box, uint
   return warnings == 0;
 }
 
-static int view(PyObject *object, Py_buffer *buffer, int flags, Py_ssize_t bytes) {
-  if (PyObject_GetBuffer(object, buffer, flags)) return 0;
-  if (buffer->len >= bytes) return 1;
-  PyBuffer_Release(buffer);
-  PyErr_SetString(PyExc_ValueError, "an array is too short");
-  return 0;
-}
-
-static PyObject *sizes(PyObject *self, PyObject *args) {
-  PyObject *images, *heights, *widths;
-  if (!PyArg_ParseTuple(args, "O!OO", &PyList_Type, &images, &heights, &widths)) return NULL;
-  Py_ssize_t count = PyList_GET_SIZE(images), fit = 0;
-  Py_buffer h, w, data;
-  if (!view(heights, &h, PyBUF_WRITABLE, 4 * count)) return NULL;
-  if (!view(widths, &w, PyBUF_WRITABLE, 4 * count)) {
-    PyBuffer_Release(&h);
-    return NULL;
+/* Take `count` contiguous buffers out of `args`; the first two are addresses [B] u64 and lengths [B] i64. */
+static Py_ssize_t take(PyObject *args, const int *flags, Py_buffer *views, int count) {
+  if (PyTuple_GET_SIZE(args) != count) {
+    PyErr_Format(PyExc_TypeError, "takes %d arrays", count);
+    return -1;
   }
-  for (; fit < count; fit++) {
-    if (!view(PyList_GET_ITEM(images, fit), &data, PyBUF_SIMPLE, 0)) break;
-    int32_t *height = (int32_t *)h.buf + fit, *width = (int32_t *)w.buf + fit;
-    if (!measure(data.buf, data.len, height, width)) *height = *width = 0;
-    PyBuffer_Release(&data);
-  }
-  PyBuffer_Release(&h);
-  PyBuffer_Release(&w);
-  if (fit < count) return NULL;
-  Py_RETURN_NONE;
-}
-
-static PyObject *decode_regions(PyObject *self, PyObject *args) {
-  PyObject *images, *objects[5]; /* boxes [B, 4], places in scratch [B + 1], scratch, origins [B], strides [B] */
-  if (!PyArg_ParseTuple(args, "O!OOOOO", &PyList_Type, &images, objects, objects + 1, objects + 2, objects + 3, objects + 4))
-    return NULL;
-  Py_ssize_t count = PyList_GET_SIZE(images), bytes[] = {16 * count, 8 * (count + 1), 0, 8 * count, 8 * count};
-  int flags[] = {PyBUF_SIMPLE, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBUF_WRITABLE, PyBUF_WRITABLE};
-  Py_buffer views[5], *data = PyMem_Calloc(count ? count : 1, sizeof *data);
-  Py_ssize_t held = 0, read = 0, failed = -1;
-  if (!data) return PyErr_NoMemory();
-  while (held < 5 && view(objects[held], views + held, flags[held], bytes[held])) held++;
-  while (held == 5 && read < count && view(PyList_GET_ITEM(images, read), data + read, PyBUF_SIMPLE, 0)) read++;
-  if (held == 5 && read == count && decoder_size) {
-    const int32_t *boxes = views[0].buf;
-    const int64_t *places = views[1].buf;
-    uint8_t *scratch = views[2].buf;
-    if (count && places[count] > views[2].len) {
-      PyErr_SetString(PyExc_ValueError, "the scratch is too short");
-    } else {
-      Py_BEGIN_ALLOW_THREADS
-      for (Py_ssize_t i = 0; i < count && failed < 0; i++)
-        if (!decode(data[i].buf, data[i].len, boxes + 4 * i, scratch + places[i], places[i + 1] - places[i],
-                    (uint64_t *)views[3].buf + i, (int64_t *)views[4].buf + i))
-          failed = i;
-      Py_END_ALLOW_THREADS
+  for (int i = 0; i < count; i++)
+    if (PyObject_GetBuffer(PyTuple_GET_ITEM(args, i), views + i, flags[i] | PyBUF_C_CONTIGUOUS)) {
+      while (i) PyBuffer_Release(views + --i);
+      return -1;
     }
-  } else if (!PyErr_Occurred()) {
+  return views[0].len / 8;
+}
+
+static PyObject *give(Py_buffer *views, int count, PyObject *result) {
+  while (count) PyBuffer_Release(views + --count);
+  return result;
+}
+
+static PyObject *too_short(void) {
+  PyErr_SetString(PyExc_ValueError, "an array is too short");
+  return NULL;
+}
+
+static PyObject *sizes(PyObject *self, PyObject *args) { /* addresses, lengths, heights [B] i32, widths [B] i32 */
+  const int flags[] = {PyBUF_SIMPLE, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBUF_WRITABLE};
+  Py_buffer views[4];
+  Py_ssize_t count = take(args, flags, views, 4);
+  if (count < 0) return NULL;
+  if (views[1].len < 8 * count || views[2].len < 4 * count || views[3].len < 4 * count) return give(views, 4, too_short());
+  const uint64_t *addresses = views[0].buf;
+  const int64_t *lengths = views[1].buf;
+  int32_t *heights = views[2].buf, *widths = views[3].buf;
+  for (Py_ssize_t i = 0; i < count; i++)
+    if (!measure((const uint8_t *)(uintptr_t)addresses[i], lengths[i], heights + i, widths + i)) heights[i] = widths[i] = 0;
+  return give(views, 4, Py_NewRef(Py_None));
+}
+
+/* addresses, lengths, boxes [B, 4] i32, places in scratch [B + 1] i64, scratch u8, origins [B] u64, strides [B] i64 */
+static PyObject *decode_regions(PyObject *self, PyObject *args) {
+  const int flags[] = {PyBUF_SIMPLE,   PyBUF_SIMPLE,   PyBUF_SIMPLE,  PyBUF_SIMPLE,
+                       PyBUF_WRITABLE, PyBUF_WRITABLE, PyBUF_WRITABLE};
+  Py_buffer views[7];
+  Py_ssize_t count = take(args, flags, views, 7), failed = -1;
+  if (count < 0) return NULL;
+  const uint64_t *addresses = views[0].buf;
+  const int64_t *lengths = views[1].buf, *places = views[3].buf;
+  const int32_t *boxes = views[2].buf;
+  uint8_t *scratch = views[4].buf;
+  if (views[1].len < 8 * count || views[2].len < 16 * count || views[3].len < 8 * (count + 1) ||
+      places[count] > views[4].len || views[5].len < 8 * count || views[6].len < 8 * count)
+    return give(views, 7, too_short());
+  if (!decoder_size) {
     PyErr_SetString(PyExc_RuntimeError, "no library is open");
+    return give(views, 7, NULL);
   }
-  while (read) PyBuffer_Release(data + --read);
-  while (held) PyBuffer_Release(views + --held);
-  PyMem_Free(data);
-  return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(failed);
+  Py_BEGIN_ALLOW_THREADS
+  for (Py_ssize_t i = 0; i < count && failed < 0; i++)
+    if (!decode((const uint8_t *)(uintptr_t)addresses[i], lengths[i], boxes + 4 * i, scratch + places[i],
+                places[i + 1] - places[i], (uint64_t *)views[5].buf + i, (int64_t *)views[6].buf + i))
+      failed = i;
+  Py_END_ALLOW_THREADS
+  return give(views, 7, PyLong_FromSsize_t(failed));
 }
 
 static PyMethodDef methods[] = {

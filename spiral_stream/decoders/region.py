@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from spiral_stream.decoders import _region
 
 TOGETHER: Final = 8  # images decoded before they are resized: about 2.5 MB, which stays in the second-level cache
-_AROUND: Final = 64  # columns that margins and alignment add at most
-_ABOVE: Final = 16  # rows
+_AROUND: Final = 48  # columns that margins and alignment to 32-pixel blocks add at most
+_ABOVE: Final = 4  # rows
 
 
 def _open() -> bool:
@@ -31,24 +31,35 @@ def _open() -> bool:
     return any(_region.open_library(str(path)) for path in sorted(found))
 
 
+UInt64 = NDArray[np.uint64]
+
 available: Final = _open()
 _local = threading.local()
 
 
-def sizes(images: list[memoryview]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Heights and widths, [B] int32 each, from the headers; 0 where a region cannot be decoded."""
-    heights, widths = np.empty(len(images), np.int32), np.empty(len(images), np.int32)
-    _region.sizes(images, heights, widths)
+def sizes(addresses: UInt64, lengths: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Heights and widths from the headers; 0 where a region cannot be decoded.
+
+    Args:
+        addresses: shape [B], uint64: where each JPEG begins in memory, for which the caller answers.
+        lengths: shape [B], int64: bytes.
+
+    Returns:
+        shape [B] each, int32.
+    """
+    heights, widths = np.empty(len(addresses), np.int32), np.empty(len(addresses), np.int32)
+    _region.sizes(addresses, lengths, heights, widths)
     return heights, widths
 
 
 def decode_regions(
-    images: list[memoryview], boxes_B4: NDArray[np.int32]
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]] | None:
+    addresses: UInt64, lengths: NDArray[np.int64], boxes_B4: NDArray[np.int32]
+) -> tuple[UInt64, NDArray[np.int64]] | None:
     """Decode one box of each image into this thread's scratch.
 
     Args:
-        images: B eligible JPEGs.
+        addresses: shape [B], uint64: where each eligible JPEG begins in memory.
+        lengths: shape [B], int64: bytes.
         boxes_B4: shape [B, 4], int32: top, left, height, width inside each image.
 
     Returns:
@@ -60,6 +71,7 @@ def decode_regions(
     scratch: NDArray[np.uint8] | None = getattr(_local, "scratch", None)
     if scratch is None or len(scratch) < places[-1]:
         scratch = _local.scratch = np.empty(int(places[-1]) * 5 // 4, np.uint8)
-    origins, strides = np.empty(len(images), np.uint64), np.empty(len(images), np.int64)
-    failed = _region.decode_regions(images, np.ascontiguousarray(boxes_B4), places, scratch, origins, strides)
+    origins, strides = np.empty(len(addresses), np.uint64), np.empty(len(addresses), np.int64)
+    boxes_B4 = np.ascontiguousarray(boxes_B4)
+    failed = _region.decode_regions(addresses, lengths, boxes_B4, places, scratch, origins, strides)
     return None if failed >= 0 else (origins, strides)

@@ -23,12 +23,19 @@ def photo(height: int, width: int, seed: int = 0) -> NDArray[np.uint8]:
     return np.clip(128 + 90 * waves + rng.normal(0, 20, waves.shape), 0, 255).astype(np.uint8)
 
 
+def located(images: list[bytes]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Addresses and lengths of bytes that the caller holds."""
+    views = [np.frombuffer(image, dtype=np.uint8) for image in images]
+    addresses = np.array([view.ctypes.data for view in views], dtype=np.uint64)
+    return addresses, np.array([len(view) for view in views], dtype=np.int64)
+
+
 def pixels_of(images: list[bytes], boxes: list[tuple[int, int, int, int]]) -> list[NDArray[np.uint8]] | None:
     """What is decoded at each address, copied out by way of a strided view of memory."""
     from spiral_stream.transforms.image import compile_image
     from spiral_stream.transforms.placement import Geometry
 
-    found = region.decode_regions([memoryview(image) for image in images], np.array(boxes, dtype=np.int32))
+    found = region.decode_regions(*located(images), np.array(boxes, dtype=np.int32))
     if found is None:
         return None
     addresses, strides = found
@@ -110,7 +117,7 @@ def test_sizes_are_read_from_eligible_headers_only() -> None:
         b"\x89PNG\r\n\x1a\n",
     ]
 
-    heights, widths = region.sizes([memoryview(image) for image in images])
+    heights, widths = region.sizes(*located(images))
 
     assert heights.tolist() == [60, 0, 0, 0, 0, 0, 0]
     assert widths.tolist() == [80, 0, 0, 0, 0, 0, 0]
@@ -129,6 +136,7 @@ def test_no_bytes_crash_the_decoder(noise: bytes, at: float) -> None:
     place = int(at * len(data))
     data[place : place + len(noise)] = noise
     data += b"\xff\xd9"
-    heights, widths = region.sizes([memoryview(bytes(data))])
+    image = bytes(data)
+    heights, widths = region.sizes(*located([image]))
     if heights[0] and heights[0] * int(widths[0]) < 1 << 20:
-        region.decode_regions([memoryview(bytes(data))], np.array([[0, 0, heights[0], widths[0]]], dtype=np.int32))
+        region.decode_regions(*located([image]), np.array([[0, 0, heights[0], widths[0]]], dtype=np.int32))
