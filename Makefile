@@ -14,7 +14,7 @@ BENCH_READY := $(BENCH_VENV)/.installed
 
 demo ui: export SPIRAL_DATA_ROOT ?= $(CURDIR)/demo
 demo ui: export SPIRAL_CATALOG ?= $(SPIRAL_DATA_ROOT)/catalog
-demo ui: export SPIRAL_CACHE_ROOT ?= $(SPIRAL_DATA_ROOT)/caches
+demo ui: export SPIRAL_CACHE ?= $(SPIRAL_DATA_ROOT)/caches
 demo ui: export DAGSTER_HOME := $(CURDIR)/dagster_home
 demo ui: export DAGSTER_DISABLE_TELEMETRY := 1
 

@@ -10,9 +10,10 @@ PACKAGES = ("spiral", "simplejpeg", "pylance", "torch")
 
 
 def _stream(data: Data, cache: str) -> Any:
-    """The stream of the seed program on the benchmark's catalog, with ``cache`` one of none, jpeg, raw."""
+    """The stream of the seed program on the benchmark's catalog, with ``cache`` one of none, source, jpeg, raw."""
     os.environ["SPIRAL_CATALOG"] = str(data.root / "catalog")
-    os.environ["SPIRAL_CACHE_ROOT"] = str(data.root / "caches")
+    # Without a declared profile the bytes are kept as they are, so "none" and "source" differ in the folder alone.
+    os.environ["SPIRAL_CACHE"] = str(data.root / ("caches" if cache != "source" else "caches-source"))
     import spiral_stream as spiraldb
     from spiral_stream import (
         DataParallel,
@@ -43,7 +44,7 @@ def _stream(data: Data, cache: str) -> Any:
         .join(spiraldb.table("vision.imagenet_labels"), on="label_id")
         .filter(col("split") == "train")
     )
-    if cache != "none":
+    if cache in ("jpeg", "raw"):
         relation = relation.cache(image_ref={"jpeg": Jpeg, "raw": Raw}[cache](shorter_side=256))
     return (
         relation.sample(
