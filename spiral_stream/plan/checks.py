@@ -75,10 +75,11 @@ def need_identity(names: tuple[str, ...], have: pa.Schema) -> None:
 
 def need_like_keys(left: pa.Field, right: pa.Field) -> None:
     """Refuse join keys of different types; says which side to cast, if either can be without loss."""
-    if left.type == right.type and kind_of(_plain(left.type)) in _COMPARED:
+    compared = all(kind_of(_plain(field.type)) in _COMPARED for field in (left, right))
+    if compared and left.type == right.type:
         return
     found = f"join: {left.name!r} is {left.type} on the left and {right.name!r} is {right.type} on the right"
-    for side, field, other in (("left", left, right), ("right", right, left)):
+    for side, field, other in (("left", left, right), ("right", right, left)) if compared else ():
         try:
             type_of(Cast(Col(field.name), other.type), pa.schema([field]))
         except PlanError:
