@@ -25,6 +25,7 @@ from spiral_stream.planner.select import Computed, choose
 from spiral_stream.relational.identity_index import IdentityIndex, build_index
 from spiral_stream.relational.publish import publish
 from spiral_stream.relational.selection import Selection, whole
+from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.relational.selection_build import build_selection
 
 INDEX_ROWS = 1 << 16  # identities hashed at a time
@@ -51,16 +52,21 @@ class Selected:
         self.total = rows.total
         self.counts: tuple[tuple[str, int], ...] = tuple((what, left) for what, left in meta["counts"])
         self.pushed: str | None = meta["pushed"]
-        rights = [Right(_right(spec, folder, place), partial(rows.right, k)) for k, spec in enumerate(meta["rights"])]
+        self._firsts = np.concatenate([[0], np.cumsum(rows.counts)]).astype(np.uint64)
+        self._beside = [_right(spec, folder, place) for spec in meta["rights"]]
+        rights = [Right(beside, partial(rows.right, k)) for k, beside in enumerate(self._beside)]
         env = {name: expr.from_json(value) for name, value in meta["env"].items()}
         schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(meta["schema"])))
         self.columns = Columns(base, rows.ordinals, rights, env, schema)
 
+    def close(self) -> None:
+        """Release the base relation and the joined ones."""
+        for each in [self._base, *self._beside]:
+            each.close()
+
     def offsets_of_shard(self, shard: int) -> UInt64:
         """The surviving rows of one storage shard, as offsets in it, ascending."""
-        counts = self._rows.counts
-        first = int(counts[:shard].sum())
-        rows = np.arange(first, first + int(counts[shard]), dtype=np.uint64)
+        rows = np.arange(self._firsts[shard], self._firsts[shard + 1], dtype=np.uint64)
         offsets: UInt64 = self._rows.ordinals(rows) - self._base.manifest.starts[shard]
         return offsets
 
@@ -136,7 +142,7 @@ def _keep_right(rows: Rowed, file: Path) -> dict[str, str]:
     return {"table": file.name}
 
 
-def _right(spec: Mapping[str, str], folder: Path, place: Workplace) -> Rowed:
+def _right(spec: Mapping[str, str], folder: Path, place: Workplace) -> OpenRelation | MemoryReader:
     if "relation" in spec:
         return place.open_relation(spec["relation"])
     return in_memory(pa.ipc.open_file(pa.memory_map(str(folder / spec["table"]))).read_all())
