@@ -25,8 +25,8 @@ from spiral_stream.planner.select import Computed, choose
 from spiral_stream.relational.identity_index import IdentityIndex, build_index
 from spiral_stream.relational.publish import publish
 from spiral_stream.relational.selection import Selection, whole
-from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.relational.selection_build import build_selection
+from spiral_stream.sources.memory import MemoryReader
 
 INDEX_ROWS = 1 << 16  # identities hashed at a time
 
