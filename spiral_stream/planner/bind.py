@@ -1,9 +1,10 @@
 """What a run binds: epoch, rank, world size, run seed, device, merge, and the defaults for what it leaves open."""
 
+import operator
 import os
 import sys
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, SupportsIndex, final
 
 from spiral_stream import params
 from spiral_stream.errors import BindError
@@ -41,13 +42,22 @@ class Bindings:
         for name, value in full.items():
             if name == "device":
                 full[name] = None if value is None else str(value)
-            elif value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-                msg = f"bind: {name}={value!r} is a {type(value).__name__}; give an integer"
-                raise BindError(msg)
-            elif value is not None and name != "run_seed" and value < (1 if name in (_WORLD, "merge") else 0):
-                msg = f"bind: {name}={value} is out of range; it counts from {1 if name in (_WORLD, 'merge') else 0}"
-                raise BindError(msg)
+            elif value is not None or name == "merge":
+                full[name] = _whole(name, value)
         return replace(self, **full)
+
+
+def _whole(name: str, value: Any) -> int:
+    """The value as an integer in range; NumPy's integers are integers too."""
+    least = {"run_seed": None, _WORLD: 1, "merge": 1}.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        msg = f"bind: {name}={value!r} is a {type(value).__name__}; give an integer"
+        raise BindError(msg)
+    whole = operator.index(value)
+    if least is not None and whole < least:
+        msg = f"bind: {name}={whole} is out of range; it counts from {least}"
+        raise BindError(msg)
+    return whole
 
 
 @final
@@ -66,16 +76,21 @@ def settle(bindings: Bindings, sample: Sample) -> Bound:
     """Fill in the defaults: the plan's integers, ``torch.distributed``, the environment, then 0 of 1.
 
     Raises:
-        BindError: rank and world size contradict each other.
+        BindError: rank and world size contradict each other, or what the plan fixes.
     """
     rank, world = _place()
+    for name, given, fixed in (
+        (_RANK, bindings.data_parallel_rank, sample.assignment.rank),
+        (_WORLD, bindings.data_parallel_world_size, sample.assignment.world_size),
+    ):
+        if given is not None and isinstance(fixed, int) and given != fixed:
+            msg = f"bind: {name}={given}, but the plan fixes {fixed}; leave it unbound, or plan with RuntimeParam({name!r})"
+            raise BindError(msg)
     bound = {
         "epoch": bindings.epoch if bindings.epoch is not None else 0,
         _RANK: bindings.data_parallel_rank if bindings.data_parallel_rank is not None else rank,
         _WORLD: bindings.data_parallel_world_size if bindings.data_parallel_world_size is not None else world,
     }
-    if bindings.data_parallel_world_size is not None and bindings.data_parallel_rank is None and rank >= bound[_WORLD]:
-        bound[_RANK] = 0
     settled = Bound(
         epoch=params.resolve(sample.epoch, bound),
         rank=params.resolve(sample.assignment.rank, bound),
@@ -86,7 +101,7 @@ def settle(bindings: Bindings, sample: Sample) -> Bound:
     if settled.rank >= settled.world_size:
         msg = (
             f"bind: data_parallel_rank={settled.rank} of data_parallel_world_size={settled.world_size}; "
-            f"ranks count from 0. Give a rank in [0, {settled.world_size})"
+            f"ranks count from 0. Bind both, with a rank in [0, {settled.world_size})"
         )
         raise BindError(msg)
     return settled

@@ -1,6 +1,5 @@
 """Chains of verbs leave the rows that the same verbs leave of plain dicts; and no payload is read to decide."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
