@@ -1,0 +1,34 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spiral_stream as sp
+from tests.fixtures import streams
+
+
+@pytest.fixture(scope="session")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
+    """A shared catalog of tiny images; tests that change it or build caches use ``own`` or ``caches``."""
+    return streams.make_catalog(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> sp.Catalog:
+    """A catalog that the test may change."""
+    return streams.make_catalog(tmp_path)
+
+
+@pytest.fixture
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in which this test's caches and selections lie."""
+    monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "prepared"))
+    return tmp_path / "prepared"
+
+
+@pytest.fixture
+def no_threads_left() -> Iterator[None]:
+    """The test ends with no thread of ours alive."""
+    assert streams.our_threads() == []
+    yield
+    assert streams.our_threads() == []
