@@ -15,14 +15,19 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from spiral_stream.catalog.skew import skew_of
+from spiral_stream.catalog.statistics import KNOWN, load_statistics
+from spiral_stream.expr import kind_of
 from spiral_stream.plan import nodes
 from spiral_stream.plan.fingerprint import fingerprint
-from spiral_stream.plan.tree import walk
+from spiral_stream.plan.tree import need, spine, walk
 from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.physical import ImageStage, Stages
+from spiral_stream.planner.rewrites import rewrite
 from spiral_stream.sampling.hash_bucketed import HashBucketed
 from spiral_stream.sampling.randomness import randomness
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
+from spiral_stream.schema import semantic_of
 
 SECTIONS: Final = (
     *("header", "plan", "relation", "mix", "sample", "skew", "batch", "materialize", "deliver", "resume", "warnings"),
@@ -140,7 +145,7 @@ def explain_stream(
         "relation": _relation(stages),
         "mix": "none",
         "sample": _sample(stages, bound, warnings),
-        "skew": "unknown: materialize asset shard_stats of this relation",
+        "skew": _skew(stages),
         "batch": _batch(stages, bound, warnings),
         "materialize": _materialize(stages, devices, metrics),
         "deliver": _deliver(stages, bound, threads, metrics, warnings),
@@ -193,7 +198,7 @@ def _describe(node: nodes.Node) -> str:  # noqa: PLR0911  one return a verb
 
 
 def _relation(stages: Stages) -> dict[str, Any]:
-    manifest = stages.base.manifest
+    manifest, payload = stages.base.manifest, _payload_decided_on(stages.plan)
     rows = [{"step": f"scan {stages.base.entry.name}", "rows left": manifest.total, "share": 1.0}]
     rows += [
         {"step": what, "rows left": left, "share": left / max(1, manifest.total)}
@@ -202,9 +207,18 @@ def _relation(stages: Stages) -> dict[str, Any]:
     return {
         "source": f"{stages.base.entry.source.KIND}, {len(manifest.shard_names):,} storage shards",
         "pushed into the scan": stages.selected.pushed or "nothing",
-        "payload bytes read to decide": 0,
+        "payload bytes read to decide": f"unknown: the plan decides on {', '.join(payload)}" if payload else 0,
         "steps": rows,
     }
+
+
+def _payload_decided_on(plan: nodes.Node) -> list[str]:
+    """Columns of bytes that conditions, keys, distinct or sort look at."""
+    scan, *verbs = list(spine(need(plan, nodes.Sample).source))[::-1]
+    work = rewrite(scan.schema(), verbs)
+    read = {*work.read(), *(name for part in work.pushed for name in part.columns())}
+    fields = [field for field in scan.schema() if field.name in read]
+    return [field.name for field in fields if semantic_of(field) or kind_of(field.type) == "binary"]
 
 
 def _sample(stages: Stages, bound: Bound, warnings: list[str]) -> dict[str, Any]:
@@ -228,7 +242,7 @@ def _sample(stages: Stages, bound: Bound, warnings: list[str]) -> dict[str, Any]
                 "shards/block": c["shards_per_block"],
                 "P(same shard)": c["same_shard"],
                 "run length": c["run_length"],
-                "rows buffered": c["block_rows"],
+                "rows buffered": min(c["block_rows"], stages.selected.total),
             }
             for c in choices
         ]
@@ -241,6 +255,30 @@ def _sample(stages: Stages, bound: Bound, warnings: list[str]) -> dict[str, Any]
             f"{bound.world_size} ranks read its own shards"
         )
     return out
+
+
+def _skew(stages: Stages) -> Any:
+    """How far each shard's values are from the relation's, for what is joined on and what fields hold."""
+    entry, statistics = stages.base.entry, load_statistics(stages.base.entry)
+    if statistics is None:
+        return "unknown: materialize asset shard_stats of this relation"
+    names = [name for node in walk(stages.plan) if isinstance(node, nodes.Join) for name in node.left_on]
+    names += [field.column for _, field in need(stages.plan, nodes.Collate).fields]
+    rows = []
+    for name in dict.fromkeys(names):
+        skew = skew_of(statistics, name) if statistics.marks.get(name) == KNOWN else None
+        if skew is not None:
+            worst = ", ".join(f"{shard} {distance:.2f}" for shard, distance in skew.worst())
+            effective = f"{skew.effective.mean():,.1f} of {skew.effective_global:,.1f}"
+            row = {"column": name, "mean": skew.mean, "p95": skew.p95, "worst": worst, "values/shard": effective}
+            rows.append(row)
+    total = stages.base.manifest.total
+    return {
+        "distance": "total variation of a shard's values to the relation's: 0 alike, 1 nothing in common",
+        "counted": f"all {total:,} rows of {entry.name}; the plan keeps {stages.selected.total:,}",
+        "columns": rows
+        or f"unknown: no joined or delivered column has a histogram in {', '.join(statistics.marks) or 'none'}",
+    }
 
 
 def _batch(stages: Stages, bound: Bound, warnings: list[str]) -> dict[str, Any]:

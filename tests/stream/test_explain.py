@@ -1,0 +1,191 @@
+"""EXPLAIN DATA: every section in order, JSON-able, from facts, without a payload byte."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spiral_stream import (
+    Catalog,
+    DataParallel,
+    GlobalShuffle,
+    HashBucketed,
+    List,
+    RuntimeParam,
+    Sequential,
+    ShardAwareShuffle,
+    ShuffleBuckets,
+    col,
+    len_,
+)
+from spiral_stream.catalog.statistics import measure, save_statistics
+from spiral_stream.explain import SECTIONS, Explanation
+from tests.fixtures import reads
+from tests.fixtures.programs import as_written, image_catalog, image_program
+
+SNAPSHOT = Path(__file__).parents[1] / "replay" / "explain_image.txt"
+TRAIN = "vision.imagenet_train"
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    """The image relations, with statistics."""
+    catalog = image_catalog(tmp_path_factory.mktemp("explain"))
+    entry = catalog.entry(TRAIN)
+    with entry.open() as relation:
+        save_statistics(entry, measure(relation))
+    return catalog
+
+
+def explained(catalog: Catalog, **changes: Any) -> Explanation:
+    with image_program(catalog, **{"batch_size": 8, **changes}).to_numpy(prefetch=4) as stream:
+        return stream.explain()
+
+
+def masked(text: str) -> str:
+    """Without what the machine, the run or a content hash decides."""
+    hidden = re.sub(r"\b(?=[0-9a-f]*[0-9])[0-9a-f]{8,}\b", lambda found: "#" * len(found[0]), text)
+    return re.sub(r"(threads +)\d+", r"\1#", hidden)
+
+
+def test_the_seed_program_is_explained_as_recorded(catalog: Catalog) -> None:
+    found = masked(str(explained(catalog)))
+
+    assert found == SNAPSHOT.read_text().rstrip("\n"), f"if this reads better, keep it:\n{found}"
+
+
+def test_sections_come_in_order_and_are_plain_json(catalog: Catalog) -> None:
+    found = explained(catalog)
+
+    assert tuple(found.to_dict()) == SECTIONS
+    assert json.loads(found.to_json()) == found.to_dict()
+    heads = [line for line in str(found).splitlines() if not line.startswith(" ")]
+    assert heads == ["EXPLAIN DATA", *(name.upper() for name in SECTIONS[1:])]
+    assert found.to_markdown() == f"```\n{found}\n```"
+
+
+def test_no_payload_byte_is_read(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = reads.watch(monkeypatch)
+
+    assert (
+        explained(catalog, keep=lambda r: r.filter(col("width") > 60)).facts["relation"]["payload bytes read to decide"]
+        == 0
+    )
+    assert seen.payload_bytes == 0
+    assert {column for _, column in seen.scans} == {"label_id"}
+    assert seen.fetches == {}
+
+
+def test_a_condition_on_payload_is_not_called_free(catalog: Catalog) -> None:
+    found = explained(catalog, keep=lambda r: r.filter(len_("image_ref") > 10))
+
+    assert found.facts["relation"]["payload bytes read to decide"] == "unknown: the plan decides on image_ref"
+
+
+def test_rows_left_are_those_of_the_plan(catalog: Catalog) -> None:
+    found = explained(catalog, keep=lambda r: as_written(r).filter(col("class_name") != "class 3").limit(20))
+    steps = found.facts["relation"]["steps"]
+    labels = catalog.table(TRAIN).filter(col("split") == "train", col("label_id") != 3).to_arrow()
+
+    assert [step["rows left"] for step in steps] == [40, 36, len(labels), 20]
+    assert "right rows where class_name != 'class 3'" in steps[2]["step"]
+    assert steps[-1]["share"] == 0.5
+    assert found.facts["sample"]["rows"] == 20
+
+
+def test_skew_is_measured_where_statistics_are_and_named_where_not(catalog: Catalog, tmp_path: Path) -> None:
+    (row,) = explained(catalog).facts["skew"]["columns"]
+    table = catalog.table(TRAIN).to_arrow()
+    labels, shards = table["label_id"].to_pylist(), table["storage_shard"].to_pylist()
+    distances = []
+    for shard in sorted(set(shards)):
+        own = [label for label, where in zip(labels, shards, strict=True) if where == shard]
+        distances.append(sum(abs(own.count(k) / len(own) - labels.count(k) / len(labels)) for k in set(labels)) / 2)
+
+    assert row["column"] == "label_id"
+    assert row["mean"] == pytest.approx(sum(distances) / len(distances))
+    assert row["worst"].startswith(f"{sorted(set(shards))[distances.index(max(distances))]} {max(distances):.2f}")
+    assert explained(image_catalog(tmp_path)).facts["skew"] == "unknown: materialize asset shard_stats of this relation"
+
+
+def test_skew_of_what_has_no_histogram_is_unknown(catalog: Catalog) -> None:
+    found = explained(
+        catalog,
+        keep=lambda r: r.project("sample_id", "ingest_ts"),
+        fields={"t": List("ingest_ts"), "s": List("sample_id")},
+    )
+    columns = found.facts["skew"]["columns"]
+
+    assert [row["column"] for row in columns] == ["label_id"]  # joined on, though not delivered
+    alone = catalog.table(TRAIN).sample(order=Sequential()).collate(batch_size=4, fields={"t": List("ingest_ts")})
+    assert (
+        alone.to_numpy()
+        .explain()
+        .facts["skew"]["columns"]
+        .startswith("unknown: no joined or delivered column has a histogram")
+    )
+
+
+@pytest.mark.parametrize(
+    ("order", "says"),
+    [
+        (ShardAwareShuffle(seed=1, sampling_granularity="row_group"), "moves whole between blocks      row_group"),
+        (HashBucketed(1, 4, ShuffleBuckets(1)), "4 (~9.0 rows each), by xxh3-128 of the identity"),
+        (GlobalShuffle(3), "GlobalShuffle(seed=3, clump_size=1)"),
+    ],
+)
+def test_an_order_says_what_it_mixes(catalog: Catalog, order: Any, says: str) -> None:
+    assert says in str(explained(catalog, order=order))
+
+
+def test_what_would_go_wrong_is_warned_of_with_the_remedy(catalog: Catalog) -> None:
+    with image_program(catalog, batch_size=64).to_numpy(prefetch=4_000) as stream:
+        warnings = stream.bind(rank=1, world_size=2).explain().facts["warnings"]
+
+    assert [line[0] for line in warnings] == ["1", "2", "3"]
+    assert re.search(r"lanes=2\) would let each of the 2 ranks read its own shards", warnings[0])
+    assert re.search("no batch is delivered: 36 rows do not fill one of 64 a rank", warnings[1])
+    assert re.search(r"~\d+.\d GiB of host memory; lower prefetch or batch_size", warnings[2])
+
+
+def test_the_run_is_named(catalog: Catalog) -> None:
+    ranks = DataParallel(RuntimeParam("rank"), RuntimeParam("world_size"), lanes=2)
+    with image_program(catalog, batch_size=4, assignment=ranks).to_numpy() as stream:
+        facts = stream.bind(epoch=3, rank=1, world_size=2, run_seed=5).explain().to_dict()
+
+    assert (facts["header"]["epoch"], facts["header"]["rank"], facts["header"]["run_seed"]) == (3, "1/2", 5)
+    assert facts["sample"]["lanes"] == 2
+    assert facts["batch"] == {
+        "formation": "fixed count of 4",
+        "last": "DropPartial",
+        "global batches an epoch": 8,
+        "steps of this rank": 4,
+        "rows dropped an epoch": "4 (11.11% of 36)",
+    }
+
+
+def test_what_was_measured_is_marked(catalog: Catalog) -> None:
+    with image_program(catalog, batch_size=8, fields={"id": List("sample_id")}).to_numpy() as stream:
+        assert "!" not in str(stream.explain().facts["deliver"])
+        list(stream)
+        deliver = stream.explain(analyze=True).facts["deliver"]
+
+    assert deliver["delivered"] == "! 4 batches, 32 samples"
+    assert deliver["bound by"].startswith("! ")
+
+
+def test_a_plan_that_is_no_stream_yet_shows_its_outline(catalog: Catalog) -> None:
+    relation = catalog.table(TRAIN).join(catalog.table("vision.imagenet_labels"), on="label_id").sort("width").limit(3)
+    found = relation.explain()
+
+    assert tuple(found.to_dict()) == SECTIONS
+    assert found.facts["plan"] == [
+        f"(1) Scan {TRAIN}",
+        "(2) Scan vision.imagenet_labels",
+        "(3) Join inner on label_id   reads (1) and (2)",
+        "(4) Sort names ('width',), descending False",
+        "(5) Limit count 3",
+    ]
+    assert "unknown: finish the plan with .sample(), .collate() and .to_torch() or a kin" in str(found)
