@@ -181,6 +181,11 @@ class CacheReader:
             msg = f"cache: {self._folder}/data/{file} is not one packed blob file; drop the cache folder and build it again"
             raise CacheError(msg)
         path = self._folder / "data" / Path(file).stem / (f"{_BLOB_ID:032b}"[::-1] + ".blob")
+        position, size = (_struct(table).field(name).to_numpy(zero_copy_only=False) for name in ("position", "size"))
+        need, held = int((position[stored] + size[stored]).max()), path.stat().st_size if path.exists() else 0
+        if held < need:  # readers follow addresses, so a short file would end the process
+            msg = f"cache: {path} has {held:,} bytes, its rows need {need:,}; drop the cache folder and build it again"
+            raise CacheError(msg)
         return table, np.memmap(path, dtype=np.uint8, mode="r")
 
 

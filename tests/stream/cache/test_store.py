@@ -1,0 +1,222 @@
+"""One cache on disk: parts, ledger, commits, and what a reader sees of them."""
+
+import ctypes
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spiral_stream.cache.store import CachedShard, CacheReader, CacheStore, Rows
+from spiral_stream.errors import CacheError
+
+SHARD_ROWS = 40
+
+
+def payload(offset: int) -> bytes:
+    return bytes([offset % 251]) * (1 + 13 * offset % 300)
+
+
+def chunk(offsets: list[int], refused: dict[int, str] | None = None) -> Rows:
+    bad = refused or {}
+    count = len(offsets)
+    return Rows(
+        np.array(offsets, dtype=np.uint32),
+        np.arange(count, dtype=np.int32) + 1,
+        np.full(count, 7, dtype=np.int32),
+        [None if o in bad else payload(o) for o in offsets],
+        [bad.get(o) for o in offsets],
+    )
+
+
+def write(store: CacheStore, key: str, offsets: list[int], refused: dict[int, str] | None = None) -> None:
+    pieces = [offsets[i : i + 8] for i in range(0, len(offsets), 8)]
+    store.write(key, SHARD_ROWS, (chunk(piece, refused) for piece in pieces))
+
+
+def stored(shard: CachedShard, at: int) -> bytes:
+    addresses, lengths = shard.addresses(np.array([at]))
+    return ctypes.string_at(int(addresses[0]), int(lengths[0]))
+
+
+def stored_rows(store: CacheStore) -> list[tuple[str, int]]:
+    """Every row that a reader's dataset holds, as (part file's shard key, offset)."""
+    reader = store.open()
+    assert reader is not None
+    found = []
+    for key, files in reader._files.items():
+        for file in files:
+            found += [(key, row) for row in reader._fragments[file].to_table(columns=["row"])["row"].to_pylist()]
+    return found
+
+
+@settings(max_examples=15)
+@given(st.lists(st.integers(0, SHARD_ROWS - 1), unique=True, min_size=1), st.data())
+def test_what_is_stored_is_found_in_any_order(
+    tmp_path_factory: pytest.TempPathFactory, offsets: list[int], data: st.DataObject
+) -> None:
+    store = CacheStore(tmp_path_factory.mktemp("cache"), {})
+    offsets = sorted(offsets)
+    refused = {o: f"bad {o}" for o in offsets if data.draw(st.integers(0, 4)) == 0}
+    cut = data.draw(st.integers(0, len(offsets)))
+    for part in (offsets[:cut], offsets[cut:]):
+        if part:
+            write(store, "k", part, refused)
+    store.commit()
+    reader = store.open()
+    assert reader is not None
+    shard = reader.shard("k")
+    assert shard is not None
+    asked = np.array(data.draw(st.permutations(range(SHARD_ROWS))), dtype=np.uint64)
+
+    for offset, at in zip(asked.tolist(), shard.find(asked).tolist(), strict=True):
+        if offset not in offsets:
+            assert at == -1
+        elif offset in refused:
+            assert shard.refused(at) == f"bad {offset}"
+        else:
+            assert shard.refused(at) is None
+            assert stored(shard, at) == payload(offset)
+            assert int(shard.widths[at]) == 7
+
+
+def test_payload_is_packed_in_one_blob_file_that_is_mapped(tmp_path: Path) -> None:
+    store = CacheStore(tmp_path, {"profile": "raw"})
+    write(store, "k", list(range(SHARD_ROWS)))
+    store.commit()
+    blobs = list((tmp_path / "data.lance").rglob("*.blob"))
+    reader = store.open()
+    assert reader is not None
+    shard = reader.shard("k")
+    assert shard is not None
+
+    assert len(blobs) == 1
+    assert blobs[0].stat().st_size == sum(len(payload(o)) for o in range(SHARD_ROWS))
+    assert stored(shard, int(shard.find(np.array([5], dtype=np.uint64))[0])) == payload(5)
+    assert str(blobs[0]) in Path("/proc/self/maps").read_text()
+    assert json.loads((tmp_path / "cache.json").read_text()) == {"profile": "raw"}
+    dataset = lance.dataset(str(tmp_path / "data.lance"))
+    assert dataset.count_rows() == SHARD_ROWS
+    assert dataset.has_stable_row_ids
+
+
+def test_nothing_is_seen_before_the_commit_and_everything_after(tmp_path: Path) -> None:
+    store = CacheStore(tmp_path, {})
+    assert store.open() is None
+    assert store.commit() == 0
+    write(store, "a", [0, 1])
+    early = store.open()
+    assert early is not None
+    assert "a" not in early
+    assert early.shard("a") is None
+    assert store.covered()["a"].tolist() == [True, True, *[False] * 38]
+
+    version = store.commit()
+    write(store, "b", [3])
+    assert store.commit() > version
+    assert store.commit() == store.commit()
+
+    late = store.open()
+    assert late is not None
+    assert "a" in late
+    assert "b" in late
+    assert "a" not in early  # a reader keeps the version it pinned
+
+
+def test_a_part_that_adds_nothing_is_left_out(tmp_path: Path) -> None:
+    one, two = CacheStore(tmp_path, {}), CacheStore(tmp_path, {})
+    write(one, "a", [0, 1, 2])
+    write(two, "a", [0, 1, 2])
+    write(two, "a", [2, 3])
+    one.commit()
+    two.commit()
+
+    rows = stored_rows(one)
+    assert {offset for _, offset in rows} == {0, 1, 2, 3}
+    assert len([row for row in rows if row == ("a", 0)]) == 1
+
+
+def test_a_part_that_fails_leaves_no_trace_in_the_ledger(tmp_path: Path) -> None:
+    def breaks() -> Iterator[Rows]:
+        yield chunk([0, 1])
+        raise RuntimeError("the disk of the source is gone")
+
+    store = CacheStore(tmp_path, {})
+    write(store, "a", [5])
+    with pytest.raises(RuntimeError, match="the disk of the source is gone"):
+        store.write("b", SHARD_ROWS, breaks())
+    store.commit()
+
+    assert set(store.covered()) == {"a"}
+    assert stored_rows(store) == [("a", 5)]
+
+
+@pytest.mark.parametrize("blocked", ["", "ledger"])
+def test_a_folder_that_cannot_be_written_is_named_with_the_way_out(tmp_path: Path, blocked: str) -> None:
+    folder = tmp_path / "cache"
+    if blocked:
+        folder.mkdir()
+    (folder / blocked if blocked else folder).write_text("a file in the folder's place")
+    store = CacheStore(folder, {})
+
+    with pytest.raises(CacheError, match=rf"cannot write under {folder} .*make it writable.*\$SPIRAL_CACHE"):
+        write(store, "a", [0])
+
+
+def test_a_cache_of_another_layout_is_refused(tmp_path: Path) -> None:
+    store = CacheStore(tmp_path, {})
+    write(store, "a", [0, 1])
+    store.commit()
+    reader = store.open()
+    assert reader is not None
+
+    class Inline:
+        def to_table(self) -> Any:
+            table = lance.dataset(str(tmp_path / "data.lance")).to_table()
+            struct = table["payload"].combine_chunks()
+            inlined = [{**each, "kind": 0} for each in struct.to_pylist()]
+            import pyarrow as pa
+
+            return table.set_column(4, "payload", pa.array(inlined, struct.type))
+
+    reader._fragments = dict.fromkeys(reader._fragments, Inline())
+    with pytest.raises(CacheError, match="is not one packed blob file; drop the cache folder and build it again"):
+        reader.shard("a")
+
+
+@pytest.mark.parametrize("left", [0, 10, None])
+def test_a_blob_file_that_lost_bytes_is_refused_before_it_is_followed(tmp_path: Path, left: int | None) -> None:
+    store = CacheStore(tmp_path, {})
+    write(store, "a", [0, 1, 20])
+    store.commit()
+    blob = next((tmp_path / "data.lance").rglob("*.blob"))
+    if left is None:
+        blob.unlink()
+    else:
+        os.truncate(blob, left)
+    reader = store.open()
+    assert reader is not None
+
+    message = rf"{blob} has {left or 0} bytes, its rows need \d+; drop the cache folder and build it again"
+    with pytest.raises(CacheError, match=message):
+        reader.shard("a")
+
+
+def test_opened_shards_stay_within_the_byte_limit(tmp_path: Path) -> None:
+    store = CacheStore(tmp_path, {})
+    for key in "abcd":
+        write(store, key, list(range(SHARD_ROWS)))
+    store.commit()
+    reader = CacheReader(lance.dataset(str(tmp_path / "data.lance")), tmp_path / "data.lance", 28 * SHARD_ROWS * 2)
+    for key in "abcdabcd":
+        shard = reader.shard(key)
+        assert shard is not None
+        assert stored(shard, 3) == payload(3)
+
+        assert reader._bytes == sum(each.nbytes for each in reader._open.values()) <= 28 * SHARD_ROWS * 2
