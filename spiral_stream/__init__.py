@@ -18,7 +18,7 @@ from spiral_stream.fields.stack import Stack
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan.profiles import Jpeg, Raw, Source
 from spiral_stream.prepared import PreparedStream
-from spiral_stream.relation import Catalog, Relation, connect, open_stream, sql, table
+from spiral_stream.relation import Catalog, Relation, cache_fingerprint, connect, open_stream, sql, table
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
 from spiral_stream.sampling.sequential import Sequential
@@ -67,6 +67,7 @@ __all__ = [
     "SpiralError",
     "Stack",
     "StreamError",
+    "cache_fingerprint",
     "col",
     "connect",
     "len_",

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any, final
 import pyarrow as pa
 
 from spiral_stream.batching.formation import DropPartial, Tail, as_tail
+from spiral_stream.cache.prefix import Prefix
 from spiral_stream.catalog import registry
+from spiral_stream.catalog.skew import Skew, skew_of
+from spiral_stream.catalog.statistics import Statistics, load_statistics, measure, save_statistics
+from spiral_stream.decoders.decoder import decoder
 from spiral_stream.errors import PlanError
 from spiral_stream.explain import Explanation, explain_plan
 from spiral_stream.expr import Alias, Col, Expr, col, lit, name_of
@@ -54,6 +58,19 @@ class Catalog(registry.Catalog):
         """
         return Relation(self._sql(text), self)
 
+    def measure(self, name: str) -> Statistics:
+        """Count facts of every column, shard by shard, and keep them for EXPLAIN; reads no payload."""
+        entry = self.entry(name)
+        with entry.open() as relation:
+            found = measure(relation)
+        save_statistics(entry, found)
+        return found
+
+    def skew(self, name: str, column: str) -> Skew | None:
+        """How far the values of a column differ from shard to shard; None where nobody measured it."""
+        found = load_statistics(self.entry(name))
+        return None if found is None else skew_of(found, column)
+
     def save_stream(self, name: str, plan: "Relation | PreparedStream") -> None:
         """Keep a stream's plan under a name, for `open_stream`. Bindings and cursor are not kept."""
         if not isinstance(plan, Relation | PreparedStream):
@@ -94,6 +111,21 @@ def connect(uri: str | None = None) -> Catalog:
         CatalogError: the folder cannot be made.
     """
     return Catalog(registry.default_folder() if uri is None else uri)
+
+
+def cache_fingerprint(relation: str, column: str, profile: Profile, decode: str = "jpeg") -> str:
+    """The fingerprint of a cache, from names alone: what an orchestrator uses as code version.
+
+    Args:
+        relation: name of the relation that owns the payload.
+        column: its semantic reference.
+        profile: the form it is kept in.
+        decode: how the field that reads it decodes.
+
+    Returns:
+        32 hex digits.
+    """
+    return Prefix(relation, column, decoder(decode), profile).fingerprint
 
 
 def table(name: str) -> "Relation":
