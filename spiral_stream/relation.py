@@ -338,9 +338,9 @@ class Grouped:
 
     def aggregate(self, **measures: tuple[str, str]) -> Relation:
         """One row a group: ``name=(column, function)``. Float sums and averages depend on the thread count's order."""
-        for name, measure in measures.items():
-            if not (isinstance(measure, tuple) and len(measure) == 2):  # noqa: PLR2004  column and function
-                msg = f'aggregate ({name}): {measure!r}; give (column, function), for example {name}=("x", "sum")'
+        for name, each in measures.items():
+            if not (isinstance(each, tuple) and len(each) == 2):  # noqa: PLR2004  column and function
+                msg = f'aggregate ({name}): {each!r}; give (column, function), for example {name}=("x", "sum")'
                 raise PlanError(msg)
         parts = tuple((column, function, name) for name, (column, function) in measures.items())
         return self.relation._with(nodes.Aggregate(self.relation.node, self.keys, parts))  # noqa: SLF001  one of our own kind
