@@ -7,13 +7,13 @@ plan's order. One object owns the threads and joins them.
 
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Final, final
 
 from spiral_stream.errors import StreamError
 from spiral_stream.runtime.batches import Batch, BatchBuilder, Pending
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.queue import BoundedQueue
+from spiral_stream.runtime.queue import CLOSED, BoundedQueue
 
 JOIN_TIMEOUT_S: Final = 60.0
 
@@ -62,9 +62,11 @@ class Pipeline:
         pending = self._queue.get()
         if pending is None:
             return None
-        waited = self._metrics.timed("consumer_waited_s")
-        with waited:
-            return pending.result()
+        try:
+            with self._metrics.timed("consumer_waited_s"):
+                return pending.result()
+        except CancelledError as error:
+            raise StreamError(CLOSED) from error
 
     def close(self) -> None:
         """Stop and join every thread; prefetched batches are dropped."""

@@ -8,11 +8,13 @@ closes or fails, so nothing hangs.
 import threading
 import time
 from collections import deque
-from typing import Generic, TypeVar, final
+from typing import Final, Generic, TypeVar, final
 
 from spiral_stream.errors import StreamError
 
 T = TypeVar("T")
+
+CLOSED: Final = "the stream was closed while it was read; make a new one from its plan and load the last state_dict()"
 
 
 @final
@@ -69,8 +71,7 @@ class BoundedQueue(Generic[T]):
                 self._changed.wait()
             self.get_wait_s += time.perf_counter() - begun
             if self._closed:
-                msg = "the stream was closed while it was read; make a new one from its plan and load the last state_dict()"
-                raise StreamError(msg)
+                raise StreamError(CLOSED)
             if self._items:
                 item, nbytes = self._items.popleft()
                 self._reserved -= 1

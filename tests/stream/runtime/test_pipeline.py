@@ -1,0 +1,242 @@
+"""A running stream: back-pressure, errors at the right batch, and threads that end."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spiral_stream as sp
+from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.runtime.batches import BatchBuilder, Pending
+from spiral_stream.runtime.images import ImageFeed
+from tests.fixtures.streams import maker, our_threads, plan
+
+pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(60)]
+
+BATCH_BYTES = 16 * (3 * 16 * 16 + 8)  # 16 images of 16 x 16 and their labels
+
+
+class Begun:
+    """Counts the batches that builders begin."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        begin = BatchBuilder.begin
+
+        def counting(builder: BatchBuilder, epoch: int, numbers: range, pool: Executor) -> Pending:
+            self.count += 1
+            return begin(builder, epoch, numbers, pool)
+
+        monkeypatch.setattr(BatchBuilder, "begin", counting)
+
+    def settled(self) -> int:
+        """The count, once it has not moved for a while."""
+        seen = -1
+        while seen != self.count:
+            seen = self.count
+            time.sleep(0.15)
+        return seen
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_a_slow_consumer_has_no_more_than_the_depth_ahead(
+    catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch, prefetch: int
+) -> None:
+    begun = Begun(monkeypatch)
+    with maker(catalog, prefetch=prefetch)() as stream:
+        for step, _ in enumerate(stream):
+            assert begun.settled() == step + 1 + prefetch
+            if step == 2:
+                break
+        stream.metrics()
+
+        assert stream.metrics()["peak_queue_bytes"] <= prefetch * BATCH_BYTES
+
+
+def test_a_budget_in_bytes_bounds_what_is_ahead(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = Begun(monkeypatch)
+    node = plan(catalog.table("lance")).to_numpy(prefetch=100).plan
+    for budget, ahead in ((2 * BATCH_BYTES, 2), (1, 1)):
+        begun.count = 0
+        with sp.PreparedStream(node, catalog, budget_bytes=budget) as stream:
+            run = iter(stream)
+            next(run)
+
+            assert begun.settled() == 1 + ahead
+            assert stream.metrics()["peak_queue_bytes"] == ahead * BATCH_BYTES
+            run.close()
+
+
+def failing_images(monkeypatch: pytest.MonkeyPatch, error: BaseException, at_call: int) -> None:
+    """The ``at_call``-th piece of images fails."""
+    render, lock, calls = ImageFeed.render, threading.Lock(), iter(range(10**6))
+
+    def sometimes(feed: ImageFeed, *args: Any) -> None:
+        with lock:
+            call = next(calls)
+        if call == at_call:
+            raise error
+        render(feed, *args)
+
+    monkeypatch.setattr(ImageFeed, "render", sometimes)
+
+
+@pytest.mark.parametrize("error", [sp.SourceError("the disk is gone"), MemoryError("no room"), KeyError("a bug")])
+def test_a_worker_error_comes_at_its_batch(
+    catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    node = plan(catalog.table("lance")).to_numpy(prefetch=2).plan
+    failing_images(monkeypatch, error, at_call=4)
+    seen: list[Any] = []
+    with sp.PreparedStream(node, catalog, threads=1) as stream:
+        run = iter(stream)
+        with pytest.raises(type(error)) as caught:
+            seen.extend(run)
+
+        assert len(seen) == 4
+        assert caught.value is error
+        assert our_threads() == []
+        assert stream.state_dict()["batch"] == 4
+        with pytest.raises(StopIteration):
+            next(run)
+        assert len(list(stream)) == 15 - 4  # the same place again, now that the fault is over
+
+
+def test_a_feeder_error_comes_at_its_batch(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch, calls = OpenRelation.fetch, iter(range(10**6))
+
+    def sometimes(relation: OpenRelation, ordinals: Any, columns: Any) -> Any:
+        if "label_id" in columns and next(calls) == 3:
+            msg = "rows cannot be read"
+            raise sp.SourceError(msg)
+        return fetch(relation, ordinals, columns)
+
+    monkeypatch.setattr(OpenRelation, "fetch", sometimes)
+    with maker(catalog, prefetch=3)() as stream:
+        seen = []
+        with pytest.raises(sp.SourceError, match="rows cannot be read"):
+            seen.extend(stream)
+        assert our_threads() == []
+        assert len(list(stream)) == 12
+
+
+def test_an_error_that_the_loop_never_reaches_is_not_raised(
+    catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = plan(catalog.table("lance")).to_numpy(prefetch=3).plan
+    failing_images(monkeypatch, sp.SourceError("too far ahead"), at_call=2)
+    with sp.PreparedStream(node, catalog, threads=1) as stream:
+        run = iter(stream)
+        next(run)
+        run.close()
+
+        assert our_threads() == []
+
+
+def slowed_images(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """No piece of images ends before the event is set."""
+    render, gate = ImageFeed.render, threading.Event()
+
+    def waits(feed: ImageFeed, *args: Any) -> None:
+        assert gate.wait(30)
+        render(feed, *args)
+
+    monkeypatch.setattr(ImageFeed, "render", waits)
+    return gate
+
+
+def test_closing_from_another_thread_ends_a_waiting_loop(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = slowed_images(monkeypatch)
+    node = plan(catalog.table("lance"), batch_size=80).to_numpy(prefetch=3).plan
+    stream = sp.PreparedStream(node, catalog, threads=1)  # of the batch waited for, one piece has not begun
+    heard: list[Any] = []
+
+    def loop() -> None:
+        try:
+            heard.extend(stream)
+        except sp.StreamError as error:
+            heard.append(str(error))
+
+    consumer = threading.Thread(target=loop)
+    consumer.start()
+    while stream.metrics()["batches"] < 3:
+        time.sleep(0.01)
+    closer = threading.Thread(target=stream.close)
+    closer.start()
+    gate.set()
+    for thread in (closer, consumer):
+        thread.join(30)
+        assert not thread.is_alive()
+
+    assert isinstance(heard[-1], str)
+    assert "closed while it was read" in heard[-1]
+
+
+def test_leaving_a_loop_waits_for_pieces_that_have_begun(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy, most, render = [0], [0], ImageFeed.render
+
+    def counted(feed: ImageFeed, *args: Any) -> None:
+        busy[0] += 1
+        most[0] = max(most[0], busy[0])
+        time.sleep(0.05)
+        render(feed, *args)
+        busy[0] -= 1
+
+    monkeypatch.setattr(ImageFeed, "render", counted)
+    with maker(catalog, prefetch=6)() as stream:
+        run = iter(stream)
+        next(run)
+        run.close()
+
+        assert busy == [0]
+        assert most[0] >= 1
+
+
+def test_an_iterator_in_a_cycle_is_closed_by_the_collector(catalog: sp.Catalog) -> None:
+    import gc
+
+    class Holder:
+        def __init__(self, run: Iterator[Any]) -> None:
+            self.run, self.me = run, self
+
+    stream = maker(catalog, prefetch=3)()
+    holder = Holder(iter(stream))
+    next(holder.run)
+    assert "spiral-feed" in our_threads()
+    del holder
+    gc.collect()
+
+    assert our_threads() == []
+    assert stream.state_dict()["batch"] == 1
+    stream.close()
+
+
+def test_decoding_uses_the_threads_it_was_given(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: set[str] = set()
+    render = ImageFeed.render
+
+    def named(feed: ImageFeed, *args: Any) -> None:
+        names.add(threading.current_thread().name)
+        time.sleep(0.02)
+        render(feed, *args)
+
+    monkeypatch.setattr(ImageFeed, "render", named)
+    node = plan(catalog.table("lance")).to_numpy(prefetch=6).plan
+    with sp.PreparedStream(node, catalog, threads=3) as stream:
+        list(stream)
+
+    assert names == {f"spiral-work_{k}" for k in range(3)}
+
+
+def test_any_number_of_threads_gives_the_same_bytes(catalog: sp.Catalog) -> None:
+    node = plan(catalog.table("lance"), batch_size=100).to_numpy(prefetch=3).plan
+    digests = []
+    for threads in (1, 2, 5):
+        with sp.PreparedStream(node, catalog, threads=threads) as stream:
+            digests.append([np.array(batch["image"]).tobytes() for batch in stream])
+
+    assert digests[0] == digests[1] == digests[2]
