@@ -23,9 +23,10 @@ from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import canonical, nodes
 from spiral_stream.plan.checks import need_new_names
+from spiral_stream.plan.fields import is_image
 from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.profiles import Profile
-from spiral_stream.plan.tree import base_scan, need
+from spiral_stream.plan.tree import base_scan, need, origin
 from spiral_stream.planner.select import collect
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.relational import engine
@@ -280,6 +281,9 @@ class Relation:
         if not isinstance(fields, Mapping):
             msg = f'collate: fields={fields!r}; give a dict of name -> field, for example {{"x": Stack("x")}}'
             raise PlanError(msg)
+        for name, field in fields.items():
+            if isinstance(field, Field) and is_image(field) and field.column in self.schema.names:
+                self._need_own_payload(name, field.column)
         return self._with(nodes.Collate(self.node, batch_size, as_tail(last), tuple(fields.items())))
 
     def to_torch(self, *, prefetch: int = 2, device: str | None = None) -> "TorchStream":
@@ -310,6 +314,19 @@ class Relation:
     def explain(self) -> Explanation:
         """The outline of a plan that is no stream yet; a stream's ``explain()`` has every section."""
         return explain_plan(self.node)
+
+    def _need_own_payload(self, name: str, column: str) -> None:
+        """Payload is read by row address from the relation that owns the samples, under its own name."""
+        own = origin(self.node, column)
+        if own == column:
+            return
+        base = base_scan(self.node).relation
+        if own is None:
+            way_out = f"images are read from {base!r}, which owns the samples; start from the relation that holds them"
+        else:
+            way_out = f"it is {own!r} of {base!r} by another name; keep that name: Stack({own!r}, decode=...)"
+        msg = f"collate: field {name!r}: {column!r} is no column of {base!r} itself; {way_out}"
+        raise PlanError(msg)
 
     def _need_relations(self, verb: str, *others: "Relation") -> None:
         """Names are looked up in one catalog: that of the first relation."""

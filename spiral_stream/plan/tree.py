@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from spiral_stream.errors import PlanError
-from spiral_stream.plan.nodes import Cache, Node, Scan
+from spiral_stream.expr import Col
+from spiral_stream.plan.nodes import Cache, Join, Node, Scan, WithColumns
 from spiral_stream.plan.profiles import Profile
 
 N = TypeVar("N", bound=Node)
@@ -61,6 +62,19 @@ def base_scan(node: Node) -> Scan:
             raise PlanError(msg)
     assert isinstance(last, Scan)
     return last
+
+
+def origin(node: Node, column: str) -> str | None:
+    """The column of the base relation that a column is, unchanged; None for a joined or computed one."""
+    for each in spine(node):
+        if isinstance(each, WithColumns) and column in each.names:
+            expr = each.exprs[each.names.index(column)]
+            if not isinstance(expr, Col):
+                return None
+            column = expr.name
+        elif isinstance(each, Join) and column in each.taken():
+            return None
+    return column
 
 
 def profiles(node: Node) -> dict[str, Profile]:
