@@ -2,7 +2,7 @@ import pytest
 
 from spiral_stream import Catalog, Jpeg, PlanError, Raw, Source, col
 from spiral_stream.plan import nodes
-from spiral_stream.plan.tree import base_scan, find, need, profiles, spine, walk
+from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
 from tests.fixtures.programs import image_catalog, image_program
 
 
@@ -43,3 +43,17 @@ def test_the_profile_declared_last_counts(catalog: Catalog) -> None:
 
     assert profiles(relation.node) == {"image_ref": Raw(8)}
     assert profiles(relation.cache(image_ref=Jpeg(9)).cache(image_ref=Source()).node) == {"image_ref": Source()}
+
+
+def test_a_column_leads_back_to_the_relation_unless_it_is_joined_or_computed(catalog: Catalog) -> None:
+    labels = catalog.table("vision.imagenet_labels").project("label_id", "class_name", width=col("label_id"))
+    relation = catalog.table("vision.imagenet_train").project("sample_id", "label_id", "width", img=col("image_ref"))
+    relation = relation.join(labels, on="label_id").with_columns(twice=col("width") * 2, again=col("img")).limit(3)
+
+    assert [origin(relation.node, name) for name in ("sample_id", "img", "again", "width")] == [
+        "sample_id",
+        "image_ref",
+        "image_ref",
+        "width",
+    ]
+    assert [origin(relation.node, name) for name in ("class_name", "width_right", "twice")] == [None, None, None]

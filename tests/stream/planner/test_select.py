@@ -43,7 +43,7 @@ def test_a_chain_leaves_the_rows_that_it_leaves_of_plain_dicts(
 
 
 @given(data=st.data(), start=st.sampled_from(SOURCES))
-@settings(max_examples=50)
+@settings(max_examples=40)
 def test_a_sampled_chain_delivers_them_in_relation_order(catalog: Catalog, data: st.DataObject, start: str) -> None:
     chain = data.draw(verbs.chains(catalog, start).filter(lambda c: c.sampled and c.rows and "id" in c.names))
 

@@ -1,0 +1,116 @@
+"""Lowering opens the relation, settles the selection and compiles the fields, and reads no payload for it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spiral_stream import CacheError, Catalog, HashBucketed, List, PlanError, Raw, ShuffleBuckets, Stack, col
+from spiral_stream.plan.fingerprint import canonical
+from spiral_stream.planner.lower import cache_root, lower, saved_plan
+from spiral_stream.planner.physical import Stages
+from tests.fixtures import reads
+from tests.fixtures.programs import as_written, image_catalog, image_fields, image_program, image_transforms
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return image_catalog(tmp_path)
+
+
+def test_the_seed_program_becomes_stages_without_a_payload_byte(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = reads.watch(monkeypatch)
+    program = image_program(catalog, batch_size=8)
+
+    stages = lower(program.to_numpy().plan, catalog)
+
+    assert seen.payload_bytes == 0
+    assert stages.fingerprint == program.fingerprint
+    assert stages.columns == ("sample_id", "label_id")
+    assert stages.field_names == ("image", "label", "sample_id")
+    assert [(stage.name, stage.column, stage.spec.shape) for stage in stages.images] == [
+        ("image", "image_ref", (3, 224, 224))
+    ]
+    assert stages.population.total == stages.selected.total == 36
+    assert stages.batch_bytes(8) == 8 * (3 * 224 * 224 * 2 + 8)
+    assert dict(stages.data_versions) == {
+        name: catalog.entry(name).data_version for name in ("vision.imagenet_train", "vision.imagenet_labels")
+    }
+    stages.base.close()
+
+
+def test_declared_profiles_reach_the_decoding_stage_and_its_cache(catalog: Catalog) -> None:
+    def stages_of(profile: Raw) -> Stages:
+        plan = image_program(catalog, keep=lambda r: as_written(r).cache(image_ref=profile))
+        return lower(plan.to_numpy().plan, catalog)
+
+    stages = [stages_of(Raw(shorter_side=32)), stages_of(Raw(shorter_side=33))]
+
+    assert [each.images[0].prefix.profile for each in stages] == [Raw(32), Raw(33)]
+    assert stages[0].images[0].prefix.fingerprint != stages[1].images[0].prefix.fingerprint
+    for each in stages:
+        each.base.close()
+
+
+def test_an_index_is_made_where_the_order_needs_one(catalog: Catalog) -> None:
+    order = HashBucketed(3, 4, ShuffleBuckets(3))
+    with image_program(catalog, order=order, fields={"id": List("sample_id")}).to_numpy() as stream:
+        population = stream.stages.population
+        assert population.index is not None
+        ranks = population.index.ranks(np.arange(36, dtype=np.uint64))
+
+    assert sorted(ranks.tolist()) == list(range(36))
+    with image_program(catalog).to_numpy() as plain:
+        assert plain.stages.population.index is None
+
+
+def test_the_plan_is_kept_under_its_fingerprint_for_later_comparison(catalog: Catalog) -> None:
+    program = image_program(catalog)
+    with program.to_numpy() as stream:
+        name = stream.fingerprint
+
+    assert saved_plan(catalog, name) == json.loads(json.dumps(canonical(program.node)))
+    assert saved_plan(catalog, "0" * 32) is None
+    assert saved_plan(catalog, "../" + name) is None
+
+
+def test_prepared_things_lie_beside_the_catalog_or_where_the_variable_says(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cache_root(catalog) == catalog.root / "prepared"
+    monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "elsewhere"))
+    with image_program(catalog).to_numpy() as stream:
+        assert len(stream) == 0
+
+    assert (tmp_path / "elsewhere" / "selections").is_dir()
+    assert not (catalog.root / "prepared").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_the_way_out(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "file" / "below"))
+
+    with image_program(catalog).to_numpy() as stream, pytest.raises(CacheError, match=r"below.*"):
+        len(stream)
+
+
+def test_a_plan_that_no_row_passes_is_refused_when_it_is_prepared(catalog: Catalog) -> None:
+    program = image_program(
+        catalog,
+        keep=lambda r: r.filter(col("split") == "test"),
+        fields={**image_fields(image_transforms()), "w": Stack("width")},
+    )
+
+    with (
+        program.to_numpy() as stream,
+        pytest.raises(
+            PlanError,
+            match=r"no row of vision.imagenet_train is left \(filter split == 'test' .*0 rows left.*Loosen the filter",
+        ),
+    ):
+        len(stream)
