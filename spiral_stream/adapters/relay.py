@@ -83,30 +83,37 @@ def serve() -> None:
     """In the fresh interpreter: read streams from stdin, write their batches to stdout, until stdin ends."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints must not get among the batches
-    while True:
-        try:
-            stream, worker, workers = pickle.load(sys.stdin.buffer)  # noqa: S301  written by our own parent
-        except EOFError:
-            return
-        except (AttributeError, ImportError) as error:
-            msg = (
-                f"worker: the plan holds something that a fresh interpreter cannot import ({error}); put it into a module, "
-                'or use DataLoader(..., multiprocessing_context="spawn")'
-            )
-            _send(answers, _ERROR, StreamError(msg))
-            continue
-        try:
-            with stream:
-                for batch in stream.worker_batches(worker, workers):
-                    _send(answers, _BATCH, batch)
-        except BrokenPipeError:
-            os._exit(0)  # the worker is gone; what is left in the buffer has no reader
-        except SpiralError as error:
-            _send(answers, _ERROR, error)
-        except Exception as error:  # noqa: BLE001  crosses a process border, which not every exception survives
-            _send(answers, _ERROR, StreamError(f"worker {worker}: {type(error).__name__}: {error}"))
-        else:
-            _send(answers, _END, None)
+    try:
+        while _answer(answers):
+            pass
+    except BrokenPipeError:
+        os._exit(0)  # the worker is gone; what is left in the buffer has no reader
+
+
+def _answer(answers: IO[bytes]) -> bool:
+    """One pass of one stream; False when there are no more."""
+    try:
+        stream, worker, workers = pickle.load(sys.stdin.buffer)  # noqa: S301  written by our own parent
+    except EOFError:
+        return False
+    except (AttributeError, ImportError) as error:
+        msg = (
+            f"worker: the plan holds something that a fresh interpreter cannot import ({error}); put it into a module, "
+            'or use DataLoader(..., multiprocessing_context="spawn")'
+        )
+        _send(answers, _ERROR, StreamError(msg))
+        return True
+    try:
+        with stream:
+            for batch in stream.worker_batches(worker, workers):
+                _send(answers, _BATCH, batch)
+    except (SpiralError, BrokenPipeError) as error:
+        _send(answers, _ERROR, error)
+    except Exception as error:  # noqa: BLE001  crosses a process border, which not every exception survives
+        _send(answers, _ERROR, StreamError(f"worker {worker}: {type(error).__name__}: {error}"))
+    else:
+        _send(answers, _END, None)
+    return True
 
 
 def _send(answers: IO[bytes], kind: str, value: Any) -> None:

@@ -1,0 +1,193 @@
+"""Torch streams: tensors, and the same batches under every DataLoader."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spiral_stream as sp
+from tests.fixtures.streams import maker, plan
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import DataLoader, IterableDataset  # noqa: E402  after the skip
+
+pytestmark = [
+    pytest.mark.usefixtures("no_threads_left"),
+    pytest.mark.timeout(120),
+    # Both warn before every fork; what they warn of is why forked workers read in another interpreter.
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe"),
+    pytest.mark.filterwarnings("ignore:lancedb fork support is experimental"),
+]
+
+Make = Callable[[], Any]
+
+
+def torch_maker(catalog: sp.Catalog, name: str = "lance", **options: Any) -> Make:
+    return lambda: plan(catalog.table(name), batch_size=30, **options).to_torch(prefetch=2)
+
+
+def alike(some: list[Any], others: list[Any]) -> bool:
+    return len(some) == len(others) and all(
+        list(a) == list(b)
+        and all(torch.equal(a[k], b[k]) if isinstance(a[k], torch.Tensor) else a[k] == b[k] for k in a)
+        for a, b in zip(some, others, strict=True)
+    )
+
+
+def loader(stream: Any, workers: int, how: str = "spawn", **options: Any) -> Any:
+    if workers:
+        options |= {"multiprocessing_context": how, "timeout": 60}
+    return DataLoader(stream, batch_size=None, num_workers=workers, **options)
+
+
+def test_tensors_are_the_numpy_stream_without_a_copy(catalog: sp.Catalog) -> None:
+    with torch_maker(catalog)() as stream, maker(catalog, batch_size=30)() as arrays:
+        assert isinstance(stream, IterableDataset)
+        assert len(stream) == len(arrays) == 8
+        for tensors, wanted in zip(stream, arrays, strict=True):
+            assert tensors["image"].dtype == torch.uint8
+            assert tensors["label"].dtype == torch.int64
+            assert tensors["id"] == wanted["id"]
+            assert np.array_equal(tensors["image"].numpy(), wanted["image"])
+            assert tensors["image"].is_contiguous()
+        kept = stream.batch(3)
+        assert torch.equal(kept["image"], torch.from_numpy(arrays.batch(3, epoch=0)["image"])) == (stream.epoch == 0)
+
+
+@pytest.mark.parametrize(
+    ("workers", "how"),
+    [
+        (0, "none"),
+        (2, "fork"),
+        (2, "spawn"),
+        pytest.param(1, "fork", marks=pytest.mark.slow),
+        pytest.param(4, "fork", marks=pytest.mark.slow),
+        pytest.param(1, "spawn", marks=pytest.mark.slow),
+        pytest.param(4, "spawn", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
+def test_a_loader_gives_the_batches_of_the_bare_loop(catalog: sp.Catalog, workers: int, how: str) -> None:
+    make = torch_maker(catalog)
+    with make() as stream, make() as shared, make() as resumed:
+        expected = list(stream)
+        len(shared)  # the main process has used the sources before its workers start
+        assert alike(list(loader(shared, workers, how)), expected)
+        if workers == 0:
+            assert shared.state_dict()["epoch"] == 1
+            return
+        with pytest.raises(sp.StreamError, match=r"iterated in DataLoader workers.*state_dict\(delivered=<"):
+            shared.state_dict()
+        state = json.loads(json.dumps(shared.state_dict(delivered=5)))
+        resumed.load_state_dict(state)
+        assert (state["epoch"], state["batch"]) == (0, 5)
+        assert alike(list(resumed), expected[5:])
+
+        next(iter(shared))  # after a bare loop in the main process the place is known again
+        assert shared.state_dict()["batch"] == 1
+
+
+def test_workers_of_a_resumed_rank_go_on_from_its_place(catalog: sp.Catalog) -> None:
+    make = torch_maker(catalog)
+    with make() as whole, make().bind(rank=1, world_size=2) as stream:
+        expected = list(whole)
+        stream.load_state_dict({**whole.state_dict(), "epoch": 0, "batch": 2, "segments": [[0, 0, 0, 1, 1]]})
+        batches = loader(stream, 1, "fork", persistent_workers=True)
+        for _ in range(2):  # the second pass is read by the same interpreter
+            assert alike(list(batches), expected[3::2])
+        assert stream.state_dict(delivered=2)["batch"] == 6
+
+
+def test_persistent_workers_follow_the_main_process(catalog: sp.Catalog) -> None:
+    make = torch_maker(catalog)
+    with make() as bare, make() as stream:
+        first, second = list(bare), list(bare)
+        batches = loader(stream, 2, persistent_workers=True)
+        for step, _ in enumerate(batches):
+            if step == 2:
+                break
+        again = list(batches)  # each pass begins where the main process stands, however far the workers had read
+        stream.load_state_dict(stream.state_dict(delivered=3))
+        rest = list(batches)
+        stream.set_epoch(1)
+        other = list(batches)
+        state = stream.state_dict(delivered=len(other))
+
+        assert alike(again, first)
+        assert alike(rest, first[3:])
+        assert alike(other, second)
+        assert (state["epoch"], state["batch"]) == (1, 8)
+        del batches
+
+
+@pytest.mark.parametrize("how", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_an_error_in_a_worker_keeps_its_class_and_text(own: sp.Catalog, how: str) -> None:
+    import pyarrow as pa
+
+    table = own.table("lance").to_arrow().slice(0, 60)
+    images = table["image_ref"].to_pylist()
+    images[7] = b"no image at all"
+    table = table.set_column(2, table.schema.field("image_ref"), pa.chunked_array([images], pa.large_binary()))
+    own.register("bad", sp.Arrow(table), semantic={"image_ref": "image/jpeg-ref"})
+    stream = torch_maker(own, "bad", order=sp.Sequential())()
+    with pytest.raises(sp.DataError, match=rf"sample_id='{table['sample_id'][7]}'.*not JPEG's ff d8 ff"):
+        list(loader(stream, 1, how))
+    stream.close()
+
+
+def running(mark: str) -> list[str]:
+    """Command lines of processes, other than this one, that inherited an environment variable."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and mark.encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:  # it ended meanwhile
+            continue
+    return found
+
+
+def test_a_loop_left_early_leaves_no_process(
+    catalog: sp.Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPIRAL_TEST_MARK", str(tmp_path))
+    with torch_maker(catalog)() as stream:
+        for _ in loader(stream, 1, "fork"):
+            assert any("adapters.relay" in command for command in running(str(tmp_path)))
+            break
+        until = time.monotonic() + 20
+        while left := running(str(tmp_path)):
+            assert time.monotonic() < until, left
+            time.sleep(0.05)
+
+
+def test_a_stream_that_cannot_travel_says_what_to_do(catalog: sp.Catalog) -> None:
+    with torch_maker(catalog)() as stream:
+        stream._bindings = Unpicklable(stream._bindings)
+        with pytest.raises(sp.StreamError, match=r'cannot.*multiprocessing_context="spawn"'):
+            list(loader(stream, 1, "fork"))
+
+
+def here_only() -> None:
+    msg = "only in the process that made it"
+    raise ImportError(msg)
+
+
+class Unpicklable:
+    """Bindings that another interpreter cannot import."""
+
+    def __init__(self, bindings: Any) -> None:
+        self._inside = bindings
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_inside"], name)
+
+    def updated(self, **_: Any) -> "Unpicklable":
+        return self
+
+    def __reduce__(self) -> Any:
+        return here_only, ()
