@@ -1,6 +1,7 @@
 """Training streams that are planned, explained and replayable."""
 
 from spiral_stream.batching.formation import DropPartial, KeepPartial, PadPartial
+from spiral_stream.cache.materialize import Progress
 from spiral_stream.errors import (
     BindError,
     CacheError,
@@ -52,6 +53,7 @@ __all__ = [
     "Parquet",
     "PlanError",
     "PreparedStream",
+    "Progress",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "Raw",

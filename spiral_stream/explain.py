@@ -337,7 +337,10 @@ def _place(device: str | None) -> str:
 
 def _built(image: ImageStage, stages: Stages) -> str:
     covered = image.store.covered()
-    have = sum(int(covered[key].sum()) for key in stages.base.manifest.content_keys.to_pylist() if key in covered)
+    have = 0
+    for shard, key in enumerate(stages.base.manifest.content_keys.to_pylist()):
+        if key in covered:
+            have += int(covered[key][stages.selected.offsets_of_shard(shard).astype(np.int64)].sum())
     return f"{have / max(1, stages.selected.total):.0%} ({have:,}/{stages.selected.total:,})"
 
 

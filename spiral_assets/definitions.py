@@ -1,0 +1,11 @@
+"""The code location: everything under ``defs``, loaded by folder."""
+
+from pathlib import Path
+
+import dagster as dg
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """Assets, checks, jobs, schedules and resources."""
+    return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)

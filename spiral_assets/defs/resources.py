@@ -1,0 +1,18 @@
+"""What the assets of this location run with."""
+
+import dagster as dg
+
+from spiral_assets.resources import CatalogResource, ImagesResource
+
+
+@dg.definitions
+def resources() -> dg.Definitions:
+    """Resources, and an executor without a process a step: steps are few and start in milliseconds."""
+    return dg.Definitions(
+        resources={
+            "catalog": CatalogResource(uri=dg.EnvVar("SPIRAL_CATALOG")),
+            "images": ImagesResource(root=dg.EnvVar("SPIRAL_DATA_ROOT")),
+            "pipes": dg.PipesSubprocessClient(),
+        },
+        executor=dg.in_process_executor,
+    )

@@ -1,0 +1,1 @@
+"""The training process that Dagster launches, and that runs alone as well."""

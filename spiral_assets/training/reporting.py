@@ -1,0 +1,58 @@
+"""Reports to Dagster when it launched the process, to the terminal when nobody did."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from dagster_pipes import PipesContext, open_dagster_pipes
+from rich.console import Console
+
+
+class Reporter(Protocol):
+    """Where progress and results go."""
+
+    def log(self, text: str) -> None:
+        """One line of progress."""
+        ...
+
+    def done(self, facts: Mapping[str, Any]) -> None:
+        """The results, once."""
+        ...
+
+
+class ToDagster:
+    """Through Dagster Pipes."""
+
+    def __init__(self, pipes: PipesContext) -> None:
+        self._pipes = pipes
+
+    def log(self, text: str) -> None:
+        """One line in the run's log."""
+        self._pipes.log.info(text)
+
+    def done(self, facts: Mapping[str, Any]) -> None:
+        """Metadata of the asset's materialization."""
+        self._pipes.report_asset_materialization(metadata=dict(facts))
+
+
+class ToTerminal:
+    """With rich."""
+
+    def log(self, text: str) -> None:
+        """One line."""
+        Console().print(text)
+
+    def done(self, facts: Mapping[str, Any]) -> None:
+        """The facts as they are."""
+        Console().print(dict(facts))
+
+
+@contextmanager
+def reporter() -> Iterator[Reporter]:
+    """Dagster's if its bootstrap variables are set: without them `open_dagster_pipes` hands out mocks."""
+    if "DAGSTER_PIPES_CONTEXT" not in os.environ:
+        yield ToTerminal()
+        return
+    with open_dagster_pipes() as pipes:
+        yield ToDagster(pipes)
