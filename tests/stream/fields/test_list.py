@@ -1,0 +1,24 @@
+import pyarrow as pa
+import pytest
+
+from spiral_stream.errors import PlanError
+from spiral_stream.fields.list import List
+from spiral_stream.schema import with_semantic
+
+
+@pytest.mark.parametrize(
+    "values",
+    [["a", None, "c"], [1, None], [[1, 2], None, []], [{"a": 1}, None], [b"x", b""], [True, None], [1.5]],
+)
+def test_values_come_as_python_has_them_and_nulls_as_none(values: list[object]) -> None:
+    field = List("x")
+    column = pa.array(values)
+
+    assert field.fill(column, None) == values
+    assert field.spec(pa.field("x", column.type)).dtype is None
+
+
+def test_a_column_of_references_is_refused_with_the_way_out() -> None:
+    schema = with_semantic(pa.schema([("x", pa.binary())]), {"x": "image/jpeg-ref"})
+    with pytest.raises(PlanError, match=r"names bytes; use Stack\(\"x\", decode=\"jpeg\"\)"):
+        List("x").spec(schema.field("x"))

@@ -1,0 +1,81 @@
+"""The ``spiral`` command: what it prints, and what it says when something is wrong."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import spiral_stream as sp
+from spiral_stream import cli
+from tests.fixtures.streams import ROWS, SHARDS, plan
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def run(catalog: sp.Catalog, *words: str) -> str:
+    done = CliRunner().invoke(cli.app, [*words, "--catalog", str(catalog.root)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_tables_and_show_list_what_is_registered(own: sp.Catalog) -> None:
+    own.save_stream("train", plan(own.table("lance")).to_numpy())
+    listing = run(own, "tables")
+    shown = run(own, "show", "lance")
+
+    cells = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in listing.splitlines()]
+    row = ["lance", "lance", str(ROWS), str(SHARDS), "sample_id", own.entry("lance").data_version[:12]]
+    assert row in cells
+    assert "streams: train" in listing
+    assert "large_binary" in shown
+    assert "image/jpeg-ref" in shown
+    assert "statistics: unknown" in shown
+
+
+def test_register_and_refresh_take_a_source(own: sp.Catalog, tmp_path: Path) -> None:
+    path = str(tmp_path / "files" / "*.parquet")
+    out = run(own, "register", "again", "parquet", path, "--image", "image_ref")
+    fresh = run(own, "refresh", "again")
+
+    assert f"again: {ROWS} rows in {SHARDS} storage shards" in out
+    assert own.entry("again").data_version[:12] in fresh
+    assert own.entry("again").schema.field("image_ref").metadata
+
+
+def test_explain_and_materialize_work_on_a_saved_stream(own: sp.Catalog) -> None:
+    own.save_stream("train", plan(own.table("lance"), profile=sp.Raw(shorter_side=20)).to_numpy())
+    with own.open_stream("train") as stream:
+        assert json.loads(run(own, "explain", "train", "--json")) == json.loads(stream.explain().to_json())
+    built = run(own, "materialize", "train")
+    again = run(own, "materialize", "train")
+
+    assert f"{ROWS} rows in {SHARDS} shards built" in built
+    assert "0 rows refused" in built
+    assert "0 rows in 0 shards built" in again
+    assert "EXPLAIN" in run(own, "explain", "train")
+
+
+def test_sql_prints_rows(own: sp.Catalog) -> None:
+    out = run(own, "sql", 'select label_id, count(*) as n from "lance" group by 1 order by 1', "--rows", "2")
+
+    assert "label_id" in out
+    assert "5 rows" in out
+
+
+def test_an_error_of_ours_is_one_line_and_no_traceback(
+    own: sp.Catalog, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["spiral", "show", "lnace", "--catalog", str(own.root)])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    err = capsys.readouterr().err
+
+    assert caught.value.code == 1
+    assert err.startswith("CatalogError: relation 'lnace' is not in catalog")
+    assert "Register it first" in err
+    assert "Traceback" not in err
