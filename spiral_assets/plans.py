@@ -1,6 +1,6 @@
 """The image stream of this code location: one plan, used by the cache, the stream and the demo."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -12,11 +12,36 @@ SPLITS: Final = "vision.imagenet_splits"  # for images that come without a split
 TRAIN: Final = "images-train"
 VALIDATION: Final = "images-validation"
 COLUMN: Final = "image_ref"
+LABEL: Final = "label_id"
+JPEG: Final = "image/jpeg-ref"
 CACHED_SIDE: Final = 96  # pixels: of a 500 x 375 image, 37 KB raw beside 84 KB of JPEG
 SIDE: Final = 64
 BATCH: Final = 64
 MEAN: Final = (0.485, 0.456, 0.406)
 STD: Final = (0.229, 0.224, 0.225)
+
+# What the plans below were written for, by kind of source: column -> type.
+DECLARED: Final[Mapping[str, Mapping[str, str]]] = {
+    "lance": {
+        "sample_id": "string",
+        "split": "string",
+        COLUMN: JPEG,
+        LABEL: "int64",
+        "width": "int32",
+        "height": "int32",
+        "source_uri": "string",
+        "storage_shard": "string",
+        "ingest_ts": "timestamp[ns]",
+    },
+    "image_folder": {
+        "sample_id": "string",
+        COLUMN: JPEG,
+        LABEL: "int64",
+        "class_name": "string",
+        "size_bytes": "int64",
+        "storage_shard": "string",
+    },
+}
 
 
 def profile() -> "spiral.Raw":
@@ -33,6 +58,17 @@ def cache_version() -> str:
     return spiral.cache_fingerprint(RELATION, COLUMN, profile())
 
 
+def payload(catalog: "spiral.Catalog") -> "spiral.Relation":
+    """Every image on its own, in storage order: what the cache is built and checked by."""
+    import spiral_stream as spiral
+
+    field = spiral.Stack(COLUMN, decode="jpeg", transforms=[spiral.Resize((SIDE, SIDE))])
+    relation = catalog.table(RELATION).cache(**{COLUMN: profile()})
+    return relation.sample(order=spiral.Sequential()).collate(
+        batch_size=1, last=spiral.KeepPartial, fields={"image": field}
+    )
+
+
 def images(catalog: "spiral.Catalog", split: str) -> "spiral.Relation":
     """The rows of one split, with their class names."""
     import spiral_stream as spiral
@@ -41,7 +77,7 @@ def images(catalog: "spiral.Catalog", split: str) -> "spiral.Relation":
     if "split" not in relation.schema.names:
         relation = relation.join(catalog.table(SPLITS), on="sample_id")
     if "class_name" not in relation.schema.names:
-        relation = relation.join(catalog.table(LABELS), on="label_id")
+        relation = relation.join(catalog.table(LABELS), on=LABEL)
     return relation.filter(spiral.col("split") == split).cache(**{COLUMN: profile()})
 
 
@@ -73,7 +109,7 @@ def _batches(relation: "spiral.Relation", order: Any, last: Any, transforms: Seq
         last=last,
         fields={
             "image": spiral.Stack(COLUMN, decode="jpeg", transforms=transforms, dtype="float32"),
-            "label": spiral.Stack("label_id", dtype="int64"),
+            "label": spiral.Stack(LABEL, dtype="int64"),
             "sample_id": spiral.List("sample_id"),
         },
     )

@@ -1,7 +1,7 @@
 """Facts of relations as Dagster shows them: schemas, tables, small pictures."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,38 +10,50 @@ import dagster as dg
 if TYPE_CHECKING:
     import pyarrow as pa
 
+ROWS: Final = 50  # a longer table is rendered whole and pushes everything else off the page
+CELL: Final = 40  # characters: six such columns fit a page
+INLINE: Final = 1_000  # characters of markdown below which the page shows it without a click
+SEMANTIC: Final = b"spiral:semantic"
 
-ROWS: Final = 50  # longer tables are rendered whole and clip the page
-INLINE: Final = 1_000  # characters of markdown that the page shows without a click
+
+def column_types(schema: "pa.Schema") -> Iterator[tuple[str, str]]:
+    """Name and type of each column; of a reference, what it names."""
+    for field in schema:
+        semantic = (field.metadata or {}).get(SEMANTIC)
+        yield field.name, str(field.type) if semantic is None else semantic.decode()
 
 
-def column_schema(entry: Any) -> dg.TableSchema:
+def column_schema(schema: "pa.Schema", identity: Sequence[str]) -> dg.TableSchema:
     """The columns of a relation, with their roles as tags."""
     columns = []
-    for field in entry.schema:
-        metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
-        semantic = metadata.get("spiral:semantic")
-        tags = {"role": "identity"} if field.name in entry.identity else {}
-        if semantic:
-            tags = {"role": "reference"}
+    for field, (name, kind) in zip(schema, column_types(schema), strict=True):
+        metadata: Mapping[bytes, bytes] = field.metadata or {}
+        role = "identity" if name in identity else "reference" if SEMANTIC in metadata else None
+        constraints = dg.TableColumnConstraints(nullable=field.nullable, unique=[name] == list(identity))
         columns.append(
             dg.TableColumn(
-                field.name,
-                semantic or str(field.type),
-                description=metadata.get("description"),
-                constraints=dg.TableColumnConstraints(
-                    nullable=field.nullable, unique=[field.name] == list(entry.identity)
-                ),
-                tags=tags,
+                name,
+                kind,
+                description=metadata[b"description"].decode() if b"description" in metadata else None,
+                constraints=constraints,
+                tags={"role": role} if role else {},
             )
         )
     return dg.TableSchema(columns=columns)
 
 
-def table(rows: Sequence[dict[str, Any]]) -> dg.TableMetadataValue:
+def place(source: Any) -> str:
+    """Where a source's rows lie."""
+    return str(getattr(source, "uri", None) or getattr(source, "path", ""))
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue | dg.TextMetadataValue:
     """Rows as a table, at most `ROWS` of them; values as short text."""
-    records = [dg.TableRecord({name: short(value) for name, value in row.items()}) for row in rows[:ROWS]]
-    return dg.MetadataValue.table(records)
+    if not rows:
+        return dg.MetadataValue.text("none")
+    return dg.MetadataValue.table(
+        [dg.TableRecord({name: short(value) for name, value in row.items()}) for row in rows[:ROWS]]
+    )
 
 
 def short(value: Any) -> str | int | float | bool | None:
@@ -51,44 +63,63 @@ def short(value: Any) -> str | int | float | bool | None:
     if value is None or isinstance(value, bool | int):
         return value
     text = str(value)
-    return text if len(text) <= 40 else text[:39] + "…"  # noqa: PLR2004  a cell's width
+    return text if len(text) <= CELL else text[: CELL - 1] + "…"
 
 
-def column_rows(shards: "pa.Table") -> list[dict[str, Any]]:
-    """Statistics of each column over all shards: six narrow cells."""
+def column_rows(shards: "pa.Table", schema: "pa.Schema") -> list[dict[str, Any]]:
+    """Statistics of each column over all shards: six narrow cells.
+
+    Args:
+        shards: a row a shard and column, as `Catalog.measure` counts them.
+        schema: of the relation; its order is the order of the rows.
+    """
+    types = dict(column_types(schema))
     found: dict[str, dict[str, Any]] = {}
-    for row in shards.to_pylist():
+    for row in shards.to_pylist():  # shards x columns, 1 us each beside the scan that counted them
         seen = found.setdefault(
             row["column"],
-            {"column": row["column"], "rows": 0, "nulls": 0, "min": None, "max": None, "known": row["mark"]},
+            {"column": row["column"], "type": types[row["column"]], "nulls": 0, "bytes": 0, "min": None, "max": None},
         )
-        seen["rows"] += row["rows"] or 0
-        seen["nulls"] += row["nulls"] or 0
-        seen["min"] = _extreme(min, seen["min"], row["min"])
-        seen["max"] = _extreme(max, seen["max"], row["max"])
-    return list(found.values())
+        for name in ("nulls", "bytes"):
+            seen[name] = None if row[name] is None or seen[name] is None else seen[name] + row[name]
+        seen["min"] = _extreme(min, seen["min"], row["min"], seen["type"])
+        seen["max"] = _extreme(max, seen["max"], row["max"], seen["type"])
+    return [found[name] for name in schema.names if name in found]
 
 
-def _extreme(choose: Any, one: Any, other: Any) -> Any:
-    given = [value for value in (one, other) if value is not None]
-    return choose(given) if given else None
+def shard_rows(
+    shards: "pa.Table", distances: Mapping[str, float], effective: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """Each storage shard: its rows, its bytes, and how its labels stand to the whole."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in shards.to_pylist():
+        seen = found.setdefault(row["shard"], {"storage shard": row["shard"], "rows": row["rows"], "bytes": 0})
+        seen["bytes"] += row["bytes"] or 0
+    for name, row in found.items():
+        row["label distance"], row["labels"] = distances.get(name), effective.get(name)
+    return sorted(found.values(), key=lambda row: (-(row["label distance"] or 0.0), row["storage shard"]))
 
 
-def bars(values: Sequence[float], height: int = 24, width: int = 4) -> str:
-    """A bar chart as a one-bit PNG in markdown, small enough to be shown inline."""
+def bars(values: Sequence[float], height: int = 24, width: int = 4) -> dg.MarkdownMetadataValue:
+    """A bar chart as a one-bit PNG in markdown, short enough to be shown inline; at most 60 bars."""
     from PIL import Image, ImageDraw
 
-    top = max(values, default=0) or 1
-    picture = Image.new("1", (max(1, len(values)) * (width + 1), height), 1)
+    shown = list(values[:60])
+    top = max(shown, default=0) or 1
+    picture = Image.new("1", (max(1, len(shown)) * (width + 1), height), 1)
     draw = ImageDraw.Draw(picture)
-    for i, value in enumerate(values):
+    for i, value in enumerate(shown):
         tall = round(value / top * (height - 1))
         draw.rectangle((i * (width + 1), height - 1 - tall, i * (width + 1) + width - 1, height - 1), fill=0)
     file = BytesIO()
     picture.save(file, "PNG", optimize=True)
-    return f"![bars](data:image/png;base64,{base64.b64encode(file.getvalue()).decode()})"
+    encoded = base64.b64encode(file.getvalue()).decode()
+    return dg.MetadataValue.md(f"![bars](data:image/png;base64,{encoded})")
 
 
-def skew_rows(skew: Any, count: int = 10) -> list[dict[str, Any]]:
-    """The shards whose labels differ most from the whole."""
-    return [{"storage shard": name, "distance to the whole": distance} for name, distance in skew.worst(count)]
+def _extreme(choose: Any, one: str | None, other: str | None, kind: str) -> str | None:
+    """The least or greatest of two values that are kept as text: numbers by value, all else by text."""
+    given = [value for value in (one, other) if value is not None]
+    number = kind.startswith(("int", "uint", "float", "double", "decimal", "half"))
+    chosen: str | None = choose(given, key=float if number else str) if given else None
+    return chosen

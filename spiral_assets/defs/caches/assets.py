@@ -23,29 +23,40 @@ EVERY_S: Final = 2.0  # between lines of progress
     tags={"domain": "images"},
     code_version=plans.cache_version(),
     deps=[imagenet_train, imagenet_labels],
-    op_tags={"spiral/cache": "imagenet_decoded"},
+    pool="decode",
 )
 def imagenet_decoded(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
-    """Decoded images at a bounded side, for the rows that training and validation need."""
+    """Decoded images at a bounded side, for every row that may be trained or validated on."""
     opened = catalog.open()
-    version = opened.entry(plans.RELATION).data_version
-    metadata: dict[str, dg.MetadataValue | float | int | str] = {"profile": str(plans.profile())}
     begun = time.monotonic()
-    for name, plan in (("training", plans.training(opened)), ("validation", plans.validation(opened))):
-        with plan.to_numpy() as stream:
-            done = stream.materialize(_Logged(context, name))
-            metadata[f"{name}_rows_built"] = done.rows
-            metadata[f"{name}_rows_refused"] = done.refused
-            metadata[f"{name}_bytes_written"] = done.payload_bytes
-    metadata["seconds"] = round(time.monotonic() - begun, 2)
-    return dg.MaterializeResult(data_version=dg.DataVersion(f"{plans.cache_version()}:{version}"), metadata=metadata)
+    with plans.payload(opened).to_numpy() as stream:
+        done = stream.materialize(_Logged(context))
+        seconds = time.monotonic() - begun
+        version = stream.stages.data_versions[plans.RELATION]
+        store = stream.stages.images[0].store
+        return dg.MaterializeResult(
+            data_version=dg.DataVersion(f"{plans.cache_version()}:{version}"),
+            metadata={
+                "dagster/row_count": len(stream),
+                "dagster/uri": str(store.folder),
+                "dagster/storage_kind": "lance",
+                "profile": str(plans.profile()),
+                "fingerprint": plans.cache_version(),
+                "bytes": store.stored_bytes(),
+                "rows_built": done.rows,
+                "rows_refused": done.refused,
+                "shards_built": done.shards,
+                "rows_per_second": round(done.rows / seconds, 1),
+                "seconds": round(seconds, 2),
+            },
+        )
 
 
 class _Logged:
     """Progress as log lines, one every few seconds: Dagster has no progress bar."""
 
-    def __init__(self, context: dg.AssetExecutionContext, name: str) -> None:
-        self._context, self._name = context, name
+    def __init__(self, context: dg.AssetExecutionContext) -> None:
+        self._context = context
         self._begun = self._last = time.monotonic()
 
     def __call__(self, done: "spiral.Progress") -> None:
@@ -55,5 +66,5 @@ class _Logged:
         self._last = now
         rate = done.rows / max(now - self._begun, 1e-9)
         left = (done.rows_total - done.rows) / max(rate, 1e-9)
-        line = f"{self._name}: {done.rows:,}/{done.rows_total:,} rows, {done.shards}/{done.shards_total} shards"
-        self._context.log.info("%s, %.0f rows/s, ETA %.0f s", line, rate, left)
+        line = f"{done.rows:,}/{done.rows_total:,} rows, {done.shards}/{done.shards_total} shards"
+        self._context.log.info(f"{line}, {rate:,.0f} rows/s, ETA {left:,.0f} s")  # noqa: G004  Dagster's own logger

@@ -1,8 +1,7 @@
 """Relations of the catalog: what is registered, and at which data version."""
 
 import zlib
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
@@ -12,7 +11,7 @@ from spiral_assets.resources import CatalogResource, ImagesResource
 if TYPE_CHECKING:
     import spiral_stream as spiral
 
-VALIDATION_SHARE = 10  # every tenth identity, by hash, where the images come without a split
+HELD_OUT: Final = 10  # every tenth identity, by hash, where the images come without a split
 
 
 @dg.asset(
@@ -23,18 +22,11 @@ VALIDATION_SHARE = 10  # every tenth identity, by hash, where the images come wi
     tags={"domain": "images"},
 )
 def imagenet_train(catalog: CatalogResource, images: ImagesResource) -> dg.MaterializeResult[None]:
-    """The training images: drawn ones as a Lance dataset with the bytes inline, or a folder of class folders."""
+    """The images: drawn ones as a Lance dataset with the bytes inline, or a folder of class folders."""
     import spiral_stream as spiral
 
-    semantic = {plans.COLUMN: "image/jpeg-ref"}
-    if images.folder:
-        source: spiral.ImageFolder | spiral.Lance = spiral.ImageFolder(images.folder)
-    else:
-        from spiral_assets.demo.images import write_image_relation
-
-        drawn = write_image_relation(_drawn_root(images), images.count, shards=images.shards, progress=False)
-        source = spiral.Lance(drawn.train_uri)
-    return _registered(catalog.open(), plans.RELATION, source, semantic=semantic)
+    source = spiral.ImageFolder(images.folder) if images.folder else spiral.Lance(images.drawn().train_uri)
+    return _registered(catalog.open(), plans.RELATION, source, semantic={plans.COLUMN: plans.JPEG})
 
 
 @dg.asset(
@@ -46,30 +38,21 @@ def imagenet_train(catalog: CatalogResource, images: ImagesResource) -> dg.Mater
     deps=[imagenet_train],
 )
 def imagenet_labels(catalog: CatalogResource, images: ImagesResource) -> dg.MaterializeResult[None]:
-    """Names of the classes, one row a label; for a folder also which images validate."""
+    """Names of the classes, one row a label; for a folder also which of its images are held out."""
     import pyarrow as pa
 
     import spiral_stream as spiral
 
     opened = catalog.open()
     if not images.folder:
-        from spiral_assets.demo.images import write_image_relation
-
-        drawn = write_image_relation(_drawn_root(images), images.count, shards=images.shards, progress=False)
-        assert drawn.labels_uri is not None
-        return _registered(opened, plans.LABELS, spiral.Lance(drawn.labels_uri), identity="label_id")
-    rows = opened.table(plans.RELATION).project("sample_id", "label_id", "class_name").to_arrow()
-    labels = (
-        rows.select(["label_id", "class_name"]).group_by(["label_id", "class_name"]).aggregate([]).sort_by("label_id")
-    )
-    names = rows["sample_id"].to_pylist()
-    split = ["val" if zlib.crc32(name.encode()) % VALIDATION_SHARE == 0 else "train" for name in names]
-    opened.register(plans.SPLITS, spiral.Arrow(pa.table({"sample_id": names, "split": split})), replace=True)
+        return _registered(opened, plans.LABELS, spiral.Lance(str(images.drawn().labels_uri)), identity="label_id")
+    rows = opened.table(plans.RELATION)
+    names = rows.project("sample_id").to_arrow()["sample_id"].to_pylist()
+    split = ["val" if zlib.crc32(name.encode()) % HELD_OUT == 0 else "train" for name in names]
+    splits = spiral.Arrow(pa.table({"sample_id": names, "split": split}))
+    opened.register(plans.SPLITS, splits, replace=True)
+    labels = rows.project("label_id", "class_name").distinct("label_id").to_arrow()
     return _registered(opened, plans.LABELS, spiral.Arrow(labels), identity="label_id")
-
-
-def _drawn_root(images: ImagesResource) -> Path:
-    return Path(images.root) / "images"
 
 
 def _registered(
@@ -79,18 +62,18 @@ def _registered(
     identity: str = "sample_id",
     semantic: dict[str, str] | None = None,
 ) -> dg.MaterializeResult[None]:
-    """Register, or take the data as it is now; report what is there."""
-    entry = catalog.register(name, source, identity=identity, semantic=semantic, replace=True)
+    """Register the data as it is now; whether it may be used is for the asset's checks to say."""
+    entry = catalog.register(name, source, identity=identity, semantic=semantic, unique=False, replace=True)
     manifest = entry.manifest()
     return dg.MaterializeResult(
         data_version=dg.DataVersion(entry.data_version),
         metadata={
             "dagster/row_count": manifest.total,
-            "dagster/column_schema": reports.column_schema(entry),
+            "dagster/column_schema": reports.column_schema(entry.schema, entry.identity),
             "dagster/table_name": name,
-            "dagster/uri": str(entry.root),
+            "dagster/uri": reports.place(entry.source),
             "dagster/storage_kind": entry.source.KIND,
             "storage_shards": len(manifest.shard_names),
-            "rows_per_shard": dg.MetadataValue.md(reports.bars([float(n) for n in manifest.shard_rows[:60]])),
+            "rows_by_shard": reports.bars(manifest.shard_rows.tolist()),
         },
     )

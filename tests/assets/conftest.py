@@ -1,0 +1,88 @@
+"""A location of its own for each module: an empty catalog, a few drawn images, an instance that is forgotten."""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # what Dagster's own modules warn of while they are imported is theirs to mend
+    import dagster as dg
+
+    from spiral_assets.definitions import defs
+
+IMAGES = 60
+SHARDS = 3
+
+
+class Place:
+    """The code location over a folder of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.instance = dg.DagsterInstance.ephemeral()
+        self.definitions = defs()
+
+    def run(
+        self,
+        *keys: str,
+        job: str = "images",
+        checks: Sequence[tuple[str, str]] | None = None,
+        ops: Mapping[str, Any] | None = None,
+        images: Mapping[str, Any] | None = None,
+    ) -> dg.ExecuteInProcessResult:
+        """Materialize these keys (``catalog/vision/imagenet_train``), or run these checks alone."""
+        config = {
+            "ops": dict(ops or {}),
+            "resources": {"images": {"config": {"count": IMAGES, "shards": SHARDS, **(images or {})}}},
+        }
+        if checks is not None:
+            wanted = dg.AssetSelection.checks(*(dg.AssetCheckKey(dg.AssetKey(a.split("/")), n) for a, n in checks))
+        else:
+            wanted = dg.AssetSelection.assets(*(dg.AssetKey(key.split("/")) for key in keys))
+        one = dg.define_asset_job("part", wanted)
+        whole = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[one]))
+        chosen = whole.resolve_job_def("part" if keys or checks is not None else job)
+        return chosen.execute_in_process(instance=self.instance, run_config=config, raise_on_error=False)
+
+
+def metadata(result: dg.ExecuteInProcessResult, key: str) -> dict[str, Any]:
+    """What a run reported of an asset, as plain values."""
+    found = [
+        event.materialization
+        for event in result.get_asset_materialization_events()
+        if event.asset_key == dg.AssetKey(key.split("/"))
+    ]
+    assert len(found) == 1, f"{key}: {len(found)} materializations"
+    return {name: value.value for name, value in found[0].metadata.items()}
+
+
+def data_version(place: Place, key: str) -> str:
+    """The data version of an asset's latest materialization."""
+    event = place.instance.get_latest_materialization_event(dg.AssetKey(key.split("/")))
+    assert event is not None
+    assert event.asset_materialization is not None
+    tags = event.asset_materialization.tags or {}
+    return str(tags["dagster/data_version"])
+
+
+def evaluations(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
+    """What a run's checks found, by name."""
+    return {each.check_name: each for each in result.get_asset_check_evaluations()}
+
+
+def steps(result: dg.ExecuteInProcessResult, kind: str) -> set[str]:
+    """Steps that ended so: ``STEP_SUCCESS``, ``STEP_FAILURE``, ``STEP_SKIPPED``."""
+    return {str(event.step_key) for event in result.all_events if event.event_type_value == kind}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setenv("SPIRAL_CATALOG", str(tmp_path / "catalog"))
+    monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "caches"))
+    monkeypatch.setenv("SPIRAL_DATA_ROOT", str(tmp_path / "data"))
+    made = Place(tmp_path)
+    yield made
+    made.instance.dispose()

@@ -1,0 +1,142 @@
+"""Registration, and the checks that stop everything downstream."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import lance
+import pyarrow as pa
+import pytest
+
+import spiral_stream as spiral
+from spiral_assets import plans
+from spiral_assets.demo.images import write_image_relation
+from tests.assets.conftest import IMAGES, SHARDS, Place, data_version, evaluations, metadata, steps
+
+TRAIN = "catalog/vision/imagenet_train"
+LABELS = "catalog/vision/imagenet_labels"
+CACHE = "caches/imagenet_decoded"
+
+
+def drawn(place: Place) -> lance.LanceDataset:
+    """The drawn relation, before it is registered."""
+    found = write_image_relation(place.root / "data" / "images", IMAGES, shards=SHARDS, workers=0, progress=False)
+    return lance.dataset(found.train_uri)
+
+
+def folders(place: Place) -> Path:
+    return Path(write_image_relation(place.root / "own", IMAGES, form="folder", workers=0, progress=False).train_uri)
+
+
+def test_the_relations_are_registered_with_the_seeds_schema(place: Place) -> None:
+    drawn(place)
+    result = place.run(TRAIN, LABELS)
+
+    assert result.success
+    facts = metadata(result, TRAIN)
+    assert facts["dagster/row_count"] == IMAGES
+    assert facts["storage_shards"] == SHARDS
+    columns = {column.name: column for column in facts["dagster/column_schema"].columns}
+    assert columns["image_ref"].type == "image/jpeg-ref"
+    assert columns["sample_id"].constraints.unique
+    catalog = spiral.connect(str(place.root / "catalog"))
+    assert catalog.tables() == [plans.LABELS, plans.RELATION]
+    assert data_version(place, TRAIN) == catalog.entry(plans.RELATION).data_version
+
+
+def test_registering_the_same_data_again_changes_no_data_version(place: Place) -> None:
+    drawn(place)
+    place.run(TRAIN)
+    first = data_version(place, TRAIN)
+
+    place.run(TRAIN)
+
+    assert data_version(place, TRAIN) == first
+
+
+def test_the_checks_pass_on_sound_data(place: Place) -> None:
+    drawn(place)
+    place.run(TRAIN)
+    names = ["identity_is_unique", "references_resolve", "schema_is_as_declared"]
+    found = evaluations(place.run(checks=[(TRAIN, name) for name in names]))
+
+    assert {name: each.passed for name, each in found.items()} == dict.fromkeys(names, True)
+
+
+def repeat_an_identity(images: lance.LanceDataset) -> None:
+    images.insert(images.take([4]))
+
+
+def damage_an_image(images: lance.LanceDataset) -> None:
+    rows = images.to_table().to_pylist()
+    rows[7]["image_ref"] = rows[7]["image_ref"][:1_000]
+    lance.write_dataset(pa.Table.from_pylist(rows, schema=images.schema), images.uri, mode="overwrite")
+
+
+def null_a_reference(images: lance.LanceDataset) -> None:
+    rows = images.to_table().to_pylist()
+    rows[7]["image_ref"] = None
+    lance.write_dataset(pa.Table.from_pylist(rows, schema=images.schema), images.uri, mode="overwrite")
+
+
+def narrow_the_label(images: lance.LanceDataset) -> None:
+    images.alter_columns({"path": "label_id", "data_type": pa.int32()})
+
+
+def drop_the_split(images: lance.LanceDataset) -> None:
+    images.drop_columns(["split"])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "failing", "said"),
+    [
+        (repeat_an_identity, "identity_is_unique", "1 "),
+        (damage_an_image, "references_resolve", "1 of 60"),
+        (null_a_reference, "references_resolve", "1 of 60"),
+        (narrow_the_label, "schema_is_as_declared", "label_id is int32, declared int64"),
+        (drop_the_split, "schema_is_as_declared", "split is missing, declared string"),
+    ],
+)
+def test_unsound_data_fails_one_check_and_stops_what_is_built_on_it(
+    place: Place, spoil: Callable[[lance.LanceDataset], None], failing: str, said: str
+) -> None:
+    spoil(drawn(place))
+
+    result = place.run(job="prepare_images")
+
+    assert not result.success
+    found = evaluations(result)
+    assert {name for name, each in found.items() if not each.passed and each.blocking} == {failing}
+    assert found[failing].severity == dg.AssetCheckSeverity.ERROR
+    assert said in (found[failing].description or "")
+    assert "caches__imagenet_decoded" not in steps(result, "STEP_SUCCESS")
+    assert not list((place.root / "caches").glob("caches/*/data.lance"))
+
+
+def test_a_file_that_vanished_fails_the_references_and_says_so(place: Place) -> None:
+    images = folders(place)
+    place.run(TRAIN, images={"folder": str(images)})
+    gone = next(images.glob("*/*.jpg"))
+    gone.unlink()
+
+    found = evaluations(place.run(checks=[(TRAIN, "references_resolve")], images={"folder": str(images)}))
+
+    assert not found["references_resolve"].passed
+    assert gone.parent.name in (found["references_resolve"].description or "")
+
+
+def test_class_folders_become_the_same_relations_with_a_split_of_their_own(place: Place) -> None:
+    images = folders(place)
+    result = place.run(TRAIN, LABELS, images={"folder": str(images)})
+
+    assert result.success
+    catalog = spiral.connect(str(place.root / "catalog"))
+    names = catalog.table(plans.LABELS).sort("label_id").to_arrow()["class_name"].to_pylist()
+    assert names == sorted(path.name for path in images.iterdir())
+    train, held_out = (
+        set(plans.images(catalog, split).to_arrow()["sample_id"].to_pylist()) for split in ("train", "val")
+    )
+    assert train
+    assert held_out
+    assert not train & held_out
+    assert len(train | held_out) == 54  # of 60 drawn images, "train" holds nine in ten

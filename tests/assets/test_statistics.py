@@ -1,0 +1,49 @@
+import spiral_stream as spiral
+from spiral_assets import plans
+from tests.assets.conftest import IMAGES, SHARDS, Place, data_version, evaluations, metadata
+from tests.assets.test_relations import TRAIN, drawn
+
+STATS = "stats/vision/imagenet_train/shard_stats"
+
+
+def test_statistics_are_counted_shown_and_kept_for_explain(place: Place) -> None:
+    drawn(place)
+    facts = metadata(place.run(TRAIN, STATS), STATS)
+
+    columns = {record.data["column"]: record.data for record in facts["columns"].records}
+    assert facts["dagster/row_count"] == IMAGES
+    assert (columns["label_id"]["min"], columns["label_id"]["max"]) == ("0", "9")
+    assert facts["storage_shards"] == SHARDS
+    for name, value in facts.items():
+        if hasattr(value, "records"):
+            assert len(value.records) <= 50, name
+            assert len(value.schema.columns) <= 6, name
+    catalog = spiral.connect(str(place.root / "catalog"))
+    skew = catalog.skew(plans.RELATION, "label_id")
+    assert skew is not None
+    assert facts["worst_label_skew"] == round(max(skew.distance), 4)
+
+
+def test_skewed_shards_are_a_warning_that_stops_nothing(place: Place) -> None:
+    images = drawn(place)
+    rows = images.to_table().sort_by("label_id")
+    import lance
+    import pyarrow as pa
+
+    shards = [f"part-{row // (IMAGES // SHARDS):04d}" for row in range(IMAGES)]
+    at = rows.schema.get_field_index("storage_shard")
+    lance.write_dataset(rows.set_column(at, "storage_shard", pa.array(shards)), images.uri, mode="overwrite")
+
+    result = place.run(TRAIN, STATS)
+
+    assert result.success
+    assert not evaluations(result)["labels_are_mixed"].passed
+
+
+def test_the_same_data_has_the_same_statistics_version(place: Place) -> None:
+    drawn(place)
+    place.run(TRAIN, STATS)
+    first = data_version(place, STATS)
+    place.run(STATS)
+
+    assert data_version(place, STATS) == first
