@@ -12,15 +12,12 @@ from dataclasses import replace
 from multiprocessing import context, sharedctypes
 from typing import Any, Final, Self
 
-import numpy as np
-
 from spiral_stream.batching.formation import KeepPartial
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.cursor import STATE_VERSION, Cursor
 from spiral_stream.errors import BindError, ResumeError, StreamError
 from spiral_stream.explain import Explanation, explain_stream
-from spiral_stream.expr import col
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.plan.fields import field_spec
 from spiral_stream.plan.fingerprint import differences
@@ -86,10 +83,11 @@ class PreparedStream:
         if self._pipeline is not None:
             msg = "bind: the stream is being read; leave the loop (or close its iterator), then bind"
             raise BindError(msg)
-        self._bindings = self._bindings.updated(**bindings)
-        if bindings.get("epoch") is not None:
-            self._move(Cursor(int(bindings["epoch"])))
-        self._bound()
+        updated = self._bindings.updated(**bindings)
+        settle(updated, self._sample)
+        self._bindings = updated
+        if updated.epoch is not None and bindings.get("epoch") is not None:
+            self._move(Cursor(updated.epoch))
         return self
 
     def set_epoch(self, epoch: int) -> None:
@@ -314,12 +312,7 @@ class PreparedStream:
         stages, bound = self.stages, self._bound()
         at = self._cursor.epoch if epoch is None else epoch
         values = identity if isinstance(identity, tuple) else (identity,)
-        predicate = col(stages.identity[0]) == values[0]
-        for name, value in zip(stages.identity[1:], values[1:], strict=True):
-            predicate = predicate & (col(name) == value)
-        found = [b.column(b.num_columns - 1).to_numpy() for b in stages.base.scan([], predicate)]
-        ordinals = np.concatenate(found) if found else np.empty(0, dtype=np.uint64)
-        rows = stages.selected.rows_of(ordinals)
+        rows = stages.selected.find(dict(zip(stages.identity, values, strict=True)))
         if not len(rows):
             msg = f"locate: no row that the plan keeps has {', '.join(stages.identity)} = {identity!r}"
             raise KeyError(msg)
@@ -457,7 +450,7 @@ class PreparedStream:
         if pipeline is not None:
             pipeline.close()
         if self._lowered is not None and self._lowered[0] == os.getpid():
-            self._lowered[1].base.close()
+            self._lowered[1].selected.close()
         self._lowered = self._memory = None
         self._closed = True
 

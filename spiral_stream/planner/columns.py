@@ -110,7 +110,7 @@ class Columns:
         self._base = base
         self.ordinals = ordinals
         self._rights = rights
-        self._env = env
+        self.env = env
         self._schema = schema
 
     def fetch(self, rows: UInt64, names: Sequence[str]) -> pa.Table:
@@ -120,7 +120,7 @@ class Columns:
             rows: shape [P], uint64: which surviving rows, in any order.
             names: columns that the plan leaves.
         """
-        exprs = [self._env[name] for name in names]
+        exprs = [self.env[name] for name in names]
         wanted = sorted({leaf for expr in exprs for leaf in expr.columns()})
         leaves: dict[str, Any] = {}
         own = [leaf for leaf in wanted if place_of(leaf)[0] is None]

@@ -48,11 +48,8 @@ def lower(plan: nodes.Deliver, catalog: Catalog) -> Stages:
     """
     sample, collate = need(plan, nodes.Sample), need(plan, nodes.Collate)
     scan = base_scan(sample)
-    versions = {
-        each.relation: catalog.entry(each.relation).data_version
-        for each in walk(sample)
-        if isinstance(each, nodes.Scan)
-    }
+    named = [name for each in walk(sample) for name in _relations(each)]
+    versions = {name: catalog.entry(name).data_version for name in named}
     base = catalog.entry(scan.relation).open()
     place = Workplace(cache_root(catalog), lambda name: catalog.entry(name).open(), versions)
     selected = select(sample, base, place)
@@ -60,6 +57,8 @@ def lower(plan: nodes.Deliver, catalog: Catalog) -> Stages:
         steps = "; ".join(f"{what}: {left:,} rows left" for what, left in selected.counts)
         msg = f"sample: no row of {scan.relation} is left ({steps}). Loosen the filter, or register other data"
         raise PlanError(msg)
+    if not set(base.entry.identity) <= set(sample.identity) or not base.entry.identity_unique:
+        selected.require_unique(sample.identity)
     whole = fingerprint(plan)
     _keep_plan(place.root, whole, canonical(plan))
     have, declared = collate.schema(), profiles(sample)
@@ -92,6 +91,13 @@ def lower(plan: nodes.Deliver, catalog: Catalog) -> Stages:
         images=tuple(images),
         warnings=(base.manifest.shard_note,) if base.manifest.shard_note else (),
     )
+
+
+def _relations(node: nodes.Node) -> tuple[str, ...]:
+    """The relations of the catalog that a node reads itself."""
+    if isinstance(node, nodes.Scan):
+        return (node.relation,)
+    return node.relations if isinstance(node, nodes.Sql) else ()
 
 
 def materialize(stages: Stages, threads: int, report: Callable[[Progress], None] | None = None) -> Progress:

@@ -7,17 +7,21 @@ where each column comes from.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spiral_stream import expr
 from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.dialects.numpy import passes
+from spiral_stream.errors import PlanError
 from spiral_stream.plan import nodes
 from spiral_stream.plan.fingerprint import canonical, digest
 from spiral_stream.planner.columns import Columns, Right, Rowed, UInt64, in_memory
@@ -27,8 +31,10 @@ from spiral_stream.relational.publish import publish
 from spiral_stream.relational.selection import Selection, whole
 from spiral_stream.relational.selection_build import build_selection
 from spiral_stream.sources.memory import MemoryReader
+from spiral_stream.sources.source import ROW
 
-INDEX_ROWS = 1 << 16  # identities hashed at a time
+INDEX_ROWS: Final = 1 << 16  # identities looked at at a time
+EXAMPLES: Final = 5
 
 
 @final
@@ -70,11 +76,41 @@ class Selected:
         offsets: UInt64 = self._rows.ordinals(rows) - self._base.manifest.starts[shard]
         return offsets
 
-    def rows_of(self, ordinals: UInt64) -> UInt64:
-        """Which surviving rows stand at these ordinals; those that do not survive are left out."""
-        rows, survives = self._rows.rows(ordinals)
-        kept: UInt64 = rows[survives]
-        return kept
+    def find(self, values: Mapping[str, Any]) -> UInt64:
+        """The surviving rows whose columns have these values: by a scan of the base where they are its own."""
+        own = {name: self.columns.env[name] for name in values}
+        if all(isinstance(leaf, expr.Col) and leaf.name in self._base.schema.names for leaf in own.values()):
+            test = _equal([(own[name], value) for name, value in values.items()])
+            found = [batch.column(ROW).to_numpy() for batch in self._base.scan([], test)]
+            rows, survives = self._rows.rows(np.concatenate([np.empty(0, dtype=np.uint64), *found]))
+            kept: UInt64 = rows[survives]
+            return kept
+        test = _equal([(expr.col(name), value) for name, value in values.items()])
+        pieces = self._pieces(tuple(values))
+        hits = [at[passes(test, {n: table[n].combine_chunks() for n in values})] for at, table in pieces]
+        return np.concatenate([np.empty(0, dtype=np.uint64), *hits])
+
+    def require_unique(self, identity: tuple[str, ...]) -> None:
+        """Refuse an identity that does not tell the surviving rows apart; looked at once.
+
+        Raises:
+            PlanError: five values that repeat, and the ways out.
+        """
+        seen = self._folder / f"unique-{digest(list(identity))[:16]}"
+        if seen.exists():
+            return
+        whole = pa.concat_tables([table for _, table in self._pieces(identity)])
+        counts = whole.group_by(list(identity)).aggregate([([], "count_all")])
+        if len(counts) < self.total:
+            repeated = counts.filter(pc.field("count_all") > 1).slice(0, EXAMPLES).to_pylist()
+            shown = "; ".join(", ".join(f"{name}={row[name]!r}" for name in identity) for row in repeated)
+            msg = (
+                f"sample: identity {', '.join(identity)} repeats in {self.total - len(counts):,} of {self.total:,} rows "
+                f"({shown}). Name a column that tells rows apart, several as identity=[...], or keep one row each "
+                "with .distinct(...)"
+            )
+            raise PlanError(msg)
+        seen.touch()
 
     def units(self) -> tuple[UInt64, UInt64]:
         """Surviving rows of each row group in logical order, and the shard each belongs to."""
@@ -88,11 +124,22 @@ class Selected:
         return build_index(folder, "", self._identities(identity))
 
     def _identities(self, identity: tuple[str, ...]) -> Any:
-        for start in range(0, self.total, INDEX_ROWS):
-            rows = np.arange(start, min(start + INDEX_ROWS, self.total), dtype=np.uint64)
-            table = self.columns.fetch(rows, identity)
+        for rows, table in self._pieces(identity):
             values = [column.to_pylist() for column in table.columns]
             yield rows, values[0] if len(values) == 1 else [repr(row) for row in zip(*values, strict=True)]
+
+    def _pieces(self, names: tuple[str, ...]) -> Iterator[tuple[UInt64, pa.Table]]:
+        """All surviving rows and columns of theirs, some at a time."""
+        for start in range(0, self.total, INDEX_ROWS):
+            rows = np.arange(start, min(start + INDEX_ROWS, self.total), dtype=np.uint64)
+            yield rows, self.columns.fetch(rows, names)
+
+
+def _equal(pairs: list[tuple[expr.Expr, Any]]) -> expr.Expr:
+    """All of the expressions have their values."""
+    tests = [column == value for column, value in pairs]
+    whole: expr.Expr = reduce(and_, tests)
+    return whole
 
 
 def select(sample: nodes.Sample, base: OpenRelation, place: Workplace) -> Selected:
