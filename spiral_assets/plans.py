@@ -17,6 +17,7 @@ JPEG: Final = "image/jpeg-ref"
 CACHED_SIDE: Final = 96  # pixels: of a 500 x 375 image, 37 KB raw beside 84 KB of JPEG
 SIDE: Final = 64
 BATCH: Final = 64
+EPOCHS: Final = 8
 MEAN: Final = (0.485, 0.456, 0.406)
 STD: Final = (0.229, 0.224, 0.225)
 

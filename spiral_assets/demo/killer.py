@@ -5,39 +5,41 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-EVERY_S: Final = 0.05
-PAST: Final = 22  # batches of the epoch that are delivered before: the middle, and past a checkpoint
+EVERY_S: Final = 0.02
+FIRST_EPOCH: Final = 1  # the first is left whole, so that a resume has an epoch behind it
 
 
 class Killer:
-    """Watches the ledger of a run and sends SIGKILL to the process that writes it."""
+    """Watches the ledger of a run and sends SIGKILL to the process that writes it.
 
-    def __init__(self, folder: Path, epoch: int) -> None:
-        self.epoch = epoch
-        self.killed: int | None = None
-        self.after_batch: int | None = None
-        self._ledger = folder / "ledger.jsonl"
+    Args:
+        ledger: a line a delivered batch; need not be there yet.
+    """
+
+    def __init__(self, ledger: Path) -> None:
+        self.killed: dict[str, Any] | None = None  # the last line that the process wrote
+        self._ledger = ledger
         self._stopped = threading.Event()
 
     def watch(self) -> None:
-        """Wait for the middle of the epoch, then kill; returns after that or when stopped."""
+        """Wait until an epoch is a little past its middle, then kill; returns after that, or when stopped."""
         while not self._stopped.wait(EVERY_S):
             line = self._last()
-            if line is not None and (line["epoch"], line["batch"]) >= (self.epoch, PAST):
+            if line is not None and line["epoch"] >= FIRST_EPOCH and line["batch"] > 5 * line["steps"] // 8:
                 os.kill(line["pid"], signal.SIGKILL)
-                last = self._last() or line
-                self.killed, self.after_batch = int(line["pid"]), int(last["batch"])
+                self.killed = line
                 return
 
     def stop(self) -> None:
         """Give up waiting."""
         self._stopped.set()
 
-    def _last(self) -> dict[str, int] | None:
+    def _last(self) -> dict[str, Any] | None:
+        """The last whole line; a kill may leave half of one behind it."""
         if not self._ledger.exists():
             return None
         whole = self._ledger.read_bytes().rpartition(b"\n")[0]
-        line: dict[str, int] | None = json.loads(whole.rpartition(b"\n")[2]) if whole else None
+        line: dict[str, Any] | None = json.loads(whole.rpartition(b"\n")[2]) if whole else None
         return line

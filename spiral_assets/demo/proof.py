@@ -1,61 +1,105 @@
 """Compares what a killed and resumed run was given with what an uninterrupted run is given."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+import xxhash
+
 import spiral_stream as spiral
 from spiral_assets import plans
+
+Line = dict[str, Any]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the comparison found."""
+    """What the comparison found. Figures count batches."""
 
-    batches: int  # of the whole run
-    equal: int  # of them, with the identities of an uninterrupted run, in order
-    before: int  # delivered by the killed process and kept by its checkpoint
-    resumed_pid: int
-    resumed_epoch: int
-    resumed_batch: int
-    complete: bool  # the resumed process began at the checkpoint and delivered every batch from there, once
+    expected: int  # of an uninterrupted run
+    run: int  # that the run as a whole is made of
+    same_ids: int  # of them, with the identities, in order, of an uninterrupted run at the same place
+    same_pixels: int  # of them, with equal pixels too, bit for bit
+    as_planned: int  # of them, with the identities that arithmetic on the plan gives, which iterates nothing
+    repeated: int  # delivered before the kill, after the checkpoint, and so once more
+    repeated_alike: int  # of them, the same both times
+    processes: int
+    resumed_at: tuple[int, int]  # epoch and batch
 
     @property
     def exact(self) -> bool:
-        """Whether the run as a whole saw exactly what an uninterrupted one would."""
-        return self.complete and self.equal == self.batches
+        """Whether the run as a whole saw exactly what an uninterrupted one sees."""
+        counts = {self.expected, self.run, self.same_ids, self.same_pixels, self.as_planned}
+        return len(counts) == 1 and self.repeated_alike == self.repeated
 
 
-def prove(catalog: str, folder: Path, epochs: int, show: Callable[[str], None]) -> Proof:
-    """Read the ledger of a run, and iterate the same stream uninterrupted.
+def prove(catalog: str, ledger: Path, epochs: int) -> Proof:
+    """Read the ledger of a run, and iterate the same stream without a break.
 
     Args:
         catalog: folder of the catalog.
-        folder: where the run kept its ledger.
+        ledger: of the run.
         epochs: how many it trained.
-        show: gets EXPLAIN DATA of the stream.
     """
-    lines = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
-    claim = json.loads((folder / "process.json").read_text())
-    start = (claim["epoch"], claim["batch"])
-    first = [line for line in lines if line["pid"] != claim["pid"] and (line["epoch"], line["batch"]) < start]
-    second = [line for line in lines if line["pid"] == claim["pid"]]
-    run = first + second
+    run, repeated = _effective(_lines(ledger))
+    second = next((line for line in run if line["pid"] != run[0]["pid"]), run[0])
     with spiral.connect(catalog).open_stream(plans.TRAIN, device="cpu", epoch=0) as stream:
-        steps = len(stream)
-        expected = [(epoch, batch) for epoch in range(epochs) for batch in range(steps)]
-        whole = _uninterrupted(stream, epochs)
-        show(str(stream.explain(analyze=True)))
-    equal = sum(line["ids"] == ids for line, ids in zip(run, whole, strict=False))
-    places = [(line["epoch"], line["batch"]) for line in run]
-    return Proof(len(expected), equal, len(first), claim["pid"], *start, places == expected)
+        planned = [stream.ledger(line["batch"], line["epoch"]) for line in run]
+        whole = list(_uninterrupted(stream, epochs))
+    pairs = [(line, other) for line, other in zip(run, whole, strict=False) if _place(line) == _place(other)]
+    return Proof(
+        expected=len(whole),
+        run=len(run),
+        same_ids=sum(line["ids"] == other["ids"] for line, other in pairs),
+        same_pixels=sum(line["pixels"] == other["pixels"] for line, other in pairs),
+        as_planned=sum(line["ids"] == ids for line, ids in zip(run, planned, strict=True)),
+        repeated=len(repeated),
+        repeated_alike=sum(one["ids"] == two["ids"] and one["pixels"] == two["pixels"] for one, two in repeated),
+        processes=len({line["pid"] for line in run}),
+        resumed_at=_place(second),
+    )
 
 
-def _uninterrupted(stream: spiral.PreparedStream, epochs: int) -> list[Any]:
+def _lines(ledger: Path) -> list[Line]:
+    """The whole lines: the one that the kill cut short has no end, or no sense."""
     found = []
-    while stream.epoch < epochs:
-        found += [batch["sample_id"] for batch in stream]
+    for text in ledger.read_text().splitlines():
+        try:
+            found.append(json.loads(text))
+        except json.JSONDecodeError:
+            continue
     return found
+
+
+def _effective(lines: list[Line]) -> tuple[list[Line], list[tuple[Line, Line]]]:
+    """The run as the model saw it: a resume takes back what was delivered after its checkpoint.
+
+    Returns:
+        the lines that count, and the pairs (taken back, delivered again).
+    """
+    counted: list[Line] = []
+    taken_back: dict[tuple[int, int], Line] = {}
+    repeated = []
+    for line in lines:
+        while counted and _place(counted[-1]) >= _place(line):
+            old = counted.pop()
+            taken_back[_place(old)] = old
+        if _place(line) in taken_back:
+            repeated.append((taken_back.pop(_place(line)), line))
+        counted.append(line)
+    return counted, repeated
+
+
+def _place(line: Line) -> tuple[int, int]:
+    return line["epoch"], line["batch"]
+
+
+def _uninterrupted(stream: spiral.PreparedStream, epochs: int) -> Iterator[Line]:
+    """What a run without a break is given, batch by batch."""
+    for epoch in range(epochs):
+        for number, batch in enumerate(stream):
+            pixels = xxhash.xxh3_128_hexdigest(batch["image"].numpy())
+            yield {"epoch": epoch, "batch": number, "ids": batch["sample_id"], "pixels": pixels}

@@ -1,11 +1,21 @@
-"""Model, optimizer and cursor in one file that is whole or absent; the ledger of delivered batches beside it."""
+"""What a training run keeps in its folder: its state, whole or absent, and a ledger of delivered batches.
 
+state.pt        model, optimizer and the stream's cursor (JSON), replaced in one step
+ledger.jsonl    a line a batch: process, epoch, batch, identities, digest of the pixels
+result.json     what came out
+.lock           held by the one process that trains here
+"""
+
+import fcntl
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 
 import spiral_stream as spiral
 
@@ -17,40 +27,61 @@ class Checkpoint:
         self.folder = folder
         self._file = folder / "state.pt"
         self._ledger = folder / "ledger.jsonl"
-        self._claim = folder / "process.json"
         folder.mkdir(parents=True, exist_ok=True)
 
-    def clear(self) -> None:
-        """Forget an earlier run."""
-        for file in (self._file, self._ledger, self._claim, self.folder / "result.json"):
-            file.unlink(missing_ok=True)
+    @contextmanager
+    def alone(self, say: Callable[[str], None]) -> Iterator[None]:
+        """Be the only trainer here: one whose launcher died may still be at work; the kernel frees a dead one's lock."""
+        with (self.folder / ".lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say(f"another process trains in {self.folder}; going on when it ends")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def load(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, stream: spiral.PreparedStream) -> bool:
-        """Go to the saved state; False if there is none."""
+        """Go to the saved state; False if there is none.
+
+        Raises:
+            ResumeError: the stream's plan or data changed since; the message says where.
+        """
         if not self._file.exists():
             return False
         saved = torch.load(self._file, weights_only=True)
+        stream.load_state_dict(json.loads(saved["stream"]))
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
-        stream.load_state_dict(json.loads(saved["stream"]))
         return True
 
     def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         """Replace the saved state; a kill leaves the old one or the new one."""
+        whole = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "stream": json.dumps(state)}
         draft = self._file.with_suffix(f".{os.getpid()}")
-        torch.save(
-            {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "stream": json.dumps(state)}, draft
-        )
+        torch.save(whole, draft)
         draft.replace(self._file)
 
-    def claim(self, state: dict[str, Any]) -> None:
-        """Say which process trains now and where it began."""
-        draft = self._claim.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({"pid": os.getpid(), "epoch": state["epoch"], "batch": state["batch"]}))
-        draft.replace(self._claim)
+    def enter(self, state: dict[str, Any], batch: dict[str, Any], steps: int) -> None:
+        """Enter a delivered batch.
 
-    def enter(self, state: dict[str, Any], identities: list[str]) -> None:
-        """Enter a delivered batch: the state after it, and what it held."""
-        line = {"pid": os.getpid(), "epoch": state["epoch"], "batch": state["batch"] - 1, "ids": identities}
+        Args:
+            state: of the stream, after the batch.
+            batch: as delivered.
+            steps: batches of a whole epoch.
+        """
+        line = {
+            "pid": os.getpid(),
+            "epoch": state["epoch"],
+            "batch": state["batch"] - 1,
+            "steps": steps,
+            "ids": batch["sample_id"],
+            "pixels": xxhash.xxh3_128_hexdigest(batch["image"].numpy()),
+        }
         with self._ledger.open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+    def keep_result(self, facts: dict[str, Any]) -> None:
+        """Write what came out, in one step."""
+        draft = self.folder / f"result.{os.getpid()}"
+        draft.write_text(json.dumps(facts, indent=1))
+        draft.replace(self.folder / "result.json")

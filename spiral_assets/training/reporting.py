@@ -16,6 +16,10 @@ class Reporter(Protocol):
         """One line of progress."""
         ...
 
+    def check(self, name: str, passed: bool, facts: Mapping[str, Any]) -> None:
+        """Whether a claim on the result holds, and by what figures."""
+        ...
+
     def done(self, facts: Mapping[str, Any]) -> None:
         """The results, once."""
         ...
@@ -31,6 +35,10 @@ class ToDagster:
         """One line in the run's log."""
         self._pipes.log.info(text)
 
+    def check(self, name: str, passed: bool, facts: Mapping[str, Any]) -> None:
+        """An asset check that warns."""
+        self._pipes.report_asset_check(name, passed, severity="WARN", metadata=dict(facts))
+
     def done(self, facts: Mapping[str, Any]) -> None:
         """Metadata of the asset's materialization."""
         self._pipes.report_asset_materialization(metadata=dict(facts))
@@ -41,7 +49,11 @@ class ToTerminal:
 
     def log(self, text: str) -> None:
         """One line."""
-        Console().print(text)
+        Console().print(text, highlight=False)
+
+    def check(self, name: str, passed: bool, facts: Mapping[str, Any]) -> None:
+        """One line."""
+        Console().print(f"{name}: {'passed' if passed else 'failed'} {dict(facts)}")
 
     def done(self, facts: Mapping[str, Any]) -> None:
         """The facts as they are."""
@@ -50,7 +62,7 @@ class ToTerminal:
 
 @contextmanager
 def reporter() -> Iterator[Reporter]:
-    """Dagster's if its bootstrap variables are set: without them `open_dagster_pipes` hands out mocks."""
+    """Dagster's if its bootstrap variable is set: without it `open_dagster_pipes` hands out mocks."""
     if "DAGSTER_PIPES_CONTEXT" not in os.environ:
         yield ToTerminal()
         return

@@ -32,9 +32,11 @@ class Place:
         checks: Sequence[tuple[str, str]] | None = None,
         ops: Mapping[str, Any] | None = None,
         images: Mapping[str, Any] | None = None,
+        run_id: str | None = None,
     ) -> dg.ExecuteInProcessResult:
         """Materialize these keys (``catalog/vision/imagenet_train``), or run these checks alone."""
         config = {
+            "loggers": {"console": {"config": {"log_level": "WARNING"}}},
             "ops": dict(ops or {}),
             "resources": {"images": {"config": {"count": IMAGES, "shards": SHARDS, **(images or {})}}},
         }
@@ -45,7 +47,7 @@ class Place:
         one = dg.define_asset_job("part", wanted)
         whole = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[one]))
         chosen = whole.resolve_job_def("part" if keys or checks is not None else job)
-        return chosen.execute_in_process(instance=self.instance, run_config=config, raise_on_error=False)
+        return chosen.execute_in_process(instance=self.instance, run_config=config, run_id=run_id, raise_on_error=False)
 
 
 def metadata(result: dg.ExecuteInProcessResult, key: str) -> dict[str, Any]:

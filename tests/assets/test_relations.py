@@ -24,8 +24,8 @@ def drawn(place: Place) -> lance.LanceDataset:
     return lance.dataset(found.train_uri)
 
 
-def folders(place: Place) -> Path:
-    return Path(write_image_relation(place.root / "own", IMAGES, form="folder", workers=0, progress=False).train_uri)
+def folders(place: Place, count: int = IMAGES) -> Path:
+    return Path(write_image_relation(place.root / "own", count, form="folder", workers=0, progress=False).train_uri)
 
 
 def test_the_relations_are_registered_with_the_seeds_schema(place: Place) -> None:

@@ -33,9 +33,10 @@ def shard_stats(catalog: CatalogResource) -> dg.MaterializeResult[None]:
         metadata={
             "dagster/row_count": entry.manifest().total,
             "columns": reports.table(reports.column_rows(found.shards, entry.schema)),
-            "storage_shards": reports.table(reports.shard_rows(found.shards, distance, effective)),
+            "shards": reports.table(reports.shard_rows(found.shards, distance, effective)),
             "rows_by_label": reports.bars([counts[name] for name in sorted(counts, key=int)]),
             "label_distance_by_shard": reports.bars(skew.distance.tolist()),
+            "storage_shards": len(distance),
             "label_distance_worst": round(max(distance.values()), 4),
             "label_distance_mean": round(skew.mean, 4),
             "labels_effective": round(skew.effective_global, 2),

@@ -1,0 +1,141 @@
+"""Training through Dagster Pipes: what is reported, and a kill that costs no batch."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+import spiral_stream as spiral
+from spiral_assets import plans
+from spiral_assets.demo.killer import Killer
+from spiral_assets.demo.proof import prove
+from spiral_assets.training.reporting import ToTerminal, reporter
+from tests.assets.conftest import Place, evaluations, metadata
+from tests.assets.test_relations import TRAIN, folders
+
+MODEL = "models/images_cnn"
+EPOCHS = 3
+STREAMS = ("catalog/vision/imagenet_labels", "caches/imagenet_decoded", "stats/vision/imagenet_train/shard_stats")
+
+# Dagster's own Pipes client uses a preview feature and a deprecated name of Dagster's; nothing here can avoid it.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Function `PipesMessageReader.expected_writer_count`"),
+    pytest.mark.filterwarnings("ignore:AssetExecutionContext.run_id is deprecated"),
+]
+
+
+@pytest.fixture
+def images() -> dict[str, int]:
+    """Enough for three batches an epoch."""
+    return {"count": 220, "shards": 3}
+
+
+def prepare(place: Place, images: dict[str, int]) -> None:
+    assert place.run(TRAIN, *STREAMS, "streams/images", images=images).success
+
+
+def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: Place, images: dict[str, int]) -> None:
+    prepare(place, images)
+    run_id = "11111111-2222-3333-4444-555555555555"
+    ledger = place.root / "data" / "checkpoints" / run_id / "ledger.jsonl"
+    killer = Killer(ledger)
+    watching = threading.Thread(target=killer.watch, daemon=True)
+    watching.start()
+
+    config = {"models__images_cnn": {"config": {"epochs": EPOCHS, "save_every": 1}}}
+    result = place.run(MODEL, ops=config, images=images, run_id=run_id)
+
+    killer.stop()
+    watching.join(10)
+    assert killer.killed is not None
+    assert result.success
+    assert [event.step_key for event in result.all_events if event.event_type_value == "STEP_UP_FOR_RETRY"] == [
+        "models__images_cnn"
+    ]
+    proof = prove(str(place.root / "catalog"), ledger, EPOCHS)
+    assert proof.exact
+    assert proof.processes == 2
+    assert proof.expected == EPOCHS * 3
+    assert proof.resumed_at > (0, 0)
+    facts = metadata(result, MODEL)
+    assert facts["resumed"]
+    assert facts["final_cursor"]["epoch"] == EPOCHS
+    assert facts["steps_per_epoch"] == 3
+    assert facts["samples_per_s"] > 0
+    assert [record.data["epoch"] for record in facts["epochs"].records][-1] == EPOCHS - 1
+    assert evaluations(result)["beats_chance"].severity.value == "WARN"
+
+
+def test_alone_it_reports_to_the_terminal_and_a_second_call_goes_on(
+    place: Place, images: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from spiral_assets.training.__main__ import main
+
+    prepare(place, images)
+
+    main(folder=place.root / "run", epochs=1)
+    assert "begins at epoch 0, batch 0" in capsys.readouterr().out
+    main(folder=place.root / "run", epochs=2)
+    assert "resumes at epoch 1, batch 0" in capsys.readouterr().out
+    result = json.loads((place.root / "run" / "result.json").read_text())
+    assert [epoch["epoch"] for epoch in result["epochs"]] == [1]
+
+
+def test_a_checkpoint_of_another_plan_is_refused(place: Place, images: dict[str, int]) -> None:
+    prepare(place, images)
+    torch = pytest.importorskip("torch")
+    from spiral_assets.training.checkpoint import Checkpoint
+
+    catalog = spiral.connect(str(place.root / "catalog"))
+    kept, model = Checkpoint(place.root / "run"), torch.nn.Linear(1, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with catalog.open_stream(plans.VALIDATION, device="cpu") as other:
+        kept.save(model, optimizer, other.state_dict())
+
+    with (
+        catalog.open_stream(plans.TRAIN, device="cpu") as stream,
+        pytest.raises(spiral.ResumeError, match="this is plan"),
+    ):
+        kept.load(model, optimizer, stream)
+
+
+def test_a_second_process_waits_for_the_one_that_trains(tmp_path: Path) -> None:
+    from spiral_assets.training.checkpoint import Checkpoint
+
+    said: list[str] = []
+    kept = Checkpoint(tmp_path)
+    went_on = threading.Event()
+
+    def second() -> None:
+        with Checkpoint(tmp_path).alone(said.append):
+            went_on.set()
+
+    with kept.alone(said.append):
+        waiting = threading.Thread(target=second, daemon=True)
+        waiting.start()
+        assert not went_on.wait(0.3)
+    waiting.join(10)
+
+    assert went_on.is_set()
+    assert [text.startswith("another process trains in") for text in said] == [True]
+
+
+def test_without_dagster_the_reporter_is_no_mock() -> None:
+    assert "DAGSTER_PIPES_CONTEXT" not in os.environ
+    with reporter() as report:
+        assert isinstance(report, ToTerminal)
+
+
+def test_class_folders_train_too(place: Place) -> None:
+    images = {"folder": str(folders(place, 220))}
+    assert place.run(TRAIN, *STREAMS, "streams/images", images=images).success
+
+    result = place.run(MODEL, ops={"models__images_cnn": {"config": {"epochs": 1}}}, images=images)
+
+    assert result.success
+    facts = metadata(result, MODEL)
+    assert facts["validated_on"] > 5
+    assert not facts["resumed"]
+    assert Path(facts["checkpoint"]).name == result.run_id  # another run begins anew
