@@ -21,6 +21,20 @@ EPOCHS: Final = 8
 MEAN: Final = (0.485, 0.456, 0.406)
 STD: Final = (0.229, 0.224, 0.225)
 
+DESCRIPTIONS: Final[Mapping[str, str]] = {
+    "sample_id": "Tells samples apart for good: ledgers, cursors and random transforms go by it.",
+    "split": "train, or val for images that are never trained on.",
+    COLUMN: "The JPEG: its bytes inline, or the path of its file.",
+    LABEL: "The class, from 0.",
+    "class_name": "Name of the class.",
+    "width": "Pixels.",
+    "height": "Pixels.",
+    "size_bytes": "Of the encoded image.",
+    "source_uri": "Where the image came from.",
+    "storage_shard": "The unit in which rows lie together and are read.",
+    "ingest_ts": "When the row was written.",
+}
+
 # What the plans below were written for, by kind of source: column -> type.
 DECLARED: Final[Mapping[str, Mapping[str, str]]] = {
     "lance": {

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 ROWS: Final = 50  # a longer table is rendered whole and pushes everything else off the page
 CELL: Final = 40  # characters: six such columns fit a page
+END: Final = 18  # of them, for either end of a range
 INLINE: Final = 1_000  # characters of markdown below which the page shows it without a click
 SEMANTIC: Final = b"spiral:semantic"
 
@@ -23,8 +24,8 @@ def column_types(schema: "pa.Schema") -> Iterator[tuple[str, str]]:
         yield field.name, str(field.type) if semantic is None else semantic.decode()
 
 
-def column_schema(schema: "pa.Schema", identity: Sequence[str]) -> dg.TableSchema:
-    """The columns of a relation, with their roles as tags."""
+def column_schema(schema: "pa.Schema", identity: Sequence[str], descriptions: Mapping[str, str]) -> dg.TableSchema:
+    """The columns of a relation, with their roles as tags and what they mean."""
     columns = []
     for field, (name, kind) in zip(schema, column_types(schema), strict=True):
         metadata: Mapping[bytes, bytes] = field.metadata or {}
@@ -34,7 +35,7 @@ def column_schema(schema: "pa.Schema", identity: Sequence[str]) -> dg.TableSchem
             dg.TableColumn(
                 name,
                 kind,
-                description=metadata[b"description"].decode() if b"description" in metadata else None,
+                description=descriptions.get(name),
                 constraints=constraints,
                 tags={"role": role} if role else {},
             )
@@ -67,24 +68,26 @@ def short(value: Any) -> str | int | float | bool | None:
 
 
 def column_rows(shards: "pa.Table", schema: "pa.Schema") -> list[dict[str, Any]]:
-    """Statistics of each column over all shards: six narrow cells.
+    """Statistics of each column over all shards: four cells, since the page has room for no more.
 
     Args:
         shards: a row a shard and column, as `Catalog.measure` counts them.
         schema: of the relation; its order is the order of the rows.
     """
     types = dict(column_types(schema))
-    found: dict[str, dict[str, Any]] = {}
+    nulls: dict[str, int | None] = {}
+    extremes: dict[str, tuple[str | None, str | None]] = {}
     for row in shards.to_pylist():  # shards x columns, 1 us each beside the scan that counted them
-        seen = found.setdefault(
-            row["column"],
-            {"column": row["column"], "type": types[row["column"]], "nulls": 0, "bytes": 0, "min": None, "max": None},
-        )
-        for name in ("nulls", "bytes"):
-            seen[name] = None if row[name] is None or seen[name] is None else seen[name] + row[name]
-        seen["min"] = _extreme(min, seen["min"], row["min"], seen["type"])
-        seen["max"] = _extreme(max, seen["max"], row["max"], seen["type"])
-    return [found[name] for name in schema.names if name in found]
+        name = row["column"]
+        before = nulls.get(name, 0)
+        nulls[name] = None if row["nulls"] is None or before is None else before + row["nulls"]
+        low, high = extremes.get(name, (None, None))
+        extremes[name] = _extreme(min, low, row["min"], types[name]), _extreme(max, high, row["max"], types[name])
+    return [
+        {"column": name, "type": types[name], "nulls": nulls[name], "range": _range(*extremes[name])}
+        for name in schema.names
+        if name in nulls
+    ]
 
 
 def shard_rows(
@@ -96,6 +99,7 @@ def shard_rows(
         seen = found.setdefault(row["shard"], {"storage shard": row["shard"], "rows": row["rows"], "bytes": 0})
         seen["bytes"] += row["bytes"] or 0
     for name, row in found.items():
+        row["bytes"] = f"{row['bytes'] / 1e6:,.1f} MB"
         row["label distance"], row["labels"] = distances.get(name), effective.get(name)
     return sorted(found.values(), key=lambda row: (-(row["label distance"] or 0.0), row["storage shard"]))
 
@@ -123,3 +127,11 @@ def _extreme(choose: Any, one: str | None, other: str | None, kind: str) -> str 
     number = kind.startswith(("int", "uint", "float", "double", "decimal", "half"))
     chosen: str | None = choose(given, key=float if number else str) if given else None
     return chosen
+
+
+def _range(low: str | None, high: str | None) -> str | None:
+    """From the least to the greatest value, each cut to what a cell has room for."""
+    if low is None or high is None:
+        return None
+    cut = [text if len(text) <= END else text[: END - 1] + "…" for text in (low, high)]
+    return cut[0] if low == high else " to ".join(cut)

@@ -1,6 +1,7 @@
 """``make demo``: images -> Dagster -> a trained network, killed once and resumed at the exact next batch."""
 
 import json
+import logging
 import os
 import threading
 import time
@@ -8,6 +9,7 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -75,7 +77,7 @@ def _draw(root: Path, count: int) -> None:
 @contextmanager
 def _killing(ledger: Path) -> Iterator[Killer]:
     """A killer that waits for its moment beside the job."""
-    killer = Killer(ledger)
+    killer = Killer(ledger, lambda text: CONSOLE.print(f"[bold red]{text}[/bold red]"))
     watching = threading.Thread(target=killer.watch, name="demo-killer", daemon=True)
     watching.start()
     try:
@@ -92,13 +94,33 @@ def _run(run_id: str, images: Path | None, count: int, epochs: int) -> dg.Execut
     from spiral_assets.definitions import defs
 
     config: dict[str, Any] = {
-        "loggers": {"console": {"config": {"log_level": "INFO"}}},
+        "loggers": {"brief": {}},
         "ops": {"models__images_cnn": {"config": {"epochs": epochs}}},
         "resources": {"images": {"config": {"folder": str(images.resolve()) if images else "", "count": count}}},
     }
     with dg.DagsterInstance.get() as instance:
-        job = defs().resolve_job_def("images")
+        job = dg.Definitions.merge(
+            defs(), dg.Definitions(loggers={"brief": dg.LoggerDefinition(_brief)})
+        ).resolve_job_def("images")
         return job.execute_in_process(instance=instance, run_config=config, run_id=run_id, raise_on_error=False)
+
+
+class _Brief(logging.Handler):
+    """Log lines that a person reads: the time, the asset, what it said; the run's log in Dagster has the rest."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        about: dict[str, Any] = getattr(record, "dagster_meta", {})
+        step = str(about.get("step_key") or "").replace("__", "/")
+        CONSOLE.print(f"{datetime.now(UTC):%H:%M:%S} {step}", style="dim", end="  ")
+        CONSOLE.print(about.get("orig_message") or record.getMessage(), markup=False, soft_wrap=True)
+
+
+def _brief(_: dg.InitLoggerContext) -> logging.Logger:
+    made = logging.getLogger("spiral-demo")
+    made.setLevel(logging.INFO)
+    made.handlers = [_Brief()]
+    made.propagate = False
+    return made
 
 
 def _explain() -> None:
@@ -116,7 +138,8 @@ def _summary(
     table = Table("what", "result")
     table.add_row("Dagster run", f"{result.run_id[:8]}, {len(result.get_asset_materialization_events())} assets")
     table.add_row("asset checks", f"{sum(check.passed for check in checks)} of {len(checks)} passed")
-    table.add_row("cache", f"{built['rows_built'].value:,} rows built at {built['rows_per_second'].value:,.0f} rows/s")
+    rows, new = built["dagster/row_count"].value, built["rows_built"].value
+    table.add_row("cache", f"{rows:,} rows of decoded images, {new:,} of them built now")
     if killed is not None:
         where = f"epoch {killed['epoch']}, batch {killed['batch']} of {killed['steps']}"
         table.add_row("killed (SIGKILL)", f"process {killed['pid']} after {where}")

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +17,11 @@ class Killer:
 
     Args:
         ledger: a line a delivered batch; need not be there yet.
+        say: told what was done to whom.
     """
 
-    def __init__(self, ledger: Path) -> None:
+    def __init__(self, ledger: Path, say: Callable[[str], None] = lambda _: None) -> None:
+        self._say = say
         self.killed: dict[str, Any] | None = None  # the last line that the process wrote
         self._ledger = ledger
         self._stopped = threading.Event()
@@ -30,6 +33,7 @@ class Killer:
             if line is not None and line["epoch"] >= FIRST_EPOCH and line["batch"] > 5 * line["steps"] // 8:
                 os.kill(line["pid"], signal.SIGKILL)
                 self.killed = line
+                self._say(f"SIGKILL to process {line['pid']} after epoch {line['epoch']}, batch {line['batch']}")
                 return
 
     def stop(self) -> None:

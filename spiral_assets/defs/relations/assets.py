@@ -69,7 +69,7 @@ def _registered(
         data_version=dg.DataVersion(entry.data_version),
         metadata={
             "dagster/row_count": manifest.total,
-            "dagster/column_schema": reports.column_schema(entry.schema, entry.identity),
+            "dagster/column_schema": reports.column_schema(entry.schema, entry.identity, plans.DESCRIPTIONS),
             "dagster/table_name": name,
             "dagster/uri": reports.place(entry.source),
             "dagster/storage_kind": entry.source.KIND,

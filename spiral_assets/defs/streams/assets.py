@@ -25,9 +25,9 @@ def images_stream(catalog: CatalogResource) -> dg.MaterializeResult[None]:
         opened.save_stream(plans.VALIDATION, validation)
         explained = train.explain()
         warnings = explained.to_dict()["warnings"]
-        versions = ":".join(sorted(train.stages.data_versions.values()))
+        versions = ":".join(version for _, version in sorted(train.stages.data_versions.items()))
         return dg.MaterializeResult(
-            data_version=dg.DataVersion(f"{train.fingerprint}:{validation.fingerprint}:{versions}"[:250]),
+            data_version=dg.DataVersion(f"{train.fingerprint}:{validation.fingerprint}:{versions}"),
             metadata={
                 "explain": dg.MetadataValue.md(explained.to_markdown()),
                 "fingerprint": train.fingerprint,
