@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
@@ -14,7 +15,7 @@ from spiral_stream.schema import semantic_of
 @final
 @dataclass(frozen=True, slots=True)
 class List(Field):
-    """A list of B Python values; nulls are None."""
+    """A list of B Python values; nulls are None, timestamps in nanoseconds `numpy.datetime64`."""
 
     column: str
 
@@ -26,5 +27,7 @@ class List(Field):
 
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> list[Any]:
         del out
+        if pa.types.is_timestamp(values.type) and values.type.unit == "ns":  # Python's datetime ends at microseconds
+            return [None if np.isnat(value) else value for value in values.to_numpy(zero_copy_only=False)]
         result: list[Any] = values.to_pylist()
         return result

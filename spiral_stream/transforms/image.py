@@ -141,6 +141,7 @@ class RandomHorizontalFlip(ImageTransform):
         if not is_number(self.p) or not 0 <= self.p <= 1:
             msg = f"RandomHorizontalFlip: p is {self.p!r}; it must be a number from 0 to 1"
             raise PlanError(msg)
+        object.__setattr__(self, "p", float(self.p))
 
     @property
     def deterministic(self) -> bool:

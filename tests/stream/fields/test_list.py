@@ -1,3 +1,4 @@
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -22,3 +23,9 @@ def test_a_column_of_references_is_refused_with_the_way_out() -> None:
     schema = with_semantic(pa.schema([("x", pa.binary())]), {"x": "image/jpeg-ref"})
     with pytest.raises(PlanError, match=r"names bytes; use Stack\(\"x\", decode=\"jpeg\"\)"):
         List("x").spec(schema.field("x"))
+
+
+def test_nanoseconds_are_kept() -> None:
+    values = pa.array([1_767_225_600_000_000_001, None], pa.timestamp("ns"))
+
+    assert List("at").fill(values, None) == [np.datetime64(1_767_225_600_000_000_001, "ns"), None]
