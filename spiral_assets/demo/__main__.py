@@ -137,7 +137,8 @@ def _summary(
     built = result.asset_materializations_for_node("caches__imagenet_decoded")[0].metadata
     table = Table("what", "result")
     table.add_row("Dagster run", f"{result.run_id[:8]}, {len(result.get_asset_materialization_events())} assets")
-    table.add_row("asset checks", f"{sum(check.passed for check in checks)} of {len(checks)} passed")
+    warned = "".join(f"; {check.check_name} warns: {check.description}" for check in checks if not check.passed)
+    table.add_row("asset checks", f"{sum(check.passed for check in checks)} of {len(checks)} passed{warned}")
     rows, new = built["dagster/row_count"].value, built["rows_built"].value
     table.add_row("cache", f"{rows:,} rows of decoded images, {new:,} of them built now")
     if killed is not None:

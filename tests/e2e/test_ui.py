@@ -1,0 +1,133 @@
+"""`make ui` shows what a run left: read by a browser where there is one, by GraphQL where there is none."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from spiral_assets.definitions import defs
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+ROOT = Path(__file__).parents[2]
+STATS = ["stats", "vision", "imagenet_train", "shard_stats"]
+START_S = 180  # five processes on two busy cores
+STOP_S = 60
+BROWSER = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
+QUIET = ("--disable-background-networking", "--disable-component-update", "--virtual-time-budget=30000")
+QUERY = """
+query($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {
+  groupName kinds
+  assetMaterializations(limit: 1) { metadataEntries { label
+    ... on IntMetadataEntry { intValue }
+    ... on TableMetadataEntry { table { records } } } }
+} } }
+"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`dagster dev` as `make ui` starts it, on an instance in which the statistics were measured."""
+    place = tmp_path_factory.mktemp("ui")
+    home = place / "home"
+    home.mkdir()
+    shutil.copy(ROOT / "dagster_home" / "dagster.yaml", home)
+    ours = {
+        "SPIRAL_DATA_ROOT": str(place / "data"),
+        "SPIRAL_CATALOG": str(place / "catalog"),
+        "SPIRAL_CACHE": str(place / "caches"),
+        "DAGSTER_HOME": str(home),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ours.items():
+            patch.setenv(name, value)
+        measure()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "dagster", "dev", "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(port)]
+    # Dagster takes SIGTERM as it takes SIGINT, which a shell's background jobs inherit as ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    log = (place / "dev.log").open("wb")
+    server = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **ours}, stdout=log, stderr=log)
+    signal.signal(signal.SIGINT, before)
+    try:
+        wait(f"http://127.0.0.1:{port}", server, place / "dev.log")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(STOP_S)
+        log.close()
+
+
+def measure() -> None:
+    """Register a few images and measure them."""
+    wanted = dg.AssetSelection.assets(dg.AssetKey(["catalog", "vision", "imagenet_train"]), dg.AssetKey(STATS))
+    job = dg.define_asset_job("measured", wanted)
+    with dg.DagsterInstance.get() as instance:
+        whole = dg.Definitions.merge(defs(), dg.Definitions(jobs=[job])).resolve_job_def("measured")
+        config = {"resources": {"images": {"config": {"count": 60, "shards": 3}}}}
+        assert whole.execute_in_process(instance=instance, run_config=config).success
+
+
+def wait(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    """Until the server answers."""
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
+        assert server.poll() is None, log.read_text()
+        try:
+            with urllib.request.urlopen(f"{address}/server_info", timeout=5):
+                return
+        except OSError:
+            time.sleep(0.5)
+    pytest.fail(f"no answer in {START_S} s: {log.read_text()}")
+
+
+def ask(address: str, query: str, **variables: Any) -> Any:
+    body = json.dumps({"query": query, "variables": variables}).encode()
+    request = urllib.request.Request(f"{address}/graphql", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        found = json.load(answer)
+    assert "errors" not in found, found
+    return found["data"]
+
+
+def test_the_server_knows_the_assets_and_what_was_measured(address: str) -> None:
+    location = ask(address, "{ workspaceOrError { ... on Workspace { locationEntries { name loadStatus } } } }")
+    assert location["workspaceOrError"]["locationEntries"] == [{"name": "spiral_assets", "loadStatus": "LOADED"}]
+
+    node = ask(address, QUERY, key={"path": STATS})["assetNodeOrError"]
+
+    assert (node["groupName"], node["kinds"]) == ("stats", ["arrow"])
+    entries = {entry["label"]: entry for entry in node["assetMaterializations"][0]["metadataEntries"]}
+    assert entries["storage_shards"]["intValue"] == 3
+    columns = [json.loads(record)["column"] for record in entries["columns"]["table"]["records"]]
+    assert {"sample_id", "label_id", "storage_shard"} <= set(columns)
+
+
+def test_a_browser_shows_the_page_of_the_statistics(address: str, tmp_path: Path) -> None:
+    browser = shutil.which("chromium")
+    if browser is None:
+        pytest.skip("no chromium on the path; GraphQL has read the same in the test before")
+    page = f"{address}/assets/{'/'.join(STATS)}"
+    done = subprocess.run(
+        [browser, *BROWSER, *QUIET, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", page],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    for shown in ("label_distance_worst", "storage_shards", "part-0000", "Rows, nulls, ranges and histograms"):
+        assert shown in done.stdout
