@@ -1,6 +1,7 @@
 """The training job: a process of its own, told where the stream is, resumed where it was killed."""
 
 import sys
+from typing import Final
 
 import dagster as dg
 from pydantic import Field
@@ -8,6 +9,10 @@ from pydantic import Field
 from spiral_assets import plans
 from spiral_assets.defs.streams.assets import images_stream
 from spiral_assets.resources import CatalogResource, ImagesResource
+
+# OpenMP's threads spin while they wait; where the cores are shared, with the stream's own threads too, sleeping is
+# 5 times as fast (two cores under load 3.5: 740 images/s instead of 145), and 25 % slower where they are idle.
+PATIENT: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class TrainingConfig(dg.Config):
@@ -47,4 +52,4 @@ def images_cnn(
         *(sys.executable, "-m", "spiral_assets.training", "--folder", str(run), "--catalog", catalog.uri),
         *("--stream", plans.TRAIN, "--validation", plans.VALIDATION, "--epochs", str(config.epochs), *save_every),
     ]
-    return pipes.run(context=context, command=command).get_materialize_result()
+    return pipes.run(context=context, command=command, env=PATIENT).get_materialize_result()
