@@ -1,17 +1,13 @@
 """A location of its own for each module: an empty catalog, a few drawn images, an instance that is forgotten."""
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # what Dagster's own modules warn of while they are imported is theirs to mend
-    import dagster as dg
-
-    from spiral_assets.definitions import defs
+from spiral_assets.definitions import defs
 
 IMAGES = 60
 SHARDS = 3

@@ -59,6 +59,12 @@ def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: 
     assert proof.processes == 2
     assert proof.expected == EPOCHS * 3
     assert proof.resumed_at > (0, 0)
+    lines = ledger.read_text().splitlines()
+    first, *rest = json.loads(lines[-1])["ids"]
+    ledger.write_text("\n".join([*lines[:-1], json.dumps({**json.loads(lines[-1]), "ids": [*rest, first]})]))
+    assert not prove(str(place.root / "catalog"), ledger, EPOCHS).exact  # two samples changed places
+    ledger.write_text("\n".join(lines[:-1]))
+    assert not prove(str(place.root / "catalog"), ledger, EPOCHS).exact  # a batch is missing
     facts = metadata(result, MODEL)
     assert facts["resumed"]
     assert facts["final_cursor"]["epoch"] == EPOCHS

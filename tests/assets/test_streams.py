@@ -1,0 +1,37 @@
+import spiral_stream as spiral
+from spiral_assets import plans
+from tests.assets.conftest import Place, data_version, metadata
+from tests.assets.test_relations import CACHE, LABELS, TRAIN, drawn
+
+STREAMS = "streams/images"
+STATS = "stats/vision/imagenet_train/shard_stats"
+MANY = {"count": 120, "shards": 2}
+
+
+def test_the_streams_are_saved_explained_and_read_from_the_cache(place: Place) -> None:
+    facts = metadata(place.run(TRAIN, LABELS, STATS, CACHE, STREAMS, images=MANY), STREAMS)
+
+    catalog = spiral.connect(str(place.root / "catalog"))
+    assert catalog.streams() == [plans.TRAIN, plans.VALIDATION]
+    with catalog.open_stream(plans.TRAIN, device="cpu", epoch=0) as stream:
+        assert (facts["fingerprint"], facts["steps_per_epoch"]) == (stream.fingerprint, len(stream))
+        batch = next(iter(stream))
+        assert tuple(batch["image"].shape) == (plans.BATCH, 3, plans.SIDE, plans.SIDE)
+        assert stream.metrics()["cache_hit_rate"] == 1.0
+    assert "100% (108/108)" in facts["explain"]
+    assert "label_id" in facts["explain"].partition("SKEW")[2].partition("BATCH")[0]
+    with catalog.open_stream(plans.VALIDATION, device="cpu", epoch=0) as held_out:
+        assert sum(len(batch["label"]) for batch in held_out) == 12
+
+
+def test_a_stream_is_as_old_as_its_plan_and_its_data(place: Place) -> None:
+    images = drawn(place)
+    place.run(TRAIN, LABELS, STATS, CACHE, STREAMS)
+    first = data_version(place, STREAMS)
+
+    place.run(STREAMS)
+    assert data_version(place, STREAMS) == first
+
+    images.delete("label_id = 3")
+    place.run(TRAIN, STREAMS)
+    assert data_version(place, STREAMS) != first
