@@ -1,0 +1,77 @@
+"""Sequences of unequal length as addresses in memory: what a token column is between stages.
+
+S sequences of one item size lie anywhere (a mapped cache file, an Arrow buffer, the
+result of a tokenizer). Choosing, splitting and joining them moves addresses, never tokens;
+the fields copy each token once, into its place in the batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Int64 = NDArray[np.int64]
+UInt64 = NDArray[np.uint64]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
+    """S sequences of unsigned (``signed=False``) or signed little-endian integers."""
+
+    addresses: UInt64  # [S] where each begins; aligned to the item size
+    lengths: Int64  # [S] items
+    item_bytes: NDArray[np.uint8]  # [S] 1, 2, 4 or 8
+    signed: bool
+    owners: tuple[Any, ...]  # keep the memory alive
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def take(self, places: Int64) -> "Ragged":
+        """The sequences at these places."""
+        return Ragged(self.addresses[places], self.lengths[places], self.item_bytes[places], self.signed, self.owners)
+
+    @classmethod
+    def of_flat(cls, values: NDArray[Any], offsets: Int64) -> "Ragged":
+        """Sequences laid end to end.
+
+        Args:
+            values: shape [N], of any integer type.
+            offsets: shape [S + 1], int64: where each begins in ``values``, and the end.
+        """
+        size = values.dtype.itemsize
+        starts = np.uint64(values.ctypes.data) + offsets[:-1].astype(np.uint64) * np.uint64(size)
+        sizes = np.full(len(starts), size, dtype=np.uint8)
+        return cls(starts, np.diff(offsets), sizes, values.dtype.kind == "i", (values,))
+
+    @classmethod
+    def of_arrow(cls, column: pa.Array) -> "Ragged":
+        """The values of a list column of integers, without a copy; a null list is empty.
+
+        Args:
+            column: ``list<int>`` or ``large_list<int>``, whose items are not null.
+        """
+        offsets = column.offsets.to_numpy().astype(np.int64)
+        values = column.values.to_numpy(zero_copy_only=False)
+        made = cls.of_flat(values, offsets)
+        if not column.null_count:
+            return made
+        null = column.is_null().to_numpy(zero_copy_only=False)
+        return cls(made.addresses, np.where(null, 0, made.lengths), made.item_bytes, made.signed, made.owners)
+
+    @classmethod
+    def concat(cls, parts: Sequence["Ragged"]) -> "Ragged":
+        """Several one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            np.concatenate([p.addresses for p in parts]),
+            np.concatenate([p.lengths for p in parts]),
+            np.concatenate([p.item_bytes for p in parts]),
+            any(p.signed for p in parts),
+            tuple(owner for p in parts for owner in p.owners),
+        )
