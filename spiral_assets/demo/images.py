@@ -5,20 +5,19 @@ are drawn and encoded by all cores; one process writes, a storage shard at a tim
 so memory holds one shard (3,000 images in 8 shards: 32 MB).
 """
 
-import json
 import multiprocessing
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from spiral_assets.demo.drawing import CLASSES, Painter
+from spiral_assets.demo.writing import Record, write_lance
 
 Form = Literal["lance", "parquet", "folder"]
 Encoded = tuple[bytes, int, int]  # JPEG bytes, width, height
@@ -109,34 +108,14 @@ def write_image_relation(
     """
     root = Path(root).resolve()
     recipe = _Recipe(str(root), count, seed, shards, form, val_every)
-    record = root / RECORD
-    if record.exists():
-        found = json.loads(record.read_text())
-        if found.get("recipe") == asdict(recipe):
-            return DrawnImages(**found["drawn"])
-        record.unlink()
-    _clear(root)
+    record = Record(root, RECORD, [leaf for writer in _WRITERS.values() for leaf in writer.leaves])
+    found = record.found(asdict(recipe))
+    if found is not None:
+        return DrawnImages(**found)
+    record.begin()
     drawn = _WRITERS[form].write(root, _shard_tables(recipe, workers, progress=progress))
-    unfinished = record.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps({"recipe": asdict(recipe), "drawn": asdict(drawn)}, indent=1))
-    unfinished.replace(record)
+    record.finish(asdict(recipe), asdict(drawn))
     return drawn
-
-
-def _clear(root: Path) -> None:
-    """Make ``root`` an empty folder; only what a drawing, finished or not, has left is removed."""
-    ours = {leaf for writer in _WRITERS.values() for leaf in writer.leaves}
-    ours.add(Path(RECORD).with_suffix(".unfinished").name)
-    root.mkdir(parents=True, exist_ok=True)
-    foreign = sorted(path.name for path in root.iterdir() if path.name not in ours)
-    if foreign:
-        msg = f"write_image_relation: {root} holds {foreign[0]!r}, which was not drawn here; name an empty folder"
-        raise ValueError(msg)
-    for path in root.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 def label_of(number: int) -> int:
@@ -245,17 +224,11 @@ class _Tally:
 
 
 def _write_lance(root: Path, tables: Iterable[pa.Table]) -> DrawnImages:
-    """One fragment a shard and one commit at the end, so a reader never sees half of it."""
+    """One fragment a shard."""
     import lance
 
     train, labels, tally = root / "imagenet_train.lance", root / "imagenet_labels.lance", _Tally()
-    fragments: list[Any] = []
-    for table in tally.through(tables):
-        fragments += lance.fragment.write_fragments(
-            table, str(train), schema=TRAIN_SCHEMA, mode="create", data_storage_version="2.2"
-        )
-    overwrite = lance.LanceOperation.Overwrite(TRAIN_SCHEMA, fragments)
-    lance.LanceDataset.commit(str(train), overwrite, enable_stable_row_ids=True)
+    write_lance(train, TRAIN_SCHEMA, tally.through(tables))
     lance.write_dataset(_labels(), str(labels), data_storage_version="2.2", enable_stable_row_ids=True)
     return tally.drawn("lance", train, labels)
 

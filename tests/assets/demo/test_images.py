@@ -111,7 +111,7 @@ def test_an_interrupted_drawing_starts_again(tmp_path: Path) -> None:
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
 
-    with pytest.raises(ValueError, match=r"'thesis.tex', which was not drawn here; name an empty folder"):
+    with pytest.raises(ValueError, match=r"'thesis.tex', which the demo did not write; name an empty folder"):
         write_image_relation(tmp_path, 10, workers=0, progress=False)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 

@@ -1,0 +1,63 @@
+"""How the demo's relations come to lie on disk: whole or absent, and never over somebody's files."""
+
+import json
+import shutil
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+
+class Record:
+    """What was written into a folder, by which recipe; the last thing that is written there."""
+
+    def __init__(self, root: Path, name: str, leaves: Collection[str]) -> None:
+        """A record of ``root / name``; ``leaves`` are the other things that may be made there."""
+        self._root, self._file = root, root / name
+        self._ours = {*leaves, name, self._file.with_suffix(".unfinished").name}
+
+    def found(self, recipe: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What the same recipe has written here before; None if nothing has, or another."""
+        if not self._file.exists():
+            return None
+        kept = json.loads(self._file.read_text())
+        written: dict[str, Any] | None = kept.get("written") if kept.get("recipe") == dict(recipe) else None
+        return written
+
+    def begin(self) -> None:
+        """Make the folder empty; only what a writing, finished or not, has left is removed.
+
+        Raises:
+            ValueError: it holds something else.
+        """
+        self._file.unlink(missing_ok=True)
+        self._root.mkdir(parents=True, exist_ok=True)
+        foreign = sorted(path.name for path in self._root.iterdir() if path.name not in self._ours)
+        if foreign:
+            msg = f"{self._root} holds {foreign[0]!r}, which the demo did not write; name an empty folder"
+            raise ValueError(msg)
+        for path in self._root.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def finish(self, recipe: Mapping[str, Any], written: Mapping[str, Any]) -> None:
+        """Say that all is there."""
+        draft = self._file.with_suffix(".unfinished")
+        draft.write_text(json.dumps({"recipe": dict(recipe), "written": dict(written)}, indent=1))
+        draft.replace(self._file)
+
+
+def write_lance(path: Path, schema: pa.Schema, shards: Iterable[pa.Table]) -> None:
+    """A Lance dataset with one fragment a shard and one commit at the end, so a reader never sees half of it."""
+    import lance
+
+    fragments: list[Any] = []
+    for table in shards:
+        fragments += lance.fragment.write_fragments(
+            table, str(path), schema=schema, mode="create", data_storage_version="2.2"
+        )
+    overwrite = lance.LanceOperation.Overwrite(schema, fragments)
+    lance.LanceDataset.commit(str(path), overwrite, enable_stable_row_ids=True)
