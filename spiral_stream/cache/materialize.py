@@ -1,10 +1,12 @@
 """Build a cache: every shard that is not finished, in parallel, one commit now and then.
 
-Rows of a shard are fetched in runs, decoded and shrunk in threads (the codecs
-release the GIL), and streamed into one fragment, so memory holds a few chunks
-and never a shard. A finished shard is in the ledger at once: an interrupted build
-goes on with the next one. A row whose bytes are bad is stored as refused, with its
-reason, so that cached and uncached streams treat it alike.
+Rows of a shard are fetched in runs, decoded or tokenized in threads (which release
+the GIL), and streamed into one fragment, so memory holds a few runs and never a
+shard. A run is as many rows as had about the kind's bytes in the runs before: rows
+may have no bytes or many megabytes, and no source says so before it is read. A
+finished shard is in the ledger at once: an interrupted build goes on with the next
+one. A row whose bytes are bad is stored as refused, with its reason, so that cached
+and uncached streams treat it alike.
 """
 
 import time
@@ -18,12 +20,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.cache.prefix import Kept, Prefix
-from spiral_stream.cache.store import CacheStore, Rows
-from spiral_stream.errors import DataError
-from spiral_stream.sources.reference import resolve
+from spiral_stream.cache.kind import Kind, Rows
+from spiral_stream.cache.store import CacheStore, Chunk
 
-CHUNK_ROWS: Final = 32  # about 3 MB of JPEGs: below the size at which the allocator maps and unmaps every read
+FIRST_ROWS: Final = 32  # of the first runs, of which nothing is known
+GROWTH: Final = 4  # at most so many times the rows of the run before
 COMMIT_EVERY_S: Final = 30.0
 
 
@@ -79,7 +80,7 @@ def pending(shards: Sequence[ShardWork], store: CacheStore) -> list[ShardWork]:
 
 def build(
     relation: Rowed,
-    prefix: Prefix,
+    kind: Kind,
     store: CacheStore,
     shards: Sequence[ShardWork],
     threads: int,
@@ -89,11 +90,11 @@ def build(
 
     Args:
         relation: the open relation that owns the payload.
-        prefix: what to store.
+        kind: what to store.
         store: where.
         shards: the rows a selection needs, shard by shard.
-        threads: decoding threads.
-        report: called after every chunk with what is done so far.
+        threads: that fetch, decode and tokenize.
+        report: called after every run with what is done so far.
 
     Raises:
         CacheError: the folder cannot be written.
@@ -102,18 +103,18 @@ def build(
     todo = pending(shards, store)
     done = Progress(0, len(todo), 0, sum(len(w.offsets) for w in todo), 0, 0)
 
-    def counted(chunks: Iterator[Rows]) -> Iterator[Rows]:
+    def counted(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         nonlocal done
-        for chunk in chunks:
-            refused = sum(reason is not None for reason in chunk.refused)
-            done = replace(done, rows=done.rows + len(chunk.offsets), refused=done.refused + refused)
-            yield chunk
+        for offsets, rows in chunks:
+            done = replace(done, rows=done.rows + len(offsets), refused=done.refused + len(rows.refused))
+            yield offsets, rows
             report(done)
 
     last_commit = time.monotonic()
+    pace = _Pace(kind)
     with ThreadPoolExecutor(threads, thread_name_prefix="spiral-build") as pool:
         for work in todo:
-            size = store.write(work.key, work.rows, counted(_decoded(pool, relation, prefix, work, threads)))
+            size = store.write(work.key, work.rows, counted(_kept(pool, relation, kind, work, 2 * threads, pace)))
             done = replace(done, shards=done.shards + 1, payload_bytes=done.payload_bytes + size)
             report(done)
             if time.monotonic() - last_commit > COMMIT_EVERY_S:
@@ -123,37 +124,37 @@ def build(
     return done
 
 
-def _decoded(
-    pool: ThreadPoolExecutor, relation: Rowed, prefix: Prefix, work: ShardWork, threads: int
-) -> Iterator[Rows]:
-    """The chunks of one shard in order, a few ahead of the writer."""
-    waiting: deque[Future[Rows]] = deque()
-    for start in range(0, len(work.offsets), CHUNK_ROWS):
-        offsets = work.offsets[start : start + CHUNK_ROWS]
-        waiting.append(pool.submit(_keep, relation, prefix, work.first, offsets))
-        if len(waiting) > 2 * threads:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
+@final
+class _Pace:
+    """How many rows the next run has, from the bytes of those that are done."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self.rows = min(FIRST_ROWS, kind.RUN_ROWS)
+
+    def learn(self, rows: int, source_bytes: int) -> None:
+        fitting = self._kind.RUN_BYTES * rows // max(source_bytes, 1)
+        grown = max(self.rows, GROWTH * rows)  # the last run of a shard is short and says nothing
+        self.rows = max(1, min(fitting, self._kind.RUN_ROWS, grown))
 
 
-def _keep(relation: Rowed, prefix: Prefix, first: int, offsets: NDArray[np.uint64]) -> Rows:
-    table = relation.fetch(offsets + np.uint64(first), [prefix.column])
-    column = table[prefix.column]
-    kept: list[Kept | None] = []
-    refused: list[str | None] = []
-    for at in range(len(column)):  # 1 to 2 us a row beside 800 us of decoding
-        try:
-            data = resolve(column.slice(at, 1), relation.base)[0]
-            kept.append(prefix.keep(data))
-            refused.append(None)
-        except DataError as error:
-            kept.append(None)
-            refused.append(str(error))
-    return Rows(
-        offsets.astype(np.uint32),
-        np.array([0 if k is None else k.height for k in kept], dtype=np.int32),
-        np.array([0 if k is None else k.width for k in kept], dtype=np.int32),
-        [None if k is None else k.payload for k in kept],
-        refused,
-    )
+def _kept(
+    pool: ThreadPoolExecutor, relation: Rowed, kind: Kind, work: ShardWork, ahead: int, pace: _Pace
+) -> Iterator[Chunk]:
+    """The runs of one shard in order, a few ahead of the writer."""
+    waiting: deque[tuple[NDArray[np.uint64], Future[Rows]]] = deque()
+    start = 0
+    while waiting or start < len(work.offsets):
+        while len(waiting) <= ahead and start < len(work.offsets):
+            run = work.offsets[start : start + pace.rows]
+            waiting.append((run, pool.submit(_keep, relation, kind, work.first, run)))
+            start += len(run)
+        offsets, future = waiting.popleft()
+        rows = future.result()
+        pace.learn(len(offsets), rows.source_bytes)
+        yield offsets.astype(np.uint32), rows
+
+
+def _keep(relation: Rowed, kind: Kind, first: int, offsets: NDArray[np.uint64]) -> Rows:
+    table = relation.fetch(offsets + np.uint64(first), [kind.column])
+    return kind.keep_rows(table[kind.column], relation.base)

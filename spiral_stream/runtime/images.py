@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.cache.prefix import Kept, Pixels, Prefix
-from spiral_stream.cache.store import CacheReader
+from spiral_stream.cache.reader import CacheReader
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.decoders import region
 from spiral_stream.errors import DataError, SourceError
@@ -138,8 +138,9 @@ class ImageFeed:
                 if stored.any_refused:
                     self._refuse(places, [stored.refused(at) for at in found.tolist()])
                 rows.owners.append(stored)
-                rows.addresses[places], rows.lengths[places] = stored.addresses(found)
-                rows.heights[places], rows.widths[places] = stored.heights[found], stored.widths[found]
+                rows.addresses[places], rows.lengths[places] = stored.locate(found)
+                rows.heights[places] = stored.beside["height"][found]
+                rows.widths[places] = stored.beside["width"][found]
         left = np.concatenate(missing)
         self._metrics.add(cached_rows=len(ordinals) - len(left))
         return left

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiral_stream.cache.store import CachedShard, CacheReader, CacheStore, Rows
+from spiral_stream.cache.kind import Rows
+from spiral_stream.cache.reader import CachedShard, CacheReader
+from spiral_stream.cache.store import CacheStore, Chunk
 from spiral_stream.errors import CacheError
 
 SHARD_ROWS = 40
@@ -23,16 +25,13 @@ def payload(offset: int) -> bytes:
     return bytes([offset % 251]) * (1 + 13 * offset % 300)
 
 
-def chunk(offsets: list[int], refused: dict[int, str] | None = None) -> Rows:
+def chunk(offsets: list[int], refused: dict[int, str] | None = None) -> Chunk:
     bad = refused or {}
-    count = len(offsets)
-    return Rows(
-        np.array(offsets, dtype=np.uint32),
-        np.arange(count, dtype=np.int32) + 1,
-        np.full(count, 7, dtype=np.int32),
-        [None if o in bad else payload(o) for o in offsets],
-        [bad.get(o) for o in offsets],
-    )
+    payloads = [b"" if o in bad else payload(o) for o in offsets]
+    beside = {"height": np.arange(len(offsets), dtype=np.int32) + 1, "width": np.full(len(offsets), 7, dtype=np.int32)}
+    reasons = {at: bad[o] for at, o in enumerate(offsets) if o in bad}
+    rows = Rows(b"".join(payloads), np.array([len(p) for p in payloads], dtype=np.int64), reasons, beside, 0)
+    return np.array(offsets, dtype=np.uint32), rows
 
 
 def write(store: CacheStore, key: str, offsets: list[int], refused: dict[int, str] | None = None) -> None:
@@ -41,7 +40,7 @@ def write(store: CacheStore, key: str, offsets: list[int], refused: dict[int, st
 
 
 def stored(shard: CachedShard, at: int) -> bytes:
-    addresses, lengths = shard.addresses(np.array([at]))
+    addresses, lengths = shard.locate(np.array([at]))
     return ctypes.string_at(int(addresses[0]), int(lengths[0]))
 
 
@@ -83,7 +82,7 @@ def test_what_is_stored_is_found_in_any_order(
         else:
             assert shard.refused(at) is None
             assert stored(shard, at) == payload(offset)
-            assert int(shard.widths[at]) == 7
+            assert int(shard.beside["width"][at]) == 7
 
 
 def test_payload_is_packed_in_one_blob_file_that_is_mapped(tmp_path: Path) -> None:
@@ -143,7 +142,7 @@ def test_a_part_that_adds_nothing_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_part_that_fails_leaves_no_trace_in_the_ledger(tmp_path: Path) -> None:
-    def breaks() -> Iterator[Rows]:
+    def breaks() -> Iterator[Chunk]:
         yield chunk([0, 1])
         raise RuntimeError("the disk of the source is gone")
 
@@ -213,10 +212,10 @@ def test_opened_shards_stay_within_the_byte_limit(tmp_path: Path) -> None:
     for key in "abcd":
         write(store, key, list(range(SHARD_ROWS)))
     store.commit()
-    reader = CacheReader(lance.dataset(str(tmp_path / "data.lance")), tmp_path / "data.lance", 28 * SHARD_ROWS * 2)
+    reader = CacheReader(lance.dataset(str(tmp_path / "data.lance")), tmp_path / "data.lance", 20 * SHARD_ROWS * 2)
     for key in "abcdabcd":
         shard = reader.shard(key)
         assert shard is not None
         assert stored(shard, 3) == payload(3)
 
-        assert reader._bytes == sum(each.nbytes for each in reader._open.values()) <= 28 * SHARD_ROWS * 2
+        assert reader._bytes == sum(each.nbytes for each in reader._open.values()) <= 20 * SHARD_ROWS * 2

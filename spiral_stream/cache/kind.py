@@ -1,0 +1,65 @@
+"""What a kind of cache is: a payload column, what is kept of it, and the fingerprint of that.
+
+A kind is the deterministic, per-row part of a plan that touches one payload column
+of one relation. Its fingerprint covers exactly that; filter, join, order and data
+never enter it (decision 11). What is kept of some rows is one run of bytes and the
+size of each, so that no object a row stands between the one who makes payload and
+the disk. A row that is not stored goes through the same `keep_rows` on the fly, so
+a cache changes only the speed.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.plan.fingerprint import digest
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """What is kept of P rows, in the order given."""
+
+    payload: Any  # a buffer: the payload of every row, end to end
+    sizes: NDArray[np.int64]  # [P] bytes of each; 0 where refused
+    refused: Mapping[int, str]  # place -> why the row has no payload
+    beside: Mapping[str, NDArray[np.int32]]  # [P] each: what is kept outside the payload
+    source_bytes: int  # read to make them
+
+
+class Kind(ABC):
+    """One payload column of one relation, kept in one form."""
+
+    __slots__ = ()
+
+    RUN_BYTES: ClassVar[int]  # source bytes that are fetched and kept in one go, about
+    RUN_ROWS: ClassVar[int]  # and at most so many rows
+
+    relation: str
+    column: str
+
+    @abstractmethod
+    def facts(self) -> dict[str, object]:
+        """What the fingerprint covers; written beside the cache for people."""
+
+    @abstractmethod
+    def keep_rows(self, column: pa.ChunkedArray, base: str) -> Rows:
+        """What to store for some rows. Thread-safe.
+
+        Args:
+            column: P values of the payload column.
+            base: folder that relative references start from.
+
+        Raises:
+            SourceError: storage failed. Bad bytes are a refused row, not an error.
+        """
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hex digits: equal when and only when the payload is meant equal."""
+        return digest(self.facts())
