@@ -1,4 +1,4 @@
-"""The compiled rooms: pixel kernels, region decode. Everything else is in pyproject.toml."""
+"""The compiled rooms: pixel kernels, region decode, packing. Everything else is in pyproject.toml."""
 
 from setuptools import Extension, setup
 
@@ -16,6 +16,16 @@ setup(
             sources=["spiral_stream/decoders/_region.c"],
             extra_compile_args=["-O2", "-std=gnu11"],
             libraries=["dl"],
+        ),
+        Extension(
+            "spiral_stream.batching._packing",
+            sources=["spiral_stream/batching/_packing.c"],
+            extra_compile_args=["-O2", "-std=gnu11"],
+        ),
+        Extension(
+            "spiral_stream.fields._tokens",
+            sources=["spiral_stream/fields/_tokens.c"],
+            extra_compile_args=["-O3", "-std=c11"],
         ),
     ]
 )

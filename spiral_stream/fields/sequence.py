@@ -1,0 +1,225 @@
+"""Fields of a token column: where do its pieces lie in the batch, and how is a field of them written?
+
+`Placed` says where each piece of each sequence lies in ``[B, T]``; a `SequenceField` says what
+is written there and at padding. `_tokens.c` writes one field of a batch (or of a range of its
+rows, so that several threads share one batch) in one pass over the output, in its order, without
+the interpreter's lock. Cost: the bytes of the output; each token is read once a field.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar, Final, NoReturn, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.errors import DataError, PlanError
+from spiral_stream.fields import _tokens
+from spiral_stream.fields.field import Field, FieldSpec
+from spiral_stream.fields.ragged import Ragged
+
+# B rows, T places of a row, S pieces
+
+Int64 = NDArray[np.int64]
+
+WIDE: Final = (
+    "int64",
+    "int32",
+)  # narrower ones cannot hold a vocabulary; torch computes with neither uint32 nor uint16
+
+
+class Kind(IntEnum):
+    """What a field writes over a piece, as `_tokens.c` numbers it."""
+
+    TOKENS = 0
+    SHIFTED = 1  # the token after; padding at the piece's last place
+    LABELS = 2  # the token; padding at the first place of a piece that does not begin its row
+    ONES = 3
+    SEGMENTS = 4
+    POSITIONS = 5
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """Where S pieces lie in a batch: piece i is ``tokens[offsets[i] : offsets[i] + lengths[i]]`` of sequence i.
+
+    It lies at ``[rows[i], starts[i] : starts[i] + lengths[i]]``. Pieces do not overlap; what no piece
+    covers is padding. Whether it fits the batch and the sequences is checked when a field is written.
+
+    Raises:
+        ValueError: an array is not int64 of shape [S].
+    """
+
+    rows: Int64  # [S] non-decreasing
+    starts: Int64  # [S] ascending inside a row
+    offsets: Int64  # [S] 0 unless a sequence was split
+    lengths: Int64  # [S]
+    B: int
+    T: int
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "starts", "offsets", "lengths"):
+            array = getattr(self, name)
+            if array.dtype != np.int64 or array.shape != (len(self.rows),):
+                msg = f"Placed: {name} is {array.dtype} of shape {list(array.shape)}; give int64 of shape [{len(self.rows)}]"
+                raise ValueError(msg)
+
+    @classmethod
+    def whole(cls, lengths: Int64, width: int) -> "Placed":
+        """Sequence i, or its first ``lengths[i]`` tokens, is row i from its start.
+
+        Args:
+            lengths: shape [B].
+            width: T.
+        """
+        nothing = np.zeros(len(lengths), dtype=np.int64)
+        return cls(np.arange(len(lengths)), nothing, nothing, lengths, len(lengths), width)
+
+    def part(self, first: int, last: int) -> tuple["Placed", slice]:
+        """Rows ``[first, last)`` as a batch of their own, and which pieces lie in them.
+
+        ``fill_tokens(tokens.take(np.arange(pieces.start, pieces.stop)), part, out_BT[first:last])`` writes
+        what the whole would write there.
+        """
+        low, high = (int(place) for place in np.searchsorted(self.rows, (first, last)))
+        pieces = slice(low, high)
+        part = Placed(
+            self.rows[pieces] - first,
+            self.starts[pieces],
+            self.offsets[pieces],
+            self.lengths[pieces],
+            last - first,
+            self.T,
+        )
+        return part, pieces
+
+
+class SequenceField(Field):
+    """A field of a token column. The fields of one column share T in a batch, a multiple of each one's `multiple`."""
+
+    IN_SLOT: ClassVar[bool] = True  # `fill_tokens` writes [B, T], also by ranges of rows; False: see `CuSeqlens`
+    device: str | None
+
+    @property
+    @abstractmethod
+    def dtype_name(self) -> str:
+        """NumPy name of the result's dtype."""
+
+    @property
+    def multiple(self) -> int:
+        """What T must be a multiple of for this field."""
+        return getattr(self, "pad_to_multiple_of", None) or 1
+
+    def spec(self, column: pa.Field) -> FieldSpec:
+        """Shape ``[B, T]``; T is known per batch only.
+
+        Raises:
+            PlanError: the column is no list of integers.
+        """
+        kind = column.type
+        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_integer(kind.value_type):
+            msg = f"{type(self).__name__}({column.name!r}): the column is {kind}, not a list of integers; {_way_out(column)}"
+            raise PlanError(msg)
+        return FieldSpec(self.dtype_name, (None,), None, self.device)
+
+    def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NoReturn:
+        """Not for this family: where the values lie is not in them."""
+        del values, out
+        msg = f"{type(self).__name__}: a token column is placed first; call fill_tokens"
+        raise TypeError(msg)
+
+
+class TokenField(SequenceField):
+    """A `SequenceField` of shape ``[B, T]``: a kind, a dtype and a value at padding."""
+
+    KIND: ClassVar[Kind]
+    dtype: str
+
+    @property
+    def dtype_name(self) -> str:
+        return self.dtype
+
+    @property
+    def padding(self) -> int:
+        """What is written where no piece lies."""
+        return 0
+
+    def fill_tokens(self, tokens: Ragged, placed: Placed, out_BT: NDArray[Any]) -> NDArray[Any]:
+        """Write the field, padding included.
+
+        Args:
+            tokens: S sequences.
+            placed: where their pieces lie.
+            out_BT: shape [B, T] of the field's dtype, C-contiguous; nothing need be in it.
+
+        Returns:
+            ``out_BT``.
+
+        Raises:
+            DataError: a token does not fit the dtype; ``row`` is its place in ``tokens``.
+            ValueError: a piece is outside the batch or its sequence, or overlaps another; nothing was written.
+        """
+        assert out_BT.shape == (placed.B, placed.T), (out_BT.shape, placed.B, placed.T)
+        assert out_BT.dtype == self.dtype, (out_BT.dtype, self.dtype)
+        refused = _tokens.fill(
+            *(self.KIND, tokens.signed, self.padding, placed.B, placed.T, out_BT.itemsize, out_BT),
+            *(tokens.addresses, tokens.lengths, tokens.item_bytes),
+            *(placed.rows, placed.starts, placed.offsets, placed.lengths),
+        )
+        if refused >= 0:
+            msg = (
+                f"{type(self).__name__}({self.column!r}): a token does not fit dtype {self.dtype}; "
+                "ids are below 2**31. Ask for int64, or look at the values with List"
+            )
+            error = DataError(msg)
+            error.row = refused  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
+            raise error
+        return out_BT
+
+
+def check_dtype(field: TokenField, allowed: tuple[str, ...]) -> None:
+    """Refuse a dtype at birth.
+
+    Raises:
+        PlanError: it is not one of ``allowed``.
+    """
+    if field.dtype not in allowed:
+        msg = f"{type(field).__name__}({field.column!r}): dtype={field.dtype!r}; it is one of {', '.join(allowed)}"
+        raise PlanError(msg)
+
+
+def check_value(field: TokenField, name: str) -> None:
+    """Refuse a value for padding at birth.
+
+    Raises:
+        PlanError: it is no integer, or the field's dtype cannot hold it.
+    """
+    value, bounds = getattr(field, name), np.iinfo(field.dtype)
+    if isinstance(value, bool) or not isinstance(value, int) or not bounds.min <= value <= bounds.max:
+        msg = f"{type(field).__name__}({field.column!r}): {name}={value!r}; give an integer that fits {field.dtype}"
+        raise PlanError(msg)
+
+
+def check_multiple(field: SequenceField, value: object) -> None:
+    """Refuse ``pad_to_multiple_of`` at birth.
+
+    Raises:
+        PlanError: it is neither None nor an integer of at least 1.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        msg = (
+            f"{type(field).__name__}({field.column!r}): pad_to_multiple_of={value!r}; "
+            "give an integer of at least 1, such as 128, or leave it out"
+        )
+        raise PlanError(msg)
+
+
+def _way_out(column: pa.Field) -> str:
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return f'map it before: .map(Tokenize("{column.name}", tokenizer=...) >> "tokens"), and name the field\'s column "tokens"'
+    if pa.types.is_fixed_size_list(column.type):
+        return f'values of equal length need no padding: use Stack("{column.name}")'
+    return 'name the output of a Tokenize, such as "tokens", or a stored column of type list<int32>'
