@@ -3,7 +3,11 @@
 `Placed` says where each piece of each sequence lies in ``[B, T]``; a `SequenceField` says what
 is written there and at padding. `_tokens.c` writes one field of a batch (or of a range of its
 rows, so that several threads share one batch) in one pass over the output, in its order, without
-the interpreter's lock. Cost: the bytes of the output; each token is read once a field.
+the interpreter's lock. Cost: the bytes of the output, and each token read once a field: ids, mask and
+shifted labels as int64 from uint16, 400 tokens a document in random order, leave one EPYC core (shared, 2.6
+GHz) at 12 to 16 GB/s where its plain stores reach 23: 250 to 320 M real tokens a CPU second. Stores past the
+caches and asking for the next document in advance gave nothing, one call for all three fields 12 %: not worth
+coupling them.
 """
 
 from abc import abstractmethod
