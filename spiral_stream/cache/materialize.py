@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final, Protocol, final
 
 import numpy as np
@@ -111,15 +112,18 @@ def build(
             report(done)
 
     last_commit = time.monotonic()
-    pace = _Pace(kind)
-    with ThreadPoolExecutor(threads, thread_name_prefix="spiral-build") as pool:
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="spiral-build")
+    try:
+        runs = _Runs(pool, relation, kind, todo, ahead=2 * threads)
         for work in todo:
-            size = store.write(work.key, work.rows, counted(_kept(pool, relation, kind, work, 2 * threads, pace)))
+            size = store.write(work.key, work.rows, counted(runs.of_shard(work)))
             done = replace(done, shards=done.shards + 1, payload_bytes=done.payload_bytes + size)
             report(done)
             if time.monotonic() - last_commit > COMMIT_EVERY_S:
                 store.commit()
                 last_commit = time.monotonic()
+    finally:
+        pool.shutdown(cancel_futures=True)
     store.commit()
     return done
 
@@ -138,21 +142,38 @@ class _Pace:
         self.rows = max(1, min(fitting, self._kind.RUN_ROWS, grown))
 
 
-def _kept(
-    pool: ThreadPoolExecutor, relation: Rowed, kind: Kind, work: ShardWork, ahead: int, pace: _Pace
-) -> Iterator[Chunk]:
-    """The runs of one shard in order, a few ahead of the writer."""
-    waiting: deque[tuple[NDArray[np.uint64], Future[Rows]]] = deque()
-    start = 0
-    while waiting or start < len(work.offsets):
-        while len(waiting) <= ahead and start < len(work.offsets):
-            run = work.offsets[start : start + pace.rows]
-            waiting.append((run, pool.submit(_keep, relation, kind, work.first, run)))
-            start += len(run)
-        offsets, future = waiting.popleft()
-        rows = future.result()
-        pace.learn(len(offsets), rows.source_bytes)
-        yield offsets.astype(np.uint32), rows
+@final
+class _Runs:
+    """Runs of rows in the order of the shards, a few ahead of the writer, across the borders of shards."""
+
+    def __init__(
+        self, pool: ThreadPoolExecutor, relation: Rowed, kind: Kind, shards: Sequence[ShardWork], ahead: int
+    ) -> None:
+        self._pool, self._relation, self._kind, self._ahead = pool, relation, kind, ahead
+        self._pace = _Pace(kind)
+        self._waiting: deque[tuple[NDArray[np.uint64], Future[Rows]]] = deque()
+        self._cut = self._cuts(shards)
+
+    def of_shard(self, work: ShardWork) -> Iterator[Chunk]:
+        """The runs of the shard whose turn it is."""
+        left = len(work.offsets)
+        while left:
+            for first, offsets in islice(self._cut, self._ahead + 1 - len(self._waiting)):
+                job = self._pool.submit(_keep, self._relation, self._kind, first, offsets)
+                self._waiting.append((offsets, job))
+            offsets, job = self._waiting.popleft()
+            rows = job.result()
+            self._pace.learn(len(offsets), rows.source_bytes)
+            left -= len(offsets)
+            yield offsets.astype(np.uint32), rows
+
+    def _cuts(self, shards: Sequence[ShardWork]) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+        for work in shards:
+            start = 0
+            while start < len(work.offsets):
+                run = work.offsets[start : start + self._pace.rows]
+                start += len(run)
+                yield work.first, run
 
 
 def _keep(relation: Rowed, kind: Kind, first: int, offsets: NDArray[np.uint64]) -> Rows:

@@ -84,7 +84,6 @@ class CacheStore:
         part = _Part(schema, shard_rows)
         try:
             self._ledger.mkdir(parents=True, exist_ok=True)
-            _write_atomically(self.folder / "cache.json", dict(self._facts))
             self._create(schema)
             reader = pa.RecordBatchReader.from_batches(schema, part.batches(chain([first], chunks)))
             made = write_fragments(
@@ -154,6 +153,7 @@ class CacheStore:
     def _create(self, schema: pa.Schema) -> None:
         """Make the dataset, empty, unless it is there."""
         if not self._exists():
+            _write_atomically(self.folder / "cache.json", dict(self._facts))
             with suppress(OSError):  # another writer was first
                 lance.write_dataset(
                     schema.empty_table(),

@@ -46,7 +46,7 @@ class TokenPrefix(Kind):
     """One text column of one relation, tokenized by one encoder."""
 
     RUN_BYTES: ClassVar[int] = PIECE_BYTES
-    RUN_ROWS: ClassVar[int] = 4096
+    RUN_ROWS: ClassVar[int] = 1024  # where texts of some bytes give way to texts of a megabyte, a run holds a gigabyte
 
     relation: str
     column: str

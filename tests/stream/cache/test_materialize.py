@@ -1,7 +1,6 @@
 """Building caches: batches do not depend on what is built; killed, rival, wider and changed builds end well."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,8 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.cache.materialize import Progress
+from spiral_stream.cache.materialize import Progress, ShardWork, build
+from spiral_stream.cache.store import CacheStore
+from spiral_stream.cache.tokens import TokenPrefix
 from spiral_stream.testing import frozen, same
+from tests.fixtures.kinds import BAD, CASES, ByteEncoder, Case, works
+from tests.fixtures.kinds import ROWS as TEXTS
+from tests.fixtures.kinds import SHARDS as PARTS
 from tests.fixtures.streams import FIXED, RANDOM, ROWS, SHARDS, images, maker, our_threads, plan
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -29,7 +33,7 @@ PROFILES = {
     "exact raw": sp.Raw(),
     "jpeg": sp.Jpeg(shorter_side=20),
 }
-WHOLE = [list(range(ROWS // SHARDS))] * SHARDS
+WHOLE_CASE = [list(range(TEXTS // PARTS))] * PARTS
 ROOT = Path(__file__).parents[3]
 
 
@@ -85,41 +89,64 @@ def test_no_half_and_full_cache_give_the_same_bytes(
     assert (metrics["cached_rows"], metrics["source_rows"]) == (ROWS, 0)
 
 
-def test_a_second_build_finds_nothing_to_do_and_a_wider_one_adds(catalog: sp.Catalog, caches: Path) -> None:
-    narrow = catalog.table("lance").filter(sp.col("label_id") == 1)
-    with plan(narrow, profile=sp.Raw(20)).to_numpy() as stream:
-        first = stream.materialize(quiet)
-        again = stream.materialize(quiet)
-    files = ledger(caches)
-    with maker(catalog, profile=sp.Raw(20))() as stream:
-        wider = stream.materialize(quiet)
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> Case:
+    found: Case = CASES[request.param]
+    return found
 
-    assert first.rows == first.rows_total > 0
+
+@pytest.fixture
+def rows(case: Case, tmp_path: Path) -> sp.Catalog:
+    return case.catalog(tmp_path)
+
+
+def test_cached_half_cached_and_uncached_rows_are_the_same_refused_ones_included(
+    case: Case, rows: sp.Catalog, tmp_path: Path
+) -> None:
+    without, uncached = case.rows(rows, None)
+    first = case.build(rows, tmp_path, range(20, 70))
+    half, half_metrics = case.rows(rows, tmp_path)
+    second = case.build(rows, tmp_path)
+    full, full_metrics = case.rows(rows, tmp_path)
+
+    assert without == half == full
+    assert sum(isinstance(each, str) for each in without) == len(BAD) == first.refused + second.refused
+    assert uncached.cached_rows == 0 < uncached.source_bytes
+    assert 0 < half_metrics.source_bytes < uncached.source_bytes
+    assert (full_metrics.source_rows, full_metrics.source_bytes) == (0, 0)
+
+
+def test_a_second_build_finds_nothing_to_do_and_a_wider_one_adds(case: Case, rows: sp.Catalog, tmp_path: Path) -> None:
+    first = case.build(rows, tmp_path, range(10, 45))
+    again = case.build(rows, tmp_path, range(10, 45))
+    files = ledger(tmp_path)
+    wider = case.build(rows, tmp_path)
+
+    assert first.rows == first.rows_total == 35
     assert (again.rows, again.shards, again.shards_total) == (0, 0, 0)
-    assert wider.rows == ROWS - first.rows
-    assert files.items() <= ledger(caches).items()
-    assert len(list((caches / "caches").iterdir())) == 1  # filters never enter the fingerprint
-    assert sorted(map(sorted, rows_by_shard(caches).values())) == WHOLE
+    assert wider.rows == TEXTS - 35
+    assert files.items() <= ledger(tmp_path).items()
+    assert sorted(map(sorted, rows_by_shard(tmp_path).values())) == WHOLE_CASE
 
 
-def test_a_build_reports_its_progress(catalog: sp.Catalog, caches: Path) -> None:
+def test_a_build_reports_its_progress(case: Case, rows: sp.Catalog, tmp_path: Path) -> None:
     seen: list[Progress] = []
-    with maker(catalog, profile=sp.Raw(20))() as stream:
-        done = stream.materialize(seen.append)
+    done = case.build(rows, tmp_path, report=seen.append)
 
     assert [p.rows for p in seen] == sorted(p.rows for p in seen)
     assert seen[-1] == done
-    assert (done.shards, done.rows, done.rows_total, done.refused) == (SHARDS, ROWS, ROWS, 0)
-    assert done.payload_bytes == sum(p.stat().st_size for p in caches.rglob("*.blob"))
+    assert (done.shards, done.rows, done.rows_total, done.refused) == (PARTS, TEXTS, TEXTS, len(BAD))
+    assert done.payload_bytes == sum(p.stat().st_size for p in tmp_path.rglob("*.blob"))
 
 
 BUILD = """
 import sys, time
+from pathlib import Path
 import spiral_stream as sp
 from spiral_stream.cache.store import CacheStore
-from tests.fixtures.streams import maker
+from tests.fixtures.kinds import CASES
 
-root, quick_shards, pause_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+name, folder, quick_shards, pause_s = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 write, written = CacheStore.write, 0
 
 def slow(self, key, rows, chunks):
@@ -135,63 +162,117 @@ def slow(self, key, rows, chunks):
     return size
 
 CacheStore.write = slow
-with maker(sp.connect(root), profile=sp.Raw(20))() as stream:
-    stream.materialize(lambda _: None)
+CASES[name].build(sp.connect(str(folder / "catalog")), folder)
 print("done", flush=True)
 """
 
 
-def start_build(catalog: sp.Catalog, caches: Path, quick_shards: int, pause_s: float) -> "subprocess.Popen[str]":
+def start_build(name: str, folder: Path, quick_shards: int, pause_s: float) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-c", BUILD, str(catalog.root), str(quick_shards), str(pause_s)],
+        [sys.executable, "-c", BUILD, name, str(folder), str(quick_shards), str(pause_s)],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "SPIRAL_CACHE": str(caches)},
     )
 
 
-def test_a_killed_build_goes_on_where_it_stopped(catalog: sp.Catalog, caches: Path) -> None:
-    without = batches(maker(catalog, profile=sp.Raw(20)))
-    with start_build(catalog, caches, quick_shards=2, pause_s=60) as process:
+@pytest.mark.parametrize("name", CASES)
+def test_a_killed_build_goes_on_where_it_stopped(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    catalog = case.catalog(tmp_path)
+    without, _ = case.rows(catalog, None)
+    with start_build(name, tmp_path, quick_shards=2, pause_s=60) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "chunk\n"  # it is inside the third shard
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
-    finished = ledger(caches)
+    finished = ledger(tmp_path)
+    seen, metrics = case.rows(catalog, tmp_path)
+    rest = case.build(catalog, tmp_path)
+    after, metrics_after = case.rows(catalog, tmp_path)
 
-    with maker(catalog, profile=sp.Raw(20))() as stream:
-        seen = [frozen(batch) for batch in stream]
-        assert stream.metrics()["cached_rows"] == 0  # nothing was committed, and nothing half-written is read
-        rest = stream.materialize(quiet)
-    after = batches(maker(catalog, profile=sp.Raw(20)))
-
+    assert metrics.cached_rows == 0  # nothing was committed, and nothing half-written is read
     assert len(finished) == 2
-    assert finished.items() <= ledger(caches).items()
-    assert rest.shards == SHARDS - 2
-    assert rest.rows == ROWS // 2
-    assert all(same(a, b) for a, b in zip(without, seen, strict=True))
-    assert all(same(a, b) for a, b in zip(without, after, strict=True))
-    assert sorted(map(sorted, rows_by_shard(caches).values())) == WHOLE
+    assert finished.items() <= ledger(tmp_path).items()
+    assert (rest.shards, rest.rows) == (PARTS - 2, TEXTS // 2)
+    assert without == seen == after
+    assert metrics_after.source_rows == 0
+    assert sorted(map(sorted, rows_by_shard(tmp_path).values())) == WHOLE_CASE
 
 
-def test_two_processes_build_one_cache(catalog: sp.Catalog, caches: Path) -> None:
-    without = batches(maker(catalog, profile=sp.Raw(20)))
-    processes = [start_build(catalog, caches, quick_shards=0, pause_s=0.05) for _ in range(2)]
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_build_one_cache(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    catalog = case.catalog(tmp_path)
+    without, _ = case.rows(catalog, None)
+    processes = [start_build(name, tmp_path, quick_shards=0, pause_s=0.05) for _ in range(2)]
     for process in processes:
         out, _ = process.communicate(timeout=60)
         assert out.splitlines()[-1] == "done"
         assert process.returncode == 0
-    rows = rows_by_shard(caches)
-    with maker(catalog, profile=sp.Raw(20))() as stream:
-        seen = [frozen(batch) for batch in stream]
-        metrics = stream.metrics()
-        again = stream.materialize(quiet)
+    stored = rows_by_shard(tmp_path)
+    seen, metrics = case.rows(catalog, tmp_path)
 
-    assert sorted(map(sorted, rows.values())) == WHOLE
-    assert all(same(a, b) for a, b in zip(without, seen, strict=True))
-    assert metrics["source_rows"] == 0
-    assert again.rows == 0
+    assert sorted(map(sorted, stored.values())) == WHOLE_CASE
+    assert without == seen
+    assert metrics.source_rows == 0
+    assert case.build(catalog, tmp_path).rows == 0
+
+
+def test_of_a_changed_relation_the_changed_shard_is_built_again_alone(
+    case: Case, rows: sp.Catalog, tmp_path: Path
+) -> None:
+    case.build(rows, tmp_path)
+    before, _ = case.rows(rows, tmp_path)
+    table = case.table()
+    size = len(table) // PARTS
+    other = table.slice(3 * size).take(np.roll(np.arange(size), 1))
+    case.write_shard(tmp_path, 3, pa.concat_tables([table.slice(0, 3 * size), other]))
+    rows.refresh("rows")
+    without, _ = case.rows(rows, None)
+    rebuilt = case.build(rows, tmp_path)
+    after, metrics = case.rows(rows, tmp_path)
+
+    assert (rebuilt.shards, rebuilt.rows) == (1, size)
+    assert after == without
+    assert before != after
+    assert metrics.source_rows == 0
+
+
+def test_a_build_that_fails_says_why_and_leaves_no_thread(case: Case, rows: sp.Catalog, tmp_path: Path) -> None:
+    class Gone:
+        base = ""
+
+        def fetch(self, ordinals: Any, columns: Any) -> pa.Table:
+            raise sp.SourceError("rows: the disk is gone; mount it")
+
+    with rows.entry("rows").open() as relation:
+        todo = works(relation)
+    with pytest.raises(sp.SourceError, match="the disk is gone; mount it"):
+        build(Gone(), case.kind, case.store(tmp_path), todo, 2)
+
+    assert ledger(tmp_path) == {}
+
+
+def test_runs_grow_and_shrink_with_the_bytes_of_their_rows(tmp_path: Path) -> None:
+    asked: list[int] = []
+    texts = pa.array(["x" * 100_000] * 200 + ["ab"] * 9_800)
+
+    class Rows:
+        base = ""
+
+        def fetch(self, ordinals: Any, columns: Any) -> pa.Table:
+            asked.append(len(ordinals))
+            return pa.table({"text": texts.take(pa.array(ordinals))})
+
+    kind = TokenPrefix("rows", "text", ByteEncoder())
+    work = ShardWork("s", "k", 0, len(texts), np.arange(len(texts), dtype=np.uint64))
+    done = build(Rows(), kind, CacheStore(tmp_path, kind.facts()), [work], 1)
+
+    assert done.payload_bytes == 2 * (200 * 100_000 + 2 * 9_800)
+    assert asked[:3] == [32, 32, 32]  # begun before the first was done
+    assert asked[3:13] == [10] * 10  # as many as a megabyte holds
+    assert asked[-2] == kind.RUN_ROWS
 
 
 def test_readers_of_a_growing_cache_see_whole_shards_only(catalog: sp.Catalog, caches: Path) -> None:
