@@ -57,10 +57,19 @@ class CacheStore:
         self._data = folder / "data.lance"
         self._ledger = folder / "ledger"
 
-    def covered(self) -> dict[str, NDArray[np.bool_]]:
-        """Which rows are finished: a mask over each shard, by content key; committed or not."""
+    def covered(self, committed: bool = False) -> dict[str, NDArray[np.bool_]]:
+        """Which rows are finished: a mask over each shard, by content key. Reads the ledger only.
+
+        Args:
+            committed: leave out parts that no reader sees yet, such as those of a build that was killed.
+        """
         out: dict[str, NDArray[np.bool_]] = {}
+        visible = (
+            {file for _, file in _parts(lance.dataset(str(self._data)))} if committed and self._exists() else set()
+        )
         for entry in self._entries():
+            if committed and _file(entry) not in visible:
+                continue
             mask = _unpack(entry["rows"], entry["covered"])
             out[entry["key"]] = mask | out[entry["key"]] if entry["key"] in out else mask
         return out
@@ -125,7 +134,7 @@ class CacheStore:
             if not entries:
                 return 0
             fragments = [FragmentMetadata.from_json(json.dumps(e["fragment"])) for e in entries]
-            parts = [[e["key"], e["fragment"]["files"][0]["path"]] for e in entries]
+            parts = [[e["key"], _file(e)] for e in entries]
             dataset = lance.dataset(str(self._data))
             if sorted(_parts(dataset)) == sorted(parts):
                 return int(dataset.version)
@@ -241,6 +250,12 @@ def _parts(dataset: Any) -> list[list[str]]:
     """[content key, fragment file] of every committed part."""
     parts: list[list[str]] = json.loads((dataset.schema.metadata or {}).get(PARTS, b"[]"))
     return parts
+
+
+def _file(entry: Mapping[str, Any]) -> str:
+    """The fragment file of a ledger entry."""
+    file: str = entry["fragment"]["files"][0]["path"]
+    return file
 
 
 def _pack(mask: NDArray[np.bool_]) -> str:

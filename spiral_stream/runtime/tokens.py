@@ -108,8 +108,8 @@ class TokenFeed:
         shards = manifest.shard_of(ordinals)
         order = _grouping(shards, len(self._keys))
         sorted_shards = shards if order is None else shards[order]
-        offsets = (ordinals if order is None else ordinals[order]) - manifest.starts[sorted_shards]
-        offsets = offsets.astype(np.int64)
+        asked = ordinals if order is None else ordinals[order]
+        offsets: Int64 = (asked - manifest.starts[sorted_shards]).astype(np.int64)
         addresses, sizes = np.zeros(count, dtype=np.uint64), np.zeros(count, dtype=np.int64)
         missing: list[Int64] = []
         refused: dict[int, str] = {}

@@ -116,8 +116,12 @@ def test_nothing_is_seen_before_the_commit_and_everything_after(tmp_path: Path) 
     assert early.shard("a") is None
     assert store.covered()["a"].tolist() == [True, True, *[False] * 38]
 
+    assert store.covered(committed=True) == {}
     version = store.commit()
     write(store, "b", [3])
+    assert set(store.covered()) == {"a", "b"}
+    assert store.covered(committed=True)["a"].tolist() == [True, True, *[False] * 38]
+    assert "b" not in store.covered(committed=True)
     assert store.commit() > version
     assert store.commit() == store.commit()
 
