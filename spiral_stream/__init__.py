@@ -1,6 +1,10 @@
 """Training streams that are planned, explained and replayable."""
 
+from spiral_stream.batching.budget import BatchBudget
+from spiral_stream.batching.composition import OneStream, StratifiedByStream
 from spiral_stream.batching.formation import DropPartial, KeepPartial, PadPartial
+from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.errors import (
     BindError,
@@ -14,12 +18,15 @@ from spiral_stream.errors import (
     StreamError,
 )
 from spiral_stream.expr import col, len_, lit
+from spiral_stream.fields.labels import Labels, ShiftedLabels
 from spiral_stream.fields.list import List
+from spiral_stream.fields.pad import Pad, PadMask
+from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
 from spiral_stream.fields.stack import Stack
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan.profiles import Jpeg, Raw, Source
 from spiral_stream.prepared import PreparedStream
-from spiral_stream.relation import Catalog, Relation, cache_fingerprint, connect, open_stream, sql, table
+from spiral_stream.relation import Catalog, Relation, Stream, cache_fingerprint, connect, mix, open_stream, sql, table
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
 from spiral_stream.sampling.sequential import Sequential
@@ -30,14 +37,18 @@ from spiral_stream.sources.folder import ImageFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.transforms.image import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize
+from spiral_stream.transforms.text import Tokenize
 
 __all__ = [
     "Arrow",
+    "BatchBudget",
     "BindError",
+    "BucketKey",
     "CacheError",
     "Catalog",
     "CatalogError",
     "CenterCrop",
+    "CuSeqlens",
     "DataError",
     "DataParallel",
     "DropPartial",
@@ -46,12 +57,18 @@ __all__ = [
     "ImageFolder",
     "Jpeg",
     "KeepPartial",
+    "Labels",
     "Lance",
     "List",
     "Normalize",
+    "OneStream",
+    "Packed",
+    "Pad",
+    "PadMask",
     "PadPartial",
     "Parquet",
     "PlanError",
+    "Positions",
     "PreparedStream",
     "Progress",
     "RandomHorizontalFlip",
@@ -61,19 +78,26 @@ __all__ = [
     "Resize",
     "ResumeError",
     "RuntimeParam",
+    "Segments",
     "Sequential",
     "ShardAwareShuffle",
+    "ShiftedLabels",
     "ShuffleBuckets",
     "Source",
     "SourceError",
     "SpiralError",
     "Stack",
+    "StratifiedByStream",
+    "Stream",
     "StreamError",
+    "Tokenize",
+    "WindowedBucket",
     "cache_fingerprint",
     "col",
     "connect",
     "len_",
     "lit",
+    "mix",
     "open_stream",
     "sql",
     "table",

@@ -66,9 +66,13 @@ class Cursor:
             raise ResumeError(msg)
         return here[-1].batches(step, rank)
 
+    def segment_of(self, number: int) -> Segment:
+        """The segment in which a batch of the current epoch was or will be delivered."""
+        return [s for s in self.segments if s.first_batch <= number][-1]
+
     def batch_to_step(self, number: int) -> tuple[int, int]:
         """The step at which a batch of the current epoch was or will be delivered, and the rank that gets it."""
-        segment = [s for s in self.segments if s.first_batch <= number][-1]
+        segment = self.segment_of(number)
         group = (number - segment.first_batch) // segment.merge
         return segment.first_step + group // segment.world_size, group % segment.world_size
 

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import count
 from multiprocessing import context, sharedctypes
 from typing import Any, Final, Self
 
@@ -20,17 +21,21 @@ from spiral_stream.errors import BindError, ResumeError, StreamError
 from spiral_stream.explain import Explanation, explain_stream
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.plan.fields import field_spec
-from spiral_stream.plan.fingerprint import differences
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.bind import Bindings, Bound, settle
+from spiral_stream.planner.build import materialize
 from spiral_stream.planner.evaluation import evaluation
-from spiral_stream.planner.lower import lower, materialize, saved_plan
+from spiral_stream.planner.lower import Rebase, cache_root, lower
 from spiral_stream.planner.physical import Stages
-from spiral_stream.runtime.batches import Batch, BatchBuilder
+from spiral_stream.planner.resume import anchors_of, check_data, check_plan, check_state, rebase_of
+from spiral_stream.runtime.batches import Batch, BatchBuilder, identity_table
+from spiral_stream.runtime.book import Book, FormedBook
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.opening import found_row, open_book
 from spiral_stream.runtime.pipeline import Pipeline
+from spiral_stream.runtime.samples import RELATIONAL, SampleReader
 
 DEFAULT_BUDGET_BYTES: Final = 4 << 30
 _SERIAL, _EPOCH, _BATCH, _WORKERS, _SHARED = *range(4), 4  # places of the array shared with a DataLoader's workers
@@ -60,6 +65,8 @@ class PreparedStream:
         self._metrics = Metrics()
         self._memory: Slots | None = None
         self._lowered: tuple[int, Stages] | None = None
+        self._opened: tuple[SampleReader, Book] | None = None
+        self._rebase: Rebase | None = None
         self._pipeline: Pipeline | None = None
         self._shared = sharedctypes.RawArray("q", _SHARED)
         self._seen_serial = 0
@@ -141,13 +148,38 @@ class PreparedStream:
             msg = "the stream is closed; make a new one from its plan, for example catalog.open_stream(name)"
             raise StreamError(msg)
         if self._lowered is None or self._lowered[0] != os.getpid():
-            self._lowered = (os.getpid(), lower(self.plan, self.catalog))
+            self._lowered, self._opened = (os.getpid(), lower(self.plan, self.catalog, self._rebase)), None
         return self._lowered[1]
 
+    @property
+    def reader(self) -> SampleReader:
+        """What reads columns of samples."""
+        stages = self.stages
+        if self._opened is None:
+            reader = SampleReader(stages, self._bound().run_seed, self._metrics)
+            edits = None if self._rebase is None else [self._rebase.epoch, self._rebase.uses]
+            self._opened = (reader, open_book(stages, reader, cache_root(self.catalog), edits))
+        return self._opened[0]
+
+    @property
+    def book(self) -> Book:
+        """Which samples form which batch."""
+        return (self.reader, self._opened)[1][1]  # type: ignore[index]  # the reader opens both
+
     def __len__(self) -> int:
-        """Steps of the whole current epoch for this rank."""
-        bound = self._bound()
-        return self.stages.batches.steps(bound.world_size, bound.merge, bound.rank)
+        """Steps of the whole current epoch for this rank.
+
+        Raises:
+            TypeError: formation would have to form many batches to know; says what would count them.
+        """
+        bound, book = self._bound(), self.book
+        if isinstance(book, FormedBook):
+            book.need_countable(self._drawn())
+        return book.steps(self._drawn(), bound.world_size, bound.merge, bound.rank)
+
+    def count(self, epoch: int | None = None) -> int:
+        """Batches of a whole epoch before the tail rule, formed if need be; the formation index keeps what was formed."""
+        return self.book.total(self._drawn(epoch))
 
     def metrics(self) -> dict[str, Any]:
         """Totals since the stream was made: rows, bytes, seconds by stage, queue depth, what bounds it."""
@@ -187,16 +219,15 @@ class PreparedStream:
             self._adopt_shared()
         else:
             self._shared[_WORKERS] = 0
-        bound, stages = self._bound(), self.stages
+        bound, book = self._bound(), self.book
+        if isinstance(book, FormedBook):
+            book.need_known(bound.world_size, workers)
         start = self._cursor.enter(bound.world_size, bound.merge)
-        builder = BatchBuilder(stages, bound.run_seed, self._metrics, self._slots(), bound.merge, self._split())
         self._cursor = start
-        steps = range(worker, self._steps_left(start, bound), workers)
-        numbers = (self._numbers(start, step, bound) for step in steps)
         pipeline = Pipeline(
-            builder,
+            self._builder(bound.merge),
             self._drawn(start.epoch),
-            numbers,
+            self._due(start, bound, worker, workers),
             self.plan.prefetch,
             self._budget_bytes,
             self._thread_count(workers),
@@ -204,7 +235,7 @@ class PreparedStream:
         )
         self._pipeline = pipeline
         try:
-            for delivered, batch in zip(steps, self._delivered(pipeline.get), strict=False):
+            for delivered, batch in zip(count(worker, workers), self._delivered(pipeline.get), strict=False):
                 self._cursor = start.advanced(delivered + 1)
                 yield batch
             self._cursor = start.next_epoch()
@@ -214,15 +245,19 @@ class PreparedStream:
                 self._cursor = start
             pipeline.close()
 
-    def _steps_left(self, cursor: Cursor, bound: Bound) -> int:
-        return self.stages.batches.steps(bound.world_size, bound.merge, bound.rank, cursor.batch)
+    def _due(self, cursor: Cursor, bound: Bound, worker: int, workers: int) -> Iterator[range]:
+        """The batch numbers of each of this worker's steps from the cursor to the end of the epoch."""
+        epoch, segment = self._drawn(cursor.epoch), cursor.segments[-1]
+        group = bound.world_size * bound.merge
+        for step in count(cursor.step + worker, workers):
+            first = segment.first_batch + (step - segment.first_step) * group
+            numbers = self.book.admits(epoch, first, group, segment.batches(step, bound.rank))
+            if numbers is None:
+                return
+            yield numbers
 
-    def _numbers(self, cursor: Cursor, step: int, bound: Bound) -> range:
-        """The batch numbers of the ``step``-th step from the cursor on."""
-        segment = cursor.segments[-1]
-        numbers = segment.batches(cursor.step + step, bound.rank)
-        end = self.stages.batches.count(bound.world_size, bound.merge, segment.first_batch)
-        return range(numbers.start, min(numbers.stop, end))
+    def _builder(self, merge: int = 1) -> BatchBuilder:
+        return BatchBuilder(self.stages, self.book, self.reader, self._metrics, self._slots(), merge, self._split())
 
     def _adopt_shared(self) -> None:
         """In a worker process: go where the main process moved the cursor."""
@@ -280,52 +315,49 @@ class PreparedStream:
         Raises:
             IndexError: the epoch has no such batch.
         """
-        bound, at = self._bound(), self._drawn(epoch)
-        builder = BatchBuilder(self.stages, bound.run_seed, self._metrics, self._slots(), split=self._split())
-        builder.positions([number])
+        builder, at = self._builder(), self._drawn(epoch)
         with ThreadPoolExecutor(self._thread_count(1), "spiral-batch") as pool:
             done = builder.begin(at, range(number, number + 1), pool).result()
         return next(self._delivered(iter([done, None]).__next__))
 
     def ledger(self, number: int, epoch: int | None = None) -> list[Any]:
-        """Which samples a global batch holds, in order; no payload is read.
+        """Which samples a global batch holds, in order; no payload is read that does not decide membership.
 
         Returns:
-            identities; tuples where the identity has several columns.
+            identities; tuples where the identity has several columns, the stream's name first where several are mixed.
         """
-        at = self._drawn(epoch)
-        builder = BatchBuilder(self.stages, self._bound().run_seed, self._metrics, self._slots())
-        rows = builder.rows(at, builder.positions([number]))
-        table = self.stages.selected.columns.fetch(rows, self.stages.identity)
-        columns = [column.to_pylist() for column in table.columns]
+        at, stages = self._drawn(epoch), self.stages
+        samples = self.book.draw(at, number).samples
+        self.reader.need(at, samples, [(name, RELATIONAL) for name in stages.identity])
+        columns = [column.to_pylist() for column in identity_table(stages, samples).columns]
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
     def locate(self, identity: Any, epoch: int | None = None) -> dict[str, int] | None:
-        """Where a sample is delivered: epoch, batch, and the step and rank under the present bindings.
+        """Where a sample is first delivered: epoch, batch, and the step and rank under the present bindings.
+
+        Args:
+            identity: the value that tells it apart; a tuple of several, the stream's name first where several are mixed.
+            epoch: None takes the cursor's.
 
         Returns:
-            None where the tail rule drops it in this epoch.
+            None where this epoch does not use it, or the tail rule drops it.
 
         Raises:
             KeyError: no surviving row has this identity.
         """
-        stages, bound = self.stages, self._bound()
+        stages, bound, book = self.stages, self._bound(), self.book
         at = self._cursor.epoch if epoch is None else epoch
-        values = identity if isinstance(identity, tuple) else (identity,)
-        rows = stages.selected.find(dict(zip(stages.identity, values, strict=True)))
-        if not len(rows):
-            msg = f"locate: no row that the plan keeps has {', '.join(stages.identity)} = {identity!r}"
-            raise KeyError(msg)
-        position = int(stages.order.arrange(stages.population, self._drawn(at)).positions(rows[:1])[0])
-        number = stages.batches.locate(position)
+        stream, row = found_row(stages, identity)
         place = self._cursor if at == self._cursor.epoch else Cursor(at)
         place = place.enter(bound.world_size, bound.merge)
-        if number is None or number >= stages.batches.count(
-            bound.world_size, bound.merge, place.segments[-1].first_batch
-        ):
-            return None
-        step, rank = place.batch_to_step(number)
-        return {"epoch": at, "batch": number, "step": step, "rank": rank}
+        for number in book.find(self._drawn(at), stream, row):
+            step, rank = place.batch_to_step(number)
+            segment, group = place.segment_of(number), bound.world_size * bound.merge
+            first = segment.first_batch + (step - segment.first_step) * group
+            due = book.admits(self._drawn(at), first, group, segment.batches(step, rank))
+            if due is not None and number in due:
+                return {"epoch": at, "batch": number, "step": step, "rank": rank}
+        return None
 
     # ---- state
 
@@ -354,7 +386,17 @@ class PreparedStream:
             "data": dict(self.stages.data_versions),
             "run_seed": bound.run_seed,
             **cursor.to_json(),
+            **self._edits(cursor),
         }
+
+    def _edits(self, cursor: Cursor) -> dict[str, Any]:
+        """What a state says beyond the place: where chapters begin, and where another plan of the run ended."""
+        out: dict[str, Any] = {}
+        if isinstance(self.book, FormedBook):
+            out["chapters"] = [list(each) for each in self.book.anchors(self._drawn(cursor.epoch), cursor.batch)]
+        if self._rebase is not None:
+            out["rebase"] = {"epoch": self._rebase.epoch, "uses": dict(self._rebase.uses)}
+        return out
 
     _in_worker = False
 
@@ -367,19 +409,17 @@ class PreparedStream:
         if self._pipeline is not None:
             msg = "load_state_dict: the stream is being read; leave the loop first"
             raise StreamError(msg)
-        if not isinstance(state, Mapping) or state.get("spiral") != STATE_VERSION:
-            found = state.get("spiral") if isinstance(state, Mapping) else type(state).__name__
-            msg = f"resume: this is no state of version {STATE_VERSION} (found {found!r}); pass what state_dict() returned"
-            raise ResumeError(msg)
+        state = check_state(state)
         cursor = Cursor.from_json(state)
-        self._check_plan(state)
-        self._check_data(state)
-        seed = state.get("run_seed")
-        if not isinstance(seed, int):
-            msg = (
-                f"resume: the state's run_seed is {seed!r}, not an integer; pass what state_dict() returned, unchanged"
-            )
-            raise ResumeError(msg)
+        rebase = rebase_of(state)
+        if rebase != self._rebase:
+            self._release()
+            self._rebase = rebase
+        check_plan(state, self.stages, self.catalog)
+        check_data(state, self.stages)
+        seed = int(state["run_seed"])
+        if isinstance(self.book, FormedBook):
+            self.book.anchor(cursor.epoch, anchors_of(state))
         if self._bindings.run_seed in (None, self._resumed_seed):
             self._bindings, self._resumed_seed = self._bindings.updated(run_seed=seed), seed
         elif self._bindings.run_seed != seed:
@@ -389,34 +429,6 @@ class PreparedStream:
             )
             raise ResumeError(msg)
         self._move(cursor)
-
-    def _check_plan(self, state: Mapping[str, Any]) -> None:
-        if state.get("plan") == self.fingerprint:
-            return
-        old = saved_plan(self.catalog, str(state.get("plan")))
-        lines = ["where is unknown: the old plan is not in this catalog"]
-        if old is not None:
-            lines = differences(old, self.stages.canonical)
-        msg = (
-            f"resume: saved by plan {str(state.get('plan'))[:8]}, this is plan {self.fingerprint[:8]}; they differ at "
-            f"{'; '.join(lines)}. Restore the old plan, or start a new epoch"
-        )
-        raise ResumeError(msg)
-
-    def _check_data(self, state: Mapping[str, Any]) -> None:
-        saved, present = state.get("data"), dict(self.stages.data_versions)
-        if saved == present:
-            return
-        if not isinstance(saved, Mapping):
-            msg = f"resume: the state's data versions are {saved!r}; pass what state_dict() returned, unchanged"
-            raise ResumeError(msg)
-        names = [name for name in sorted(saved.keys() | present.keys()) if saved.get(name) != present.get(name)]
-        lines = [f"{n} ({str(saved.get(n))[:8]} -> {str(present.get(n))[:8]})" for n in names]
-        msg = (
-            f"resume: the data changed since the state was saved: {'; '.join(lines)}. Put the old data back and "
-            "catalog.refresh() it, or start a new epoch on the new data"
-        )
-        raise ResumeError(msg)
 
     @property
     def forked(self) -> bool:
@@ -449,10 +461,14 @@ class PreparedStream:
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None:
             pipeline.close()
-        if self._lowered is not None and self._lowered[0] == os.getpid():
-            self._lowered[1].selected.close()
-        self._lowered = self._memory = None
+        self._release()
+        self._memory = None
         self._closed = True
+
+    def _release(self) -> None:
+        if self._lowered is not None and self._lowered[0] == os.getpid():
+            self._lowered[1].close()
+        self._lowered = self._opened = None
 
     def __enter__(self) -> Self:
         return self
@@ -462,7 +478,7 @@ class PreparedStream:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state.update(_lowered=None, _pipeline=None, _metrics=None, _memory=None, _relay=None)
+        state.update(_lowered=None, _opened=None, _pipeline=None, _metrics=None, _memory=None, _relay=None)
         if context.get_spawning_popen() is None:  # shared memory travels to a child only while it is being spawned
             state["_shared"] = None
         return state

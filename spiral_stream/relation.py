@@ -4,13 +4,13 @@ A `Relation` is a frozen plan and the catalog its names are looked up in. Every
 verb returns a new one, so a prefix may feed several streams.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
 
 import pyarrow as pa
 
-from spiral_stream.batching.formation import DropPartial, Tail, as_tail
+from spiral_stream.batching.formation import Composition, DropPartial, Formation, Tail, as_tail
 from spiral_stream.cache.prefix import Prefix
 from spiral_stream.catalog import registry
 from spiral_stream.catalog.skew import Skew, skew_of
@@ -21,17 +21,22 @@ from spiral_stream.explain import Explanation, explain_plan
 from spiral_stream.expr import Alias, Col, Expr, col, lit, name_of
 from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
-from spiral_stream.plan import canonical, nodes
+from spiral_stream.plan import canonical, maps, nodes
 from spiral_stream.plan.checks import need_new_names
 from spiral_stream.plan.fields import is_image
 from spiral_stream.plan.fingerprint import fingerprint
+from spiral_stream.plan.mix import Mix, Part, schedule_points, whole_count
 from spiral_stream.plan.profiles import Profile
 from spiral_stream.plan.tree import base_scan, need, origin
+from spiral_stream.planner.meaning import settled, tokenized
 from spiral_stream.planner.select import collect
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.relational import engine
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
+from spiral_stream.transforms.python import Function
+from spiral_stream.transforms.text import Tokenize
+from spiral_stream.transforms.transform import Named
 
 if TYPE_CHECKING:
     from spiral_stream.adapters.jax import JaxStream
@@ -139,6 +144,60 @@ def sql(text: str) -> "Relation":
     return connect().sql(text)
 
 
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """One stream of a mixture.
+
+    Args:
+        name: what ``stream_id`` is for its samples.
+        relation: the samples.
+        proportion: share of the epoch's samples; all streams have one, or none.
+        repeat: how often its rows come in an epoch, 1.5 for one and a half times.
+        choose: how many of its samples come in an epoch.
+    """
+
+    name: str
+    relation: "Relation"
+    proportion: float | None = None
+    repeat: float | None = None
+    choose: int | None = None
+
+
+def mix(
+    streams: Sequence[Stream],
+    *,
+    epoch_size: int | str | None = None,
+    by: str | None = None,
+    schedule: Mapping[int, Mapping[str, float]] | None = None,
+    samples_per_step: int = 1,
+) -> "Relation":
+    """Several relations as one, with the column ``stream_id``; counts of an epoch are exact.
+
+    Args:
+        streams: at least one.
+        epoch_size: samples an epoch, whatever the relations hold; a number, or a text such as ``"10b"``. None: as many
+            as there are rows.
+        by: what proportions are of, instead of samples: a numeric column or expression such as ``token_count_estimate``.
+        schedule: proportions that change during a run: step -> name -> proportion, linear in between.
+        samples_per_step: what a step of the schedule is, in samples of all ranks.
+
+    Raises:
+        PlanError: proportions that are negative, NaN or mixed with none; columns of one name and two types.
+
+    Warns:
+        UserWarning: proportions do not sum to 1; they are taken in relation to their sum.
+    """
+    if not streams or not all(isinstance(stream, Stream) for stream in streams):
+        msg = f"mix: {streams!r}; give a list of Stream(name, relation, proportion=...)"
+        raise PlanError(msg)
+    first, *others = [stream.relation for stream in streams]
+    first._need_relations("mix", *others)  # noqa: SLF001  a verb of relations
+    parts = tuple(Part(s.name, s.relation.node, s.proportion, s.repeat, s.choose) for s in streams)
+    points = schedule_points(schedule, [stream.name for stream in streams], samples_per_step)
+    return Relation(Mix(parts, whole_count("mix: epoch_size", epoch_size), by, points), first.catalog)
+
+
 def open_stream(name: str, **bindings: Any) -> PreparedStream:
     """A saved stream of the default catalog, bound."""
     return connect().open_stream(name, **bindings)
@@ -164,11 +223,24 @@ class Relation:
 
     # ---- relational verbs
 
-    def filter(self, *predicates: Expr) -> "Relation":
-        """Keep the rows for which every predicate is true."""
+    def filter(
+        self, *predicates: Expr | Callable[..., Any], columns: Sequence[str] = (), batched: bool = True
+    ) -> "Relation":
+        """Keep the rows for which every predicate is true; after ``sample`` a Python function may be one.
+
+        Args:
+            *predicates: expressions over columns; after ``sample`` also functions that return booleans.
+            columns: what a function takes, in order.
+            batched: whether a function takes Arrow arrays, or one sample's values at a time.
+        """
         node = self.node
         for predicate in predicates:
-            node = nodes.Filter(node, predicate)
+            if isinstance(node, nodes.Sampled):
+                if not isinstance(predicate, Expr):
+                    predicate = Function(predicate, tuple(columns), pa.bool_(), batched)  # noqa: PLW2901  the same test
+                node = maps.Kept(node, predicate)
+            else:
+                node = nodes.Filter(node, predicate)  # type: ignore[arg-type]  # it refuses what is no expression
         return self._with(node)
 
     where = filter  # noqa: A003  the seed's spelling, and Polars'
@@ -195,7 +267,8 @@ class Relation:
     def with_columns(self, **computed: Expr) -> "Relation":
         """Add or replace columns; a number or text makes a constant one."""
         exprs = tuple(e.source if isinstance(e, Alias) else e for e in map(lit, computed.values()))
-        return self._with(nodes.WithColumns(self.node, tuple(computed), exprs))
+        verb = maps.Computed if isinstance(self.node, nodes.Sampled) else nodes.WithColumns
+        return self._with(verb(self.node, tuple(computed), exprs))
 
     def join(
         self,
@@ -274,17 +347,96 @@ class Relation:
         when = RuntimeParam("epoch") if epoch is None else epoch
         return self._with(nodes.Sample(self.node, names, order, when, assignment or _RANKS))
 
-    def collate(
-        self, *, batch_size: int, fields: Mapping[str, Field], last: Tail | type[Tail] = DropPartial
+    def map(
+        self,
+        what: Named | Callable[..., Any],
+        *,
+        name: str | None = None,
+        columns: Sequence[str] = (),
+        returns: pa.DataType | None = None,
+        batched: bool = True,
+        random: bool = False,
+        version: str | None = None,
     ) -> "Relation":
-        """Fix who shares a batch, what becomes of a short last one, and what each field is."""
+        """Add a column to samples: ``.map(Tokenize("text", tokenizer="...") >> "tokens")``, or by a Python function.
+
+        Args:
+            what: a named transform, or a function.
+            name: the column that a function's values become.
+            columns: what it takes, in order: Arrow arrays of many samples, or with ``batched=False`` one sample's values.
+            returns: Arrow type of its values.
+            batched: see ``columns``.
+            random: it also takes the samples' random keys (uint64), or with ``batched=False`` a NumPy generator.
+            version: stands for its code in the fingerprint; by default its code and that of its helpers does.
+
+        Raises:
+            PlanError: a column is unknown, or something is missing.
+        """
+        if isinstance(what, Named):
+            if not isinstance(what.transform, Tokenize):
+                msg = f"map: {type(what.transform).__name__} is a transform of images; give it to Stack(..., transforms=[...])"
+                raise PlanError(msg)
+            return self._with(tokenized(self.node, what.transform, what.name, self.catalog))
+        if name is None or returns is None:
+            msg = 'map: a function needs name= and returns=, for example .map(score, columns=["text"], name="score", returns=pa.float32())'
+            raise PlanError(msg)
+        function = Function(what, tuple(columns), returns, batched, random, version)
+        return self._with(maps.Mapped(self.node, function, name))
+
+    def flat_map(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str,
+        columns: Sequence[str],
+        returns: pa.DataType,
+        fan_out: int,
+        batched: bool = False,
+        random: bool = False,
+        version: str | None = None,
+    ) -> "Relation":
+        """Replace each sample by those in the list that a function returns; the column ``part`` counts them.
+
+        Args:
+            function: takes ``columns`` and returns a list of at most ``fan_out`` values a sample.
+            name: the column that the values become.
+            columns: what it takes, in order.
+            returns: Arrow type of one value of the list.
+            fan_out: most values a sample.
+            batched: whether it takes Arrow arrays and returns a list array.
+            random: as for `map`.
+            version: as for `map`.
+        """
+        made = Function(function, tuple(columns), pa.list_(returns), batched, random, version)
+        return self._with(maps.FlatMapped(self.node, made, name, fan_out))
+
+    def collate(
+        self,
+        *,
+        batch_size: int | None,
+        fields: Mapping[str, Field],
+        formation: Formation | None = None,
+        composition: Composition | None = None,
+        last: Tail | type[Tail] = DropPartial,
+    ) -> "Relation":
+        """Fix who shares a batch, what becomes of a short last one, and what each field is.
+
+        Args:
+            batch_size: samples a batch (rows, where several samples are packed into one); with a budget, at most;
+                None leaves it to the budget.
+            fields: the batch's keys and what each holds.
+            formation: who shares a batch: ``WindowedBucket(...)``, ``Packed(...)``; None takes ``batch_size`` samples in order.
+            composition: how the streams of a mixture share a batch: ``StratifiedByStream("stream_id")``, ``OneStream()``.
+            last: ``DropPartial``, ``KeepPartial`` or ``PadPartial``.
+        """
         if not isinstance(fields, Mapping):
             msg = f'collate: fields={fields!r}; give a dict of name -> field, for example {{"x": Stack("x")}}'
             raise PlanError(msg)
         for name, field in fields.items():
             if isinstance(field, Field) and is_image(field) and field.column in self.schema.names:
                 self._need_own_payload(name, field.column)
-        return self._with(nodes.Collate(self.node, batch_size, as_tail(last), tuple(fields.items())))
+        formed = settled(self.node, formation, composition)
+        return self._with(nodes.Collate(self.node, batch_size, as_tail(last), tuple(fields.items()), formed))
 
     def to_torch(self, *, prefetch: int = 2, device: str | None = None) -> "TorchStream":
         """A stream of dicts of tensors; also a torch ``IterableDataset``."""

@@ -52,7 +52,7 @@ class FixedBatches:
             merge: batches a rank concatenates at each step.
             first: the batch at which this world size took over; 0 for a whole epoch.
         """
-        left = max(0, self._formed - first)
+        left = max(0, self.formed - first)
         group = world_size * merge
         if isinstance(self.last, DropPartial):
             return first + left // group * group
@@ -88,8 +88,8 @@ class FixedBatches:
             IndexError: there is no such batch.
         """
         endless = isinstance(self.last, PadPartial) and self.total > 0
-        if batch < 0 or (batch >= self._formed and not endless):
-            msg = f"batch {batch} of an epoch of {self._formed}; give a number in [0, {self._formed})"
+        if batch < 0 or (batch >= self.formed and not endless):
+            msg = f"batch {batch} of an epoch of {self.formed}; give a number in [0, {self.formed})"
             raise IndexError(msg)
         if batch < self._whole:
             begin = self._begin_of(batch)
@@ -120,14 +120,14 @@ class FixedBatches:
             return self._rounds * self.lanes + self._longer(lane)
         begin = self._whole * self.batch_size + self._start(lane) - self._batches_before(lane) * self.batch_size
         batch = (begin + offset) // self.batch_size
-        return batch if batch < self._formed else None
+        return batch if batch < self.formed else None
 
     @property
     def _drops(self) -> bool:
         return isinstance(self.last, DropPartial)
 
     @property
-    def _formed(self) -> int:
+    def formed(self) -> int:
         """Batches before the rules on steps: the short one is dropped or counts."""
         return self.total // self.batch_size if self._drops else -(-self.total // self.batch_size)
 

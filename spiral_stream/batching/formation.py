@@ -129,6 +129,14 @@ class Formation(ABC):
         return ()
 
     @abstractmethod
+    def with_composition(self, composition: "Composition | None") -> "Formation":
+        """The same formation with streams sharing a batch so.
+
+        Raises:
+            PlanError: this formation cannot keep it.
+        """
+
+    @abstractmethod
     def former(self, setting: Setting) -> Former:
         """The former of one chapter."""
 

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.errors import DataError
+
 Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
 
@@ -53,9 +55,15 @@ class Ragged:
         """The values of a list column of integers, without a copy; a null list is empty.
 
         Args:
-            column: ``list<int>`` or ``large_list<int>``, whose items are not null.
+            column: ``list<int>`` or ``large_list<int>``.
+
+        Raises:
+            DataError: an item is null.
         """
         offsets = column.offsets.to_numpy().astype(np.int64)
+        if column.values.null_count:
+            msg = "a list has null items; fill them in, or filter the rows out"
+            raise DataError(msg)
         values = column.values.to_numpy(zero_copy_only=False)
         made = cls.of_flat(values, offsets)
         if not column.null_count:
@@ -65,13 +73,14 @@ class Ragged:
 
     @classmethod
     def concat(cls, parts: Sequence["Ragged"]) -> "Ragged":
-        """Several one after the other."""
+        """Several one after the other, all signed or all unsigned."""
         if len(parts) == 1:
             return parts[0]
+        assert len({p.signed for p in parts}) == 1, "signed and unsigned tokens in one column"
         return cls(
             np.concatenate([p.addresses for p in parts]),
             np.concatenate([p.lengths for p in parts]),
             np.concatenate([p.item_bytes for p in parts]),
-            any(p.signed for p in parts),
+            parts[0].signed,
             tuple(owner for p in parts for owner in p.owners),
         )

@@ -10,26 +10,39 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import pyarrow as pa
+
 from spiral_stream import expr
+from spiral_stream.batching.budget import BatchBudget
+from spiral_stream.batching.composition import OneStream, StratifiedByStream
 from spiral_stream.batching.formation import DropPartial, KeepPartial, PadPartial
+from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.errors import PlanError
+from spiral_stream.fields.labels import Labels, ShiftedLabels
 from spiral_stream.fields.list import List
+from spiral_stream.fields.pad import Pad, PadMask
+from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
 from spiral_stream.fields.stack import Stack
 from spiral_stream.params import RuntimeParam
-from spiral_stream.plan import nodes, profiles
+from spiral_stream.plan import maps, mix, nodes, profiles
 from spiral_stream.plan.code import stable_name
+from spiral_stream.plan.origin import lookup
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
 from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.shuffle import GlobalShuffle
 from spiral_stream.transforms import image
+from spiral_stream.transforms.python import Function
+from spiral_stream.transforms.text import Tokenize
 
 _NODES: Final = {
     cls.VERB: cls
     for cls in (
         *(nodes.Filter, nodes.Project, nodes.WithColumns, nodes.Join, nodes.Aggregate, nodes.Distinct, nodes.Sort),
         *(nodes.Limit, nodes.Union, nodes.Cache, nodes.Sample, nodes.Collate, nodes.Deliver),
+        *(mix.Mix, maps.Tokenized, maps.Computed, maps.Mapped, maps.Kept, maps.FlatMapped),
     )
 }
 _VALUES: Final = {
@@ -38,6 +51,8 @@ _VALUES: Final = {
         *(DropPartial, KeepPartial, PadPartial, List, Stack, RuntimeParam, DataParallel),
         *(HashBucketed, ShuffleBuckets, Sequential, ShardAwareShuffle, GlobalShuffle),
         *(profiles.Source, profiles.Raw, profiles.Jpeg),
+        *(mix.Part, WindowedBucket, BucketKey, BatchBudget, StratifiedByStream, OneStream, Packed),
+        *(Pad, PadMask, ShiftedLabels, Labels, Segments, Positions, CuSeqlens, Tokenize),
         *(image.RandomResizedCrop, image.RandomHorizontalFlip, image.Resize, image.CenterCrop, image.Normalize),
     )
 }
@@ -46,6 +61,7 @@ CLASS: Final = "@class"  # marked so that no field of a user's class is called t
 VERSION: Final = "@version"
 _NODE: Final = "@node"
 _EXPR: Final = "@expr"
+_FUNCTION: Final = "@function"
 
 Resolve = Callable[[str], nodes.Scan]
 ResolveSql = Callable[[str], nodes.Sql]
@@ -102,12 +118,34 @@ def _encode(value: Any) -> Any:
         return {_EXPR: expr.to_json(value)}
     if isinstance(value, tuple):
         return [_encode(item) for item in value]
+    if isinstance(value, Function):
+        return {_FUNCTION: stable_name(value.function), **_encode_function(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return encode_value(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     msg = f"plan: {value!r} cannot be written as JSON; values of a plan are numbers, strings, tuples and frozen dataclasses"
     raise PlanError(msg)
+
+
+def _encode_function(value: Function) -> dict[str, Any]:
+    kind = pa.schema([("", value.kind)]).serialize().to_pybytes().hex()
+    facts = {"batched": value.batched, "random": value.random, "version": value.version}
+    return {"columns": list(value.columns), "kind": kind, **facts}
+
+
+def _decode_function(data: Mapping[str, Any]) -> Function:
+    module, _, qualname = data[_FUNCTION].partition(":")
+    try:
+        importlib.import_module(module)
+        found = lookup(module, qualname)
+    except ImportError:
+        found = None
+    if found is None:
+        msg = f"saved plan: function {data[_FUNCTION]!r} cannot be imported; put its module on the path, or save the stream again"
+        raise PlanError(msg)
+    kind = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(data["kind"]))).field(0).type
+    return Function(found, tuple(data["columns"]), kind, data["batched"], data["random"], data["version"])
 
 
 def encode_value(value: Any) -> dict[str, Any]:
@@ -131,6 +169,8 @@ def _decode(value: Any, resolve: Resolve, resolve_sql: ResolveSql) -> Any:
         return from_json(value[_NODE], resolve, resolve_sql)
     if _EXPR in value:
         return expr.from_json(value[_EXPR])
+    if _FUNCTION in value:
+        return _decode_function(value)
     cls = class_named(value[CLASS])
     if version_of(cls) != value[VERSION]:
         msg = (

@@ -1,13 +1,20 @@
 """What a batch will hold under each name, and which names are images."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from spiral_stream.batching.formation import Formation
+from spiral_stream.batching.packing import Packed
 from spiral_stream.decoders.decoder import Decoder, decoder
 from spiral_stream.errors import PlanError
+from spiral_stream.expr import kind_of, parse
 from spiral_stream.fields.field import Field, FieldSpec
+from spiral_stream.fields.list import List
+from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
+from spiral_stream.plan.checks import bound_type
 from spiral_stream.schema import JPEG_REF, semantic_of
 from spiral_stream.transforms.image import ImageProgram, compile_image
 
@@ -45,6 +52,41 @@ def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
     except PlanError as error:
         msg = f"collate: field {name!r}: {error}"
         raise PlanError(msg) from error
+
+
+def check_formation(formation: Formation | None, fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
+    """Refuse a formation that cannot be measured on these columns, or fields that it cannot hold.
+
+    Raises:
+        PlanError: an unknown or unfit column in a key; a budget of tokens without a field of tokens.
+    """
+    packed = isinstance(formation, Packed)
+    for name, field in fields:
+        if packed and not isinstance(field, SequenceField | List):
+            msg = (
+                f"collate: field {name!r}: a packed row holds several samples, which {type(field).__name__} cannot show; "
+                f"use List({field.column!r}), or another formation"
+            )
+            raise PlanError(msg)
+    if formation is None:
+        return
+    for text in formation.key_texts:
+        kind = bound_type(f"collate (bucket key {text!r})", parse(text), have)
+        if kind_of(kind) not in ("int", "float"):
+            msg = f"collate: bucket key {text!r} is {kind}; give a number of each sample, such as len({text})"
+            raise PlanError(msg)
+    if formation.needs_lengths and not any(isinstance(field, SequenceField) for _, field in fields):
+        msg = (
+            "collate: a budget of tokens, or packing, needs a field of tokens; "
+            'add one, for example fields={"input_ids": Pad("tokens")}'
+        )
+        raise PlanError(msg)
+    if formation.cost_names:
+        msg = (
+            f"collate: a budget of {' and '.join(formation.cost_names)} needs decoded frames, and no field decodes video; "
+            "use max_tokens, or batch_size"
+        )
+        raise PlanError(msg)
 
 
 def _need_images(field: Stack, column: pa.Field) -> None:

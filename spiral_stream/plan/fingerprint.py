@@ -15,17 +15,22 @@ from spiral_stream import expr
 from spiral_stream.decoders.decoder import decoder
 from spiral_stream.decoders.image import codec_version
 from spiral_stream.errors import PlanError
+from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
-from spiral_stream.plan import nodes
+from spiral_stream.plan import maps, nodes
 from spiral_stream.plan.canonical import CLASS, VERSION, is_ours, version_of
 from spiral_stream.plan.code import code_fingerprint
+from spiral_stream.plan.mix import Mix, per_stream
 from spiral_stream.plan.profiles import Profile
-from spiral_stream.plan.tree import profiles
+from spiral_stream.plan.tree import find, profiles
 from spiral_stream.sampling.assignment import DataParallel
+from spiral_stream.sampling.mixture import Mixture
+from spiral_stream.transforms.python import Function
 
 FORMAT: Final = 1  # raised when the canonical form changes, so that no old fingerprint can collide with a new one
 _LINE: Final = 60  # characters of a value in a message
-_BINDINGS: Final = {(nodes.Sample, "epoch"), (DataParallel, "rank"), (DataParallel, "world_size"), (Stack, "device")}
+_LATER: Final = ("formation",)
+_BINDINGS: Final = {(nodes.Sample, "epoch"), (DataParallel, "rank"), (DataParallel, "world_size")}
 
 
 def canonical(node: nodes.Node) -> Any:
@@ -40,6 +45,16 @@ def canonical(node: nodes.Node) -> Any:
         return {"verb": "scan", "relation": node.relation, "identity": list(node.identity)}
     if isinstance(node, nodes.Sql):
         return {"verb": "sql", "text": node.text}
+    if isinstance(
+        node, maps.Tokenized
+    ):  # the digest covers tokenizer, options and version; the name is the catalog's own
+        return {
+            "verb": node.VERB,
+            "source": canonical(node.source),
+            "column": node.transform.column,
+            "name": node.name,
+            "tokenizer": node.digest,
+        }
     if isinstance(node, nodes.Filter) and isinstance(node.source, nodes.Filter):  # several filters AND together
         merged = nodes.Filter(node.source.source, node.source.predicate & node.predicate)
         return canonical(merged)
@@ -49,17 +64,28 @@ def canonical(node: nodes.Node) -> Any:
             have = node.inputs()[0].schema()
             exprs = (value,) if isinstance(value, expr.Expr) else value
             out[name] = [expr.to_json(expr.canonical(each, have)) for each in exprs]
+        elif name in _LATER and value is None:  # plans from before there was such a thing keep their fingerprint
+            continue
         elif name == "fields":  # the order of fields is the order of the batch's keys, not what is in them
             out[name] = {key: _value(field) for key, field in sorted(value)}
         else:
             out[name] = _value(value)
     if isinstance(node, nodes.Sample):
-        out["profiles"] = {name: _profile(each) for name, each in sorted(profiles(node).items()) if each.changes_pixels}
+        found = {stream: _profiles(plan) for stream, plan in per_stream(node.source)}
+        out["profiles"] = found[""] if set(found) == {""} else found
+        if find(node, Mix) is not None:
+            out["mixture"] = Mixture.VERSION
     return out
+
+
+def _profiles(node: nodes.Node) -> dict[str, Any]:
+    return {name: _profile(each) for name, each in sorted(profiles(node).items()) if each.changes_pixels}
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
     for each in dataclasses.fields(value):
+        if isinstance(value, Field) and each.name == "device":
+            continue
         if each.init and (type(value), each.name) not in _BINDINGS:
             yield each.name, getattr(value, each.name)
 
@@ -71,6 +97,8 @@ def _value(value: Any) -> Any:
         return [_value(item) for item in value]
     if isinstance(value, float):
         return {"float": value.hex()}
+    if isinstance(value, Function):
+        return _function(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         cls = type(value)
         out = {CLASS: cls.__qualname__, VERSION: version_of(cls)}
@@ -83,6 +111,18 @@ def _value(value: Any) -> Any:
         return value
     msg = f"plan: {value!r} is a {type(value).__name__}; values of a plan are numbers, texts, tuples and frozen dataclasses"
     raise PlanError(msg)
+
+
+def _function(value: Function) -> Any:
+    """A user's function by what it does, or by the version that was stated for it."""
+    code = ["version", value.name, value.version] if value.version is not None else code_fingerprint(value.function)
+    facts = {
+        "columns": list(value.columns),
+        "returns": str(value.kind),
+        "batched": value.batched,
+        "random": value.random,
+    }
+    return {CLASS: "Function", "@code": code, **facts}
 
 
 def _profile(profile: Profile) -> Any:

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, final
 
 import pyarrow as pa
 
-from spiral_stream.batching.formation import Tail
+from spiral_stream.batching.formation import Formation, Tail
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import Expr, kind_of
 from spiral_stream.fields.field import Field
@@ -26,7 +26,7 @@ from spiral_stream.plan.checks import (
     need_new_names,
     need_whole,
 )
-from spiral_stream.plan.fields import field_spec
+from spiral_stream.plan.fields import check_formation, field_spec
 from spiral_stream.plan.profiles import Profile
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
@@ -52,6 +52,10 @@ class Node(ABC):
 
 class Relational(Node):
     """A node whose output is a relation: it may come before `Sample` only."""
+
+
+class Sampled(Node):
+    """A node whose output is samples in order: `Sample`, and the maps between it and `Collate`."""
 
 
 def need_relation(verb: str, node: Node) -> None:
@@ -367,7 +371,7 @@ class Cache(Relational):
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Sample(Node):
+class Sample(Sampled):
     """Which example comes when, and to whom."""
 
     VERB: ClassVar[str] = "sample"
@@ -410,15 +414,23 @@ class Collate(Node):
 
     VERB: ClassVar[str] = "collate"
     source: Node
-    batch_size: int
+    batch_size: int | None
     last: Tail
     fields: tuple[tuple[str, Field], ...]
+    formation: Formation | None = None  # None: batches of a fixed count, by arithmetic
 
     def __post_init__(self) -> None:
-        if not isinstance(self.source, Sample):
+        if not isinstance(self.source, Sampled):
             msg = f"collate: follows {self.source.VERB}; call .sample(identity=..., order=...) before it, once"
             raise PlanError(msg)
-        need_whole(self.VERB, "batch_size", self.batch_size, least=1)
+        if self.batch_size is not None:
+            need_whole(self.VERB, "batch_size", self.batch_size, least=1)
+        elif self.formation is None:
+            msg = (
+                "collate: batch_size=None needs a formation that bounds a batch; give "
+                "formation=WindowedBucket(..., budget=BatchBudget(max_tokens=...)), or a batch_size"
+            )
+            raise PlanError(msg)
         if not self.fields:
             msg = 'collate: no fields; name at least one, for example fields={"x": Stack("x")}'
             raise PlanError(msg)
@@ -429,6 +441,7 @@ class Collate(Node):
                 raise PlanError(msg)
             need_columns(f"collate (field {name!r})", (field.column,), have)
             field_spec(name, field, have.field(field.column))
+        check_formation(self.formation, self.fields, have)
 
     def schema(self) -> pa.Schema:
         return self.source.schema()

@@ -111,7 +111,7 @@ class Columns:
         self.ordinals = ordinals
         self._rights = rights
         self.env = env
-        self._schema = schema
+        self.schema = schema
 
     def fetch(self, rows: UInt64, names: Sequence[str]) -> pa.Table:
         """Columns of the plan for surviving rows.
@@ -132,7 +132,7 @@ class Columns:
             if theirs:
                 leaves.update(_fetch_right(right, rows, theirs))
         columns = [
-            compute(expr, leaves, self._schema.field(name).type, len(rows))
+            compute(expr, leaves, self.schema.field(name).type, len(rows))
             for name, expr in zip(names, exprs, strict=True)
         ]
         return pa.table(columns, names=list(names))

@@ -1,34 +1,42 @@
-"""Plan -> stage list: open the relation, settle the selection, compile the fields.
+"""Plan -> stage list: open the relations, settle the selections, compile the fields.
 
-Preparing reads only small columns. What is costly (the selection, the identity
-index) is kept under its fingerprint and the data versions, beside the caches, and
-memory-mapped by every rank that comes after.
+Preparing reads only small columns. What is costly (selections, identity indexes) is
+kept under its fingerprint and the data versions, beside the caches, and memory-mapped
+by every rank that comes after.
 """
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
-
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from typing import Any, Final, final
 
 from spiral_stream.batching.fixed import FixedBatches
-from spiral_stream.cache.materialize import Progress, ShardWork, build
 from spiral_stream.cache.prefix import Prefix
 from spiral_stream.cache.store import CacheStore
+from spiral_stream.cache.tokens import TokenPrefix
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.errors import CacheError, PlanError
+from spiral_stream.fields.field import FieldSpec
+from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
 from spiral_stream.plan.fields import field_spec, image_parts
 from spiral_stream.plan.fingerprint import canonical, fingerprint
-from spiral_stream.plan.profiles import Profile, Source
-from spiral_stream.plan.tree import base_scan, need, profiles, walk
-from spiral_stream.planner.physical import ImageStage, PlainStage, Stages
+from spiral_stream.plan.maps import Tokenized
+from spiral_stream.plan.mix import Mix, parts_of, per_stream
+from spiral_stream.plan.profiles import Source
+from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
+from spiral_stream.planner.physical import ImageStage, PlainStage, SequenceStage, Stages, TokenStage
 from spiral_stream.planner.selected import Workplace, select
+from spiral_stream.planner.streams import StreamStage
+from spiral_stream.sampling.epoch import EpochOrder
+from spiral_stream.sampling.mixture import Mixture, apportion
 from spiral_stream.sampling.order import Population
+from spiral_stream.sampling.schedule import Schedule
+from spiral_stream.transforms.encoder import TextEncoder
 
 CACHE_ENV: Final = "SPIRAL_CACHE"
 
@@ -38,8 +46,22 @@ def cache_root(catalog: Catalog) -> Path:
     return Path(os.environ.get(CACHE_ENV) or catalog.root / "prepared")
 
 
-def lower(plan: nodes.Deliver, catalog: Catalog) -> Stages:
+@final
+@dataclass(frozen=True, slots=True)
+class Rebase:
+    """Where a run went on with this plan: the epoch that began then, and the uses of each stream before."""
+
+    epoch: int
+    uses: tuple[tuple[str, int], ...]
+
+
+def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -> Stages:
     """Make the stage list of a plan.
+
+    Args:
+        plan: a delivered plan.
+        catalog: where its names are looked up.
+        rebase: where an earlier plan of the run ended; None starts every stream at its beginning.
 
     Raises:
         PlanError: the plan cannot run, for example since no row survives.
@@ -47,50 +69,136 @@ def lower(plan: nodes.Deliver, catalog: Catalog) -> Stages:
         CacheError: the prepared folder cannot be written.
     """
     sample, collate = need(plan, nodes.Sample), need(plan, nodes.Collate)
-    scan = base_scan(sample)
     named = [name for each in walk(sample) for name in _relations(each)]
     versions = {name: catalog.entry(name).data_version for name in named}
-    base = catalog.entry(scan.relation).open()
     place = Workplace(cache_root(catalog), lambda name: catalog.entry(name).open(), versions)
-    selected = select(sample, base, place)
-    if selected.total == 0:
-        steps = "; ".join(f"{what}: {left:,} rows left" for what, left in selected.counts)
-        msg = f"sample: no row of {scan.relation} is left ({steps}). Loosen the filter, or register other data"
-        raise PlanError(msg)
-    if not set(base.entry.identity) <= set(sample.identity) or not base.entry.identity_unique:
-        selected.require_unique(sample.identity)
+    streams = tuple(_stream(name, node, sample, place) for name, node in per_stream(sample.source))
+    mixture = _mixture(sample, streams, rebase)
+    epochs = EpochOrder(sample.order, [stream.population for stream in streams], mixture)
     whole = fingerprint(plan)
     _keep_plan(place.root, whole, canonical(plan))
-    have, declared = collate.schema(), profiles(sample)
-    plains, images = [], []
+    maps = tuple(each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled))[1:]
+    have = collate.schema()
+    plains, images, sequences = [], [], []
     for name, field in collate.fields:
         spec = field_spec(name, field, have.field(field.column))
         if isinstance(field, Stack) and field.decode is not None:
-            decoder, program = image_parts(field)
-            profile = declared.get(field.column, Source())
-            assert isinstance(profile, Profile)
-            prefix = Prefix(scan.relation, field.column, decoder, profile)
-            store = CacheStore(place.root / "caches" / prefix.fingerprint, prefix.facts())
-            images.append(ImageStage(name, field.column, spec, prefix, store, program))
+            images.append(_image(name, field, spec, streams, place.root))
+        elif isinstance(field, SequenceField):
+            sequences.append(SequenceStage(name, field, spec))
         else:
             plains.append(PlainStage(name, field, spec))
-    unit_rows, unit_shards = selected.units()
-    index = selected.index(sample.identity) if sample.order.needs_index else None
+    tokens = [_tokens(each, streams, catalog, place.root) for each in maps if isinstance(each, Tokenized)]
     return Stages(
         plan=plan,
         fingerprint=whole,
         canonical=canonical(plan),
         data_versions=versions,
-        base=base,
-        selected=selected,
-        order=sample.order,
-        population=Population(unit_rows, unit_shards, "", index),
-        batches=FixedBatches(selected.total, collate.batch_size, sample.assignment.lanes, collate.last),
+        streams=streams,
+        epochs=epochs,
+        batches=FixedBatches(epochs.total, collate.batch_size or 1, sample.assignment.lanes, collate.last),
+        formation=collate.formation,
         identity=sample.identity,
+        maps=maps,
         plains=tuple(plains),
+        sequences=tuple(sequences),
         images=tuple(images),
-        warnings=(base.manifest.shard_note,) if base.manifest.shard_note else (),
+        tokens=tuple(tokens),
+        warnings=tuple(s.base.manifest.shard_note for s in streams if s.base.manifest.shard_note),
     )
+
+
+def _stream(name: str, node: nodes.Node, sample: nodes.Sample, place: Workplace) -> StreamStage:
+    base = place.open_relation(base_scan(node).relation)
+    selected = select(node, base, place)
+    if selected.total == 0:
+        steps = "; ".join(f"{what}: {left:,} rows left" for what, left in selected.counts)
+        where = f"mix: stream {name!r}: " if name else "sample: "
+        way_out = "or leave the stream out" if name else "or register other data"
+        msg = f"{where}no row of {base.entry.name} is left ({steps or 'it has none'}). Loosen the filter, {way_out}"
+        raise PlanError(msg)
+    if not set(base.entry.identity) <= set(sample.identity) or not base.entry.identity_unique:
+        selected.require_unique(sample.identity)
+    unit_rows, unit_shards = selected.units()
+    index = selected.index(sample.identity, name) if sample.order.needs_index else None
+    return StreamStage(name, node, base, selected, Population(unit_rows, unit_shards, name, index))
+
+
+def _mixture(sample: nodes.Sample, streams: Sequence[StreamStage], rebase: Rebase | None) -> Mixture | None:
+    mix = find(sample.source, Mix)
+    if mix is None:
+        return None
+    totals = [stream.selected.total for stream in streams]
+    masses = None if mix.by is None else [stream.selected.mean(mix.by) for stream in streams]
+    for stream, mass in zip(streams, masses or [], strict=False):
+        if mass <= 0:
+            msg = f"mix: by={mix.by!r} is {float(mass):g} on average in stream {stream.name!r}; proportions of it need a mean above 0"
+            raise PlanError(msg)
+    size, shares = parts_of(mix, totals, masses)
+    used = dict(rebase.uses) if rebase else {}
+    offsets = [used.get(stream.name, 0) for stream in streams]
+    first_epoch = rebase.epoch if rebase else 0
+    seed = sample.order.run_seed
+    if mix.schedule:
+        points = tuple((at, _leaf_weights(mix, shares, weights)) for at, weights in mix.schedule)
+        return Mixture(seed, Schedule(points), total=size, offsets=offsets, first_epoch=first_epoch)
+    return Mixture(seed, apportion(size, shares), offsets=offsets, first_epoch=first_epoch)
+
+
+def _leaf_weights(mix: Mix, shares: Sequence[Fraction], weights: Sequence[float]) -> tuple[Fraction, ...]:
+    """A schedule's proportions of the parts, each split among its streams as the plan's proportions are."""
+    out: list[Fraction] = []
+    for part, weight in zip(mix.parts, weights, strict=True):
+        inner = shares[len(out) : len(out) + len(per_stream(part.source))]
+        out += [Fraction(weight) * share / sum(inner) for share in inner]
+    return tuple(out)
+
+
+def _image(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ImageStage:
+    decoder, program = image_parts(field)
+    prefixes, stores = [], []
+    for stream in streams:
+        column = origin(stream.node, field.column)
+        if column is None:
+            msg = f"collate: field {name!r}: {field.column!r} of stream {stream.name!r} is joined or computed; images are read from the relation that owns the samples"
+            raise PlanError(msg)
+        profile = profiles(stream.node).get(field.column, Source())
+        prefix = Prefix(stream.base.entry.name, column, decoder, profile)
+        prefixes.append(prefix)
+        stores.append(CacheStore(root / "caches" / prefix.fingerprint, prefix.facts()))
+    return ImageStage(name, field.column, spec, tuple(prefixes), tuple(stores), program)
+
+
+def _tokens(node: Tokenized, streams: Sequence[StreamStage], catalog: Catalog, root: Path) -> TokenStage:
+    tokenize = node.transform
+    encoder = TextEncoder(catalog.tokenizer(tokenize.tokenizer).path, tokenize)
+    if encoder.digest != node.digest:
+        msg = (
+            f"tokenize: tokenizer {tokenize.tokenizer!r} changed since this plan was made ({node.digest[:8]} -> "
+            f"{encoder.digest[:8]}); its ids would differ. Make the plan again (save the stream again), or register "
+            "the old tokenizer under that name"
+        )
+        raise PlanError(msg)
+    prefixes, stores = [], []
+    for stream in streams:
+        column = _own_text(node.source, stream, tokenize.column)
+        if column is None:
+            return TokenStage(node.name, tokenize.column, encoder, (), ())
+        prefix = TokenPrefix(stream.base.entry.name, column, encoder)
+        prefixes.append(prefix)
+        stores.append(CacheStore(root / "caches" / prefix.fingerprint, prefix.facts()))
+    return TokenStage(node.name, tokenize.column, encoder, tuple(prefixes), tuple(stores))
+
+
+def _own_text(node: nodes.Node, stream: StreamStage, column: str) -> str | None:
+    """The column of the stream's own relation that a column is, unchanged since; None for any other."""
+    for each in spine(node):
+        if isinstance(each, nodes.Sample):
+            break
+        made = getattr(each, "names", None) or (getattr(each, "name", None),)
+        if column in made:
+            return None
+    return origin(stream.node, column)
 
 
 def _relations(node: nodes.Node) -> tuple[str, ...]:
@@ -98,60 +206,6 @@ def _relations(node: nodes.Node) -> tuple[str, ...]:
     if isinstance(node, nodes.Scan):
         return (node.relation,)
     return node.relations if isinstance(node, nodes.Sql) else ()
-
-
-def materialize(stages: Stages, threads: int, report: Callable[[Progress], None] | None = None) -> Progress:
-    """Build the caches of a stream for the rows it needs.
-
-    Args:
-        stages: the lowered plan.
-        threads: decoding threads.
-        report: told what is done so far; None draws a progress bar.
-    """
-    manifest = stages.base.manifest
-    works = [
-        ShardWork(
-            manifest.shard_names[i].as_py(),
-            manifest.content_keys[i].as_py(),
-            int(manifest.starts[i]),
-            int(manifest.shard_rows[i]),
-            offsets,
-        )
-        for i in range(len(manifest.shard_names))
-        if len(offsets := stages.selected.offsets_of_shard(i))
-    ]
-    done = Progress(0, 0, 0, 0, 0, 0)
-    for image in {image.prefix.fingerprint: image for image in stages.images}.values():
-        if report is not None:
-            made = build(stages.base, image.prefix, image.store, works, threads, report)
-        else:
-            made = _with_bar(stages, image, works, threads)
-        done = Progress(*(a + b for a, b in zip(_tuple(done), _tuple(made), strict=True)))
-    return done
-
-
-def _tuple(progress: Progress) -> tuple[int, ...]:
-    return tuple(getattr(progress, name) for name in progress.__slots__)
-
-
-def _with_bar(stages: Stages, image: ImageStage, works: list[ShardWork], threads: int) -> Progress:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rows"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, transient=True) as bar:
-        task = bar.add_task(f"cache {stages.base.entry.name}.{image.column} as {image.prefix.profile}", total=None)
-        return build(
-            stages.base,
-            image.prefix,
-            image.store,
-            works,
-            threads,
-            lambda p: bar.update(task, completed=p.rows, total=p.rows_total),
-        )
 
 
 def _keep_plan(root: Path, name: str, plan: Any) -> None:

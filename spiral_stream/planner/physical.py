@@ -2,20 +2,29 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from math import lcm
+from typing import Any, Final, final
 
 import numpy as np
 
 from spiral_stream.batching.fixed import FixedBatches
+from spiral_stream.batching.formation import Formation
 from spiral_stream.cache.prefix import Prefix
 from spiral_stream.cache.store import CacheStore
+from spiral_stream.cache.tokens import TokenPrefix
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.fields.field import Field, FieldSpec
-from spiral_stream.plan.nodes import Collate, Deliver
+from spiral_stream.fields.sequence import SequenceField
+from spiral_stream.plan.nodes import Collate, Deliver, Sampled
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.selected import Selected
+from spiral_stream.planner.streams import StreamStage
+from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.sampling.order import Order, Population
+from spiral_stream.transforms.encoder import TextEncoder
 from spiral_stream.transforms.image import ImageProgram
+
+_UNKNOWN_LENGTH: Final = 256  # items that a dimension counts for where only the data knows it
 
 
 @final
@@ -34,35 +43,94 @@ class PlainStage:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
+class SequenceStage:
+    """A field of token sequences: padded, or placed by a packing."""
+
+    name: str
+    field: SequenceField
+    spec: FieldSpec
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
 class ImageStage:
-    """A field that is fetched, decoded and transformed."""
+    """A field that is fetched, decoded and transformed; one prefix and store a stream."""
 
     name: str
     column: str
     spec: FieldSpec
-    prefix: Prefix
-    store: CacheStore
+    prefixes: tuple[Prefix, ...]
+    stores: tuple[CacheStore, ...]
     program: ImageProgram
+
+    @property
+    def prefix(self) -> Prefix:
+        """That of the first stream."""
+        return self.prefixes[0]
+
+    @property
+    def store(self) -> CacheStore:
+        """That of the first stream."""
+        return self.stores[0]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenStage:
+    """A column of tokens; one prefix and store a stream where the text is a column of the relation itself."""
+
+    name: str
+    column: str
+    encoder: TextEncoder
+    prefixes: tuple[TokenPrefix, ...]  # empty: the text is computed, so nothing can be kept
+    stores: tuple[CacheStore, ...]
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Stages:
-    """The stage list of a stream: selection -> order -> batches -> fields -> delivery."""
+    """The stage list of a stream: selections -> order -> maps -> batches -> fields -> delivery."""
 
     plan: Deliver
     fingerprint: str
     canonical: Any
     data_versions: Mapping[str, str]
-    base: OpenRelation
-    selected: Selected
-    order: Order
-    population: Population
-    batches: FixedBatches
+    streams: tuple[StreamStage, ...]
+    epochs: EpochOrder
+    batches: FixedBatches  # of the epoch's positions; where there is a formation, for its lanes only
+    formation: Formation | None
     identity: tuple[str, ...]
+    maps: tuple[Sampled, ...]  # in order, first after sample first
     plains: tuple[PlainStage, ...]
+    sequences: tuple[SequenceStage, ...]
     images: tuple[ImageStage, ...]
+    tokens: tuple[TokenStage, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def base(self) -> OpenRelation:
+        """The relation that owns the rows of the first stream."""
+        return self.streams[0].base
+
+    @property
+    def selected(self) -> Selected:
+        """The surviving rows of the first stream."""
+        return self.streams[0].selected
+
+    @property
+    def population(self) -> Population:
+        """What the order orders, of the first stream."""
+        return self.streams[0].population
+
+    @property
+    def order(self) -> Order:
+        """The plan's order."""
+        return self.epochs.order
+
+    @property
+    def mixed(self) -> bool:
+        """Whether there are several streams."""
+        return self.epochs.mixture is not None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -75,11 +143,34 @@ class Stages:
         """The batch's keys, in order."""
         return tuple(name for name, _ in need(self.plan, Collate).fields)
 
+    def multiple(self, column: str) -> int:
+        """What the width of a token column's fields is a multiple of: all of them share one."""
+        return lcm(*(stage.field.multiple for stage in self.sequences if stage.field.column == column))
+
+    @property
+    def formed(self) -> bool:
+        """Whether formation, not arithmetic, says who shares a batch."""
+        return self.formation is not None
+
+    def close(self) -> None:
+        """Release the relations."""
+        for stream in self.streams:
+            stream.selected.close()
+
+    @property
+    def specs(self) -> tuple[FieldSpec, ...]:
+        """What every field of a batch is."""
+        return (
+            *(stage.spec for stage in self.plains),
+            *(stage.spec for stage in self.images),
+            *(stage.spec for stage in self.sequences),
+        )
+
     def batch_bytes(self, rows: int) -> int:
         """Bytes of a batch's arrays; unknown dimensions count as 256."""
         total = 0
-        for spec in [*(s.spec for s in self.plains), *(s.spec for s in self.images)]:
+        for spec in self.specs:
             if spec.dtype is not None:
-                shape = [256 if n is None else n for n in spec.shape]
+                shape = [_UNKNOWN_LENGTH if n is None else n for n in spec.shape]
                 total += rows * int(np.prod(shape, dtype=np.int64)) * np.dtype(spec.dtype).itemsize
         return total

@@ -7,8 +7,10 @@ where each column comes from.
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial, reduce
 from operator import and_
 from pathlib import Path
@@ -17,13 +19,15 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from spiral_stream import expr
 from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.dialects.numpy import passes
+from spiral_stream.dialects.numpy import passes, to_column
 from spiral_stream.errors import PlanError
 from spiral_stream.plan import nodes
 from spiral_stream.plan.fingerprint import canonical, digest
+from spiral_stream.plan.tree import walk
 from spiral_stream.planner.columns import Columns, Right, Rowed, UInt64, in_memory
 from spiral_stream.planner.select import Computed, choose
 from spiral_stream.relational.identity_index import IdentityIndex, build_index
@@ -118,10 +122,41 @@ class Selected:
         starts = np.concatenate([[0], np.cumsum(manifest.group_rows)]).astype(np.uint64)
         return self._rows.unit_counts(starts), manifest.group_shards
 
-    def index(self, identity: tuple[str, ...]) -> IdentityIndex:
-        """Rows sorted by the hash of their identity; built at the first use."""
-        folder = self._folder / f"index-{digest(list(identity))[:16]}"
-        return build_index(folder, "", self._identities(identity))
+    def index(self, identity: tuple[str, ...], stream: str = "") -> IdentityIndex:
+        """Rows sorted by the hash of (stream, identity); built at the first use."""
+        folder = self._folder / f"index-{digest([stream, *identity] if stream else list(identity))[:16]}"
+        return build_index(folder, stream, self._identities(identity))
+
+    def lengths(self, name: str) -> NDArray[np.uint32]:
+        """Items of a list column for every surviving row, from disk; the column is read once, when first asked for."""
+        file = self._folder / f"lengths-{digest(name)[:16]}.npy"
+        if not file.exists():
+            found = [pc.list_value_length(table[name]).fill_null(0).to_numpy() for _, table in self._pieces((name,))]
+            draft = file.with_suffix(f".{os.getpid()}.npy")
+            np.save(draft, np.concatenate([np.empty(0, dtype=np.uint32), *found]).astype(np.uint32))
+            draft.replace(file)
+        mapped: NDArray[np.uint32] = np.load(file, mmap_mode="r")
+        return mapped
+
+    def mean(self, text: str) -> Fraction:
+        """The mean of an expression over the surviving rows, exact for integers; computed once. Nulls count as 0.
+
+        Args:
+            text: as in a bucket key, for example ``token_count_estimate``.
+        """
+        file = self._folder / f"mean-{digest(text)[:16]}.json"
+        if file.exists():
+            return Fraction(*json.loads(file.read_text()))
+        value = expr.bind(expr.parse(text), self.columns.schema)
+        found = Fraction(0)
+        for _, table in self._pieces(tuple(sorted(value.columns()))):
+            values = to_column(value, {n: table[n].combine_chunks() for n in table.column_names}, len(table))
+            found += Fraction(pc.sum(values).as_py() or 0)
+        found /= self.total
+        draft = file.with_suffix(f".{os.getpid()}")
+        draft.write_text(json.dumps([found.numerator, found.denominator]))
+        draft.replace(file)
+        return found
 
     def _identities(self, identity: tuple[str, ...]) -> Any:
         for rows, table in self._pieces(identity):
@@ -142,27 +177,40 @@ def _equal(pairs: list[tuple[expr.Expr, Any]]) -> expr.Expr:
     return whole
 
 
-def select(sample: nodes.Sample, base: OpenRelation, place: Workplace) -> Selected:
-    """The surviving rows of a plan: from disk if they were settled before.
+def select(node: nodes.Node, base: OpenRelation, place: Workplace) -> Selected:
+    """The surviving rows of a stream's relational plan: from disk if they were settled before.
 
     Raises:
         PlanError: a join finds several right rows for one left row.
         CacheError: the prepared folder cannot be written.
     """
-    folder = place.root / "selections" / digest([canonical(sample.source), dict(place.versions)])
+    folder = (
+        place.root
+        / "selections"
+        / digest([canonical(node), {name: place.versions[name] for name in sorted(_read(node))}])
+    )
     meta_file = folder / "selected.json"
     if not meta_file.exists():
-        _settle(sample, base, place, folder)
+        _settle(node, base, place, folder)
     meta = json.loads(meta_file.read_text())
     rows = whole(base.manifest.starts) if meta["whole"] else Selection.open(folder / "rows")
     return Selected(base, rows, meta, folder, place)
 
 
-def _settle(sample: nodes.Sample, base: OpenRelation, place: Workplace, folder: Path) -> None:
+def _read(node: nodes.Node) -> set[str]:
+    """The relations that a plan reads."""
+    out: set[str] = set()
+    for each in walk(node):
+        out.update(each.relations if isinstance(each, nodes.Sql) else ())
+        out.update((each.relation,) if isinstance(each, nodes.Scan) else ())
+    return out
+
+
+def _settle(node: nodes.Node, base: OpenRelation, place: Workplace, folder: Path) -> None:
     def opened(name: str) -> OpenRelation:
         return base if name == base.entry.name else place.open_relation(name)
 
-    chosen = choose(sample.source, opened)
+    chosen = choose(node, opened)
     with publish(folder) as work:
         if chosen.ordinals is not None:
             beside = [index for _, index in chosen.rights]

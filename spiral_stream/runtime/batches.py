@@ -1,8 +1,7 @@
-"""Build one batch: positions -> rows -> columns -> pixels -> fields, pieces of it in parallel.
+"""Build one batch: membership -> columns -> tokens and pixels -> fields, pieces of it in parallel.
 
-Membership is arithmetic and columns are small, so both are settled at once; the
-decoding of a batch is cut into pieces of consecutive rows that write straight
-into their part of the batch's slot.
+Membership and small columns are settled at once; what is costly to decode or to copy is
+cut into pieces of consecutive rows that write straight into their part of the batch's slot.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,15 +13,25 @@ from typing import Any, Final, final
 import numpy as np
 import pyarrow as pa
 
-from spiral_stream import seeding
+from spiral_stream.batching.formation import Membership, Packing
 from spiral_stream.errors import DataError, SourceError
+from spiral_stream.fields.ragged import Ragged
+from spiral_stream.fields.segments import CuSeqlens
+from spiral_stream.fields.sequence import Placed, TokenField
+from spiral_stream.plan.mix import STREAM_ID
 from spiral_stream.planner.physical import ImageStage, Stages
+from spiral_stream.planner.streams import fetch
+from spiral_stream.runtime.book import Book
 from spiral_stream.runtime.buffers import Slots
-from spiral_stream.runtime.images import ImageFeed
+from spiral_stream.runtime.chapters import Drawn
+from spiral_stream.runtime.pictures import Pictures
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.sampling.order import Arrangement, UInt64
+from spiral_stream.runtime.samples import RELATIONAL, SampleReader, Samples, as_lists
+from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.order import UInt64
 
 PIECE_ROWS: Final = 64  # rows a task fetches and decodes: about 6 MB of JPEGs, 60 ms of work; 32 costs 4 % more calls
+PIECE_ITEMS: Final = 1 << 18  # tokens of each field that a task writes: 2 MB of int64, 1 ms
 
 
 @final
@@ -64,84 +73,119 @@ class BatchBuilder:
     def __init__(
         self,
         stages: Stages,
-        run_seed: int,
+        book: Book,
+        reader: SampleReader,
         metrics: Metrics,
         slots: Slots,
         merge: int = 1,
         split: frozenset[str] = frozenset(),
     ) -> None:
         self._stages = stages
-        self._run_seed = run_seed
+        self._book = book
+        self._reader = reader
         self._metrics = metrics
-        self._rows = stages.batches.batch_size * merge
-        self._feeds = {
-            stage.name: ImageFeed(stages.base, stage.prefix, stage.store.open(), metrics) for stage in stages.images
-        }
+        self._merge = merge
+        self._images = {stage.name: Pictures(stages, stage, metrics) for stage in stages.images}
         self._programs = {
             stage.name: stage.program.on_device()[0] if stage.name in split else stage.program
             for stage in stages.images
         }
         self._slots = slots
-        self._arranged: tuple[int, Arrangement] | None = None
-        self.batch_bytes = stages.batch_bytes(self._rows)
-
-    def positions(self, numbers: Sequence[int]) -> UInt64:
-        """The positions of the epoch in these batches, one after the other."""
-        return np.concatenate([self._stages.batches.positions(number) for number in numbers])
-
-    def rows(self, epoch: int, positions: UInt64) -> UInt64:
-        """Which surviving rows stand at these positions; without a mix the pass is the epoch."""
-        if self._arranged is None or self._arranged[0] != epoch:
-            self._arranged = (epoch, self._stages.order.arrange(self._stages.population, epoch))
-        return self._arranged[1].rows(positions)
+        end = reader.end
+        columns = dict.fromkeys([*stages.identity, *(stage.field.column for stage in stages.plains)])
+        self._plain = {name: reader.key(name, end) for name in columns}
+        self._sequence = {stage.field.column: reader.key(stage.field.column, end) for stage in stages.sequences}
+        self.batch_bytes = batch_bytes(stages, merge)
 
     def begin(self, epoch: int, numbers: range, pool: Executor) -> Pending:
         """Settle membership and columns, and start the pieces."""
-        with self._metrics.timed("plan_s"):
-            rows = self.rows(epoch, self.positions(numbers))
-        with self._metrics.timed("fetch_s"):
-            table = self._stages.selected.columns.fetch(rows, self._stages.columns)
-        identities = table.select(list(self._stages.identity))
+        with self._metrics.timed("plan_s"), _explaining(self._stages):
+            drawn = joined([self._book.draw(epoch, number) for number in numbers])
+        samples, shape = drawn.samples, drawn.membership
+        with _explaining(self._stages, samples):
+            self._reader.need(epoch, samples, [*self._plain.values(), *self._sequence.values()])
+        identities = identity_table(self._stages, samples)
         fields: dict[str, Any] = dict.fromkeys(self._stages.field_names)
-        parts: list[Future[None]] = []
-        for plain in self._stages.plains:
-            dtype = plain.spec.dtype
-            out = None if dtype is None else self._slots.take(plain.shape(len(rows)), dtype, self._rows)
-            values = table[plain.field.column].combine_chunks()
-            with _naming(self._stages, identities, 0):
-                fields[plain.name] = plain.field.fill(values, out)
-        keys = self._keys(epoch, identities) if self._stages.images else np.empty(0, dtype=np.uint64)
-        ordinals = self._stages.selected.columns.ordinals(rows) if self._stages.images else rows
+        with _naming(self._stages, identities, 0):
+            self._plains(samples, shape, fields)
+        parts = self._sequences(samples, shape, identities, fields, pool)
+        keys = self._keys(epoch, samples) if self._stages.images else np.empty(0, dtype=np.uint64)
         for stage in self._stages.images:
-            parts += self._images(stage, ordinals, keys, identities, fields, pool)
-        self._metrics.add(batches=1, samples=len(rows))
+            parts += self._image(stage, samples.places, keys, identities, fields, pool)
+        self._metrics.add(batches=1, samples=len(samples) if shape.packing is None else _distinct(shape))
         return Pending(lambda: Batch(numbers, fields, identities), parts)
 
-    def _keys(self, epoch: int, identities: pa.Table) -> UInt64:
-        if all(stage.program.deterministic for stage in self._stages.images):
-            return np.zeros(len(identities), dtype=np.uint64)
-        stream = self._stages.population.stream
-        columns = [column.to_pylist() for column in identities.columns]
-        values = columns[0] if len(columns) == 1 else [repr(row) for row in zip(*columns, strict=True)]
-        hashes = seeding.identity_hashes(stream, values)
-        return seeding.sample_keys(self._run_seed, epoch, hashes, np.full(len(values), epoch, dtype=np.uint64))
+    def _plains(self, samples: Samples, shape: Membership, fields: dict[str, Any]) -> None:
+        for plain in self._stages.plains:
+            dtype = plain.spec.dtype
+            values = samples.columns[self._plain[plain.field.column]]
+            if isinstance(values, Ragged):
+                values = as_lists(values)
+            if shape.packing is not None:  # the plan allows lists only: one of each row's pieces
+                rows = np.searchsorted(shape.packing.rows, np.arange(shape.rows + 1))
+                flat = plain.field.fill(values, None)
+                fields[plain.name] = [list(flat[a:b]) for a, b in zip(rows[:-1], rows[1:], strict=True)]
+                continue
+            out = None
+            if dtype is not None:
+                items = plain.shape(1)[1:]
+                room = _room(self._stages, shape.rows, self._merge) * int(np.prod(items, dtype=np.int64))
+                flat_out = self._slots.take((shape.rows * int(np.prod(items, dtype=np.int64)),), dtype, room)
+                out = flat_out.reshape(plain.shape(shape.rows))
+            fields[plain.name] = plain.field.fill(values, out)
 
-    def _images(
+    def _sequences(
+        self, samples: Samples, shape: Membership, identities: pa.Table, fields: dict[str, Any], pool: Executor
+    ) -> list[Future[None]]:
+        parts: list[Future[None]] = []
+        for column, key in self._sequence.items():
+            tokens = as_ragged(samples.columns[key])
+            placed = place(tokens, shape, self._stages.multiple(column), alone=len(self._sequence) == 1)
+            stages = [stage for stage in self._stages.sequences if stage.field.column == column]
+            cuts = _cuts(placed)
+            for stage in stages:
+                if isinstance(stage.field, CuSeqlens):
+                    fields[stage.name] = stage.field.cu_seqlens(placed)
+                    continue
+                items = placed.B * placed.T
+                room = _capacity(self._stages, items, self._merge)
+                assert stage.spec.dtype is not None
+                fields[stage.name] = self._slots.take((items,), stage.spec.dtype, room).reshape(placed.B, placed.T)
+
+            def piece(
+                first: int, last: int, tokens: Ragged = tokens, placed: Placed = placed, stages: Any = stages
+            ) -> None:
+                part, pieces = placed.part(first, last)
+                some = tokens.take(np.arange(pieces.start, pieces.stop))
+                with self._metrics.timed("transform_s"), _naming(self._stages, identities, pieces.start):
+                    for stage in stages:
+                        if isinstance(stage.field, TokenField):
+                            stage.field.fill_tokens(some, part, fields[stage.name][first:last])
+
+            parts += [pool.submit(piece, a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+        return parts
+
+    def _keys(self, epoch: int, samples: Samples) -> UInt64:
+        if all(stage.program.deterministic for stage in self._stages.images):
+            return np.zeros(len(samples), dtype=np.uint64)
+        return self._reader.random_keys(epoch, samples)
+
+    def _image(
         self,
         stage: ImageStage,
-        ordinals: UInt64,
+        places: Places,
         keys: UInt64,
         identities: pa.Table,
         fields: dict[str, Any],
         pool: Executor,
     ) -> list[Future[None]]:
-        feed, program = self._feeds[stage.name], self._programs[stage.name]
-        shape, count = program.output_shape, len(ordinals)
+        feed, program = self._images[stage.name], self._programs[stage.name]
+        shape, count = program.output_shape, len(places)
         if shape is None:  # the size is that of the images, so all of them are read before there is a slot
 
             def whole() -> None:
                 with _naming(self._stages, identities, 0):
-                    pixels = feed.pixels(ordinals)
+                    pixels = feed.pixels(places)
                     sizes = np.array([image.shape[:2] for image in pixels], dtype=np.int32)
                     shape = program.shape(program.geometry(sizes[:, 0], sizes[:, 1], keys))
                     out = np.empty((count, *shape), dtype=program.dtype)
@@ -149,15 +193,125 @@ class BatchBuilder:
                     fields[stage.name] = out
 
             return [pool.submit(whole)]
-        out = self._slots.take((count, *shape), program.dtype, self._rows)
+        out = self._slots.take((count, *shape), program.dtype, _room(self._stages, count, self._merge))
         fields[stage.name] = out
 
         def piece(start: int) -> None:
             part = slice(start, start + PIECE_ROWS)
             with _naming(self._stages, identities, start):
-                feed.render(ordinals[part], keys[part], program, out[part])
+                feed.render(places.take(np.arange(count)[part]), keys[part], program, out[part])
 
         return [pool.submit(piece, start) for start in range(0, count, PIECE_ROWS)]
+
+
+def joined(drawn: Sequence[Drawn]) -> Drawn:
+    """Several batches as one (decision 7: ``merge``)."""
+    if len(drawn) == 1:
+        return drawn[0]
+    parts = [each.membership for each in drawn]
+    rows = np.cumsum([0, *(part.rows for part in parts)])
+    packing = None
+    if parts[0].packing is not None:
+        packed = [part.packing for part in parts if part.packing is not None]
+        packing = Packing(
+            np.concatenate([part.rows + begin for part, begin in zip(packed, rows, strict=False)]),
+            *(np.concatenate([getattr(part, name) for part in packed]) for name in ("starts", "offsets", "lengths")),
+        )
+    known = [part.lengths for part in parts if part.lengths is not None]
+    lengths = np.concatenate(known) if len(known) == len(parts) else None
+    numbers = np.concatenate([part.samples for part in parts])  # of several chapters: nobody looks at them after this
+    width = max(part.width for part in parts)
+    return Drawn(
+        Samples.concat([each.samples for each in drawn]), Membership(numbers, int(rows[-1]), width, lengths, packing)
+    )
+
+
+def place(tokens: Ragged, shape: Membership, multiple: int, *, alone: bool) -> Placed:
+    """Where a batch's sequences lie.
+
+    Args:
+        tokens: one a sample, or one a piece.
+        shape: the batch; its width is that of the only sequence column, else each has its own.
+        multiple: what the width is a multiple of.
+        alone: whether there is one sequence column.
+    """
+    packing = shape.packing
+    if packing is not None:
+        return Placed(packing.rows, packing.starts, packing.offsets, packing.lengths, shape.rows, shape.width)
+    lengths = tokens.lengths if shape.lengths is None else np.minimum(tokens.lengths, shape.lengths)
+    width = shape.width if alone else 0
+    if not width:
+        width = -(-max(1, int(lengths.max(initial=0))) // multiple) * multiple
+    return Placed.whole(lengths, width)
+
+
+def as_ragged(column: pa.Array | Ragged) -> Ragged:
+    """A sequence column as addresses."""
+    return column if isinstance(column, Ragged) else Ragged.of_arrow(column)
+
+
+def _cuts(placed: Placed) -> list[int]:
+    """Borders of runs of rows that one task writes."""
+    rows = max(1, PIECE_ITEMS // max(1, placed.T))
+    return [*range(0, placed.B, rows), placed.B]
+
+
+def _distinct(shape: Membership) -> int:
+    assert shape.packing is not None
+    return int(np.count_nonzero(shape.packing.offsets == 0))
+
+
+def _room(stages: Stages, rows: int, merge: int) -> int:
+    """Rows that a slot has room for: those of a full batch; of a formation's, a power of two, so that few sizes are in use."""
+    if stages.formation is None:
+        return stages.batches.batch_size * merge
+    return 1 << max(0, rows - 1).bit_length()
+
+
+def _capacity(stages: Stages, items: int, merge: int) -> int:
+    """Items that a slot of token fields has room for: the budget if the batch keeps it."""
+    budget = getattr(getattr(stages.formation, "budget", None), "max_tokens", None)
+    return budget * merge if budget is not None and items <= budget * merge else 1 << max(0, items - 1).bit_length()
+
+
+def batch_bytes(stages: Stages, merge: int) -> int:
+    """Bytes of a batch's arrays, about: what is reserved in the queue before it is built."""
+    formation = stages.formation
+    if formation is None:
+        return stages.batch_bytes(stages.batches.batch_size * merge)
+    tokens = getattr(getattr(formation, "budget", None), "max_tokens", None)
+    if tokens is None:
+        tokens = getattr(formation, "max_tokens", 0) * stages.batches.batch_size
+    if not tokens:
+        return stages.batch_bytes(min(stages.batches.batch_size, formation.window_size) * merge)
+    sizes = [np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype]
+    return max(1, tokens * merge * sum(sizes))
+
+
+def identity_table(stages: Stages, samples: Samples) -> pa.Table:
+    """What tells samples apart: the stream's name where there are several, the identity's columns."""
+    columns = {name: samples.columns[name, RELATIONAL] for name in stages.identity}
+    if stages.mixed:
+        names = pa.array([stream.name for stream in stages.streams])
+        columns = {STREAM_ID: names.take(pa.array(samples.places.streams)), **columns}
+    return pa.table(columns)
+
+
+@contextmanager
+def _explaining(stages: Stages, samples: Samples | None = None) -> Iterator[None]:
+    """Put the sample's identity before an error met while membership or columns were settled."""
+    try:
+        yield
+    except SourceError as error:
+        found = getattr(error, "samples", None) or samples
+        row = 0 if getattr(error, "samples", None) is not None else getattr(error, "row", None)
+        if found is None or row is None:
+            raise
+        one = found.take(np.array([row]))
+        names = [name for name in stages.identity if (name, RELATIONAL) not in one.columns]
+        table = fetch(stages.streams, one.places, names) if names else None
+        one.columns.update({(name, RELATIONAL): table[name].combine_chunks() for name in names if table is not None})
+        raise _named(stages, identity_table(stages, one).to_pylist()[0], error) from error
 
 
 @contextmanager
@@ -169,11 +323,17 @@ def _naming(stages: Stages, identities: pa.Table, start: int) -> Iterator[None]:
         row = getattr(error, "row", None)
         if row is None:
             raise
-        values = identities.slice(start + row, 1).to_pylist()[0]
-        who = ", ".join(f"{name}={value!r}" for name, value in values.items())
-        name, value = next(iter(values.items()))
-        msg = (
-            f"{stages.base.entry.name}: sample {who}: {error}. "
-            f'Mend it, or leave it out with .filter(col("{name}") != {value!r}) before sample'
-        )
-        raise (DataError if isinstance(error, DataError) else SourceError)(msg) from error
+        raise _named(stages, identities.slice(start + row, 1).to_pylist()[0], error) from error
+
+
+def _named(stages: Stages, values: dict[str, Any], error: SourceError) -> SourceError:
+    who = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    name = stages.identity[0]
+    where = stages.base.entry.name
+    if stages.mixed:
+        where = next(s.base.entry.name for s in stages.streams if s.name == values[STREAM_ID])
+    msg = (
+        f"{where}: sample {who}: {error}. "
+        f'Mend it, or leave it out with .filter(col("{name}") != {values[name]!r}) before sample'
+    )
+    return (DataError if isinstance(error, DataError) else SourceError)(msg)

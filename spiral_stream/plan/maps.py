@@ -1,0 +1,148 @@
+"""What may come between `Sample` and `Collate`: columns computed late, samples left out, added or joined.
+
+Each runs on Arrow batches of samples, never on one at a time by itself; what it gives for
+a sample depends on that sample (and, if it draws, on the sample's own random key), so
+neither the batch it happens to run in nor the worker that runs it can be seen. `Assemble`
+alone sees samples together: those of one chapter, in order.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import pyarrow as pa
+
+from spiral_stream.errors import PlanError
+from spiral_stream.expr import Expr
+from spiral_stream.plan.checks import bound_type, need_columns, need_whole
+from spiral_stream.plan.nodes import Node, Sampled
+from spiral_stream.transforms.python import Function
+from spiral_stream.transforms.text import Tokenize
+
+
+def need_sampled(verb: str, node: Node) -> None:
+    """Refuse a map before `Sample` or after `Collate`."""
+    if not isinstance(node, Sampled):
+        msg = f"{verb}: follows {node.VERB}; it comes after .sample(...) and before .collate(...)"
+        raise PlanError(msg)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokenized(Sampled):
+    """Add a column of token ids. ``digest`` is of the tokenizer as the catalog held it when the plan was made."""
+
+    VERB: ClassVar[str] = "tokenize"
+    source: Node
+    transform: Tokenize
+    name: str
+    digest: str
+    item_bytes: int
+
+    def __post_init__(self) -> None:
+        need_sampled(self.VERB, self.source)
+        have = self.source.schema()
+        need_columns("tokenize", (self.transform.column,), have)
+        kind = have.field(self.transform.column).type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)):
+            msg = f"tokenize: {self.transform.column!r} is {kind}; name a column of text"
+            raise PlanError(msg)
+
+    def schema(self) -> pa.Schema:
+        return _with(self.source.schema(), self.name, pa.list_(pa.uint16() if self.item_bytes == 2 else pa.uint32()))  # noqa: PLR2004
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Computed(Sampled):
+    """Add or replace columns by expressions."""
+
+    VERB: ClassVar[str] = "compute"
+    source: Node
+    names: tuple[str, ...]
+    exprs: tuple[Expr, ...]
+
+    def __post_init__(self) -> None:
+        need_sampled(self.VERB, self.source)
+        self.schema()
+
+    def schema(self) -> pa.Schema:
+        have = out = self.source.schema()
+        for name, expr in zip(self.names, self.exprs, strict=True):
+            out = _with(out, name, bound_type(f"with_columns ({name})", expr, have))
+        return out
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Mapped(Sampled):
+    """Add a column that a Python function gives."""
+
+    VERB: ClassVar[str] = "map"
+    source: Node
+    function: Function
+    name: str
+
+    def __post_init__(self) -> None:
+        need_sampled(self.VERB, self.source)
+        need_columns(f"map ({self.function.name})", self.function.columns, self.source.schema())
+
+    def schema(self) -> pa.Schema:
+        return _with(self.source.schema(), self.name, self.function.kind)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept(Sampled):
+    """Leave out the samples for which the predicate is not true."""
+
+    VERB: ClassVar[str] = "keep"
+    source: Node
+    predicate: Expr | Function
+
+    def __post_init__(self) -> None:
+        need_sampled(self.VERB, self.source)
+        have = self.source.schema()
+        if isinstance(self.predicate, Function):
+            need_columns(f"filter ({self.predicate.name})", self.predicate.columns, have)
+            if not pa.types.is_boolean(self.predicate.kind):
+                msg = f"filter ({self.predicate.name}): returns {self.predicate.kind}; give returns=pa.bool_()"
+                raise PlanError(msg)
+        elif not pa.types.is_boolean(kind := bound_type("filter", self.predicate, have)):
+            msg = f'filter: the predicate is {kind}, not bool; compare it, for example len_("tokens") > 8'
+            raise PlanError(msg)
+
+    def schema(self) -> pa.Schema:
+        return self.source.schema()
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class FlatMapped(Sampled):
+    """Replace each sample by at most ``fan_out`` samples; the k-th has the identity (parent's, k)."""
+
+    VERB: ClassVar[str] = "flat_map"
+    source: Node
+    function: Function
+    name: str
+    fan_out: int
+
+    def __post_init__(self) -> None:
+        need_sampled(self.VERB, self.source)
+        need_columns(f"flat_map ({self.function.name})", self.function.columns, self.source.schema())
+        need_whole(self.VERB, "fan_out", self.fan_out, least=1)
+        if not pa.types.is_list(self.function.kind):
+            msg = f"flat_map ({self.function.name}): returns {self.function.kind}; give returns=pa.list_(...), a list a sample"
+            raise PlanError(msg)
+
+    def schema(self) -> pa.Schema:
+        out = _with(self.source.schema(), self.name, self.function.kind.value_type)
+        return _with(out, PART, pa.int32())
+
+
+PART = "part"  # which of its parent's samples a sample of flat_map is
+
+
+def _with(schema: pa.Schema, name: str, kind: pa.DataType) -> pa.Schema:
+    field = pa.field(name, kind)
+    at = schema.get_field_index(name)
+    return schema.append(field) if at < 0 else schema.set(at, field)

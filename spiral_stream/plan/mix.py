@@ -1,0 +1,260 @@
+"""`Mix`: several relations as one population, in stated proportions.
+
+A mixture has no rows of its own: each part keeps its selection, order and place. Verbs
+written after it mean the same on every part, so `per_stream` gives the plan of each
+stream alone; proportions hold for the rows that pass.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import isfinite
+from typing import ClassVar, Final, final
+
+import pyarrow as pa
+
+from spiral_stream.errors import PlanError
+from spiral_stream.expr import kind_of, lit, parse
+from spiral_stream.plan.checks import bound_type, need_new_names, need_whole
+from spiral_stream.plan.nodes import Node, Project, Relational, WithColumns, need_relation
+from spiral_stream.plan.tree import find
+
+STREAM_ID: Final = "stream_id"
+PATH: Final = "/"  # between the names of nested mixtures
+_CLOSE: Final = 1e-9  # to 1, for proportions written in decimals
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One stream of a mixture: a share of the samples, or an absolute count of them."""
+
+    name: str
+    source: Node
+    proportion: float | None = None
+    repeat: float | None = None
+    choose: int | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Mix(Relational):
+    """The samples of several relations, with the column ``stream_id``.
+
+    ``schedule`` holds points (sample of the run, proportion of each part), between which proportions go
+    linearly; ``by`` names what proportions are of, instead of samples.
+    """
+
+    VERB: ClassVar[str] = "mix"
+    parts: tuple[Part, ...]
+    epoch_size: int | None = None
+    by: str | None = None
+    schedule: tuple[tuple[int, tuple[float, ...]], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            msg = "mix: no streams; give at least one Stream(name, relation, proportion=...)"
+            raise PlanError(msg)
+        need_new_names("mix (streams)", [part.name for part in self.parts], "give each stream a name of its own")
+        for part in self.parts:
+            _check_name(part.name)
+            need_relation(f"mix (stream {part.name!r})", part.source)
+            nested = find(part.source, Mix)
+            if nested is None and STREAM_ID in part.source.schema().names:
+                msg = (
+                    f"mix: stream {part.name!r} has a column stream_id, which mix adds; drop or rename it with project"
+                )
+                raise PlanError(msg)
+            if nested is not None and (nested.epoch_size is not None or nested.schedule):
+                msg = f"mix: the mix inside stream {part.name!r} has an epoch_size or schedule; the outer one decides it, drop it"
+                raise PlanError(msg)
+        _check_shares(self.parts)
+        total = sum(part.proportion or 0.0 for part in self.parts)
+        if self.parts[0].proportion is not None and abs(total - 1) > _CLOSE:
+            warnings.warn(f"mix: proportions sum to {total:g}, not 1; they are taken in relation to that", stacklevel=2)
+        if self.epoch_size is not None:
+            need_whole(self.VERB, "epoch_size", self.epoch_size, least=1)
+            if self.parts[0].proportion is None:
+                msg = "mix: epoch_size with repeat= or choose= counts; give proportions, or drop epoch_size"
+                raise PlanError(msg)
+        self._check_schedule()
+        have = self.schema()
+        if self.by is not None and kind_of(bound_type("mix (by)", parse(self.by), have)) not in ("int", "float"):
+            msg = f"mix: by={self.by!r} is no number of a sample; name a column of counts, such as token_count_estimate"
+            raise PlanError(msg)
+
+    def _check_schedule(self) -> None:
+        if self.schedule and (self.epoch_size is None or self.by is not None):
+            msg = "mix: a schedule is of samples and needs an epoch_size; give epoch_size=..., and leave by= out"
+            raise PlanError(msg)
+        before = -1
+        for at, shares in self.schedule:
+            need_whole(self.VERB, "schedule (sample)", at, least=0)
+            if at <= before:
+                msg = f"mix: schedule point {at} follows {before}; list points in rising order of samples"
+                raise PlanError(msg)
+            if len(shares) != len(self.parts) or not all(isfinite(s) and s >= 0 for s in shares) or not sum(shares) > 0:
+                msg = f"mix: schedule at sample {at} has proportions {shares}; give one of at least 0 for each stream, not all 0"
+                raise PlanError(msg)
+            before = at
+
+    def inputs(self) -> tuple[Node, ...]:
+        return tuple(part.source for part in self.parts)
+
+    def schema(self) -> pa.Schema:
+        schemas = [part.source.schema() for part in self.parts]
+        fields = []
+        for field in schemas[0]:
+            if field.name == STREAM_ID or not all(field.name in other.names for other in schemas):
+                continue
+            for part, other in zip(self.parts, schemas, strict=True):
+                if other.field(field.name).type != field.type:
+                    msg = (
+                        f"mix: column {field.name!r} is {field.type} in stream {self.parts[0].name!r} and "
+                        f"{other.field(field.name).type} in {part.name!r}; cast one, or project it away in both"
+                    )
+                    raise PlanError(msg)
+            nullable = any(other.field(field.name).nullable for other in schemas)
+            fields.append(field.with_nullable(nullable))
+        if not fields:
+            msg = "mix: the streams have no column in common; project them to the same names first"
+            raise PlanError(msg)
+        return pa.schema([*fields, pa.field(STREAM_ID, pa.utf8(), nullable=False)])
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name or PATH in name or "\0" in name:
+        msg = f"mix: stream name {name!r}; give a text without {PATH!r}, which separates the names of nested mixtures"
+        raise PlanError(msg)
+
+
+def _check_shares(parts: Sequence[Part]) -> None:
+    shared = [part.proportion is not None for part in parts]
+    if any(shared) and not all(shared):
+        lacks = parts[shared.index(False)].name
+        msg = f"mix: stream {lacks!r} has no proportion and others do; give all streams one, or none"
+        raise PlanError(msg)
+    for part in parts:
+        given = [name for name in ("proportion", "repeat", "choose") if getattr(part, name) is not None]
+        if len(given) > 1:
+            msg = f"mix: stream {part.name!r} has {' and '.join(given)}; give one of them"
+            raise PlanError(msg)
+        for name in given:
+            value = getattr(part, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not isfinite(value) or value <= 0:
+                msg = (
+                    f"mix: stream {part.name!r}: {name}={value!r}; give a number above 0, or leave the stream out "
+                    "of the mixture"
+                )
+                raise PlanError(msg)
+
+
+def per_stream(node: Node) -> list[tuple[str, Node]]:
+    """The plan of each stream alone, in the mixture's order.
+
+    Returns:
+        (stream name, plan); one pair with the name "" where nothing is mixed.
+    """
+    mix = find(node, Mix)
+    if mix is None:
+        return [("", node)]
+    names = tuple(mix.schema().names)
+    out: list[tuple[str, Node]] = []
+    for part in mix.parts:
+        for inner, source in per_stream(part.source):
+            name = f"{part.name}{PATH}{inner}" if inner else part.name
+            tagged = Project(WithColumns(source, (STREAM_ID,), (lit(name),)), names)
+            out.append((name, _replaced(node, mix, tagged)))
+    return out
+
+
+def _replaced(node: Node, old: Node, new: Node) -> Node:
+    """The plan with one node of its spine exchanged."""
+    if node is old:
+        return new
+    source = _replaced(node.inputs()[0], old, new)
+    return replace(node, source=source)  # type: ignore[type-var]  # every node is a dataclass
+
+
+def parts_of(mix: Mix, totals: Sequence[int], masses: Sequence[Fraction] | None) -> tuple[int, list[Fraction]]:
+    """How many samples an epoch has, and which share of them each stream.
+
+    Args:
+        mix: the outermost mixture.
+        totals: rows of each stream that pass, in the order of `per_stream`.
+        masses: mean of ``by`` over the rows of each stream; None where proportions are of samples.
+
+    Returns:
+        the epoch's size, and exact shares of samples, one a stream, in proportion; not normalized.
+    """
+    shares = _leaves(mix, 0, totals, masses)
+    if mix.parts[0].proportion is None:
+        return int(sum(shares)), shares
+    return mix.epoch_size or sum(totals), shares
+
+
+def _leaves(mix: Mix, start: int, totals: Sequence[int], masses: Sequence[Fraction] | None) -> list[Fraction]:
+    """The shares of a mixture's streams, the first of which is the ``start``-th of the plan."""
+    out: list[Fraction] = []
+    for part in mix.parts:
+        at = start + len(out)
+        nested = find(part.source, Mix)
+        if nested is None:
+            inner = [Fraction(1) / (masses[at] if masses and masses[at] else 1)]
+        else:
+            found = _leaves(nested, at, totals, masses)
+            inner = [share / sum(found) for share in found]
+        if part.proportion is not None:
+            count = Fraction(part.proportion)
+            out += [count * share for share in inner]
+            continue
+        rows = sum(totals[at : at + len(inner)])
+        count = Fraction(part.choose if part.choose is not None else int(Fraction(part.repeat or 1) * rows))
+        out += [count * share / sum(inner) for share in inner]
+    return out
+
+
+_UNITS: Final = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+
+
+def whole_count(where: str, value: object) -> int | None:
+    """A count that may be written for people: ``64_000_000``, ``"64M"``, ``"1.5b"``.
+
+    Raises:
+        PlanError: it is neither, or no whole number.
+    """
+    if not isinstance(value, str):
+        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+            return value
+    else:
+        text = value.strip().lower().replace("_", "").replace(",", "")
+        unit = _UNITS.get(text[-1:], 1)
+        with suppress(ValueError, ZeroDivisionError):
+            found = Fraction(text[:-1] if unit > 1 else text) * unit
+            if found.denominator == 1:
+                return int(found)
+    msg = f'{where}={value!r}; give a whole number, or one with a unit: "100k", "64M", "10b", "2t"'
+    raise PlanError(msg)
+
+
+def schedule_points(
+    schedule: Mapping[int, Mapping[str, float]] | None, names: Sequence[str], samples_per_step: int
+) -> tuple[tuple[int, tuple[float, ...]], ...]:
+    """A schedule by step as the plan holds it: by sample, one proportion a stream; a name that is left out has 0.
+
+    Raises:
+        PlanError: a name is no stream's.
+    """
+    need_whole("mix", "samples_per_step", samples_per_step, least=1)
+    out = []
+    for step, shares in (schedule or {}).items():
+        unknown = [name for name in shares if name not in names]
+        if unknown:
+            msg = f"mix: schedule at step {step} names {unknown[0]!r}; the streams are {', '.join(map(repr, names))}"
+            raise PlanError(msg)
+        need_whole("mix", "schedule (step)", step, least=0)
+        out.append((step * samples_per_step, tuple(float(shares.get(name, 0.0)) for name in names)))
+    return tuple(out)

@@ -1,0 +1,105 @@
+"""Build the caches of a lowered plan, for the rows that its selections need, with a progress bar."""
+
+from collections.abc import Callable, Iterator
+from typing import final
+
+from dataclasses import dataclass
+
+import numpy as np
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from spiral_stream.cache.kind import Kind
+from spiral_stream.cache.materialize import Progress, ShardWork, build
+from spiral_stream.cache.store import CacheStore
+from spiral_stream.planner.physical import Stages, TokenStage
+from spiral_stream.planner.streams import StreamStage
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class CacheWork:
+    """One cache of one stream."""
+
+    stream: StreamStage
+    kind: Kind
+    store: CacheStore
+    field: str  # of the batch, or the column that a map adds
+
+
+def caches(stages: Stages) -> Iterator[CacheWork]:
+    """The caches of a plan, each once a stream."""
+    for k, stream in enumerate(stages.streams):
+        for image in {image.prefixes[k].fingerprint: image for image in stages.images}.values():
+            yield CacheWork(stream, image.prefixes[k], image.stores[k], image.name)
+        for tokens in stages.tokens:
+            if tokens.prefixes:
+                yield CacheWork(stream, tokens.prefixes[k], tokens.stores[k], tokens.name)
+
+
+def built(work: CacheWork) -> int:
+    """How many of the rows that a stream needs its cache holds; no payload is read."""
+    covered = work.store.covered()
+    return sum(
+        int(covered[shard.key][shard.offsets.astype(np.int64)].sum())
+        for shard in shard_works(work.stream)
+        if shard.key in covered
+    )
+
+
+def is_built(stages: Stages, tokens: TokenStage) -> bool:
+    """Whether a token column is cached for every row that the plan keeps."""
+    works = [work for work in caches(stages) if work.field == tokens.name]
+    return bool(works) and all(built(work) == work.stream.selected.total for work in works)
+
+
+def materialize(stages: Stages, threads: int, report: Callable[[Progress], None] | None = None) -> Progress:
+    """Build the caches of a stream for the rows it needs.
+
+    Args:
+        stages: the lowered plan.
+        threads: threads that decode and encode.
+        report: told what is done so far; None draws a progress bar.
+    """
+    done = Progress(0, 0, 0, 0, 0, 0)
+    for work in caches(stages):
+        made = _build(work, threads, report) if report is not None else _with_bar(work, threads)
+        done = Progress(*(a + b for a, b in zip(_tuple(done), _tuple(made), strict=True)))
+    return done
+
+
+def shard_works(stream: StreamStage) -> list[ShardWork]:
+    """The rows that one stream needs, shard by shard."""
+    manifest = stream.base.manifest
+    return [
+        ShardWork(
+            manifest.shard_names[i].as_py(),
+            manifest.content_keys[i].as_py(),
+            int(manifest.starts[i]),
+            int(manifest.shard_rows[i]),
+            offsets,
+        )
+        for i in range(len(manifest.shard_names))
+        if len(offsets := stream.selected.offsets_of_shard(i))
+    ]
+
+
+def _build(work: CacheWork, threads: int, report: Callable[[Progress], None]) -> Progress:
+    return build(work.stream.base, work.kind, work.store, shard_works(work.stream), threads, report)
+
+
+def _tuple(progress: Progress) -> tuple[int, ...]:
+    return tuple(getattr(progress, name) for name in progress.__slots__)
+
+
+def _with_bar(work: CacheWork, threads: int) -> Progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rows"),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, transient=True) as bar:
+        task = bar.add_task(f"cache {work.kind.relation}.{work.kind.column} for {work.field}", total=None)
+        return _build(work, threads, lambda p: bar.update(task, completed=p.rows, total=p.rows_total))

@@ -1,0 +1,52 @@
+"""What a verb after ``sample`` means where that takes more than its own words: the catalog's tokenizer, a default formation."""
+
+from spiral_stream.batching.composition import StratifiedByStream
+from spiral_stream.batching.formation import Composition, Formation
+from spiral_stream.batching.windowed import WindowedBucket
+from spiral_stream.catalog.registry import Catalog
+from spiral_stream.errors import PlanError
+from spiral_stream.plan.maps import FlatMapped, Kept, Tokenized
+from spiral_stream.plan.mix import STREAM_ID, Mix
+from spiral_stream.plan.nodes import Node
+from spiral_stream.plan.tree import find, spine
+from spiral_stream.transforms.encoder import TextEncoder
+from spiral_stream.transforms.text import Tokenize
+
+
+def tokenized(node: Node, tokenize: Tokenize, name: str, catalog: Catalog) -> Tokenized:
+    """The node of a `Tokenize`, with the content of the tokenizer that its name means now.
+
+    Raises:
+        CatalogError: the name is unknown.
+        PlanError: its options do not fit the tokenizer, or the column is no text.
+    """
+    encoder = TextEncoder(catalog.tokenizer(tokenize.tokenizer).path, tokenize)
+    return Tokenized(node, tokenize, name, encoder.digest, encoder.dtype.itemsize)
+
+
+def settled(node: Node, formation: Formation | None, composition: Composition | None) -> Formation | None:
+    """The formation of a `collate`, with its composition; None where batches are arithmetic.
+
+    Raises:
+        PlanError: a composition without a mixture, or one that the formation cannot keep.
+    """
+    for name, value, kind in (("formation", formation, Formation), ("composition", composition, Composition)):
+        if value is not None and not isinstance(value, kind):
+            way_out = (
+                "WindowedBucket(...) or Packed(...)"
+                if kind is Formation
+                else 'StratifiedByStream("stream_id") or OneStream()'
+            )
+            msg = f"collate: {name}={value!r}; give {way_out}, or leave it out"
+            raise PlanError(msg)
+    if composition is not None:
+        if find(node, Mix) is None:
+            msg = "collate: a composition is of the streams of a mixture, and nothing is mixed; drop it, or begin with mix([...])"
+            raise PlanError(msg)
+        if isinstance(composition, StratifiedByStream) and composition.column != STREAM_ID:
+            msg = f"collate: StratifiedByStream({composition.column!r}); a mixture's streams are in {STREAM_ID!r}"
+            raise PlanError(msg)
+    changes = any(isinstance(each, Kept | FlatMapped) for each in spine(node))
+    if formation is None and (composition is not None or changes):
+        formation = WindowedBucket(keys=())
+    return formation if formation is None or composition is None else formation.with_composition(composition)

@@ -1,0 +1,97 @@
+"""Whether a saved state belongs to this plan, data and run: where it does not, in words."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from spiral_stream.catalog.registry import Catalog
+from spiral_stream.cursor import STATE_VERSION
+from spiral_stream.errors import ResumeError
+from spiral_stream.plan.fingerprint import differences
+from spiral_stream.planner.lower import Rebase, saved_plan
+from spiral_stream.planner.physical import Stages
+
+
+def check_state(state: Any) -> Mapping[str, Any]:
+    """Refuse what is no state of this version, or has no run seed.
+
+    Raises:
+        ResumeError: what was found instead.
+    """
+    if not isinstance(state, Mapping) or state.get("spiral") != STATE_VERSION:
+        found = state.get("spiral") if isinstance(state, Mapping) else type(state).__name__
+        msg = f"resume: this is no state of version {STATE_VERSION} (found {found!r}); pass what state_dict() returned"
+        raise ResumeError(msg)
+    seed = state.get("run_seed")
+    if not isinstance(seed, int):
+        msg = f"resume: the state's run_seed is {seed!r}, not an integer; pass what state_dict() returned, unchanged"
+        raise ResumeError(msg)
+    return state
+
+
+def check_plan(state: Mapping[str, Any], stages: Stages, catalog: Catalog) -> None:
+    """Refuse a state of another plan; says where the two differ.
+
+    Raises:
+        ResumeError: they differ.
+    """
+    if state.get("plan") == stages.fingerprint:
+        return
+    old = saved_plan(catalog, str(state.get("plan")))
+    lines = ["where is unknown: the old plan is not in this catalog"]
+    if old is not None:
+        lines = differences(old, stages.canonical)
+    msg = (
+        f"resume: saved by plan {str(state.get('plan'))[:8]}, this is plan {stages.fingerprint[:8]}; they differ at "
+        f"{'; '.join(lines)}. Restore the old plan, or start a new epoch"
+    )
+    raise ResumeError(msg)
+
+
+def check_data(state: Mapping[str, Any], stages: Stages) -> None:
+    """Refuse a state of other data; says which relations changed.
+
+    Raises:
+        ResumeError: they changed.
+    """
+    saved, present = state.get("data"), dict(stages.data_versions)
+    if saved == present:
+        return
+    if not isinstance(saved, Mapping):
+        msg = f"resume: the state's data versions are {saved!r}; pass what state_dict() returned, unchanged"
+        raise ResumeError(msg)
+    names = [name for name in sorted(saved.keys() | present.keys()) if saved.get(name) != present.get(name)]
+    lines = [f"{n} ({str(saved.get(n))[:8]} -> {str(present.get(n))[:8]})" for n in names]
+    msg = (
+        f"resume: the data changed since the state was saved: {'; '.join(lines)}. Put the old data back and "
+        "catalog.refresh() it, or start a new epoch on the new data"
+    )
+    raise ResumeError(msg)
+
+
+def rebase_of(state: Mapping[str, Any]) -> Rebase | None:
+    """Where the run that saved the state went on with this plan, if another came before.
+
+    Raises:
+        ResumeError: it cannot be read.
+    """
+    found = state.get("rebase")
+    if found is None:
+        return None
+    try:
+        return Rebase(int(found["epoch"]), tuple((str(name), int(uses)) for name, uses in found["uses"].items()))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        msg = f"resume: the state's rebase cannot be read ({error!r}); pass what state_dict() returned, unchanged"
+        raise ResumeError(msg) from error
+
+
+def anchors_of(state: Mapping[str, Any]) -> list[tuple[int, int, int]]:
+    """Where the state says that chapters begin: lane, chapter, number in the lane of its first batch.
+
+    Raises:
+        ResumeError: it cannot be read.
+    """
+    try:
+        return [(int(lane), int(chapter), int(first)) for lane, chapter, first in state.get("chapters", ())]
+    except (TypeError, ValueError) as error:
+        msg = f"resume: the state's chapters cannot be read ({error!r}); pass what state_dict() returned, unchanged"
+        raise ResumeError(msg) from error

@@ -1,0 +1,62 @@
+"""The streams of a plan as they are read: columns of samples that come from several selections.
+
+Without a mixture there is one stream, and everything goes straight to its selection.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import pyarrow as pa
+
+from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.plan.nodes import Node
+from spiral_stream.planner.selected import Selected
+from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.order import Population, UInt64
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamStage:
+    """One stream: the relation that owns its rows, those that survive, and its own relational plan."""
+
+    name: str  # "" without a mixture
+    node: Node
+    base: OpenRelation
+    selected: Selected
+    population: Population
+
+
+def fetch(streams: Sequence[StreamStage], places: Places, names: Sequence[str]) -> pa.Table:
+    """Columns of samples, in the order of ``places``; one fetch a stream.
+
+    Args:
+        streams: the plan's streams.
+        places: S samples.
+        names: columns that the relational part leaves.
+    """
+    if len(streams) == 1:
+        return streams[0].selected.columns.fetch(places.rows, names)
+    by = np.argsort(places.streams, kind="stable")
+    parts = []
+    for stream, at in split(places):
+        parts.append(streams[stream].selected.columns.fetch(places.rows[at], names))
+    if not parts:
+        return streams[0].selected.columns.fetch(places.rows, names)
+    back = np.empty(len(by), dtype=np.int64)
+    back[by] = np.arange(len(by))
+    return pa.concat_tables(parts).combine_chunks().take(pa.array(back))
+
+
+def split(places: Places) -> list[tuple[int, np.ndarray[tuple[int], np.dtype[np.int64]]]]:
+    """The streams that samples are of, ascending, and at which places those of each stand."""
+    by = np.argsort(places.streams, kind="stable")
+    present, first = np.unique(places.streams[by], return_index=True)
+    return list(zip(present.tolist(), np.split(by, first[1:]), strict=True))
+
+
+def ordinals(streams: Sequence[StreamStage], stream: int, rows: UInt64) -> UInt64:
+    """Ordinals of one stream's surviving rows in the relation that owns them."""
+    return streams[stream].selected.columns.ordinals(rows)

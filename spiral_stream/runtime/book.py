@@ -1,0 +1,343 @@
+"""Which samples form batch g of an epoch, and where the epoch's batches end.
+
+With a fixed count both are arithmetic. With a formation, batches are numbered by
+(k, lane), skipping lanes that have ended (decision 6): the k-th batch of a lane is found
+through the number of batches of each chapter before it. What is known of these counts
+comes from three places, all of which say the same: chapters that this book formed, the
+*formation index* on disk (whoever forms a chapter appends to it), and the anchors of a
+loaded state. Without any of them chapters are formed from the lane's start.
+"""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+
+from spiral_stream.batching.formation import DropPartial, Membership, PadPartial, Tail
+from spiral_stream.errors import BindError, CacheError
+from spiral_stream.planner.physical import Stages
+from spiral_stream.runtime.chapters import Chapter, Drawn, Forming, chapter_count
+from spiral_stream.runtime.samples import Samples
+
+_OPEN_CHAPTERS: Final = 4  # kept a lane-turn; one is in use, others serve random access
+_COUNTED_AT_ONCE: Final = 1 << 22  # samples: about a second of forming
+_RECORD: Final = np.dtype([("lane", "<i8"), ("chapter", "<i8"), ("batches", "<i8")])
+
+Anchor = tuple[int, int, int]  # lane, chapter, and the number in the lane of the chapter's first batch
+
+
+@final
+class FormationIndex:
+    """The number of batches of each chapter of one epoch, on disk: records that anybody may append."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def read(self) -> dict[tuple[int, int], int]:
+        """(lane, chapter) -> batches."""
+        if not self._file.exists():
+            return {}
+        data = self._file.read_bytes()
+        records = np.frombuffer(data[: len(data) // _RECORD.itemsize * _RECORD.itemsize], dtype=_RECORD)
+        return {(int(r["lane"]), int(r["chapter"])): int(r["batches"]) for r in records}
+
+    def append(self, lane: int, chapter: int, batches: int) -> None:
+        """Enter a chapter; a record is shorter than any block, so appenders do not mix.
+
+        Raises:
+            CacheError: the folder cannot be written.
+        """
+        record = np.array([(lane, chapter, batches)], dtype=_RECORD).tobytes()
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("ab", buffering=0) as file:
+                file.write(record)
+        except OSError as error:
+            msg = f"formation index: cannot write {self._file} ({error.strerror}); make the folder writable, or set $SPIRAL_CACHE"
+            raise CacheError(msg) from error
+
+
+class Book(ABC):
+    """Batches by number, in every epoch. Thread-safe."""
+
+    last: Tail
+
+    @abstractmethod
+    def exists(self, epoch: int, number: int) -> bool:
+        """Whether the epoch has this batch, before the tail rule; forms no further than needed."""
+
+    @abstractmethod
+    def total(self, epoch: int) -> int:
+        """Batches of a whole epoch, before the tail rule; forms what is not known."""
+
+    @abstractmethod
+    def draw(self, epoch: int, number: int) -> Drawn:
+        """The samples of a batch. With `PadPartial` batches past the end repeat those of the start.
+
+        Raises:
+            IndexError: the epoch has no such batch.
+        """
+
+    @abstractmethod
+    def find(self, epoch: int, stream: int, row: int) -> list[int]:
+        """The batches that hold a surviving row, ascending."""
+
+    def admits(self, epoch: int, first: int, group: int, own: range) -> range | None:
+        """What a rank delivers of the batches that it is due at a step; None where its steps end.
+
+        Args:
+            epoch: the epoch.
+            first: the step's first batch.
+            group: batches of the step, over all ranks.
+            own: the rank's own.
+        """
+        if isinstance(self.last, DropPartial):
+            return own if self.exists(epoch, first + group - 1) else None
+        if isinstance(self.last, PadPartial):
+            return own if self.exists(epoch, first) else None
+        there = [number for number in own if self.exists(epoch, number)]
+        return range(own.start, there[-1] + 1) if there else None
+
+    def steps(self, epoch: int, world_size: int, merge: int, rank: int) -> int:
+        """Steps of a whole epoch for a rank."""
+        total, group = self.total(epoch), world_size * merge
+        if isinstance(self.last, DropPartial):
+            return total // group
+        if isinstance(self.last, PadPartial):
+            return -(-total // group)
+        return max(0, -(-(-(-total // merge) - rank) // world_size))
+
+
+@final
+class FixedBook(Book):
+    """Batches of a fixed count: arithmetic."""
+
+    def __init__(self, stages: Stages) -> None:
+        self._stages = stages
+        self._batches = stages.batches
+        self.last = stages.batches.last
+
+    def exists(self, epoch: int, number: int) -> bool:
+        del epoch
+        return 0 <= number < self._batches.formed
+
+    def total(self, epoch: int) -> int:
+        del epoch
+        return self._batches.formed
+
+    def draw(self, epoch: int, number: int) -> Drawn:
+        places = self._stages.epochs.places(epoch, self._batches.positions(number))
+        count = len(places)
+        samples = Samples(places, np.zeros(count, dtype=np.int32))
+        return Drawn(samples, Membership(np.arange(count), count))
+
+    def find(self, epoch: int, stream: int, row: int) -> list[int]:
+        found = [self._batches.locate(at) for at in self._stages.epochs.positions(epoch, stream, row)]
+        return sorted({number for number in found if number is not None})
+
+
+@final
+class FormedBook(Book):
+    """The batches of a formation: chapters, formed as far as they are asked for."""
+
+    def __init__(self, forming: Forming, folder: Path) -> None:
+        self.forming = forming
+        self._folder = folder
+        self._lanes = forming.stages.batches.lanes
+        self._total = forming.stages.epochs.total
+        self.last = forming.stages.batches.last
+        self._counts: dict[int, dict[tuple[int, int], int]] = {}  # by epoch
+        self._firsts: dict[int, dict[tuple[int, int], int]] = {}
+        self._open: dict[tuple[int, int, int], Chapter] = {}
+        self._lock = threading.RLock()
+
+    # ---- what is known
+
+    def anchor(self, epoch: int, anchors: Iterable[Anchor]) -> None:
+        """Learn where chapters begin, from a saved state."""
+        with self._lock:
+            known = self._known(epoch)[1]
+            known.update({(lane, chapter): first for lane, chapter, first in anchors})
+
+    def anchors(self, epoch: int, number: int) -> list[Anchor]:
+        """Where the chapters begin that the batch ``number`` is next to, as far as it is known without forming anything."""
+        with self._lock:
+            counts, firsts = self._known(epoch)
+            out = []
+            for lane in range(self._lanes):
+                k = max(0, (number - lane + self._lanes - 1) // self._lanes)  # exact while no lane has ended
+                known = [(first, chapter) for (of, chapter), first in firsts.items() if of == lane and first <= k]
+                first, chapter = max(known, default=(0, 0))
+                while (count := counts.get((lane, chapter))) is not None and first + count <= k:
+                    first, chapter = first + count, chapter + 1
+                out.append((lane, chapter, first))
+            return out
+
+    def _known(self, epoch: int) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
+        if epoch not in self._counts:
+            self._counts[epoch] = self._index(epoch).read()
+            self._firsts[epoch] = {(lane, 0): 0 for lane in range(self._lanes)}
+        return self._counts[epoch], self._firsts[epoch]
+
+    def _index(self, epoch: int) -> FormationIndex:
+        return FormationIndex(self._folder / f"epoch-{epoch}.index")
+
+    def _chapters(self, lane: int) -> int:
+        return chapter_count(self._total, self._lanes, lane, self.forming.span)
+
+    # ---- forming
+
+    def _chapter(self, epoch: int, lane: int, number: int) -> Chapter:
+        """A chapter, as far as it has been formed."""
+        key = (epoch, lane, number)
+        found = self._open.pop(key, None) or Chapter(self.forming, epoch, lane, number)
+        self._open[key] = found  # last used comes last
+        while len(self._open) > _OPEN_CHAPTERS + self._lanes:
+            self._open.pop(next(iter(self._open)))
+        return found
+
+    def _batches(self, epoch: int, lane: int, number: int) -> int:
+        """How many batches a chapter has; formed and entered into the index where that is not known."""
+        counts, firsts = self._known(epoch)
+        if (lane, number) not in counts:
+            self._enter(epoch, lane, number, self._chapter(epoch, lane, number).finish())
+        if (lane, number) in firsts:
+            firsts.setdefault((lane, number + 1), firsts[lane, number] + counts[lane, number])
+        return counts[lane, number]
+
+    def _enter(self, epoch: int, lane: int, number: int, batches: int) -> None:
+        counts = self._known(epoch)[0]
+        if (lane, number) not in counts:
+            counts[lane, number] = batches
+            self._index(epoch).append(lane, number, batches)
+
+    def _find(self, epoch: int, lane: int, k: int) -> tuple[int, int] | None:
+        """The chapter that holds the k-th batch of a lane, and its place in it; None if the lane has fewer."""
+        counts, firsts = self._known(epoch)
+        first, number = max((first, c) for (of, c), first in firsts.items() if of == lane and first <= k)
+        for chapter in range(number, self._chapters(lane)):
+            if (lane, chapter) not in counts:  # a chapter under way answers before it is formed to its end
+                found = self._chapter(epoch, lane, chapter)
+                there = found.has(k - first)
+                if found.done:
+                    self._enter(epoch, lane, chapter, len(found.batches))
+                if there:
+                    return chapter, k - first
+            count = self._batches(epoch, lane, chapter)
+            if k < first + count:
+                return chapter, k - first
+            first += count
+        return None
+
+    def _lane_total(self, epoch: int, lane: int) -> int:
+        return sum(self._batches(epoch, lane, chapter) for chapter in range(self._chapters(lane)))
+
+    def _turn(self, epoch: int, number: int) -> tuple[int, int] | None:
+        """The lane and the number in it of a batch; None past the end."""
+        k, lane = divmod(number, self._lanes)
+        if self._lanes == 1:
+            return (lane, k) if self._find(epoch, lane, k) is not None else None
+        if all(self._find(epoch, each, k) is not None for each in range(self._lanes)):
+            return lane, k  # no lane has ended by this round
+        totals = np.array([self._lane_total(epoch, each) for each in range(self._lanes)])
+        ends = np.unique(totals)
+        begin = before = 0
+        for end in ends.tolist():  # between two ends the same lanes take turns
+            active = np.flatnonzero(totals > before)
+            size = (end - before) * len(active)
+            if number < begin + size:
+                turn, place = divmod(number - begin, len(active))
+                return int(active[place]), before + turn
+            begin, before = begin + size, end
+        return None
+
+    def _number(self, epoch: int, lane: int, k: int) -> int:
+        """The number of the k-th batch of a lane, which it has."""
+        if self._lanes == 1:
+            return k
+        if all(self._find(epoch, each, k) is not None for each in range(self._lanes)):
+            return k * self._lanes + lane
+        totals = [self._lane_total(epoch, each) for each in range(self._lanes)]
+        return sum(min(total, k) for total in totals) + sum(total > k for total in totals[:lane])
+
+    # ---- what the stream asks
+
+    def exists(self, epoch: int, number: int) -> bool:
+        with self._lock:
+            return self._turn(epoch, number) is not None
+
+    def total(self, epoch: int) -> int:
+        with self._lock:
+            return sum(self._lane_total(epoch, lane) for lane in range(self._lanes))
+
+    def unknown(self, epoch: int) -> int:
+        """Chapters of the epoch whose number of batches is not known."""
+        with self._lock:
+            counts = self._known(epoch)[0]
+            return sum(self._chapters(lane) for lane in range(self._lanes)) - len(counts)
+
+    def need_known(self, world_size: int, workers: int) -> None:
+        """Refuse several readers where membership needs what each would have to compute again.
+
+        Raises:
+            BindError: says what, and the ways out.
+        """
+        if world_size * workers == 1 or not (unknown := self.forming.unknown()):
+            return
+        who = f"{world_size} ranks" if world_size > 1 else f"{workers} workers"
+        msg = (
+            f"bind: who shares a batch is decided by {', '.join(unknown)}, which is not known before it is computed, and "
+            f"{who} would compute it for all samples again. Build it once: stream.materialize() keeps tokens; keep what a "
+            "Python function decides as a column of the relation; or read with one rank and no workers"
+        )
+        raise BindError(msg)
+
+    def need_countable(self, epoch: int) -> None:
+        """Refuse to count the batches of an epoch where that is no quick thing.
+
+        Raises:
+            TypeError: says how to count them.
+        """
+        left = self.unknown(epoch) * self.forming.span
+        computed = self.forming.unknown() if left else []
+        if left > _COUNTED_AT_ONCE or computed:
+            why = f"{', '.join(computed)} is not known" if computed else f"about {left:,} samples are not formed yet"
+            msg = (
+                f"len: the number of batches is formed, not counted, and {why}. Call stream.count() to form the epoch "
+                "once (it is kept in the formation index), or materialize the token cache, or loop without len()"
+            )
+            raise TypeError(msg)
+
+    def draw(self, epoch: int, number: int) -> Drawn:
+        with self._lock:
+            turn = self._turn(epoch, number)
+            if turn is None and isinstance(self.last, PadPartial):
+                turn = self._turn(epoch, number % max(1, self.total(epoch)))
+            at = None if turn is None else self._find(epoch, *turn)
+            if turn is None or at is None:
+                msg = f"batch {number} of an epoch of {self.total(epoch)}; give a number below that"
+                raise IndexError(msg)
+            if self._chapter(epoch, turn[0], at[0]).drawn > at[1]:  # what it held may be gone
+                self._open.pop((epoch, turn[0], at[0]))
+            chapter = self._chapter(epoch, turn[0], at[0])
+            chapter.has(at[1])
+            chapter.skip(at[1])
+            return chapter.draw(at[1])
+
+    def find(self, epoch: int, stream: int, row: int) -> list[int]:
+        with self._lock:
+            out = []
+            for position in self.forming.stages.epochs.positions(epoch, stream, row):
+                lane = ((position + 1) * self._lanes - 1) // self._total
+                begin = self._total * lane // self._lanes
+                near = (position - begin) // self.forming.span
+                for number in range(max(0, near - 1), min(self._chapters(lane), near + 2)):  # borders move a little
+                    chapter = Chapter(self.forming, epoch, lane, number)
+                    self._enter(epoch, lane, number, chapter.finish())
+                    for index in chapter.holding(stream, row):
+                        first = sum(self._batches(epoch, lane, each) for each in range(number))
+                        out.append(self._number(epoch, lane, first + index))
+            return sorted(set(out))

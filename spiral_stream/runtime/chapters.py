@@ -1,0 +1,264 @@
+"""Who shares a batch, where formation says so: chapter by chapter, window by window.
+
+A chapter is about 64 windows of a lane and a pure function of plan, data version, epoch,
+lane and number (decision 1). Its windows are taken only as far as batches are asked for:
+of each the membership keys are measured (lengths from a cache, columns by address, maps
+where they decide), and the plan's `Former` answers with batches. What is known of a sample
+is kept until the batch that holds it has been built.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream import expr, seeding
+from spiral_stream.batching.formation import CHAPTER_WINDOWS, Formation, Former, Membership, Setting, Window
+from spiral_stream.batching.packing import Packed
+from spiral_stream.errors import PlanError, SourceError
+from spiral_stream.expr import Expr
+from spiral_stream.plan.maps import FlatMapped, Kept, Mapped, Tokenized
+from spiral_stream.plan.nodes import Collate
+from spiral_stream.plan.tree import need
+from spiral_stream.planner.build import is_built
+from spiral_stream.planner.physical import Stages
+from spiral_stream.runtime.samples import Key, SampleReader, Samples, lengths_of
+from spiral_stream.transforms.python import Function
+
+Int64 = NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """The samples of one batch, and how they lie in it."""
+
+    samples: Samples
+    membership: Membership
+
+
+@final
+class Forming:
+    """What all chapters of a stream share: the formation, its keys, and how samples are read."""
+
+    def __init__(self, stages: Stages, reader: SampleReader, formation: Formation) -> None:
+        collate = need(stages.plan, Collate)
+        self.stages, self.reader, self.formation = stages, reader, formation
+        self.batch_size = collate.batch_size
+        self.source = collate.source
+        self.keys = [expr.parse(text) for text in formation.key_texts]
+        self.sequences = sorted({stage.field.column for stage in stages.sequences})
+        self.multiple = max([stages.multiple(column) for column in self.sequences], default=1)
+        self.span = formation.window_size * CHAPTER_WINDOWS
+        self.fan_out = int(np.prod([step.fan_out for step in stages.maps if isinstance(step, FlatMapped)], initial=1))
+        end = reader.end
+        wanted = [key for each in self.keys for key in reader.expression_keys(each, end)]
+        if formation.needs_lengths:
+            wanted += [reader.length_key(column) for column in self.sequences]
+        self.wanted = wanted
+        fields = [field for _, field in collate.fields]
+        later = [reader.key(field.column, end) for field in fields]
+        self._kept = reader.rests_on([*later, *wanted])
+        self._unknown: list[str] | None = None
+
+    def kept(self, key: Key) -> bool:
+        """Whether a column of a window is kept for its batches: what a map made at some cost."""
+        at = key[1]
+        return at >= 0 and key in self._kept and isinstance(self.stages.maps[at], Tokenized | Mapped | FlatMapped)
+
+    def decides_on(self) -> list[str]:
+        """What membership needs beside stored columns: maps that run before anybody knows who shares a batch."""
+        reader = self.reader
+        out: list[str] = []
+        for at, step in enumerate(self.stages.maps):
+            if isinstance(step, FlatMapped):
+                out.append(f"flat_map {step.function.name}")
+            elif isinstance(step, Kept):
+                test = step.predicate
+                named = [f"filter {test.name}"] if isinstance(test, Function) else []
+                out += named or self._made(reader.rests_on(reader.test_keys(step, at)))
+        return list(dict.fromkeys([*out, *self._made(reader.rests_on(self.wanted))]))
+
+    def unknown(self) -> list[str]:
+        """Of these, what is in no cache."""
+        if self._unknown is None:
+            kept = {f"len({stage.name})" for stage in self.stages.tokens if is_built(self.stages, stage)}
+            self._unknown = [each for each in self.decides_on() if each not in kept]
+        return self._unknown
+
+    def _made(self, keys: set[Key]) -> list[str]:
+        out = []
+        for _, at in sorted(keys):
+            step = self.stages.maps[at] if at >= 0 else None
+            if isinstance(step, Tokenized):
+                out.append(f"len({step.name})")
+            elif isinstance(step, Mapped):
+                out.append(f"map {step.function.name}")
+        return out
+
+
+def chapter_count(total: int, lanes: int, lane: int, span: int) -> int:
+    """Chapters of a lane; one of no samples where the lane has none."""
+    return max(1, -(-(total * (lane + 1) // lanes - total * lane // lanes) // span))
+
+
+@final
+class Chapter:
+    """One chapter on its way. Not thread-safe."""
+
+    def __init__(self, forming: Forming, epoch: int, lane: int, number: int) -> None:
+        self._forming, self._epoch = forming, epoch
+        self.lane, self.number = lane, number
+        epochs, lanes = forming.stages.epochs, forming.stages.batches.lanes
+        begin, end = epochs.total * lane // lanes, epochs.total * (lane + 1) // lanes
+        self._at = self._border(begin + number * forming.span, begin, end)
+        self._end = self._border(begin + (number + 1) * forming.span, begin, end)
+        self._former: Former = forming.formation.former(self._setting())
+        self.batches: list[Membership] = []
+        self.done = False
+        self.filtered = 0
+        self._count = 0  # samples numbered so far
+        self._held: list[tuple[int, Samples]] = []  # first number, and what is known from there on
+        self._left: list[int] = []  # samples of each held window that no drawn batch has begun
+        self._gone = 0  # windows before this one hold nothing any more
+        self.drawn = 0  # batches drawn: what earlier ones held may be gone
+
+    def _border(self, position: int, begin: int, end: int) -> int:
+        mixture = self._forming.stages.epochs.mixture
+        if position >= end or position == begin or mixture is None:
+            return min(position, end)
+        return min(mixture.border(self._epoch, position), end)
+
+    def _setting(self) -> Setting:
+        forming, mixture = self._forming, self._forming.stages.epochs.mixture
+        shares = ahead = None
+        if mixture is not None:
+            shares = mixture.shares(self._epoch, self._at)
+            at_border = mixture.border(self._epoch, self._at) == self._at  # a lane may begin inside a slice
+            ahead = mixture.ahead(self._epoch, self._at) if at_border else np.zeros(len(shares))
+        return Setting(
+            key=seeding.key("chapter", forming.stages.order.run_seed, self._epoch, self.number),
+            size=self._end - self._at,
+            multiple=forming.multiple,
+            batch_size=forming.batch_size,
+            shares=shares,
+            ahead=ahead,
+        )
+
+    def has(self, index: int) -> bool:
+        """Whether the chapter has this batch; forms windows until that is known."""
+        while not self.done and len(self.batches) <= index:
+            self._grow()
+        return index < len(self.batches)
+
+    def finish(self) -> int:
+        """How many batches the chapter has; forms all of them."""
+        while not self.done:
+            self._grow()
+        return len(self.batches)
+
+    def _grow(self) -> None:
+        forming, reader = self._forming, self._forming.reader
+        take = min(max(1, self._former.room // forming.fan_out), self._end - self._at)
+        positions = np.arange(self._at, self._at + take, dtype=np.uint64)
+        places = forming.stages.epochs.places(self._epoch, positions)
+        samples, dropped = reader.run(self._epoch, Samples(places, np.zeros(take, dtype=np.int32)))
+        self.filtered += dropped
+        reader.need(self._epoch, samples, forming.wanted)
+        self._at += take
+        self.done = self._at >= self._end
+        window = self._window(samples)
+        if len(samples):
+            self._held.append((self._count, samples.only([key for key in samples.columns if forming.kept(key)])))
+            self._left.append(len(samples))
+            self._count += len(samples)
+        try:
+            self.batches += self._former.form(window, final=self.done)
+        except SourceError as error:
+            number = getattr(error, "sample", None)
+            if number is not None:
+                error.samples = self._samples(np.array([number]))  # type: ignore[attr-defined]  # named by the builder
+            raise
+
+    def _window(self, samples: Samples) -> Window:
+        forming, reader = self._forming, self._forming.reader
+        keys = tuple(
+            self._key(samples, text, each) for text, each in zip(forming.formation.key_texts, forming.keys, strict=True)
+        )
+        lengths = None
+        if forming.formation.needs_lengths:
+            columns = [lengths_of(samples.columns[reader.length_key(column)]) for column in forming.sequences]
+            lengths = np.maximum.reduce(columns)
+        numbers = np.arange(self._count, self._count + len(samples), dtype=np.int64)
+        return Window(numbers, samples.places.streams, lengths, keys)
+
+    def _key(self, samples: Samples, text: str, key: Expr) -> NDArray[np.float64] | Int64:
+        forming = self._forming
+        values = forming.reader.value(samples, key, forming.source, forming.reader.end)
+        if values.null_count:
+            msg = f"collate: bucket key {text!r} is null for {values.null_count:,} of {len(values):,} samples of a window; filter those rows out"
+            raise PlanError(msg)
+        found = values.to_numpy(zero_copy_only=False)
+        if pa.types.is_integer(values.type):
+            return np.asarray(found, dtype=np.int64)
+        return np.asarray(found, dtype=np.float64)
+
+    # ---- what a batch holds
+
+    def draw(self, index: int) -> Drawn:
+        """The samples of a batch, in its order; each batch once, in ascending order, but any may be left out at the start."""
+        membership = self.batches[index]
+        samples = self._samples(membership.samples)
+        self.drawn = index + 1
+        self._release(membership)
+        return Drawn(samples, membership)
+
+    def skip(self, count: int) -> None:
+        """Go past the first batches without reading what they hold."""
+        for index in range(self.drawn, count):
+            self._release(self.batches[index])
+        self.drawn = max(self.drawn, count)
+
+    def _release(self, membership: Membership) -> None:
+        """Forget windows all of whose samples are delivered; where samples are split, pieces may come later."""
+        packing, formation = membership.packing, self._forming.formation
+        if isinstance(formation, Packed) and formation.oversize == "split" and not formation.concatenates:
+            return  # pieces of one sample come in any order
+        begun = membership.samples if packing is None else membership.samples[packing.offsets == 0]
+        windows, counts = np.unique(self._window_of(begun), return_counts=True)
+        for at, count in zip(windows.tolist(), counts.tolist(), strict=True):
+            self._left[at] -= count
+        upto = len(self._held)
+        if isinstance(formation, Packed) and formation.concatenates:  # split samples go on in the batches that follow
+            upto = int(self._window_of(membership.samples).min(initial=upto))
+        for at in range(self._gone, upto):
+            first, held = self._held[at]
+            if self._left[at] == 0 and held.columns:
+                self._held[at] = (first, held.only(()))
+        while self._gone < upto and self._left[self._gone] == 0:
+            self._gone += 1
+
+    def holding(self, stream: int, row: int) -> list[int]:
+        """The batches of a finished chapter, none of them drawn, that hold a surviving row."""
+        numbers = [
+            first + np.flatnonzero((held.places.streams == stream) & (held.places.rows == row))
+            for first, held in self._held
+        ]
+        wanted = np.concatenate([np.empty(0, dtype=np.int64), *numbers])
+        return [at for at, batch in enumerate(self.batches) if np.isin(wanted, batch.samples).any()]
+
+    def _window_of(self, numbers: Int64) -> Int64:
+        return np.searchsorted(np.array([first for first, _ in self._held]), numbers, side="right") - 1
+
+    def _samples(self, numbers: Int64) -> Samples:
+        window = self._window_of(numbers)
+        by = np.argsort(window, kind="stable")
+        found = []
+        for at in np.unique(window).tolist():
+            first, held = self._held[at]
+            found.append(held.take(numbers[by][window[by] == at] - first))
+        back = np.empty(len(by), dtype=np.int64)
+        back[by] = np.arange(len(by))
+        return Samples.concat(found).take(back)

@@ -1,0 +1,351 @@
+"""Columns of samples on their way through the maps: what is asked for is computed, once, in whole columns.
+
+A column of a sample comes from the relational part (fetched late, by address), or from
+one of the plan's maps. `SampleReader.need` works out which of them the asked ones
+rest on, fetches those of the relations in one call a stream, and runs the maps in order.
+Token columns are never Arrow columns here but `Ragged` addresses.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream import seeding
+from spiral_stream.dialects.numpy import to_column
+from spiral_stream.errors import DataError
+from spiral_stream.expr import Alias, Call, Cast, Col, Expr, bind
+from spiral_stream.fields.pad import Pad
+from spiral_stream.fields.ragged import Ragged
+from spiral_stream.fields.sequence import Placed
+from spiral_stream.plan.maps import PART, Computed, FlatMapped, Kept, Mapped, Tokenized
+from spiral_stream.plan.nodes import Sampled
+from spiral_stream.planner.physical import Stages, TokenStage
+from spiral_stream.planner.streams import fetch, ordinals, split
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.tokens import TokenFeed
+from spiral_stream.sampling.epoch import Places
+
+Int64 = NDArray[np.int64]
+Key = tuple[str, int]  # a column's name, and the map that makes it: -1 for the relational part
+RELATIONAL: Final = -1
+_LENGTH: Final = "\0len "  # before the name of a token column whose lengths stand for it in an expression
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """S samples: where their rows are, and what is known of them so far."""
+
+    places: Places
+    parts: NDArray[np.int32]  # [S] which of its parent's samples each is; zeros without flat_map
+    columns: dict[Key, pa.Array | Ragged] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def take(self, at: Int64) -> "Samples":
+        """Some of them, in this order."""
+        wanted = pa.array(at)
+        columns = {key: v.take(at) if isinstance(v, Ragged) else v.take(wanted) for key, v in self.columns.items()}
+        return Samples(self.places.take(at), self.parts[at], columns)
+
+    def only(self, keys: Iterable[Key]) -> "Samples":
+        """The same samples with fewer columns."""
+        kept = {key: self.columns[key] for key in keys if key in self.columns}
+        return Samples(self.places, self.parts, kept)
+
+    @classmethod
+    def concat(cls, some: "Sequence[Samples]") -> "Samples":
+        """Several, one after the other; columns that all of them have."""
+        if len(some) == 1:
+            return some[0]
+        shared = [key for key in some[0].columns if all(key in each.columns for each in some)]
+        columns: dict[Key, Any] = {}
+        for key in shared:
+            values = [each.columns[key] for each in some]
+            columns[key] = Ragged.concat(values) if isinstance(values[0], Ragged) else pa.concat_arrays(values)
+        parts = np.concatenate([each.parts for each in some])
+        return cls(Places.concat([each.places for each in some]), parts, columns)
+
+
+@final
+class SampleReader:
+    """Reads columns of samples. Thread-safe."""
+
+    def __init__(self, stages: Stages, run_seed: int, metrics: Metrics) -> None:
+        self._stages = stages
+        self._run_seed = run_seed
+        self._metrics = metrics
+        self.end = len(stages.maps)
+        self._relational = stages.streams[0].node.schema()
+        self._tokens = {stage.name: stage for stage in stages.tokens}
+        self._feeds = {stage.name: _feeds(stages, stage, metrics) for stage in stages.tokens}
+        self._counts = {i: self._same_before(i) for i in range(self.end)}
+
+    def key(self, name: str, upto: int) -> Key:
+        """Which map's column a name means to what follows the first ``upto`` maps."""
+        for at in range(upto - 1, -1, -1):
+            if name in _made(self._stages.maps[at]):
+                return name, at
+        return name, RELATIONAL
+
+    def length_key(self, name: str) -> Key:
+        """What tells the lengths of a sequence column: its tokens, or for a stored list the lengths kept of it."""
+        return self._leaf(name, self.end)
+
+    def rests_on(self, keys: Iterable[Key]) -> set[Key]:
+        """These columns and all that they are computed from."""
+        found: set[Key] = set()
+        todo = list(keys)
+        while todo:
+            key = todo.pop()
+            if key not in found:
+                found.add(key)
+                todo += self._inputs(key)
+        return found
+
+    def _inputs(self, key: Key) -> list[Key]:
+        name, at = key
+        if at == RELATIONAL:
+            return []
+        step = self._stages.maps[at]
+        if isinstance(step, Tokenized):
+            return [] if self._feeds[step.name] else [self.key(step.transform.column, at)]
+        if isinstance(step, Computed):
+            return self.expression_keys(step.exprs[step.names.index(name)], at)
+        if isinstance(step, Mapped):
+            return [self.key(column, at) for column in step.function.columns]
+        assert isinstance(step, FlatMapped), step
+        return []  # made when the samples are
+
+    def expression_keys(self, expr: Expr, upto: int) -> list[Key]:
+        """The columns that an expression after ``upto`` maps looks at."""
+        return [self._leaf(name, upto) for name in sorted(expr.columns())]
+
+    def test_keys(self, step: Kept, upto: int) -> list[Key]:
+        """The columns that a filter looks at."""
+        if isinstance(step.predicate, Expr):
+            return self.expression_keys(step.predicate, upto)
+        return [self.key(name, upto) for name in step.predicate.columns]
+
+    def _leaf(self, name: str, upto: int) -> Key:
+        """What stands for a column in an expression: of a stored list only its lengths are looked at."""
+        found = self.key(name, upto)
+        if found[1] != RELATIONAL or not pa.types.is_list(self._relational.field(name).type):
+            return found
+        return _LENGTH + name, RELATIONAL
+
+    def need(self, epoch: int, samples: Samples, keys: Iterable[Key]) -> None:
+        """Add columns to samples, with whatever they rest on.
+
+        Raises:
+            DataError: a value is bad; ``row`` is the sample's place where it is known.
+            SourceError: storage failed.
+        """
+        missing = [key for key in self._missing(samples, keys) if key not in samples.columns]
+        lengths = {key for key in missing if key[1] == RELATIONAL and key[0].startswith(_LENGTH)}
+        names = [name for name, at in missing if at == RELATIONAL and (name, at) not in lengths]
+        if names:
+            with self._metrics.timed("fetch_s"):
+                table = fetch(self._stages.streams, samples.places, names)
+            samples.columns.update({(name, RELATIONAL): table[name].combine_chunks() for name in names})
+        for name, _ in lengths:
+            samples.columns[name, RELATIONAL] = self._stored_lengths(samples, name)
+        for name, at in sorted((key for key in missing if key[1] != RELATIONAL), key=lambda key: key[1]):
+            samples.columns[name, at] = self._computed(epoch, samples, name, at)
+
+    def _missing(self, samples: Samples, keys: Iterable[Key]) -> list[Key]:
+        found: dict[Key, None] = {}
+        todo = [key for key in keys if key not in samples.columns]
+        while todo:
+            key = todo.pop()
+            if key not in found:
+                found[key] = None
+                todo += [each for each in self._inputs(key) if each not in samples.columns]
+        return list(found)
+
+    def _computed(self, epoch: int, samples: Samples, name: str, at: int) -> pa.Array | Ragged:
+        step = self._stages.maps[at]
+        if isinstance(step, Tokenized):
+            return self._tokenized(samples, step, at)
+        if isinstance(step, Computed):
+            value = step.exprs[step.names.index(name)]
+            return self.value(samples, value, step.source, at).cast(step.schema().field(name).type)
+        assert isinstance(step, Mapped), step
+        return self._called(epoch, samples, step, at)
+
+    def _called(self, epoch: int, samples: Samples, step: Mapped | Kept | FlatMapped, at: int) -> pa.Array:
+        function = step.predicate if isinstance(step, Kept) else step.function
+        assert not isinstance(function, Expr)
+        columns = [as_lists(samples.columns[self.key(column, at)]) for column in function.columns]
+        keys = np.zeros(len(samples), dtype=np.uint64)
+        if function.random:
+            named = np.uint64(seeding.key("map", function.name, self._counts[at]))
+            keys = seeding.combine(self.random_keys(epoch, samples), named)
+        with self._metrics.timed("transform_s"):
+            return function.run(pa.table(columns, names=[*function.columns]), keys)
+
+    def _same_before(self, at: int) -> int:
+        """How many maps before this one call a function of the same name."""
+        name = _called_name(self._stages.maps[at])
+        return sum(name is not None and _called_name(each) == name for each in self._stages.maps[:at])
+
+    def _tokenized(self, samples: Samples, step: Tokenized, at: int) -> Ragged:
+        feeds = self._feeds[step.name]
+        if not feeds:
+            texts = samples.columns[self.key(step.transform.column, at)]
+            with self._metrics.timed("transform_s"):
+                return Ragged.of_flat(*self._tokens[step.name].encoder.encode(texts))
+        if len(feeds) == 1:
+            rows = samples.places.rows
+            return _at_rows(feeds[0], ordinals(self._stages.streams, 0, rows), np.arange(len(rows)))
+        found, places = [], []
+        for stream, where in split(samples.places):
+            own = ordinals(self._stages.streams, stream, samples.places.rows[where])
+            found.append(_at_rows(feeds[stream], own, where))
+            places.append(where)
+        if not found:
+            return Ragged.of_flat(np.empty(0, dtype=np.uint16), np.zeros(1, dtype=np.int64))
+        return Ragged.concat(found).take(np.argsort(np.concatenate(places), kind="stable"))
+
+    def random_keys(self, epoch: int, samples: Samples) -> NDArray[np.uint64]:
+        """The samples' own random keys (decision 18); ``identity`` columns are fetched where they are not there."""
+        stages = self._stages
+        self.need(epoch, samples, [(name, RELATIONAL) for name in stages.identity])
+        columns = [as_lists(samples.columns[name, RELATIONAL]).to_pylist() for name in stages.identity]
+        values = columns[0] if len(columns) == 1 else [repr(row) for row in zip(*columns, strict=True)]
+        hashes = np.empty((len(values), 2), dtype=np.uint64)
+        for stream, where in split(samples.places):
+            own = values if len(where) == len(values) else [values[at] for at in where.tolist()]
+            hashes[where] = seeding.identity_hashes(stages.streams[stream].name, own)
+        keys = seeding.sample_keys(self._run_seed, epoch, hashes, samples.places.passes)
+        return keys if not samples.parts.any() else seeding.combine(keys, samples.parts.astype(np.uint64))
+
+    # ---- expressions
+
+    def value(self, samples: Samples, expr: Expr, source: Sampled | Any, upto: int) -> pa.Array:
+        """An expression's values for samples that have its columns."""
+        schema = source.schema()
+        lists = {n for n in expr.columns() if pa.types.is_list(schema.field(n).type)}
+        columns = {n: samples.columns[self._leaf(n, upto)] for n in sorted(expr.columns())}
+        plain: dict[str, Any] = {n: v for n, v in columns.items() if n not in lists}
+        plain |= {_LENGTH + n: pa.array(lengths_of(columns[n])) for n in lists}
+        swapped = _with_lengths(expr, lists)
+        fields = [pa.field(n, v.type) for n, v in plain.items()]
+        return to_column(bind(swapped, pa.schema(fields)), plain, len(samples))
+
+    def _stored_lengths(self, samples: Samples, name: str) -> pa.Array:
+        out = np.empty(len(samples), dtype=np.int64)
+        for stream, where in split(samples.places):
+            out[where] = self._stages.streams[stream].selected.lengths(name[len(_LENGTH) :])[samples.places.rows[where]]
+        return pa.array(out)
+
+    # ---- maps that change which samples there are
+
+    def run(self, epoch: int, samples: Samples) -> tuple[Samples, int]:
+        """Samples after every filter and flat_map; and how many were filtered out."""
+        dropped = 0
+        for at, step in enumerate(self._stages.maps):
+            if isinstance(step, Kept):
+                self.need(epoch, samples, self.test_keys(step, at))
+                if isinstance(step.predicate, Expr):
+                    mask = self.value(samples, step.predicate, step.source, at)
+                else:
+                    mask = self._called(epoch, samples, step, at)
+                kept = np.flatnonzero(mask.fill_null(fill_value=False).to_numpy(zero_copy_only=False))
+                dropped += len(samples) - len(kept)
+                samples = samples if len(kept) == len(samples) else samples.take(kept)
+            elif isinstance(step, FlatMapped):
+                samples = self._fanned(epoch, samples, step, at)
+        return samples, dropped
+
+    def _fanned(self, epoch: int, samples: Samples, step: FlatMapped, at: int) -> Samples:
+        self.need(epoch, samples, [self.key(n, at) for n in step.function.columns])
+        lists = self._called(epoch, samples, step, at)
+        counts = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+        if counts.size and counts.max() > step.fan_out:
+            row = int(counts.argmax())
+            error = DataError(
+                f"flat_map ({step.function.name}): a sample became {counts[row]:,} samples, fan_out is {step.fan_out}; "
+                "raise fan_out, or return fewer"
+            )
+            error.row = row  # type: ignore[attr-defined]  # read by whoever knows the identities
+            raise error
+        parents = np.repeat(np.arange(len(counts)), counts)
+        parts = (np.arange(len(parents)) - np.repeat(np.cumsum(counts) - counts, counts)).astype(np.int32)
+        out = samples.take(parents)
+        again = out.parts.astype(np.int64) * step.fan_out + parts
+        made = Samples(out.places, again.astype(np.int32), out.columns)
+        made.columns[step.name, at] = lists.flatten()
+        made.columns[PART, at] = pa.array(parts)
+        return made
+
+
+def _feeds(stages: Stages, stage: TokenStage, metrics: Metrics) -> list[TokenFeed]:
+    return [
+        TokenFeed(stream.base, prefix, store.open(), metrics)
+        for stream, prefix, store in zip(stages.streams, stage.prefixes, stage.stores, strict=False)
+    ]
+
+
+def _at_rows(feed: TokenFeed, own: NDArray[np.uint64], where: Int64) -> Ragged:
+    try:
+        return feed.tokens(own)
+    except DataError as error:
+        row = getattr(error, "row", None)
+        if row is not None:
+            error.row = int(where[row])  # type: ignore[attr-defined]  # read by whoever knows the identities
+        raise
+
+
+def _made(step: Sampled) -> tuple[str, ...]:
+    """The columns that a map makes."""
+    if isinstance(step, Computed):
+        return step.names
+    if isinstance(step, FlatMapped):
+        return (step.name, PART)
+    return (step.name,) if isinstance(step, Tokenized | Mapped) else ()
+
+
+def _called_name(step: Sampled) -> str | None:
+    if isinstance(step, Mapped | FlatMapped):
+        return step.function.name
+    return step.predicate.name if isinstance(step, Kept) and not isinstance(step.predicate, Expr) else None
+
+
+def lengths_of(column: pa.Array | Ragged) -> Int64:
+    """Items of each sample's list: of tokens, of a list column, or as stored; shape [S]."""
+    if isinstance(column, Ragged):
+        return column.lengths
+    if pa.types.is_integer(column.type):
+        return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
+    found: Int64 = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def as_lists(column: pa.Array | Ragged) -> pa.Array:
+    """Tokens as a list column, for a user's function."""
+    if not isinstance(column, Ragged):
+        return column
+    ends = np.concatenate([[0], np.cumsum(column.lengths)])
+    flat = np.empty((1, int(ends[-1])), dtype=np.int64)
+    zeros = np.zeros(len(column), dtype=np.int64)
+    placed = Placed(zeros, ends[:-1], zeros, column.lengths, 1, flat.shape[1])
+    Pad("tokens").fill_tokens(column, placed, flat)
+    return pa.LargeListArray.from_arrays(pa.array(ends), pa.array(flat[0]))
+
+
+def _with_lengths(expr: Expr, lists: set[str]) -> Expr:
+    """The expression with ``len(tokens)`` replaced by a column of lengths."""
+    if isinstance(expr, Call):
+        first = expr.args[0]
+        if expr.op == "len" and isinstance(first, Col) and first.name in lists:
+            return Col(_LENGTH + first.name)
+        return Call(expr.op, tuple(_with_lengths(arg, lists) for arg in expr.args))
+    if isinstance(expr, Cast):
+        return Cast(_with_lengths(expr.source, lists), expr.type)
+    return _with_lengths(expr.source, lists) if isinstance(expr, Alias) else expr

@@ -1,0 +1,117 @@
+"""Which row of which stream stands at each position of an epoch, and how often it has stood there.
+
+Without a mixture the pass of the order is the epoch. With one, `Mixture` says how many
+samples of its stream came before (the use u); pass and place in it are u divided by the
+stream's rows (decision 3). Cost: that of the mixture and of one arrangement for each pass
+that the positions meet; arrangements are kept.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.sampling.mixture import Mixture
+from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64
+
+_ARRANGEMENTS: Final = 64  # kept; each holds O(shards)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """P samples: where their rows are, and which occurrence each is."""
+
+    streams: NDArray[np.int32]  # [P] place of the stream in the mixture, 0 without one
+    rows: UInt64  # [P] surviving row of that stream
+    passes: UInt64  # [P]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, at: NDArray[np.int64]) -> "Places":
+        """Some of them, in this order."""
+        return Places(self.streams[at], self.rows[at], self.passes[at])
+
+    @classmethod
+    def concat(cls, parts: "Sequence[Places]") -> "Places":
+        """Several, one after the other."""
+        return cls(
+            np.concatenate([part.streams for part in parts]),
+            np.concatenate([part.rows for part in parts]),
+            np.concatenate([part.passes for part in parts]),
+        )
+
+
+@final
+class EpochOrder:
+    """The positions of every epoch. Thread-safe."""
+
+    def __init__(self, order: Order, populations: Sequence[Population], mixture: Mixture | None) -> None:
+        self.order = order
+        self.mixture = mixture
+        self.total = populations[0].total if mixture is None else mixture.total
+        self._populations = tuple(populations)
+        self._kept: OrderedDict[tuple[int, int], Arrangement] = OrderedDict()
+        self._lock = Lock()
+
+    def places(self, epoch: int, positions: UInt64) -> Places:
+        """The samples at these positions.
+
+        Args:
+            epoch: the epoch.
+            positions: shape [P], uint64, each in [0, total).
+        """
+        if self.mixture is None:
+            rows = self._arrangement(0, epoch).rows(positions)
+            return Places(np.zeros(len(rows), dtype=np.int32), rows, np.full(len(rows), epoch, dtype=np.uint64))
+        streams, uses = self.mixture.split(epoch, positions)
+        sizes = np.array([population.total for population in self._populations], dtype=np.uint64)[streams]
+        passes = uses // sizes
+        offsets = uses - passes * sizes
+        rows = np.empty(len(streams), dtype=np.uint64)
+        by = np.lexsort((passes, streams))
+        first = (
+            np.flatnonzero(
+                np.concatenate(([True], (np.diff(streams[by]) != 0) | (np.diff(passes[by].astype(np.int64)) != 0)))
+            )
+            if len(by)
+            else by
+        )
+        for begin, end in zip(first, [*first[1:], len(by)], strict=True):  # one turn a stream and pass
+            at = by[begin:end]
+            arranged = self._arrangement(int(streams[at[0]]), int(passes[at[0]]))
+            rows[at] = arranged.rows(offsets[at])
+        return Places(streams, rows, passes)
+
+    def positions(self, epoch: int, stream: int, row: int) -> list[int]:
+        """Where a row stands in an epoch, ascending: once without a mixture, as often as it is used with one."""
+        if self.mixture is None:
+            return [int(self._arrangement(0, epoch).positions(np.array([row], dtype=np.uint64))[0])]
+        total = self._populations[stream].total
+        begin = int(self.mixture.first_uses(epoch)[stream])
+        end = begin + int(self.mixture.quotas(epoch)[stream])
+        uses = [
+            number * total + int(self._arrangement(stream, number).positions(np.array([row], dtype=np.uint64))[0])
+            for number in range(begin // total, -(-end // total))
+        ]
+        found = np.array([use for use in uses if begin <= use < end], dtype=np.uint64)
+        at = self.mixture.join(epoch, np.full(len(found), stream, dtype=np.int32), found)
+        return sorted(at.tolist())
+
+    def _arrangement(self, stream: int, number: int) -> Arrangement:
+        with self._lock:
+            found = self._kept.get((stream, number))
+            if found is not None:
+                self._kept.move_to_end((stream, number))
+                return found
+        made = self.order.arrange(self._populations[stream], number)
+        with self._lock:
+            self._kept[stream, number] = made
+            if len(self._kept) > _ARRANGEMENTS:
+                self._kept.popitem(last=False)
+        return made

@@ -1,0 +1,100 @@
+"""A user's function in a plan: which columns it takes, what it returns, whether it draws.
+
+A function runs on Arrow arrays of many samples (``batched``), or on one sample's Python
+values at a time. What it returns for a sample must depend on that sample alone. A
+random function gets a generator that belongs to the sample (decision 18), or, batched, the
+samples' 64-bit keys, so that neither workers nor batches can be seen in what it draws.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.errors import DataError, PlanError
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """A function over columns, and what is known of it before it runs."""
+
+    function: Callable[..., Any]
+    columns: tuple[str, ...]
+    kind: pa.DataType  # of the values it returns
+    batched: bool = True
+    random: bool = False
+    version: str | None = None  # stands for its code in fingerprints
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            msg = f"map: {self.function!r} is no function; give a transform, for example Tokenize(...) >> 'tokens', or a function"
+            raise PlanError(msg)
+        if not self.columns:
+            msg = f"map ({self.name}): columns=() ; name the columns that the function takes, in order"
+            raise PlanError(msg)
+        if not isinstance(self.kind, pa.DataType):
+            msg = f"map ({self.name}): returns={self.kind!r}; give the Arrow type of what it returns, for example pa.float32()"
+            raise PlanError(msg)
+
+    @property
+    def name(self) -> str:
+        """The function's own name, for messages."""
+        return str(getattr(self.function, "__qualname__", None) or type(self.function).__name__)
+
+    def run(self, table: pa.Table, keys: NDArray[np.uint64]) -> pa.Array:
+        """Its values for some samples.
+
+        Args:
+            table: S samples with at least `columns`.
+            keys: shape [S], uint64: the samples' random keys, of this function.
+
+        Returns:
+            S values of type ``kind``.
+
+        Raises:
+            DataError: it failed, or returned something else; ``row`` is the sample's place where it is known.
+        """
+        columns = [table[name].combine_chunks() for name in self.columns]
+        if self.batched:
+            values = self._batched(columns, keys)
+        else:
+            values = self._singly([column.to_pylist() for column in columns], keys)
+        if len(values) != len(table):
+            msg = f"map ({self.name}): returned {len(values):,} values for {len(table):,} samples; return one for each, in order"
+            raise DataError(msg)
+        return values
+
+    def _batched(self, columns: list[Any], keys: NDArray[np.uint64]) -> pa.Array:
+        try:
+            values = self.function(*columns, keys) if self.random else self.function(*columns)
+        except Exception as error:
+            msg = f"map ({self.name}): failed on {len(keys):,} samples: {type(error).__name__}: {error}"
+            raise DataError(msg) from error
+        return self._typed(values)
+
+    def _singly(self, columns: list[list[Any]], keys: NDArray[np.uint64]) -> pa.Array:
+        out = []
+        for row, values in enumerate(zip(*columns, strict=True)):  # what the user asked for with batched=False
+            drawn = (np.random.Generator(np.random.Philox(key=int(keys[row]))),) if self.random else ()
+            try:
+                out.append(self.function(*values, *drawn))
+            except Exception as error:
+                failed = DataError(f"map ({self.name}): failed: {type(error).__name__}: {error}")
+                failed.row = row  # type: ignore[attr-defined]  # read by whoever knows the identities
+                raise failed from error
+        return self._typed(out)
+
+    def _typed(self, values: Any) -> pa.Array:
+        try:
+            if isinstance(values, pa.ChunkedArray):
+                values = values.combine_chunks()
+            if isinstance(values, pa.Array):
+                return values.cast(self.kind)
+            return pa.array(values, self.kind)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
+            msg = f"map ({self.name}): returned {type(values).__name__} that is no {self.kind} ({error}); state another returns=, or mend the function"
+            raise DataError(msg) from error
