@@ -1,0 +1,186 @@
+"""What a batch may hold: the budget of a plan, and the limits that it and its chapter make.
+
+A budget bounds a batch's tokens, with or without its padding, and sums over its
+samples. Every limit is monotone: a run of samples that breaks one breaks it however
+it goes on, so the longest run that fits is found by one comparison of arrays. A
+sample that breaks a limit alone is treated by the budget's policy, before any batch
+is formed.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.batching.formation import Int64, Setting, Window
+from spiral_stream.errors import DataError, PlanError
+
+Bool = NDArray[np.bool_]
+Count = Literal["padded", "real"]
+Oversize = Literal["raise", "truncate", "alone", "drop"]
+
+COUNTS: Final = ("padded", "real")
+OVERSIZE: Final = ("raise", "truncate", "alone", "drop")
+MAX_LIMIT: Final = 2**53  # sums over a window stay exact
+
+# S samples, A additive limits
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BatchBudget:
+    """Limits that hold for every batch.
+
+    Args:
+        max_tokens: of a batch: its rows times its width with ``count="padded"``, the sum of its lengths with ``"real"``.
+        max_frames: the sum of its samples' frames.
+        max_bytes: the sum of its samples' bytes.
+        count: which tokens ``max_tokens`` counts.
+        oversize: what to do with a sample that breaks a limit alone: ``raise``; ``truncate`` it to the tokens that
+            fit; ``alone``, a batch of its own above the budget; ``drop``. All but the first are counted.
+
+    Raises:
+        PlanError: a parameter is not one of these, or there is no limit.
+    """
+
+    max_tokens: int | None = None
+    max_frames: int | None = None
+    max_bytes: int | None = None
+    count: Count = "padded"
+    oversize: Oversize = "raise"
+
+    def __post_init__(self) -> None:
+        limits = {"max_tokens": self.max_tokens, "max_frames": self.max_frames, "max_bytes": self.max_bytes}
+        for name, value in limits.items():
+            if value is not None:
+                check_whole(f"BatchBudget: {name}", value, MAX_LIMIT)
+        if all(value is None for value in limits.values()):
+            msg = "BatchBudget: no limit is given. Give max_tokens, max_frames or max_bytes"
+            raise PlanError(msg)
+        for name, found, known in (("count", self.count, COUNTS), ("oversize", self.oversize, OVERSIZE)):
+            if found not in known:
+                msg = f"BatchBudget: {name} is {found!r}. Give one of {', '.join(known)}"
+                raise PlanError(msg)
+        if self.oversize == "truncate" and self.max_tokens is None:
+            msg = "BatchBudget: oversize='truncate' cuts tokens, and there is no max_tokens. Give it, or another policy"
+            raise PlanError(msg)
+
+    @property
+    def cost_names(self) -> tuple[str, ...]:
+        """The additive limits that are given, of ``frames`` and ``bytes``."""
+        given = (("frames", self.max_frames), ("bytes", self.max_bytes))
+        return tuple(name for name, value in given if value is not None)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What every batch of a chapter keeps to."""
+
+    multiple: int
+    batch_size: int | None
+    max_tokens: int | None
+    padded: bool
+    additive: tuple[int, ...]  # A
+
+    @property
+    def only_counts(self) -> bool:
+        """Whether nothing but the number of samples matters."""
+        return self.max_tokens is None and not self.additive
+
+    def widths(self, longest: Int64) -> Int64:
+        """The width T of batches by their longest sample; any shape, int64."""
+        widths: Int64 = np.maximum(-(-longest // self.multiple), 1) * self.multiple
+        return widths
+
+    def hold(self, counts: Int64, longest: Int64 | None, tokens: Int64 | None, sums: tuple[Int64, ...]) -> Bool:
+        """Whether batches keep to every limit.
+
+        Args:
+            counts: shape [N], samples of each.
+            longest: shape [N], the longest length of each; None where no field has a length.
+            tokens: shape [N], the sum of the lengths of each; None likewise.
+            sums: A of shape [N], the additive costs of each.
+
+        Returns:
+            shape [N], bool.
+        """
+        good = np.ones(len(counts), dtype=np.bool_) if self.batch_size is None else counts <= self.batch_size
+        if self.max_tokens is not None:
+            assert longest is not None
+            assert tokens is not None
+            good &= (counts * self.widths(longest) if self.padded else tokens) <= self.max_tokens
+        for limit, total in zip(self.additive, sums, strict=True):
+            good &= total <= limit
+        return good
+
+
+def limits_of(budget: BatchBudget | None, setting: Setting) -> Limits:
+    """The limits of a chapter.
+
+    Raises:
+        PlanError: there is none, or no sample can ever keep to one.
+    """
+    if budget is None:
+        if setting.batch_size is None:
+            msg = "collate: batch_size is None and there is no budget. Give batch_size, or budget=BatchBudget(max_tokens=...)"
+            raise PlanError(msg)
+        return Limits(setting.multiple, setting.batch_size, None, padded=True, additive=())
+    padded = budget.count == "padded"
+    if budget.max_tokens is not None and padded and budget.max_tokens < setting.multiple:
+        msg = (
+            f"BatchBudget: max_tokens is {budget.max_tokens}, but one row is already {setting.multiple} wide "
+            "(pad_to_multiple_of of a field). Raise max_tokens, or lower pad_to_multiple_of"
+        )
+        raise PlanError(msg)
+    additive = tuple(value for value in (budget.max_frames, budget.max_bytes) if value is not None)
+    return Limits(setting.multiple, setting.batch_size, budget.max_tokens, padded, additive)
+
+
+def too_large(window: Window, limits: Limits) -> Bool:
+    """Which samples break a limit alone; shape [S]."""
+    lengths = None if window.lengths is None else np.asarray(window.lengths, dtype=np.int64)
+    costs = tuple(np.asarray(cost, dtype=np.int64) for cost in window.costs)
+    return ~limits.hold(np.ones(len(window.samples), dtype=np.int64), lengths, lengths, costs)
+
+
+def truncated(lengths: Int64, limits: Limits) -> Int64:
+    """Lengths cut to what one row may hold; shape [S]."""
+    if limits.max_tokens is None:
+        return lengths
+    width = limits.max_tokens // limits.multiple * limits.multiple if limits.padded else limits.max_tokens
+    return np.minimum(lengths, width)
+
+
+def oversize_error(window: Window, index: int, budget: BatchBudget, limits: Limits) -> DataError:
+    """The error of a sample that breaks a limit alone. It carries the sample's number in the chapter as ``sample``."""
+    names = ("tokens", *budget.cost_names)
+    values = (0 if window.lengths is None else int(window.lengths[index]), *(int(cost[index]) for cost in window.costs))
+    allowed = (limits.max_tokens, *limits.additive)
+    found = [
+        f"{value} {name}, and a batch may hold {limit}"
+        for name, value, limit in zip(names, values, allowed, strict=True)
+        if limit is not None and value > (int(truncated(np.array([value]), limits)[0]) if name == "tokens" else limit)
+    ]
+    others = [policy for policy in OVERSIZE if policy not in ("raise", budget.oversize)]
+    if limits.max_tokens is None:
+        others.remove("truncate")
+    msg = (
+        f"collate: a sample has {'; '.join(found)} (rows are padded to a multiple of {limits.multiple}). Raise the budget, "
+        f"filter on the length, or choose oversize={' or '.join(repr(policy) for policy in others)} in BatchBudget"
+    )
+    error = DataError(msg)
+    error.sample = int(window.samples[index])  # type: ignore[attr-defined]  # errors.py keeps exceptions plain
+    return error
+
+
+def check_whole(name: str, value: object, most: int) -> None:
+    """Refuse what is not an integer in [1, most].
+
+    Raises:
+        PlanError: it is not.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        msg = f"{name} is {value!r}. Give an integer from 1 to {most}"
+        raise PlanError(msg)

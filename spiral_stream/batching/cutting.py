@@ -1,0 +1,109 @@
+"""Where a sequence of samples is cut into batches: each the longest run that keeps to the limits.
+
+From each start, the costs of all runs up to a guessed length are computed at once
+(running maximum of the lengths, running sums) and the first that breaks a limit ends
+the batch. Nothing relies on the lengths being sorted. Cost: about 10 us a batch and a
+few ns a sample.
+"""
+
+import numpy as np
+
+from spiral_stream.batching.budget import Limits
+from spiral_stream.batching.formation import Int64
+
+# S samples, A additive limits
+
+_LEAST = 64  # samples that are looked at together; fewer cost as much
+
+
+def cut(count: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: Limits) -> Int64:
+    """Cut greedily from the start.
+
+    Args:
+        count: S.
+        lengths: shape [S], tokens of each; None where no field has a length.
+        costs: A of shape [S].
+        limits: what every batch keeps to; each sample alone does.
+
+    Returns:
+        shape [J + 1], int64: 0, then the end of each batch; the last is S. Only [0] where S is 0.
+    """
+    if limits.only_counts:
+        assert limits.batch_size is not None
+        return (
+            np.append(np.arange(0, count, limits.batch_size, dtype=np.int64), count) if count else np.zeros(1, np.int64)
+        )
+    ends = [0]
+    ahead = _LEAST
+    while ends[-1] < count:
+        end, ahead = _run_end(ends[-1], count, ahead, lengths, costs, limits)
+        ends.append(end)
+    return np.array(ends, dtype=np.int64)
+
+
+def _run_end(
+    start: int, count: int, ahead: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: Limits
+) -> tuple[int, int]:
+    """The end of the longest run from ``start``, and how far it is worth looking next time."""
+    most = count - start if limits.batch_size is None else min(count - start, limits.batch_size)
+    while True:
+        ahead = min(ahead, most)
+        good = _growing(slice(start, start + ahead), lengths, costs, limits)
+        if not good[-1]:
+            fits = max(1, int(np.argmin(good)))
+            return start + fits, max(_LEAST, 2 * fits)
+        if ahead == most:
+            return start + most, max(_LEAST, 2 * most)
+        ahead *= 4
+
+
+def _growing(part: slice, lengths: Int64 | None, costs: tuple[Int64, ...], limits: Limits, step: int = 1) -> np.ndarray:
+    """Whether the runs from the first of ``part`` to each of it keep to the limits; shape [size of part], bool.
+
+    With ``step`` -1 the runs from each of it to the last.
+    """
+    counts = np.arange(1, part.stop - part.start + 1, dtype=np.int64)
+    tokens = None if lengths is None else lengths[part][::step]
+    good = limits.hold(
+        counts,
+        None if tokens is None else np.maximum.accumulate(tokens),
+        None if tokens is None else np.cumsum(tokens),
+        tuple(np.cumsum(cost[part][::step]) for cost in costs),
+    )
+    return good[::step]
+
+
+def is_full(start: int, stop: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: Limits) -> bool:
+    """Whether no further sample can join the run, not even one of a token."""
+    part = slice(start, stop)
+    size = stop - start + 1
+    longest = None if lengths is None else np.maximum(lengths[part].max(keepdims=True), 1)
+    tokens = None if lengths is None else lengths[part].sum(keepdims=True) + 1
+    sums = tuple(cost[part].sum(keepdims=True) + 1 for cost in costs)
+    return not bool(limits.hold(np.array([size]), longest, tokens, sums)[0])
+
+
+def even_end(ends: Int64, lengths: Int64 | None, costs: tuple[Int64, ...], limits: Limits) -> Int64:
+    """Move the cut between the last two batches so that both keep to the limits at padded costs as equal as can be.
+
+    Args:
+        ends: shape [J + 1], from `cut`.
+        lengths: as there.
+        costs: as there.
+        limits: as there.
+
+    Returns:
+        shape [J + 1], int64; the same where the last batch is full or the only one.
+    """
+    if len(ends) < 3 or is_full(int(ends[-2]), int(ends[-1]), lengths, costs, limits):  # noqa: PLR2004  two batches
+        return ends
+    part = slice(int(ends[-3]), int(ends[-1]))
+    size = part.stop - part.start
+    before = np.arange(1, size, dtype=np.int64)  # samples of the first of the two
+    good = _growing(part, lengths, costs, limits)[:-1] & _growing(part, lengths, costs, limits, step=-1)[1:]
+    left, right = before, size - before
+    if lengths is not None:
+        left = left * limits.widths(np.maximum.accumulate(lengths[part])[:-1])
+        right = right * limits.widths(np.maximum.accumulate(lengths[part][::-1])[::-1][1:])
+    apart = np.where(good, np.abs(left - right), np.iinfo(np.int64).max)
+    return np.concatenate((ends[:-2], [part.start + 1 + int(np.argmin(apart))], ends[-1:]))

@@ -1,0 +1,264 @@
+"""Which samples share a batch when each is to hold every stream's share, and like lengths too.
+
+Each stream's samples are sorted apart. Laid side by side by the place at which their
+share calls for them, they are one sequence of quantiles; cut by the limits, it gives the
+batches' sizes. In the order of delivery the batches are then dealt whole samples of each
+stream: earliest deadline first, where unit i of stream k is due when its target
+``share_k * delivered - ahead_k`` reaches i + 1 and may not come before the target passes i
+(the just-in-time rounding of Steiner and Yeomans 1993): no stream is ever a whole
+sample off. Each stream's samples go to its places from short to long.
+
+The samples dealt are not exactly those that the sizes were cut for. Where a batch breaks a
+limit, sizes are cut again with the costs that were met, and at last it is cut into two,
+one delivered after the other, and all is dealt anew. Cost, of a window of 8,192 in three
+streams: 2 ms, and 25 us a batch.
+"""
+
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.batching.arrangement import Arrangement, Pool, targets
+from spiral_stream.batching.budget import Limits
+from spiral_stream.batching.cutting import cut, even_end, is_full
+from spiral_stream.batching.emission import emission_order
+from spiral_stream.batching.formation import Composition, Int64, Setting
+
+Float64 = NDArray[np.float64]
+
+_CUTS: Final = 2  # times that sizes are cut; more gained no budget in 3 streams, and lost some in 1,000
+_EXACT: Final = 1e-9  # what is nearer to a whole number is that number: shares are rounded fractions
+
+# S samples, K streams, J batches
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Line:
+    """What each stream is due: ``slopes * s - leads`` after s samples from here, and no more than it has."""
+
+    slopes: Float64
+    leads: Float64
+    supply: Int64
+
+    def most(self, delivered: int | Int64) -> Int64:
+        """How many samples of each stream may have been delivered; [K], or [K, N] for N numbers."""
+        dues = np.multiply.outer(self.slopes, delivered)
+        dues -= self.leads.reshape(-1, *(1,) * (dues.ndim - 1))
+        up = np.maximum(np.ceil(dues - _EXACT), 0).astype(np.int64)
+        return np.minimum(up, self.supply.reshape(-1, *(1,) * (dues.ndim - 1)))
+
+    def reach(self) -> int:
+        """The most samples that can be delivered before a stream lacks one that is due."""
+        wanted = self.slopes > 0
+        ends = (self.supply[wanted] + 1 + self.leads[wanted]) / self.slopes[wanted]
+        reach = min(int(self.supply.sum()), int(np.ceil(ends.min() - _EXACT)) - 1) if wanted.any() else 0
+        while reach > 0:  # the others may be too far ahead to fill up
+            tries = np.arange(reach, max(0, reach - 32), -1)
+            filled = np.flatnonzero(self.most(tries).sum(axis=0) >= tries)
+            if filled.size:
+                return int(tries[filled[0]])
+            reach = int(tries[-1]) - 1
+        return 0
+
+
+def deal(sizes: Int64, line: Line) -> Int64:
+    """Whole samples of each stream for batches in the order of delivery.
+
+    Args:
+        sizes: shape [J], samples of each batch; their sum is at most what the line reaches.
+        line: what each stream is due.
+
+    Returns:
+        shape [J, K], int64; rows sum to the sizes.
+    """
+    count = len(line.slopes)
+    with np.errstate(divide="ignore"):
+        periods = 1.0 / line.slopes
+    dealt = np.zeros(count, dtype=np.int64)
+    out_JK = np.empty((len(sizes), count), dtype=np.int64)
+    numbers = np.arange(count)
+    for j, (size, end) in enumerate(zip(sizes.tolist(), np.cumsum(sizes).tolist(), strict=True)):
+        free = np.maximum(line.most(end) - dealt, 0)
+        if int(free.sum()) < size:  # only where supply does not follow the shares
+            free = line.supply - dealt
+        streams = np.repeat(numbers, free)
+        nth = np.arange(1, len(streams) + 1) - np.repeat(np.cumsum(free) - free, free)
+        due = (dealt + line.leads)[streams] + nth
+        first = np.argsort(due * periods[streams], kind="stable")[:size]
+        out_JK[j] = np.bincount(streams[first], minlength=count)
+        dealt += out_JK[j]
+    return out_JK
+
+
+@final
+class StratifiedArrangement(Arrangement):
+    """Every batch holds each stream's share."""
+
+    def __init__(self, composition: Composition, limits: Limits, setting: Setting, cost_group: int) -> None:
+        self._shares, self._ahead_at_start = targets(composition, setting)
+        self._counts = np.zeros(len(self._shares), dtype=np.int64)
+        self._limits = limits
+        self._key = setting.key
+        self._group = cost_group
+        self._window = -1
+
+    def note(self, streams: NDArray[np.int32]) -> None:
+        self._counts += np.bincount(streams, minlength=len(self._counts))
+
+    def arrange(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
+        self._window += 1
+        size = len(pool.streams)
+        ranked = _Ranked(pool, len(self._shares))
+        if not final:
+            line = Line(self._shares, self._ahead(), ranked.supply)
+            reach = line.reach()
+            for hold in (True, False):
+                batches = self._formed(ranked, line, reach, hold=hold, even=False)
+                if size - sum(map(len, batches)) <= patience:
+                    self._account(pool, batches)
+                    return batches
+        # The whole pool by its own shares: the last of the chapter, or supply that does not follow the targets.
+        own = Line(ranked.supply / max(1, size), np.zeros(len(self._shares)), ranked.supply)
+        batches = self._formed(ranked, own, size, hold=False, even=True)
+        self._counts[:] = 0
+        self._ahead_at_start[:] = 0.0
+        return batches
+
+    def _ahead(self) -> Float64:
+        ahead: Float64 = self._ahead_at_start + self._counts - self._shares * int(self._counts.sum())
+        return ahead
+
+    def _account(self, pool: Pool, batches: list[Int64]) -> None:
+        if batches:
+            self.note(pool.streams[np.concatenate(batches)])
+
+    def _formed(self, ranked: "_Ranked", line: Line, reach: int, *, hold: bool, even: bool) -> list[Int64]:
+        """Batches of the first ``reach`` samples by quantile, in the order of delivery."""
+        merged = ranked.merged(line)[:reach]
+        lengths, costs = ranked.costs(merged)
+        for left in range(_CUTS - 1, -1, -1):
+            ends = cut(len(merged), lengths, costs, self._limits)
+            if even:
+                ends = even_end(ends, lengths, costs, self._limits)
+            elif hold and len(ends) > 1 and not is_full(int(ends[-2]), int(ends[-1]), lengths, costs, self._limits):
+                ends = ends[:-1]
+            sizes = np.diff(ends)
+            dealt = self._dealt(ranked, line, sizes, np.ones_like(sizes))
+            if not left or not dealt.broken.size:
+                break
+            lengths, costs = self._raised(lengths, costs, *ranked.costs(dealt.members), sizes)
+        parts = np.ones_like(sizes)
+        while dealt.broken.size:
+            parts[dealt.broken] = np.minimum(2 * parts[dealt.broken], sizes[dealt.broken])
+            dealt = self._dealt(ranked, line, sizes, parts)
+        return dealt.batches
+
+    def _raised(
+        self,
+        lengths: Int64 | None,
+        costs: tuple[Int64, ...],
+        real_lengths: Int64 | None,
+        real_costs: tuple[Int64, ...],
+        sizes: Int64,
+    ) -> tuple[Int64 | None, tuple[Int64, ...]]:
+        """Foreseen lengths and costs [S], no less than what the batches of these sizes really got."""
+        if lengths is not None and real_lengths is not None:
+            if self._limits.padded:
+                longest = np.maximum.reduceat(real_lengths, np.cumsum(sizes) - sizes)
+                lengths = np.maximum(lengths, _padded(np.repeat(longest, sizes), len(lengths)))
+            else:
+                lengths = _with_surplus(lengths, real_lengths, sizes)
+        return lengths, tuple(_with_surplus(*pair, sizes) for pair in zip(costs, real_costs, strict=True))
+
+    def _dealt(self, ranked: "_Ranked", line: Line, wanted: Int64, parts: Int64) -> "_Dealt":
+        """Deal samples to batches of the wanted sizes, each cut into parts that are delivered one after the other."""
+        order = emission_order(len(wanted), self._group, self._key, self._window)
+        of = np.repeat(np.arange(len(wanted)), parts)
+        firsts = np.cumsum(parts) - parts
+        sizes = wanted[of] // parts[of]
+        sizes += np.arange(len(of)) - firsts[of] < wanted[of] % parts[of]
+        delivered = _spread(firsts[order], parts[order])
+        counts_JK = np.empty((len(sizes), len(line.slopes)), dtype=np.int64)
+        counts_JK[delivered] = deal(sizes[delivered], line)
+        members = ranked.members(counts_JK)
+        return _Dealt(members, sizes, delivered, of[~ranked.hold(members, sizes, self._limits)])
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Dealt:
+    """The samples of batches that may break a limit."""
+
+    members: Int64  # [S] of one batch after the other, by quantile
+    sizes: Int64  # [J]
+    delivered: Int64  # [J] which batch comes at each place
+    broken: Int64  # of which wanted batches a part breaks a limit
+
+    @property
+    def batches(self) -> list[Int64]:
+        """In the order of delivery."""
+        members = np.split(self.members, np.cumsum(self.sizes)[:-1])
+        return [members[j] for j in self.delivered]
+
+
+@final
+class _Ranked:
+    """A pool's samples, stream by stream, by key in each."""
+
+    def __init__(self, pool: Pool, streams: int) -> None:
+        self._pool = pool
+        self._samples = np.argsort(pool.streams, kind="stable")
+        self._streams = pool.streams[self._samples]
+        self.supply: Int64 = np.bincount(pool.streams, minlength=streams).astype(np.int64)
+        self._firsts = np.cumsum(self.supply) - self.supply
+        self._ranks = np.arange(len(self._samples)) - self._firsts[self._streams]
+
+    def merged(self, line: Line) -> Int64:
+        """The samples of the pool in the order in which they are due; shape [S]."""
+        slopes = line.slopes[self._streams]
+        due = np.full(len(slopes), np.inf)
+        np.divide(self._ranks + 0.5 + line.leads[self._streams], slopes, out=due, where=slopes > 0)
+        return self._samples[np.argsort(due, kind="stable")]
+
+    def costs(self, members: Int64) -> tuple[Int64 | None, tuple[Int64, ...]]:
+        """Lengths and costs of samples of the pool."""
+        pool = self._pool
+        return None if pool.lengths is None else pool.lengths[members], tuple(cost[members] for cost in pool.costs)
+
+    def members(self, counts_JK: Int64) -> Int64:
+        """Samples of the pool, batch after batch, ascending in each; the batches take each stream's in turn."""
+        batches = np.repeat(np.tile(np.arange(len(counts_JK)), counts_JK.shape[1]), counts_JK.T.ravel())
+        samples = self._samples[_spread(self._firsts, counts_JK.sum(axis=0))]
+        return samples[np.lexsort((samples, batches))]
+
+    def hold(self, members: Int64, sizes: Int64, limits: Limits) -> NDArray[np.bool_]:
+        """Whether each batch keeps to the limits; ``members`` as above."""
+        starts = np.cumsum(sizes) - sizes
+        lengths, costs = self.costs(members)
+        return limits.hold(
+            sizes,
+            None if lengths is None else np.maximum.reduceat(lengths, starts),
+            None if lengths is None else np.add.reduceat(lengths, starts),
+            tuple(np.add.reduceat(cost, starts) for cost in costs),
+        )
+
+
+def _spread(firsts: Int64, counts: Int64) -> Int64:
+    """The ranges of ``counts`` numbers from each of ``firsts``, end to end."""
+    starts = np.cumsum(counts) - counts
+    return np.repeat(firsts - starts, counts) + np.arange(int(counts.sum()))
+
+
+def _padded(values: Int64, size: int) -> Int64:
+    """``values`` and zeros behind them."""
+    return np.pad(values, (0, size - len(values)))
+
+
+def _with_surplus(foreseen: Int64, real: Int64, sizes: Int64) -> Int64:
+    """Foreseen costs, with what each batch really has above them spread over its samples."""
+    starts = np.cumsum(sizes) - sizes
+    above = np.add.reduceat(real, starts) - np.add.reduceat(foreseen[: len(real)], starts)
+    return foreseen + _padded(np.repeat(-(-np.maximum(above, 0) // sizes), sizes), len(foreseen))

@@ -1,0 +1,270 @@
+"""Which samples of a window share a batch: those of like size, as many as the budget holds.
+
+A window's samples join the pool of those that wait, the pool is sorted by the keys
+(ties by position) and cut into runs that keep to every limit; the last run waits unless
+no further sample can join it. At a chapter's end nothing waits, and the last two runs
+are cut again evenly. A composition groups the sorted pool in its own way. Cost, of a
+window of 8,192: about 1.5 ms, and 15 us a batch.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, Self, final
+
+import numpy as np
+
+from spiral_stream import expr
+from spiral_stream.batching.arrangement import Arrangement, Pool
+from spiral_stream.batching.budget import (
+    BatchBudget,
+    Limits,
+    check_whole,
+    limits_of,
+    oversize_error,
+    too_large,
+    truncated,
+)
+from spiral_stream.batching.composition import OneStream, StratifiedByStream
+from spiral_stream.batching.cutting import cut, even_end, is_full
+from spiral_stream.batching.emission import emission_order
+from spiral_stream.batching.formation import Composition, Formation, Former, Int64, Membership, Setting, Tally, Window
+from spiral_stream.batching.one_stream import OneStreamArrangement
+from spiral_stream.batching.stratified import StratifiedArrangement
+from spiral_stream.errors import PlanError
+
+MAX_WINDOW: Final = 2**22
+MAX_GROUP: Final = 2**20
+_PATIENCE: Final = (
+    8  # at least 1 / 8 of the window is free for the next one, so that pools are not sorted for a few samples
+)
+
+# S samples of a window or pool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BucketKey:
+    """What samples of a batch are alike in, as an expression over columns: ``len(tokens)``, ``width * height``.
+
+    Raises:
+        PlanError: the text is no such expression; the message shows the place.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            msg = f"BucketKey: {self.text!r} is no text. Give an expression such as 'len(tokens)'"
+            raise PlanError(msg)
+        expr.parse(self.text)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WindowedBucket(Formation):
+    """Batches of like samples, out of windows of a lane.
+
+    Args:
+        window_size: samples that are looked at together: more of them means less padding, and more memory. At most so
+            many wait at any time.
+        keys: what samples are sorted by, the first key first; without one they keep their order.
+        budget: what a batch may hold; None: ``batch_size`` alone says it.
+        cost_group: so many batches of like size are delivered one after the other; at least the number of ranks, so
+            that ranks of one step get like cost.
+        composition: how streams share a batch; given by `collate`.
+
+    Raises:
+        PlanError: a parameter is not one of these.
+    """
+
+    VERSION: ClassVar[int] = 1
+    window_size: int = 8192
+    keys: tuple[BucketKey, ...] = ()
+    budget: BatchBudget | None = None
+    cost_group: int = 8
+    composition: Composition | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("WindowedBucket: window_size", self.window_size, MAX_WINDOW)
+        check_whole("WindowedBucket: cost_group", self.cost_group, MAX_GROUP)
+        if isinstance(self.keys, str | BucketKey) or not isinstance(self.keys, Iterable):
+            msg = f"WindowedBucket: keys is {self.keys!r}. Give a list of keys: [BucketKey('len(tokens)')]"
+            raise PlanError(msg)
+        object.__setattr__(self, "keys", tuple(self.keys))
+        for each in self.keys:
+            if not isinstance(each, BucketKey):
+                msg = f"WindowedBucket: {each!r} is no key. Give BucketKey('len(tokens)'), or another expression in it"
+                raise PlanError(msg)
+        if self.budget is not None and not isinstance(self.budget, BatchBudget):
+            msg = f"WindowedBucket: budget is {self.budget!r}. Give BatchBudget(max_tokens=...), or None"
+            raise PlanError(msg)
+        if self.composition is not None and not isinstance(self.composition, StratifiedByStream | OneStream):
+            msg = f"collate: composition is {self.composition!r}. Give StratifiedByStream('stream_id'), OneStream() or None"
+            raise PlanError(msg)
+
+    @property
+    def needs_lengths(self) -> bool:
+        return self.budget is not None and self.budget.max_tokens is not None
+
+    @property
+    def key_texts(self) -> tuple[str, ...]:
+        return tuple(each.text for each in self.keys)
+
+    @property
+    def cost_names(self) -> tuple[str, ...]:
+        return () if self.budget is None else self.budget.cost_names
+
+    def with_composition(self, composition: Composition | None) -> Self:
+        """The same with a composition.
+
+        Raises:
+            PlanError: it is none that is known here.
+        """
+        return replace(self, composition=composition)
+
+    def former(self, setting: Setting) -> Former:
+        """The former of one chapter.
+
+        Raises:
+            PlanError: no limit is given, or none that a batch can keep to; a composition lacks its mixture.
+        """
+        limits = limits_of(self.budget, setting)
+        if self.budget is None and self.window_size < (setting.batch_size or 0):
+            msg = (
+                f"WindowedBucket: window_size is {self.window_size}, less than a batch of {setting.batch_size}. Give at "
+                f"least window_size={setting.batch_size}, better many times that"
+            )
+            raise PlanError(msg)
+        return WindowedFormer(self, limits, self._arrangement(limits, setting))
+
+    def _arrangement(self, limits: Limits, setting: Setting) -> Arrangement:
+        if isinstance(self.composition, StratifiedByStream):
+            return StratifiedArrangement(self.composition, limits, setting, self._group)
+        if isinstance(self.composition, OneStream):
+            return OneStreamArrangement(self.composition, limits, setting, self._group)
+        return _Runs(limits, setting, self._group)
+
+    @property
+    def _group(self) -> int:
+        """Batches that move whole in the order of delivery; without keys it is the order of positions."""
+        return self.cost_group if self.keys else self.window_size
+
+
+@final
+class _Runs(Arrangement):
+    """Without composition: the sorted pool, cut from its start."""
+
+    def __init__(self, limits: Limits, setting: Setting, cost_group: int) -> None:
+        self._limits = limits
+        self._key = setting.key
+        self._group = cost_group
+        self._window = -1
+
+    def arrange(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
+        self._window += 1
+        ends = cut(len(pool.streams), pool.lengths, pool.costs, self._limits)
+        if final:
+            ends = even_end(ends, pool.lengths, pool.costs, self._limits)
+        elif len(ends) > 1:
+            start, stop = (int(end) for end in ends[-2:])
+            if stop - start <= patience and not is_full(start, stop, pool.lengths, pool.costs, self._limits):
+                ends = ends[:-1]
+        order = emission_order(len(ends) - 1, self._group, self._key, self._window)
+        return [np.arange(ends[j], ends[j + 1]) for j in order]
+
+
+@final
+class WindowedFormer(Former):
+    """Forms the batches of one chapter from its windows."""
+
+    def __init__(self, policy: WindowedBucket, limits: Limits, arrangement: Arrangement) -> None:
+        self.tally = Tally()
+        self._policy = policy
+        self._limits = limits
+        self._arrangement = arrangement
+        self._waiting: Window | None = None
+
+    @property
+    def room(self) -> int:
+        """How many samples the pool takes now."""
+        return self._policy.window_size - (0 if self._waiting is None else len(self._waiting.samples))
+
+    def form(self, window: Window, *, final: bool) -> list[Membership]:
+        fitting, alone = self._admitted(window)
+        pool = fitting if self._waiting is None else _joined(self._waiting, fitting)
+        order = np.lexsort((pool.samples, *reversed(pool.keys)))
+        ranked = Pool(
+            pool.streams[order],
+            None if pool.lengths is None else pool.lengths[order],
+            tuple(c[order] for c in pool.costs),
+        )
+        patience = self._policy.window_size - max(1, self._policy.window_size // _PATIENCE)
+        batches = self._arrangement.arrange(ranked, patience, final=final)
+        waits = np.ones(len(order), dtype=np.bool_)
+        for ranks in batches:
+            waits[ranks] = False
+        self._waiting = _taken(pool, np.sort(order[waits]))
+        formed = [self._membership(pool, order[ranks]) for ranks in batches]
+        formed += [self._membership(alone, np.array([i])) for i in range(len(alone.samples))]
+        if len(alone.samples) and not self._policy.keys and self._policy.composition is None:
+            formed.sort(key=lambda batch: int(batch.samples[0]))
+        return formed
+
+    def _admitted(self, window: Window) -> tuple[Window, Window]:
+        """The samples that may share batches, and those that are batches of their own; counts what it changes."""
+        window = _taken(window, np.arange(len(window.samples)))
+        large = too_large(window, self._limits)
+        nothing = _taken(window, np.empty(0, dtype=np.int64))
+        budget = self._policy.budget
+        if budget is None or not large.any():
+            return window, nothing
+        found = np.flatnonzero(large)
+        if budget.oversize == "truncate":
+            assert window.lengths is not None
+            window = replace(window, lengths=truncated(window.lengths, self._limits))
+            still = too_large(window, self._limits)
+            if still.any():  # its frames or bytes cannot be cut
+                raise oversize_error(window, int(np.flatnonzero(still)[0]), budget, self._limits)
+            self.tally.truncated += len(found)
+            return window, nothing
+        if budget.oversize == "raise":
+            raise oversize_error(window, int(found[0]), budget, self._limits)
+        self._arrangement.note(window.streams[found])
+        rest = _taken(window, np.flatnonzero(~large))
+        if budget.oversize == "alone":
+            self.tally.alone += len(found)
+            return rest, _taken(window, found)
+        self.tally.dropped += len(found)
+        self.tally.first = np.concatenate((self.tally.first, window.samples[found]))
+        return rest, nothing
+
+    def _membership(self, pool: Window, members: Int64) -> Membership:
+        samples = pool.samples[members]
+        if pool.lengths is None:
+            return Membership(samples, len(samples))
+        lengths = pool.lengths[members]
+        return Membership(samples, len(samples), int(self._limits.widths(lengths.max())), lengths)
+
+
+def _taken(window: Window, index: Int64) -> Window:
+    """The samples at ``index``, as arrays of our own."""
+    return Window(
+        np.asarray(window.samples, dtype=np.int64)[index],
+        np.asarray(window.streams, dtype=np.int32)[index],
+        None if window.lengths is None else np.asarray(window.lengths, dtype=np.int64)[index],
+        tuple(np.asarray(values)[index] for values in window.keys),
+        tuple(np.asarray(values, dtype=np.int64)[index] for values in window.costs),
+    )
+
+
+def _joined(first: Window, second: Window) -> Window:
+    lengths = None
+    if first.lengths is not None and second.lengths is not None:
+        lengths = np.concatenate((first.lengths, second.lengths))
+    return Window(
+        np.concatenate((first.samples, second.samples)),
+        np.concatenate((first.streams, second.streams)),
+        lengths,
+        tuple(np.concatenate(pair) for pair in zip(first.keys, second.keys, strict=True)),
+        tuple(np.concatenate(pair) for pair in zip(first.costs, second.costs, strict=True)),
+    )
