@@ -23,6 +23,7 @@ from spiral_stream.catalog.entry import DESCRIPTION, STORAGE_SHARD, Entry
 from spiral_stream.catalog.identity import check_columns, duplicate
 from spiral_stream.catalog.manifest import Manifest, build_manifest
 from spiral_stream.catalog.near import near
+from spiral_stream.catalog.tokenizers import TokenizerEntry, Tokenizers
 from spiral_stream.errors import CatalogError, PlanError, SpiralError
 from spiral_stream.schema import with_semantic
 from spiral_stream.sources.arrow import Arrow
@@ -240,6 +241,44 @@ class Catalog:
         self.stored_plan(name)
         with self._locked() as database:
             database.open_table("streams").delete(f"name = '{name}'")
+
+    def register_tokenizer(self, name: str, source: Any, *, replace: bool = False) -> TokenizerEntry:
+        """Copy a tokenizer into the catalog under a name; some seconds go into proving its fast engine.
+
+        Args:
+            name: letters, digits, ``_ . -``.
+            source: path of a ``tokenizer.json``, a folder that transformers can load, a tokenizer object of
+                tokenizers or transformers, or a hub name where no path is called so.
+            replace: take the place of another content.
+
+        Raises:
+            CatalogError: the name is not legal or taken by another content, or the source is none.
+            SourceError: a file is no tokenizer.
+        """
+        if not _NAME.fullmatch(name):
+            msg = f"tokenizer {name!r}: a name has letters, digits and _ . - only. Rename it"
+            raise CatalogError(msg)
+        return Tokenizers(self.root).register(name, source, replace=replace)
+
+    def tokenizer(self, name: str) -> TokenizerEntry:
+        """The tokenizer of this name, or of the ``tokenizer.json`` at this path.
+
+        Raises:
+            CatalogError: there is neither; lists near matches.
+        """
+        return Tokenizers(self.root).entry(name)
+
+    def tokenizers(self) -> list[str]:
+        """The names of all tokenizers, sorted."""
+        return Tokenizers(self.root).names()
+
+    def drop_tokenizer(self, name: str) -> None:
+        """Forget a tokenizer; its source stays.
+
+        Raises:
+            CatalogError: there is none of this name.
+        """
+        Tokenizers(self.root).drop(name)
 
     def _new_entry(
         self,

@@ -9,8 +9,9 @@ the random bits (`spiral_stream.seeding.uniforms`).
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar, Final
+from typing import ClassVar, Final, final
 
 from spiral_stream.errors import PlanError
 
@@ -31,6 +32,25 @@ class Transform(ABC):
     def evaluation(self) -> "tuple[Transform, ...]":
         """The deterministic steps that stand for this one in evaluation; itself unless it draws."""
         return (self,)
+
+    def __rshift__(self, name: str) -> "Named":
+        """Name the column that the output goes to: ``Tokenize("text", ...) >> "tokens"``."""
+        return Named(self, name)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A transform whose output goes to a column of this name."""
+
+    transform: Transform
+    name: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            what = type(self.transform).__name__
+            msg = f'{what} >> {self.name!r}: give the name of the new column, as in {what}(...) >> "tokens"'
+            raise PlanError(msg)
 
 
 def is_number(value: object) -> bool:

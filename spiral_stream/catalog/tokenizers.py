@@ -1,0 +1,282 @@
+"""Which tokenizers there are: names for contents, kept in the catalog's folder.
+
+A content is the bytes of a ``tokenizer.json``, in a folder named by their sha256, with the proof of its fast engine
+beside it; a name is a small JSON file that points to one. Contents appear by a rename and never change, names are
+replaced as a whole, so readers need no lock; writers take one.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+from spiral_stream.catalog.near import near
+from spiral_stream.errors import CatalogError, SourceError
+from spiral_stream.transforms.encoder import largest_id, open_tokenizer, read_tokenizer
+from spiral_stream.transforms.proof import PROOF, STEPS, Report, proof_beside, prove, save
+
+FILE: Final = "tokenizer.json"
+_CONFIGS: Final = ("special_tokens_map.json", "tokenizer_config.json")  # beside a tokenizer.json; the later wins
+_ROLES: Final = ("bos", "eos", "pad", "unk")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TokenizerEntry:
+    """A tokenizer of the catalog."""
+
+    name: str
+    digest: str  # sha256 of its tokenizer.json, hexadecimal
+    path: Path  # of its tokenizer.json inside the catalog
+    vocab_size: int  # the largest id + 1, added tokens included
+    source: str  # where it came from; for people
+    special: Mapping[str, int]  # role (bos, eos, pad, unk) -> id, where known
+    engine: str  # who encodes, and why; for people
+
+
+@final
+class Tokenizers:
+    """The tokenizers of one catalog folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / "tokenizers"
+
+    def register(self, name: str, source: Any, *, replace: bool = False) -> TokenizerEntry:
+        """Copy a tokenizer into the catalog, and prove its fast engine.
+
+        Args:
+            name: its name; the caller has checked the letters.
+            source: see `Catalog.register_tokenizer`.
+            replace: take the place of another content.
+
+        Raises:
+            CatalogError: the name is taken by another content, or the source is none.
+            SourceError: the source cannot be read.
+        """
+        data, roles, told = _content(name, source)
+        digest = hashlib.sha256(data).hexdigest()
+        old = self._saved().get(name)
+        if old is not None and old["digest"] != digest and not replace:
+            msg = (
+                f"tokenizer {name!r} is registered with another content ({old['digest'][:8]}, this is {digest[:8]}). "
+                "Pass replace=True, or choose another name"
+            )
+            raise CatalogError(msg)
+        facts = self._keep(data, digest, roles, told)
+        with self._locked() as folder:
+            _write(folder / "names" / f"{name}.json", facts)
+        return self.entry(name)
+
+    def entry(self, name: str) -> TokenizerEntry:
+        """The tokenizer of this name, or of a ``tokenizer.json`` at this path, which is copied without a name.
+
+        Raises:
+            CatalogError: there is neither; lists near matches.
+            SourceError: the file cannot be read.
+        """
+        saved = self._saved()
+        if name in saved:
+            return self._entry(name, saved[name])
+        if Path(name).expanduser().exists():
+            data, roles, told = _content(name, name)
+            return self._entry(name, self._keep(data, hashlib.sha256(data).hexdigest(), roles, told))
+        msg = (
+            f"tokenizer {name!r} is not in catalog {self._folder.parent}, and no file; {near(name, saved)} "
+            f"Register it: catalog.register_tokenizer({name!r}, source)"
+        )
+        raise CatalogError(msg)
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self._saved())
+
+    def drop(self, name: str) -> None:
+        """Forget a name; its content goes with the last name.
+
+        Raises:
+            CatalogError: there is none.
+        """
+        saved = self._saved()
+        if name not in saved:
+            msg = f"tokenizer {name!r} is not in catalog {self._folder.parent}; {near(name, saved)}"
+            raise CatalogError(msg)
+        digest = saved.pop(name)["digest"]
+        with self._locked() as folder:
+            (folder / "names" / f"{name}.json").unlink(missing_ok=True)
+            if all(other["digest"] != digest for other in saved.values()):
+                shutil.rmtree(folder / "contents" / digest, ignore_errors=True)
+
+    def _entry(self, name: str, facts: Mapping[str, Any]) -> TokenizerEntry:
+        path = self._folder / "contents" / facts["digest"] / FILE
+        return TokenizerEntry(
+            name, facts["digest"], path, facts["vocab_size"], facts["source"], facts["special"], facts["engine"]
+        )
+
+    def _saved(self) -> dict[str, dict[str, Any]]:
+        """Name -> what is kept of it."""
+        files = sorted((self._folder / "names").glob("*.json"))
+        return {file.stem: json.loads(file.read_bytes()) for file in files}
+
+    def _keep(self, data: bytes, digest: str, roles: Mapping[str, str], told: str) -> dict[str, Any]:
+        """Publish a content with its proof; what a name keeps of it."""
+        tokenizer = open_tokenizer(data, told)
+        folder = self._folder / "contents" / digest
+        if not (folder / FILE).exists():
+            with _reporting(told) as report:
+                proof = prove(data, report)
+            with self._locked():
+                draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix="."))
+                (draft / FILE).write_bytes(data)
+                save(proof, data, draft / PROOF)
+                draft.chmod(0o755)
+                _publish(draft, folder)
+        proof = proof_beside(folder / FILE, data)
+        found = {role: tokenizer.token_to_id(text) for role, text in roles.items()}
+        return {
+            "digest": digest,
+            "vocab_size": largest_id(tokenizer) + 1,
+            "source": told,
+            "special": {role: number for role, number in sorted(found.items()) if number is not None},
+            "engine": f"{'tiktoken' if proof.covered else 'tokenizers'}: {proof.reason}",
+        }
+
+    @contextmanager
+    def _locked(self) -> Iterator[Path]:
+        """The folder, for one writer at a time."""
+        try:
+            for part in ("names", "contents"):
+                (self._folder / part).mkdir(parents=True, exist_ok=True)
+            with (self._folder / ".lock").open("a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield self._folder
+        except OSError as error:
+            msg = (
+                f"catalog {self._folder.parent}: tokenizers cannot be written: {error}. Check its rights and free space"
+            )
+            raise CatalogError(msg) from error
+
+
+def _content(name: str, source: Any) -> tuple[bytes, dict[str, str], str]:
+    """The bytes of a source's tokenizer.json, the texts of its special tokens by role, and where it came from."""
+    if isinstance(source, str | os.PathLike):
+        path = Path(source).expanduser()
+        if path.is_file():
+            return *_with_unknown(read_tokenizer(path), _roles_beside(path)), str(path.absolute())
+        if path.is_dir():
+            return _by_transformers(name, str(path), str(path.absolute()))
+        if path.is_absolute() or path.suffix == ".json" or os.fspath(source).startswith((".", "~")):
+            msg = f"register_tokenizer {name!r}: there is nothing at {path}. Correct the path, or give a hub name"
+            raise CatalogError(msg)
+        return _by_transformers(name, os.fspath(source), f"hub: {source}")
+    from tokenizers import Tokenizer
+
+    if isinstance(source, Tokenizer):
+        return *_with_unknown(source.to_str().encode(), {}), "a tokenizers.Tokenizer"
+    fast = getattr(source, "backend_tokenizer", None)  # a tokenizer of transformers
+    if isinstance(fast, Tokenizer):
+        return *_with_unknown(fast.to_str().encode(), _roles_of(source)), type(source).__name__
+    msg = (
+        f"register_tokenizer {name!r}: {type(source).__name__} is no source. Give the path of a tokenizer.json, a folder "
+        "that transformers can load, a tokenizers.Tokenizer, or a hub name"
+    )
+    raise CatalogError(msg)
+
+
+def _by_transformers(name: str, place: str, told: str) -> tuple[bytes, dict[str, str], str]:
+    """What transformers loads from a folder or the hub."""
+    from transformers import AutoTokenizer
+
+    local = not told.startswith("hub: ")
+    try:
+        loaded = AutoTokenizer.from_pretrained(place, local_files_only=local)
+    except (
+        Exception
+    ) as error:  # it raises OSError, ValueError, KeyError and ImportError for what is wrong with a folder
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        way = (
+            "Save it with save_pretrained, or give its tokenizer.json"
+            if local
+            else "It is no path here, and the hub did not give it: with a network try again; without one, give the path "
+            "of its tokenizer.json or of a folder that save_pretrained wrote"
+        )
+        msg = f"register_tokenizer {name!r}: transformers cannot load {place!r} ({first}). {way}"
+        raise CatalogError(msg) from error
+    fast = getattr(loaded, "backend_tokenizer", None)
+    if fast is None:
+        msg = (
+            f"register_tokenizer {name!r}: {type(loaded).__name__} is written in Python. Give one with a tokenizer.json"
+        )
+        raise CatalogError(msg)
+    return *_with_unknown(fast.to_str().encode(), _roles_of(loaded)), told
+
+
+def _roles_of(loaded: Any) -> dict[str, str]:
+    found = {role: getattr(loaded, f"{role}_token", None) for role in _ROLES}
+    return {role: str(text) for role, text in found.items() if text is not None}
+
+
+def _roles_beside(path: Path) -> dict[str, str]:
+    """The special tokens that transformers' files beside a tokenizer.json name."""
+    found: dict[str, str] = {}
+    for file in (path.with_name(config) for config in _CONFIGS):
+        if not file.is_file():
+            continue
+        try:
+            config = json.loads(file.read_bytes())
+        except ValueError as error:
+            msg = f"tokenizer: {file} is not JSON ({error}). Correct it, or move it away"
+            raise SourceError(msg) from error
+        for role in _ROLES:
+            token = config.get(f"{role}_token")
+            text = token.get("content") if isinstance(token, dict) else token
+            if isinstance(text, str):
+                found[role] = text
+    return found
+
+
+def _with_unknown(data: bytes, roles: dict[str, str]) -> tuple[bytes, dict[str, str]]:
+    """The roles, with the model's own unknown token; bytes that are no JSON are refused later, by their place."""
+    try:
+        unknown = json.loads(data)["model"].get("unk_token")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return data, roles
+    return data, ({"unk": unknown} if isinstance(unknown, str) else {}) | roles
+
+
+def _publish(draft: Path, folder: Path) -> None:
+    """Name a folder at once; if another process was faster, its equal content stays."""
+    try:
+        draft.rename(folder)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        if not (folder / FILE).exists():
+            raise
+
+
+def _write(path: Path, facts: Mapping[str, Any]) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(facts, indent=1, sort_keys=True))
+    draft.replace(path)
+
+
+@contextmanager
+def _reporting(told: str) -> Iterator[Report]:
+    """A progress bar on a terminal; silence elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda _step, _what: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"tokenizer {Path(told).name}: comparing engines", total=STEPS, what="")
+        yield lambda step, what: bar.update(task, completed=step, what=what)

@@ -1,0 +1,206 @@
+"""Which engine may encode a tokenizer's documents, and which documents are set apart.
+
+The proof of `spiral_stream.transforms.byte_pairs` (merges) and `spiral_stream.transforms.splitting` (pre-tokens) is
+made once for a tokenizer and the versions of both libraries, and then confirmed end to end: each covered code point,
+among letters, digits, spaces, signs and itself, is encoded by both. It costs 3 to 5 s, is kept in a small file beside
+the tokenizer, and is made again when a version changes. Nothing that is not proven is served by tiktoken.
+"""
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+
+from spiral_stream.transforms.byte_pairs import Twin, Uncovered, bare, twin_of
+from spiral_stream.transforms.splitting import (
+    SEPARATOR,
+    covered_points,
+    disagreements,
+    pattern_of,
+    respelled,
+    uncovered_points,
+)
+
+VERSION: Final = 1  # of the method; a change makes every proof anew
+PROOF: Final = "proof.json"
+STEPS: Final = 4  # that `prove` reports
+
+_BLOCK: Final = 64  # code points encoded as one document in the confirmation
+_MANY: Final = 20_000  # code points set apart above which the twin is not worth it
+
+Report = Callable[[int, str], None]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is known of a tokenizer's twin."""
+
+    covered: bool
+    reason: str  # why not, or what was shown
+    apart: tuple[tuple[int, int], ...]  # ranges of code points, ends included, that the twin must not see
+    versions: Mapping[str, str]
+
+    @property
+    def current(self) -> bool:
+        """Whether it speaks of the libraries installed here."""
+        return dict(self.versions) == _versions()
+
+
+def prove(data: bytes, report: Report = lambda _step, _what: None) -> Proof:
+    """Compare both engines on a tokenizer.
+
+    Args:
+        data: the bytes of its ``tokenizer.json``.
+        report: called with the number of steps done and the name of the next one.
+    """
+    tokenizer = json.loads(data)
+    try:
+        report(0, "merges")
+        pattern = pattern_of(tokenizer.get("pre_tokenizer"))
+        twin = twin_of(tokenizer)
+        report(1, "character classes")
+        apart = disagreements(pattern, tokenizer["pre_tokenizer"])
+        report(2, "code points")
+        apart |= _confirmed(tokenizer, Core(twin, pattern), apart)
+        if len(apart) > _MANY or any(point < 128 for point in apart):  # noqa: PLR2004  ASCII
+            msg = f"the engines differ on {len(apart)} code points"
+            raise Uncovered(msg)  # noqa: TRY301  one place turns findings into proofs
+    except Uncovered as why:
+        return Proof(False, str(why), (), _versions())
+    finally:
+        report(STEPS, "done")
+    said = f"equal on {sum(1 for _ in covered_points()) - len(apart):,} code points; {len(apart):,} set apart"
+    return Proof(True, said, tuple(_ranges(apart, uncovered_points())), _versions())
+
+
+def proof_beside(path: Path, data: bytes) -> Proof:
+    """The kept proof of a tokenizer file, or a new one, which is then kept where the folder allows.
+
+    Args:
+        path: the file; ``proof.json`` lies beside it.
+        data: its bytes.
+    """
+    kept = path.with_name(PROOF)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        saved = json.loads(kept.read_bytes())
+        proof = Proof(
+            saved["covered"], saved["reason"], tuple((low, high) for low, high in saved["apart"]), saved["versions"]
+        )
+        if proof.current and saved["tokenizer"] == _digest(data):
+            return proof
+    proof = prove(data)
+    with suppress(OSError):
+        save(proof, data, kept)
+    return proof
+
+
+def save(proof: Proof, data: bytes, path: Path) -> None:
+    """Write a proof; the file appears at once and whole.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    text = json.dumps({**asdict(proof), "tokenizer": _digest(data)}, indent=1)
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".proof-")
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    Path(draft).replace(path)
+
+
+@final
+class Core:
+    """tiktoken with a twin's table: many documents in one call, their ids in one array."""
+
+    def __init__(self, twin: Twin, pattern: str) -> None:
+        from tiktoken._tiktoken import CoreBPE
+
+        self._between = len(twin.ranks)
+        self._core = CoreBPE(dict(twin.ranks), {SEPARATOR: self._between}, respelled(pattern))
+        self._ids = twin.ids
+
+    def encode(self, joined: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Encode documents that `SEPARATOR` stands between.
+
+        Returns:
+            ids: shape [N], uint32: all documents' ids.
+            counts: shape [S], int64: ids of each document.
+
+        Raises:
+            ValueError: a document overflows the regex engine's stack (about a million blanks in a row).
+        """
+        ranks = np.frombuffer(self._core.encode_to_tiktoken_buffer(joined, {SEPARATOR}), dtype=np.uint32)
+        ends = np.flatnonzero(ranks == self._between)
+        counts = np.diff(ends, prepend=-1, append=len(ranks)) - 1
+        return self._ids[ranks[ranks != self._between] if len(ends) else ranks], counts
+
+
+def _confirmed(tokenizer: Mapping[str, Any], core: Core, known: set[int]) -> set[int]:
+    """The code points, besides the known ones, whose documents the two engines encode differently."""
+    from tokenizers import Tokenizer
+
+    theirs = Tokenizer.from_str(bare(tokenizer, pre_tokenizer=True))
+    points = [point for point in covered_points() if point not in known]
+    blocks = [points[at : at + _BLOCK] for at in range(0, len(points), _BLOCK)]
+    suspects = [point for block in _unequal(theirs, core, blocks) for point in block]
+    return {block[0] for block in _unequal(theirs, core, [[point] for point in suspects])}
+
+
+def _unequal(theirs: Any, core: Core, blocks: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """The blocks whose documents are encoded differently."""
+    if not blocks:
+        return []
+    documents = ["".join(_surrounded(chr(point)) for point in block) for block in blocks]
+    ids, counts = core.encode(SEPARATOR.join(documents))
+    ours = np.split(ids, np.cumsum(counts)[:-1])
+    found = theirs.encode_batch_fast(documents, add_special_tokens=False)
+    return [
+        block
+        for block, one, other in zip(blocks, found, ours, strict=True)
+        if not np.array_equal(np.array(one.ids, dtype=np.uint32), other)
+    ]
+
+
+def _surrounded(letter: str) -> str:
+    """A code point among a letter, a digit, blanks, an apostrophe, itself and a line's end."""
+    return f"a{letter}1 {letter}{letter}'{letter}\n{letter}  "
+
+
+def _ranges(points: Iterable[int], more: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The points as ranges, in order."""
+    found: list[tuple[int, int]] = []
+    for low, high in sorted([*((point, point) for point in points), *more]):
+        if found and low <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(high, found[-1][1]))
+        else:
+            found.append((low, high))
+    return found
+
+
+def apart_pattern(proof: Proof, literals: Iterable[str]) -> str:
+    """An RE2 pattern that finds any text which the twin must not see.
+
+    Args:
+        proof: whose code points are set apart.
+        literals: texts of added tokens.
+    """
+    parts = [re.sub(r"([!-/:-@\[-^`{-~])", r"\\\1", text) for text in sorted({*literals, SEPARATOR})]
+    ranges = "".join(f"\\x{{{low:X}}}-\\x{{{high:X}}}" for low, high in proof.apart)
+    return "|".join([*parts, f"[{ranges}]"] if ranges else parts)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    return {"method": str(VERSION), "tokenizers": version("tokenizers"), "tiktoken": version("tiktoken")}
