@@ -53,7 +53,13 @@ class TokenPrefix(Kind):
     encoder: Encoder
 
     def facts(self) -> dict[str, object]:
-        return token_facts(self.relation, self.column, self.encoder.digest, self.item_bytes)
+        return {
+            "kind": ["tokens", VERSION],
+            "relation": self.relation,
+            "column": self.column,
+            "encoder": self.encoder.digest,
+            "item_bytes": self.item_bytes,
+        }
 
     @property
     def item_bytes(self) -> int:
@@ -82,17 +88,6 @@ class TokenPrefix(Kind):
         tokens = values[0] if len(values) == 1 else np.concatenate([np.empty(0, self.encoder.dtype), *values])
         payload = np.ascontiguousarray(tokens, dtype=self.encoder.dtype)
         return Rows(payload, lengths * self.item_bytes, refused, {}, source_bytes)
-
-
-def token_facts(relation: str, column: str, encoder_digest: str, item_bytes: int) -> dict[str, object]:
-    """What the fingerprint of a token cache covers."""
-    return {
-        "kind": ["tokens", VERSION],
-        "relation": relation,
-        "column": column,
-        "encoder": encoder_digest,
-        "item_bytes": item_bytes,
-    }
 
 
 def _readable(chunk: pa.Array, name: str) -> tuple[pa.Array, dict[int, str]]:

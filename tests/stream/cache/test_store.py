@@ -101,6 +101,7 @@ def test_payload_is_packed_in_one_blob_file_that_is_mapped(tmp_path: Path) -> No
     assert str(blobs[0]) in Path("/proc/self/maps").read_text()
     assert json.loads((tmp_path / "cache.json").read_text()) == {"profile": "raw"}
     dataset = lance.dataset(str(tmp_path / "data.lance"))
+    assert dataset.schema.names == ["row", "height", "width", "refused", "payload"]  # of every image cache there is
     assert dataset.count_rows() == SHARD_ROWS
     assert dataset.has_stable_row_ids
 

@@ -94,3 +94,15 @@ def test_a_fingerprint_covers_relation_column_and_encoder() -> None:
 
     assert len(set(variants)) == len(variants)
     assert TokenPrefix("a", "text", ByteEncoder()).fingerprint == variants[0]
+
+
+def test_the_facts_are_what_the_fingerprint_covers() -> None:
+    prefix = TokenPrefix("docs", "text", ByteEncoder())
+
+    assert prefix.facts() == {
+        "kind": ["tokens", 1],
+        "relation": "docs",
+        "column": "text",
+        "encoder": "bytes-256-uint16",
+        "item_bytes": 2,
+    }
