@@ -57,6 +57,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue | dg.TextM
     )
 
 
+def snippet(code: str) -> dg.MarkdownMetadataValue:
+    """Python to copy."""
+    return dg.MetadataValue.md(f"```python\n{code}\n```")
+
+
 def short(value: Any) -> str | int | float | bool | None:
     """A value that fits a cell."""
     if isinstance(value, float):

@@ -1,25 +1,33 @@
 """What runs together, and when."""
 
+from collections.abc import Iterator
+from typing import Any, Final
+
 import dagster as dg
 
-EVERYTHING = dg.AssetSelection.groups("catalog", "stats", "caches", "streams", "training")
-PREPARATION = dg.AssetSelection.groups("catalog", "stats", "caches", "streams")
+TRAINED: Final = dg.AssetSelection.groups("training")
 
-ONE_BUILDER = {"spiral/cache": "imagenet_decoded"}  # dagster.yaml lets one run a value go ahead, the others wait
+# By dagster.yaml one run of a value goes ahead and the others wait: a cache has one builder at a time.
+BUILDERS: Final = {"images": "imagenet_decoded", "text": "text_tokens"}
+NIGHTLY: Final = {"images": "0 3 * * *", "text": "0 4 * * *"}
 
 
 @dg.definitions
 def jobs() -> dg.Definitions:
-    """One job runs it all; another prepares every night."""
-    prepare = dg.define_asset_job(
-        "prepare_images", PREPARATION, description="Register, measure, build caches, save streams.", tags=ONE_BUILDER
-    )
-    return dg.Definitions(
-        jobs=[
-            dg.define_asset_job(
-                "images", EVERYTHING, description="From images to a trained network.", tags=ONE_BUILDER
-            ),
-            prepare,
-        ],
-        schedules=[dg.ScheduleDefinition(name="nightly", job=prepare, cron_schedule="0 3 * * *")],
+    """For images and for text, one job runs it all; another prepares every night."""
+    made = [job for domain in BUILDERS for job in _jobs(domain)]
+    schedules = [
+        dg.ScheduleDefinition(name=f"nightly_{domain}", job_name=f"prepare_{domain}", cron_schedule=when)
+        for domain, when in NIGHTLY.items()
+    ]
+    return dg.Definitions(jobs=made, schedules=schedules)
+
+
+def _jobs(domain: str) -> Iterator[Any]:
+    """From data to a trained network, and the same without the training."""
+    every = dg.AssetSelection.tag("domain", domain)
+    tags = {"spiral/cache": BUILDERS[domain]}
+    yield dg.define_asset_job(domain, every, description=f"From {domain} to a trained network.", tags=tags)
+    yield dg.define_asset_job(
+        f"prepare_{domain}", every - TRAINED, description="Register, measure, build caches, save streams.", tags=tags
     )

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from spiral_assets.resources import CatalogResource, ImagesResource
+from spiral_assets.resources import CatalogResource, ImagesResource, RunsResource, TextsResource
 
 
 @dg.definitions
@@ -12,6 +12,8 @@ def resources() -> dg.Definitions:
         resources={
             "catalog": CatalogResource(uri=dg.EnvVar("SPIRAL_CATALOG")),
             "images": ImagesResource(root=dg.EnvVar("SPIRAL_DATA_ROOT")),
+            "texts": TextsResource(root=dg.EnvVar("SPIRAL_DATA_ROOT")),
+            "runs": RunsResource(root=dg.EnvVar("SPIRAL_DATA_ROOT")),
             "pipes": dg.PipesSubprocessClient(),
         },
         executor=dg.in_process_executor,

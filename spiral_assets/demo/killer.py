@@ -1,4 +1,4 @@
-"""Kills the training process once, in the middle of an epoch."""
+"""Kills the training process once, in the middle of its run."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 EVERY_S: Final = 0.02
-FIRST_EPOCH: Final = 1  # the first is left whole, so that a resume has an epoch behind it
+AFTER: Final = 0.6  # of the run's steps: a resume has epochs behind it, and one before it
 
 
 class Killer:
@@ -27,10 +27,10 @@ class Killer:
         self._stopped = threading.Event()
 
     def watch(self) -> None:
-        """Wait until an epoch is a little past its middle, then kill; returns after that, or when stopped."""
+        """Wait until the run is a little past its middle, then kill; returns after that, or when stopped."""
         while not self._stopped.wait(EVERY_S):
             line = self._last()
-            if line is not None and line["epoch"] >= FIRST_EPOCH and line["batch"] > 5 * line["steps"] // 8:
+            if line is not None and line["step"] > AFTER * line["steps"]:
                 os.kill(line["pid"], signal.SIGKILL)
                 self.killed = line
                 self._say(f"SIGKILL to process {line['pid']} after epoch {line['epoch']}, batch {line['batch']}")

@@ -3,13 +3,12 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, final
 
-import xxhash
-
 import spiral_stream as spiral
-from spiral_assets import plans
+from spiral_assets.training.checkpoint import digest
 
 Line = dict[str, Any]
 
@@ -22,7 +21,7 @@ class Proof:
     expected: int  # of an uninterrupted run
     run: int  # that the run as a whole is made of
     same_ids: int  # of them, with the identities, in order, of an uninterrupted run at the same place
-    same_pixels: int  # of them, with equal pixels too, bit for bit
+    same_tensors: int  # of them, with equal tensors too, bit for bit
     as_planned: int  # of them, with the identities that arithmetic on the plan gives, which iterates nothing
     repeated: int  # delivered before the kill, after the checkpoint, and so once more
     repeated_alike: int  # of them, the same both times
@@ -32,32 +31,33 @@ class Proof:
     @property
     def exact(self) -> bool:
         """Whether the run as a whole saw exactly what an uninterrupted one sees."""
-        counts = {self.expected, self.run, self.same_ids, self.same_pixels, self.as_planned}
+        counts = {self.expected, self.run, self.same_ids, self.same_tensors, self.as_planned}
         return len(counts) == 1 and self.repeated_alike == self.repeated
 
 
-def prove(catalog: str, ledger: Path, epochs: int) -> Proof:
+def prove(catalog: str, ledger: Path, stream: str, steps: int | None = None) -> Proof:
     """Read the ledger of a run, and iterate the same stream without a break.
 
     Args:
         catalog: folder of the catalog.
         ledger: of the run.
-        epochs: how many it trained.
+        stream: the saved stream that it trained from.
+        steps: that the run should have made; None takes what it says itself.
     """
     run, repeated = _effective(_lines(ledger))
     second = next((line for line in run if line["pid"] != run[0]["pid"]), run[0])
-    with spiral.connect(catalog).open_stream(plans.TRAIN, device="cpu", epoch=0) as stream:
-        planned = [stream.ledger(line["batch"], line["epoch"]) for line in run]
-        whole = list(_uninterrupted(stream, epochs))
+    with spiral.connect(catalog).open_stream(stream, device="cpu", epoch=0) as opened:
+        planned = [opened.ledger(line["batch"], line["epoch"]) for line in run]
+        whole = list(islice(_uninterrupted(opened), run[0]["steps"] if steps is None else steps))
     pairs = [(line, other) for line, other in zip(run, whole, strict=False) if _place(line) == _place(other)]
     return Proof(
         expected=len(whole),
         run=len(run),
         same_ids=sum(line["ids"] == other["ids"] for line, other in pairs),
-        same_pixels=sum(line["pixels"] == other["pixels"] for line, other in pairs),
+        same_tensors=sum(line["tensors"] == other["tensors"] for line, other in pairs),
         as_planned=sum(line["ids"] == ids for line, ids in zip(run, planned, strict=True)),
         repeated=len(repeated),
-        repeated_alike=sum(one["ids"] == two["ids"] and one["pixels"] == two["pixels"] for one, two in repeated),
+        repeated_alike=sum(one["ids"] == two["ids"] and one["tensors"] == two["tensors"] for one, two in repeated),
         processes=len({line["pid"] for line in run}),
         resumed_at=_place(second),
     )
@@ -97,9 +97,8 @@ def _place(line: Line) -> tuple[int, int]:
     return line["epoch"], line["batch"]
 
 
-def _uninterrupted(stream: spiral.PreparedStream, epochs: int) -> Iterator[Line]:
-    """What a run without a break is given, batch by batch."""
-    for epoch in range(epochs):
+def _uninterrupted(stream: spiral.PreparedStream) -> Iterator[Line]:
+    """What a run without a break is given, batch by batch, epoch after epoch."""
+    for epoch in count():
         for number, batch in enumerate(stream):
-            pixels = xxhash.xxh3_128_hexdigest(batch["image"].numpy())
-            yield {"epoch": epoch, "batch": number, "ids": batch["sample_id"], "pixels": pixels}
+            yield {"epoch": epoch, "batch": number, "ids": batch["sample_id"], "tensors": digest(batch)}

@@ -1,126 +1,108 @@
-"""Train a small network from a saved stream; go on from the checkpoint if there is one.
+"""Train a small model from a saved stream; go on from the checkpoint if there is one.
 
-    python -m spiral_assets.training --folder runs/one
+    python -m spiral_assets.training images --folder runs/one
+    python -m spiral_assets.training text --folder runs/two
 
 Every delivered batch is entered into ``ledger.jsonl`` in the folder: that is what proves that a resumed run
 saw exactly what an uninterrupted one would have.
 """
 
-import os
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 import spiral_stream as spiral
-from spiral_assets import plans
+from spiral_assets.plans import images as image_plans
+from spiral_assets.plans import text as text_plans
 from spiral_assets.training.checkpoint import Checkpoint
-from spiral_assets.training.network import Score, network, score
-from spiral_assets.training.reporting import Reporter, reporter
+from spiral_assets.training.loop import Training
+from spiral_assets.training.reporting import Reporter, as_table, reporter
 
 CHECKPOINTS_AN_EPOCH = 4
-LEARNING_RATE = 2e-3
+
+Folder = Annotated[Path, typer.Option(help="Folder of the run: state, ledger, result.")]
+CatalogFolder = Annotated[str | None, typer.Option(help="Folder of the catalog.", envvar="SPIRAL_CATALOG")]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-class Training:
-    """A model, its optimizer, and the stream they are fed from."""
-
-    def __init__(self, stream: spiral.PreparedStream, classes: int, kept: Checkpoint, save_every: int | None) -> None:
-        torch.manual_seed(0)
-        self.model = network(classes)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, weight_decay=1e-2)
-        self.kept = kept
-        self.stream = stream
-        self.steps = len(stream)  # of a whole epoch
-        self.save_every = save_every or max(1, self.steps // CHECKPOINTS_AN_EPOCH)
-        self.epochs: list[dict[str, Any]] = []  # of this process
-
-    def epoch(self, report: Reporter) -> None:
-        """Train from the cursor to the end of its epoch."""
-        number, begun, samples, losses = self.stream.epoch, time.monotonic(), 0, list[float]()
-        for batch in self.stream:
-            losses.append(self._step(batch["image"], batch["label"]))
-            samples += len(batch["label"])
-            state = self.stream.state_dict()
-            self.kept.enter(state, batch, self.steps)
-            if state["batch"] % self.save_every == 0:
-                self.kept.save(self.model, self.optimizer, state)
-                report.log(f"epoch {number}, batch {state['batch']}/{self.steps}: loss {losses[-1]:.3f}")
-        rate = samples / (time.monotonic() - begun)
-        loss = sum(losses) / max(1, len(losses))
-        self.epochs.append({"epoch": number, "steps": len(losses), "loss": round(loss, 4), "samples/s": round(rate, 1)})
-
-    def _step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
-        loss = torch.nn.functional.cross_entropy(self.model(images), labels)
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self.optimizer.step()
-        return loss.item()
-
-
-def main(
-    folder: Annotated[Path, typer.Option(help="Folder of the run: state, ledger, result.")],
-    catalog: Annotated[str | None, typer.Option(help="Folder of the catalog.", envvar="SPIRAL_CATALOG")] = None,
-    stream: Annotated[str, typer.Option(help="Saved stream to train from.")] = plans.TRAIN,
-    validation: Annotated[str, typer.Option(help="Saved stream to validate on.")] = plans.VALIDATION,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs in all.")] = 8,
+@app.command()
+def images(
+    folder: Folder,
+    catalog: CatalogFolder = None,
+    stream: Annotated[str, typer.Option(help="Saved stream to train from.")] = image_plans.TRAIN,
+    validation: Annotated[str, typer.Option(help="Saved stream to validate on.")] = image_plans.VALIDATION,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs in all.")] = image_plans.EPOCHS,
     save_every: Annotated[
         int | None, typer.Option(min=1, help="Batches between checkpoints; else four an epoch.")
     ] = None,
 ) -> None:
-    """Train, checkpoint, report."""
+    """A classifier of images."""
+    from spiral_assets.training.images import Classifier, score
+
     kept, opened = Checkpoint(folder), spiral.connect(catalog)
-    labels = opened.table(plans.LABELS).aggregate(last=(plans.LABEL, "max")).to_arrow()["last"][0].as_py()
+    labels = opened.table(image_plans.LABELS).aggregate(last=(image_plans.LABEL, "max")).to_arrow()["last"][0].as_py()
     with reporter() as report, kept.alone(report.log), opened.open_stream(stream, device="cpu") as batches:
-        training = Training(batches, int(labels) + 1, kept, save_every)
-        if training.steps == 0:
+        an_epoch = len(batches)
+        if an_epoch == 0:
             msg = f"stream {stream!r} has fewer images than one batch; register more, or save it with a smaller batch_size"
             raise typer.BadParameter(msg)
-        resumed = kept.load(training.model, training.optimizer, batches)
-        state = batches.state_dict()
-        report.log(
-            f"process {os.getpid()} {'resumes' if resumed else 'begins'} at epoch {state['epoch']}, batch {state['batch']}"
-        )
-        while batches.epoch < epochs:
-            training.epoch(report)
-        final = batches.state_dict()
-        kept.save(training.model, training.optimizer, final)
+        learner = Classifier(int(labels) + 1)
+        every = save_every or max(1, an_epoch // CHECKPOINTS_AN_EPOCH)
+        training = Training(learner, batches, kept, epochs * an_epoch, every)
+        final = training.run(report)
         with opened.open_stream(validation, device="cpu") as held_out:
-            found = score(training.model, held_out)
-        facts = _facts(training, found, batches.metrics(), resumed)
-        kept.keep_result({**facts, "epochs": training.epochs, "final_cursor": final})
+            found = score(learner.model, held_out)
+        facts = {
+            "accuracy": round(found.accuracy, 4),
+            "chance": round(found.chance, 4),
+            "beats_chance": found.beats_chance,
+            "validated_on": found.samples,
+            "steps_per_epoch": an_epoch,
+            **training.facts(),
+        }
         report.check("beats_chance", found.beats_chance, {"accuracy": facts["accuracy"], "chance": facts["chance"]})
-        report.done({**facts, "epochs": _table(training.epochs), "final_cursor": {"raw_value": final, "type": "json"}})
+        _done(report, training, facts, final)
 
 
-def _facts(training: Training, found: Score, metrics: dict[str, Any], resumed: bool) -> dict[str, Any]:
-    steps = sum(epoch["steps"] for epoch in training.epochs)
-    rates = sorted(epoch["samples/s"] for epoch in training.epochs)
-    return {
-        "accuracy": round(found.accuracy, 4),
-        "chance": round(found.chance, 4),
-        "beats_chance": found.beats_chance,
-        "validated_on": found.samples,
-        "steps_of_this_process": steps,
-        "steps_per_epoch": training.steps,
-        "samples_per_s": rates[len(rates) // 2] if rates else 0.0,
-        "cache_hit_rate": 0.0 if metrics["cache_hit_rate"] is None else round(metrics["cache_hit_rate"], 4),
-        "waited_for_data_s": round(metrics["consumer_waited_s"], 3),
-        "bound_by": metrics["bound_by"],
-        "resumed": resumed,
-        "checkpoint": str(training.kept.folder.resolve()),
-    }
+@app.command()
+def text(
+    folder: Folder,
+    catalog: CatalogFolder = None,
+    stream: Annotated[str, typer.Option(help="Saved stream to train from.")] = text_plans.TRAIN,
+    tokenizer: Annotated[str, typer.Option(help="Registered tokenizer of the stream.")] = text_plans.TOKENIZER,
+    steps: Annotated[int, typer.Option(min=1, help="Steps in all.")] = text_plans.STEPS,
+    save_every: Annotated[int, typer.Option(min=1, help="Batches between checkpoints.")] = text_plans.SAVE_EVERY,
+) -> None:
+    """A causal language model."""
+    from spiral_assets.training.text import Predictor, judge
+
+    kept, opened = Checkpoint(folder), spiral.connect(catalog)
+    vocabulary = opened.tokenizer(tokenizer).vocab_size
+    with reporter() as report, kept.alone(report.log), opened.open_stream(stream, device="cpu") as batches:
+        learner = Predictor(vocabulary, text_plans.BUDGET)
+        training = Training(learner, batches, kept, steps, save_every)
+        final = training.run(report)
+        found = judge(learner, batches)  # on what would come next
+        facts = {
+            "loss": round(found.loss, 4),
+            "frequencies_loss": round(found.frequencies, 4),
+            "beats_frequencies": found.beats_frequencies,
+            "weights": sum(weight.numel() for weight in learner.model.parameters()),
+            **training.facts(),
+        }
+        figures = {"loss": facts["loss"], "frequencies_loss": facts["frequencies_loss"]}
+        report.check("beats_frequencies", found.beats_frequencies, figures)
+        _done(report, training, facts, final)
 
 
-def _table(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Rows as the table of Dagster Pipes; a run that had nothing left to train has none."""
-    if not rows:
-        return {"raw_value": "nothing was left to train", "type": "text"}
-    schema = [{"name": name, "type": type(value).__name__} for name, value in rows[0].items()]
-    return {"raw_value": {"records": rows, "schema": schema}, "type": "table"}
+def _done(report: Reporter, training: Training, facts: dict[str, Any], final: dict[str, Any]) -> None:
+    """Keep what came out, and tell it."""
+    training.kept.keep_result({**facts, "progress": training.progress, "final_cursor": final})
+    cursor = {"raw_value": final, "type": "json"}
+    report.done({**facts, "progress": as_table(training.progress), "final_cursor": cursor})
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -1,7 +1,7 @@
 """What a training run keeps in its folder: its state, whole or absent, and a ledger of delivered batches.
 
-state.pt        model, optimizer and the stream's cursor (JSON), replaced in one step
-ledger.jsonl    a line a batch: process, epoch, batch, identities, digest of the pixels
+state.pt        model, optimizer, steps done and the stream's cursor (JSON), replaced in one step
+ledger.jsonl    a line a batch: process, place in the run, identities, digest of the tensors
 result.json     what came out
 .lock           held by the one process that trains here
 """
@@ -9,7 +9,7 @@ result.json     what came out
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,16 @@ import torch
 import xxhash
 
 import spiral_stream as spiral
+
+
+def digest(batch: Mapping[str, Any]) -> str:
+    """The bytes of a batch's tensors, with their names and shapes, in 32 hex digits."""
+    found = xxhash.xxh3_128()
+    for name, value in sorted(batch.items()):
+        if isinstance(value, torch.Tensor):
+            found.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+            found.update(value.numpy().data)
+    return found.hexdigest()
 
 
 class Checkpoint:
@@ -40,42 +50,54 @@ class Checkpoint:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def load(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, stream: spiral.PreparedStream) -> bool:
-        """Go to the saved state; False if there is none.
+    def load(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, stream: spiral.PreparedStream
+    ) -> int | None:
+        """Go to the saved state.
+
+        Returns:
+            the steps done until then; None if nothing is saved.
 
         Raises:
             ResumeError: the stream's plan or data changed since; the message says where.
         """
         if not self._file.exists():
-            return False
+            return None
         saved = torch.load(self._file, weights_only=True)
         stream.load_state_dict(json.loads(saved["stream"]))
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
-        return True
+        return int(saved["step"])
 
-    def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any], step: int) -> None:
         """Replace the saved state; a kill leaves the old one or the new one."""
-        whole = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "stream": json.dumps(state)}
+        whole = {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "stream": json.dumps(state),
+            "step": step,
+        }
         draft = self._file.with_suffix(f".{os.getpid()}")
         torch.save(whole, draft)
         draft.replace(self._file)
 
-    def enter(self, state: dict[str, Any], batch: dict[str, Any], steps: int) -> None:
+    def enter(self, state: dict[str, Any], batch: dict[str, Any], step: int, steps: int) -> None:
         """Enter a delivered batch.
 
         Args:
             state: of the stream, after the batch.
             batch: as delivered.
-            steps: batches of a whole epoch.
+            step: its number in the run.
+            steps: of the whole run.
         """
         line = {
             "pid": os.getpid(),
+            "step": step,
+            "steps": steps,
             "epoch": state["epoch"],
             "batch": state["batch"] - 1,
-            "steps": steps,
             "ids": batch["sample_id"],
-            "pixels": xxhash.xxh3_128_hexdigest(batch["image"].numpy()),
+            "tensors": digest(batch),
         }
         with self._ledger.open("a") as file:
             file.write(json.dumps(line) + "\n")

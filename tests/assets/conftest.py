@@ -1,4 +1,4 @@
-"""A location of its own for each module: an empty catalog, a few drawn images, an instance that is forgotten."""
+"""A location of its own for each test: an empty catalog, a few drawn images, some text, an instance that is forgotten."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +11,7 @@ from spiral_assets.definitions import defs
 
 IMAGES = 60
 SHARDS = 3
+CHARACTERS = 200_000  # of text a relation
 
 
 class Place:
@@ -34,7 +35,10 @@ class Place:
         config = {
             "loggers": {"console": {"config": {"log_level": "WARNING"}}},
             "ops": dict(ops or {}),
-            "resources": {"images": {"config": {"count": IMAGES, "shards": SHARDS, **(images or {})}}},
+            "resources": {
+                "images": {"config": {"count": IMAGES, "shards": SHARDS, **(images or {})}},
+                "texts": {"config": {"characters": CHARACTERS}},
+            },
         }
         if checks is not None:
             wanted = dg.AssetSelection.checks(*(dg.AssetCheckKey(dg.AssetKey(a.split("/")), n) for a, n in checks))

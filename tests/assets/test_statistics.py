@@ -1,5 +1,5 @@
 import spiral_stream as spiral
-from spiral_assets import plans
+from spiral_assets.plans import images as plans
 from tests.assets.conftest import IMAGES, SHARDS, Place, data_version, evaluations, metadata
 from tests.assets.test_relations import TRAIN, drawn
 

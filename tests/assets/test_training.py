@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import spiral_stream as spiral
-from spiral_assets import plans
 from spiral_assets.demo.killer import Killer
 from spiral_assets.demo.proof import prove
+from spiral_assets.plans import images as plans
 from spiral_assets.training.reporting import ToTerminal, reporter
 from tests.assets.conftest import Place, evaluations, metadata
 from tests.assets.test_relations import TRAIN, folders
@@ -54,7 +54,7 @@ def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: 
     assert [event.step_key for event in result.all_events if event.event_type_value == "STEP_UP_FOR_RETRY"] == [
         "models__images_cnn"
     ]
-    proof = prove(str(place.root / "catalog"), ledger, EPOCHS)
+    proof = prove(str(place.root / "catalog"), ledger, plans.TRAIN, EPOCHS * 3)
     assert proof.exact
     assert proof.processes == 2
     assert proof.expected == EPOCHS * 3
@@ -62,31 +62,32 @@ def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: 
     lines = ledger.read_text().splitlines()
     first, *rest = json.loads(lines[-1])["ids"]
     ledger.write_text("\n".join([*lines[:-1], json.dumps({**json.loads(lines[-1]), "ids": [*rest, first]})]))
-    assert not prove(str(place.root / "catalog"), ledger, EPOCHS).exact  # two samples changed places
+    assert not prove(str(place.root / "catalog"), ledger, plans.TRAIN, EPOCHS * 3).exact  # two samples changed places
     ledger.write_text("\n".join(lines[:-1]))
-    assert not prove(str(place.root / "catalog"), ledger, EPOCHS).exact  # a batch is missing
+    assert not prove(str(place.root / "catalog"), ledger, plans.TRAIN, EPOCHS * 3).exact  # a batch is missing
     facts = metadata(result, MODEL)
     assert facts["resumed"]
-    assert facts["final_cursor"]["epoch"] == EPOCHS
+    assert (facts["final_cursor"]["epoch"], facts["final_cursor"]["batch"]) == (EPOCHS - 1, 3)
     assert facts["steps_per_epoch"] == 3
     assert facts["samples_per_s"] > 0
-    assert [record.data["epoch"] for record in facts["epochs"].records][-1] == EPOCHS - 1
+    assert [record.data["epoch"] for record in facts["progress"].records][-1] == EPOCHS - 1
     assert evaluations(result)["beats_chance"].severity.value == "WARN"
 
 
 def test_alone_it_reports_to_the_terminal_and_a_second_call_goes_on(
     place: Place, images: dict[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from spiral_assets.training.__main__ import main
+    from spiral_assets.training.__main__ import images as train
 
     prepare(place, images)
 
-    main(folder=place.root / "run", epochs=1)
+    train(folder=place.root / "run", epochs=1)
     assert "begins at epoch 0, batch 0" in capsys.readouterr().out
-    main(folder=place.root / "run", epochs=2)
-    assert "resumes at epoch 1, batch 0" in capsys.readouterr().out
+    train(folder=place.root / "run", epochs=2)
+    assert "resumes at epoch 0, batch 3" in capsys.readouterr().out
     result = json.loads((place.root / "run" / "result.json").read_text())
-    assert [epoch["epoch"] for epoch in result["epochs"]] == [1]
+    assert {row["epoch"] for row in result["progress"]} == {1}
+    assert (result["steps"], result["steps_of_this_process"], result["resumed"]) == (6, 3, True)
 
 
 def test_a_checkpoint_of_another_plan_is_refused(place: Place, images: dict[str, int]) -> None:
@@ -98,7 +99,7 @@ def test_a_checkpoint_of_another_plan_is_refused(place: Place, images: dict[str,
     kept, model = Checkpoint(place.root / "run"), torch.nn.Linear(1, 1)
     optimizer = torch.optim.AdamW(model.parameters())
     with catalog.open_stream(plans.VALIDATION, device="cpu") as other:
-        kept.save(model, optimizer, other.state_dict())
+        kept.save(model, optimizer, other.state_dict(), 0)
 
     with (
         catalog.open_stream(plans.TRAIN, device="cpu") as stream,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import spiral_stream as spiral
-from spiral_assets import plans
 from spiral_assets.demo.images import write_image_relation
+from spiral_assets.plans import images as plans
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,8 @@ from typing import Final
 
 import dagster as dg
 
-from spiral_assets import plans
-from spiral_assets.defs.statistics.assets import shard_stats
+from spiral_assets.defs.statistics.images import shard_stats
+from spiral_assets.plans import images as plans
 from spiral_assets.resources import CatalogResource
 
 SKEWED: Final = 0.5  # total variation of a shard's labels to the whole; above it a shuffle block must hold many shards

@@ -1,27 +1,28 @@
-"""What must hold of a registered relation before anything is built on it."""
+"""What must hold of the image relations before anything is built on them."""
 
 from typing import Final
 
 import dagster as dg
 
-from spiral_assets import plans, reports
-from spiral_assets.defs.relations.assets import imagenet_labels, imagenet_train
+from spiral_assets import reports
+from spiral_assets.defs.relations.images import imagenet_labels, imagenet_train
+from spiral_assets.plans import images as plans
+from spiral_assets.registration import as_declared, unique
 from spiral_assets.resources import CatalogResource
 
 SAMPLED: Final = 64  # references that are fetched and decoded; 4 ms each
-SHOWN: Final = 5  # offenders in a description
 
 
 @dg.asset_check(asset=imagenet_train, blocking=True)
 def identity_is_unique(catalog: CatalogResource) -> dg.AssetCheckResult:
     """Every identity stands once: a sample that is two rows could not be found again."""
-    return _unique(catalog, plans.RELATION)
+    return unique(catalog.open(), plans.RELATION)
 
 
 @dg.asset_check(asset=imagenet_labels, blocking=True)
 def label_is_unique(catalog: CatalogResource) -> dg.AssetCheckResult:
     """Every label has one name: a join with two would multiply samples."""
-    return _unique(catalog, plans.LABELS)
+    return unique(catalog.open(), plans.LABELS)
 
 
 @dg.asset_check(asset=imagenet_train, blocking=True)
@@ -59,33 +60,5 @@ def references_resolve(catalog: CatalogResource) -> dg.AssetCheckResult:
 @dg.asset_check(asset=imagenet_train, blocking=True)
 def schema_is_as_declared(catalog: CatalogResource) -> dg.AssetCheckResult:
     """The columns have the types that the plans were written for."""
-    entry = catalog.open().entry(plans.RELATION)
-    declared, found = plans.DECLARED[entry.source.KIND], dict(reports.column_types(entry.schema))
-    wrong = [
-        {"column": name, "declared": kind, "found": found.get(name, "missing")}
-        for name, kind in declared.items()
-        if found.get(name) != kind
-    ]
-    told = [f"{row['column']} is {row['found']}, declared {row['declared']}" for row in wrong]
-    return dg.AssetCheckResult(
-        passed=not wrong,
-        description="; ".join(told[:SHOWN]) or f"{len(declared)} columns as declared",
-        metadata={"wrong": reports.table(wrong)},
-    )
-
-
-def _unique(catalog: CatalogResource, relation: str) -> dg.AssetCheckResult:
-    """What registration found; where an identity repeats, which."""
     opened = catalog.open()
-    entry = opened.entry(relation)
-    if entry.identity_unique:
-        return dg.AssetCheckResult(passed=True, description=f"{entry.manifest().total:,} different identities")
-    columns = ", ".join(f'"{name}"' for name in entry.identity)
-    query = f'select {columns}, count(*) as rows from "{relation}" group by {columns} having count(*) > 1 order by {columns}'  # noqa: S608  names of our own catalog
-    repeated = opened.sql(query).to_arrow().to_pylist()
-    examples = ", ".join(" ".join(str(row[name]) for name in entry.identity) for row in repeated[:SHOWN])
-    return dg.AssetCheckResult(
-        passed=False,
-        description=f"{len(repeated):,} identities repeat: {examples}",
-        metadata={"repeated": reports.table(repeated)},
-    )
+    return as_declared(opened, plans.RELATION, plans.DECLARED[opened.entry(plans.RELATION).source.KIND])

@@ -2,9 +2,10 @@
 
 import dagster as dg
 
-from spiral_assets import plans
-from spiral_assets.defs.caches.assets import imagenet_decoded
-from spiral_assets.defs.statistics.assets import shard_stats
+from spiral_assets import reports
+from spiral_assets.defs.caches.images import imagenet_decoded
+from spiral_assets.defs.statistics.images import shard_stats
+from spiral_assets.plans import images as plans
 from spiral_assets.resources import CatalogResource
 
 
@@ -34,6 +35,6 @@ def images_stream(catalog: CatalogResource) -> dg.MaterializeResult[None]:
                 "steps_per_epoch": len(train),
                 "validation_steps": len(validation),
                 "warnings": len(warnings),
-                "open_it": dg.MetadataValue.md(f'```python\nspiral_stream.open_stream("{plans.TRAIN}", epoch=0)\n```'),
+                "open_it": reports.snippet(f'spiral_stream.open_stream("{plans.TRAIN}", epoch=0)'),
             },
         )

@@ -1,18 +1,13 @@
-"""The training job: a process of its own, told where the stream is, resumed where it was killed."""
+"""Trains on images: a process of its own, told where the stream is, resumed where it was killed."""
 
 import sys
-from typing import Final
 
 import dagster as dg
 from pydantic import Field
 
-from spiral_assets import plans
-from spiral_assets.defs.streams.assets import images_stream
-from spiral_assets.resources import CatalogResource, ImagesResource
-
-# OpenMP's threads spin while they wait; where the cores are shared, with the stream's own threads too, sleeping is
-# 5 times as fast (two cores under load 3.5: 740 images/s instead of 145), and 25 % slower where they are idle.
-PATIENT: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
+from spiral_assets.defs.streams.images import images_stream
+from spiral_assets.plans import images as plans
+from spiral_assets.resources import PATIENT, CatalogResource, RunsResource
 
 
 class TrainingConfig(dg.Config):
@@ -42,14 +37,14 @@ def images_cnn(
     context: dg.AssetExecutionContext,
     config: TrainingConfig,
     catalog: CatalogResource,
-    images: ImagesResource,
+    runs: RunsResource,
     pipes: dg.PipesSubprocessClient,
 ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # with a check there are two outputs, which [None] denies
     """A small network trained from the saved stream; a retry, or a re-executed run, goes on at the exact next batch."""
-    run = images.checkpoints / (context.run.root_run_id or context.run.run_id)
     save_every = ["--save-every", str(config.save_every)] if config.save_every else []
     command = [
-        *(sys.executable, "-m", "spiral_assets.training", "--folder", str(run), "--catalog", catalog.uri),
-        *("--stream", plans.TRAIN, "--validation", plans.VALIDATION, "--epochs", str(config.epochs), *save_every),
+        *(sys.executable, "-m", "spiral_assets.training", "images"),
+        *("--folder", str(runs.folder(context)), "--catalog", catalog.uri, "--stream", plans.TRAIN),
+        *("--validation", plans.VALIDATION, "--epochs", str(config.epochs), *save_every),
     ]
     return pipes.run(context=context, command=command, env=PATIENT).get_materialize_result()

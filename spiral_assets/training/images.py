@@ -1,4 +1,4 @@
-"""A network small enough for a CPU: what the demo trains, and how it is judged."""
+"""The image task: a network small enough for a CPU, its loss, and how it is judged."""
 
 import math
 from collections.abc import Iterable
@@ -7,6 +7,9 @@ from typing import Any, final
 
 import torch
 
+from spiral_assets.training.loop import Learner
+
+LEARNING_RATE = 2e-3
 WIDTHS = (24, 48, 96, 96)  # channels after each halving
 
 
@@ -19,6 +22,19 @@ def network(classes: int) -> torch.nn.Module:
     return torch.nn.Sequential(
         *layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(before, classes)
     )
+
+
+@final
+class Classifier(Learner):
+    """Names the class of an image."""
+
+    def __init__(self, classes: int) -> None:
+        torch.manual_seed(0)
+        self.model = network(classes)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, weight_decay=1e-2)
+
+    def loss(self, batch: dict[str, Any]) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(self.model(batch["image"]), batch["label"])
 
 
 @final

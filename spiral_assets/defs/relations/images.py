@@ -1,15 +1,13 @@
-"""Relations of the catalog: what is registered, and at which data version."""
+"""The image relations of the catalog: what is registered, and at which data version."""
 
 import zlib
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import dagster as dg
 
-from spiral_assets import plans, reports
+from spiral_assets.plans import images as plans
+from spiral_assets.registration import registered
 from spiral_assets.resources import CatalogResource, ImagesResource
-
-if TYPE_CHECKING:
-    import spiral_stream as spiral
 
 HELD_OUT: Final = 10  # every tenth identity, by hash, where the images come without a split
 
@@ -26,7 +24,7 @@ def imagenet_train(catalog: CatalogResource, images: ImagesResource) -> dg.Mater
     import spiral_stream as spiral
 
     source = spiral.ImageFolder(images.folder) if images.folder else spiral.Lance(images.drawn().train_uri)
-    return _registered(catalog.open(), plans.RELATION, source, semantic={plans.COLUMN: plans.JPEG})
+    return registered(catalog.open(), plans.RELATION, source, plans.DESCRIPTIONS, semantic={plans.COLUMN: plans.JPEG})
 
 
 @dg.asset(
@@ -45,35 +43,13 @@ def imagenet_labels(catalog: CatalogResource, images: ImagesResource) -> dg.Mate
 
     opened = catalog.open()
     if not images.folder:
-        return _registered(opened, plans.LABELS, spiral.Lance(str(images.drawn().labels_uri)), identity="label_id")
+        return registered(
+            opened, plans.LABELS, spiral.Lance(str(images.drawn().labels_uri)), plans.DESCRIPTIONS, "label_id"
+        )
     rows = opened.table(plans.RELATION)
     names = rows.project("sample_id").to_arrow()["sample_id"].to_pylist()
     split = ["val" if zlib.crc32(name.encode()) % HELD_OUT == 0 else "train" for name in names]
     splits = spiral.Arrow(pa.table({"sample_id": names, "split": split}))
     opened.register(plans.SPLITS, splits, replace=True)
     labels = rows.project("label_id", "class_name").distinct("label_id").to_arrow()
-    return _registered(opened, plans.LABELS, spiral.Arrow(labels), identity="label_id")
-
-
-def _registered(
-    catalog: "spiral.Catalog",
-    name: str,
-    source: "spiral.Lance | spiral.ImageFolder | spiral.Arrow",
-    identity: str = "sample_id",
-    semantic: dict[str, str] | None = None,
-) -> dg.MaterializeResult[None]:
-    """Register the data as it is now; whether it may be used is for the asset's checks to say."""
-    entry = catalog.register(name, source, identity=identity, semantic=semantic, unique=False, replace=True)
-    manifest = entry.manifest()
-    return dg.MaterializeResult(
-        data_version=dg.DataVersion(entry.data_version),
-        metadata={
-            "dagster/row_count": manifest.total,
-            "dagster/column_schema": reports.column_schema(entry.schema, entry.identity, plans.DESCRIPTIONS),
-            "dagster/table_name": name,
-            "dagster/uri": reports.place(entry.source),
-            "dagster/storage_kind": entry.source.KIND,
-            "storage_shards": len(manifest.shard_names),
-            "rows_by_shard": reports.bars(manifest.shard_rows.tolist()),
-        },
-    )
+    return registered(opened, plans.LABELS, spiral.Arrow(labels), plans.DESCRIPTIONS, "label_id")

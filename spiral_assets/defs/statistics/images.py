@@ -2,8 +2,9 @@
 
 import dagster as dg
 
-from spiral_assets import plans, reports
-from spiral_assets.defs.relations.assets import imagenet_train
+from spiral_assets import reports
+from spiral_assets.defs.relations.images import imagenet_train
+from spiral_assets.plans import images as plans
 from spiral_assets.resources import CatalogResource
 
 

@@ -1,0 +1,80 @@
+"""Builds a cache from an asset, and says whether it is whole."""
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster as dg
+
+if TYPE_CHECKING:
+    import spiral_stream as spiral
+
+EVERY_S: Final = 2.0  # between lines of progress
+
+
+def built(
+    context: dg.AssetExecutionContext,
+    stream: "spiral.PreparedStream",
+    store: Any,
+    version: str,
+    facts: Mapping[str, Any],
+) -> dg.MaterializeResult[None]:
+    """Build what is missing of a cache: shard by shard, after an interruption from the next one on.
+
+    Args:
+        context: of the asset, for progress.
+        stream: over every row that is to be kept, of one relation.
+        store: the stream's, where the cache lies.
+        version: that says by which code and settings the rows are made.
+        facts: more metadata.
+    """
+    begun = time.monotonic()
+    done = stream.materialize(_Logged(context))
+    seconds = time.monotonic() - begun
+    (data_version,) = stream.stages.data_versions.values()
+    return dg.MaterializeResult(
+        data_version=dg.DataVersion(f"{version}:{data_version}"),
+        metadata={
+            "dagster/row_count": stream.stages.selected.total,
+            "dagster/uri": str(store.folder),
+            "dagster/storage_kind": "lance",
+            **facts,
+            "fingerprint": version,
+            "bytes": store.stored_bytes(),
+            "rows_built": done.rows,
+            "rows_refused": done.refused,
+            "shards_built": done.shards,
+            "rows_per_second": round(done.rows / seconds, 1),
+            "seconds": round(seconds, 2),
+        },
+    )
+
+
+def complete(stream: "spiral.PreparedStream", store: Any) -> dg.AssetCheckResult:
+    """Whether every row of the stream's relation, as it is now, is in the cache."""
+    covered = store.covered()
+    keys = stream.stages.base.manifest.content_keys.to_pylist()
+    have, rows = sum(int(covered[key].sum()) for key in keys if key in covered), stream.stages.selected.total
+    return dg.AssetCheckResult(
+        passed=have == rows,
+        description=f"{have:,} of {rows:,} rows are cached",
+        metadata={"cached": have, "rows": rows},
+    )
+
+
+class _Logged:
+    """Progress as log lines, one every few seconds: Dagster has no progress bar."""
+
+    def __init__(self, context: dg.AssetExecutionContext) -> None:
+        self._context = context
+        self._begun = self._last = time.monotonic()
+
+    def __call__(self, done: "spiral.Progress") -> None:
+        now = time.monotonic()
+        if now - self._last < EVERY_S and done.rows < done.rows_total:
+            return
+        self._last = now
+        rate = done.rows / max(now - self._begun, 1e-9)
+        left = (done.rows_total - done.rows) / max(rate, 1e-9)
+        line = f"{done.rows:,}/{done.rows_total:,} rows, {done.shards}/{done.shards_total} shards"
+        self._context.log.info(f"{line}, {rate:,.0f} rows/s, ETA {left:,.0f} s")  # noqa: G004  Dagster's own logger

@@ -1,0 +1,131 @@
+"""Runs a Dagster job in this process, with log lines that a person reads, and kills its training once."""
+
+import json
+import logging
+import os
+import threading
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, final
+
+import dagster as dg
+from rich.console import Console
+from rich.table import Table
+
+from spiral_assets.demo.killer import Killer
+from spiral_assets.demo.proof import Proof, prove
+
+CONSOLE: Final = Console(highlight=False)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a job left."""
+
+    job: dg.ExecuteInProcessResult
+    result: Mapping[str, Any]  # of the training process
+    killed: Mapping[str, Any] | None  # the last batch of the process that was killed
+    ledger: Path
+
+    def prove(self, stream: str, steps: int) -> Proof:
+        """Compare what the model was given with what an uninterrupted run of the stream is given."""
+        return prove(os.environ["SPIRAL_CATALOG"], self.ledger, stream, steps)
+
+    def metadata(self, node: str) -> Mapping[str, Any]:
+        """What the run reported of an asset, by its name in the job (``caches__imagenet_decoded``)."""
+        (found,) = self.job.asset_materializations_for_node(node)
+        return {name: value.value for name, value in found.metadata.items()}
+
+
+def run_job(name: str, root: Path, config: Mapping[str, Any]) -> Outcome | None:
+    """Run a job; its run is kept in ``$DAGSTER_HOME``. None if it failed.
+
+    Args:
+        name: of the job.
+        root: folder of checkpoints.
+        config: run config.
+    """
+    # Dagster warns of parts of its own Pipes; `make demo` is no place for it.
+    warnings.simplefilter("ignore", dg.PreviewWarning)
+    from spiral_assets.definitions import defs
+
+    run_id = str(uuid.uuid4())
+    folder = root / "checkpoints" / run_id
+    whole = dg.Definitions.merge(defs(), dg.Definitions(loggers={"brief": dg.LoggerDefinition(_brief)}))
+    with dg.DagsterInstance.get() as instance, _killing(folder / "ledger.jsonl") as killer:
+        job = whole.resolve_job_def(name).execute_in_process(
+            instance=instance, run_config={"loggers": {"brief": {}}, **config}, run_id=run_id, raise_on_error=False
+        )
+    if not job.success:
+        CONSOLE.print("[red]the job failed[/red]; its log is above, and in `make ui`")
+        return None
+    return Outcome(job, json.loads((folder / "result.json").read_text()), killer.killed, folder / "ledger.jsonl")
+
+
+def summary(outcome: Outcome, proof: Proof) -> Table:
+    """What any of the jobs shows: its checks, the kill, and the proof that it cost no batch."""
+    checks = outcome.job.get_asset_check_evaluations()
+    table = Table("what", "result")
+    table.add_row(
+        "Dagster run", f"{outcome.job.run_id[:8]}, {len(outcome.job.get_asset_materialization_events())} assets"
+    )
+    warned = "".join(f"; {check.check_name} warns: {check.description}" for check in checks if not check.passed)
+    table.add_row("asset checks", f"{sum(check.passed for check in checks)} of {len(checks)} passed{warned}")
+    if outcome.killed is not None:
+        where = f"epoch {outcome.killed['epoch']}, batch {outcome.killed['batch']}"
+        table.add_row("killed (SIGKILL)", f"process {outcome.killed['pid']} after {where}")
+        table.add_row("resumed", f"at epoch {proof.resumed_at[0]}, batch {proof.resumed_at[1]}, the checkpoint's next")
+    table.add_row(
+        "batches of the run", f"{proof.run:,} by {proof.processes} processes; uninterrupted {proof.expected:,}"
+    )
+    table.add_row("same identities, in order", f"{proof.same_ids:,} of {proof.expected:,}")
+    table.add_row("same tensors, bit for bit", f"{proof.same_tensors:,} of {proof.expected:,}")
+    table.add_row("as the plan's arithmetic says", f"{proof.as_planned:,} of {proof.expected:,}")
+    table.add_row("delivered twice (checkpoint to kill)", f"{proof.repeated_alike:,} of {proof.repeated:,} alike")
+    return table
+
+
+def explain(stream: str) -> None:
+    """Print EXPLAIN DATA of a saved stream."""
+    import spiral_stream as spiral
+
+    CONSOLE.rule(f"EXPLAIN DATA {stream}")
+    with spiral.open_stream(stream, device="cpu", epoch=0) as opened:
+        CONSOLE.print(str(opened.explain()), markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _killing(ledger: Path) -> Iterator[Killer]:
+    """A killer that waits for its moment beside the job."""
+    killer = Killer(ledger, lambda text: CONSOLE.print(f"[bold red]{text}[/bold red]"))
+    watching = threading.Thread(target=killer.watch, name="demo-killer", daemon=True)
+    watching.start()
+    try:
+        yield killer
+    finally:
+        killer.stop()
+        watching.join(10)
+
+
+class _Brief(logging.Handler):
+    """Log lines that a person reads: the time, the asset, what it said; the run's log in Dagster has the rest."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        about: dict[str, Any] = getattr(record, "dagster_meta", {})
+        step = str(about.get("step_key") or "").replace("__", "/")
+        CONSOLE.print(f"{datetime.now(UTC):%H:%M:%S} {step}", style="dim", end="  ")
+        CONSOLE.print(about.get("orig_message") or record.getMessage(), markup=False, soft_wrap=True)
+
+
+def _brief(_: dg.InitLoggerContext) -> logging.Logger:
+    made = logging.getLogger("spiral-demo")
+    made.setLevel(logging.INFO)
+    made.handlers = [_Brief()]
+    made.propagate = False
+    return made

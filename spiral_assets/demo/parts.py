@@ -1,0 +1,92 @@
+"""The parts of the demo: images and text, each from data to a trained model that was killed once."""
+
+from pathlib import Path
+
+from spiral_assets.demo.job import CONSOLE, Outcome, explain, run_job, summary
+from spiral_assets.demo.proof import Proof
+from spiral_assets.plans import images as image_plans
+from spiral_assets.plans import text as text_plans
+
+
+def images_part(root: Path, own: Path | None, count: int, epochs: int) -> bool:
+    """Draw or take images, train a classifier; whether it showed what it should.
+
+    Args:
+        root: of the demo's data.
+        own: class folders of the user's images; None draws some.
+        count: images to draw.
+        epochs: to train.
+    """
+    if own is None:
+        from spiral_assets.demo.images import write_image_relation
+
+        CONSOLE.rule("Images")
+        drawn = write_image_relation(root / "images", count)
+        CONSOLE.print(f"{drawn.count:,} JPEGs in {drawn.shards} storage shards, {drawn.image_bytes / 1e6:,.0f} MB")
+    CONSOLE.rule("Dagster job images: register, check, measure, build the cache, save the streams, train")
+    config = {
+        "ops": {"models__images_cnn": {"config": {"epochs": epochs}}},
+        "resources": {"images": {"config": {"folder": str(own.resolve()) if own else "", "count": count}}},
+    }
+    outcome = run_job("images", root, config)
+    if outcome is None:
+        return False
+    explain(image_plans.TRAIN)
+    CONSOLE.rule("Summary of images")
+    result, built = outcome.result, outcome.metadata("caches__imagenet_decoded")
+    proof = outcome.prove(image_plans.TRAIN, epochs * result["steps_per_epoch"])
+    table = summary(outcome, proof)
+    table.add_row("cache", f"{built['dagster/row_count']:,} rows of decoded images, {built['rows_built']:,} built now")
+    accuracy = f"{result['accuracy']:.1%} of {result['validated_on']:,} unseen images; chance {result['chance']:.1%}"
+    table.add_row("accuracy", accuracy)
+    table.add_row("training", f"{result['samples_per_s']:,.0f} images/s; bound by {result['bound_by']}")
+    CONSOLE.print(table)
+    return _shown(outcome, proof, learned=result["beats_chance"])
+
+
+def text_part(root: Path, characters: int, steps: int) -> bool:
+    """Collect this machine's text, train a tokenizer and a language model; whether it showed what it should.
+
+    Args:
+        root: of the demo's data.
+        characters: of text a relation, about.
+        steps: to train.
+    """
+    from spiral_assets.demo.texts import write_text_relations
+
+    CONSOLE.rule("Text")
+    written = write_text_relations(root / "texts", characters)
+    for name, relation in text_plans.RELATIONS.items():
+        CONSOLE.print(f"{relation}: {written.documents[name]:,} documents, {written.text_bytes[name] / 1e6:.1f} MB")
+    CONSOLE.rule(
+        "Dagster job text: register, check, train a tokenizer, build the caches, measure, save the stream, train"
+    )
+    config = {
+        "ops": {"models__text_lm": {"config": {"steps": steps}}},
+        "resources": {"texts": {"config": {"characters": characters}}},
+    }
+    outcome = run_job("text", root, config)
+    if outcome is None:
+        return False
+    explain(text_plans.TRAIN)
+    CONSOLE.rule("Summary of text")
+    result = outcome.result
+    proof = outcome.prove(text_plans.TRAIN, steps)
+    table = summary(outcome, proof)
+    built = [outcome.metadata(f"caches__{name}_tokens") for name in text_plans.RELATIONS]
+    rows, new = (sum(each[key] for each in built) for key in ("dagster/row_count", "rows_built"))
+    tokens = outcome.metadata("stats__text__token_lengths")["tokens"]
+    table.add_row("caches", f"{tokens:,} tokens of {rows:,} documents, {new:,} of them built now")
+    table.add_row(
+        "loss", f"{result['loss']:.2f} nats a token; by token frequencies alone {result['frequencies_loss']:.2f}"
+    )
+    table.add_row("training", f"{result['tokens_per_s']:,.0f} tokens/s; bound by {result['bound_by']}")
+    CONSOLE.print(table)
+    return _shown(outcome, proof, learned=result["beats_frequencies"])
+
+
+def _shown(outcome: Outcome, proof: Proof, *, learned: bool) -> bool:
+    shown = outcome.killed is not None and proof.exact and learned
+    if not shown:
+        CONSOLE.print("[red]the demo did not show what it should[/red]")
+    return shown

@@ -1,0 +1,87 @@
+"""The text task: a causal language model small enough for a CPU, its loss, and what it has to beat."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain, islice, repeat
+from typing import Any, final
+
+import torch
+
+from spiral_assets.training.loop import Learner
+
+WIDTH = 128
+LAYERS = 2
+HEADS = 4
+LEARNING_RATE = 3e-3
+JUDGED = 8  # batches
+IGNORED = -100  # labels of padding, and of each last token
+
+
+def language_model(vocabulary: int, longest: int) -> torch.nn.Module:
+    """A Llama of two layers with random weights: 0.95 M of them at 4,096 tokens."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=WIDTH,
+        intermediate_size=3 * WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        max_position_embeddings=longest,
+        tie_word_embeddings=True,
+        use_cache=False,
+    )
+    made: torch.nn.Module = LlamaForCausalLM(config)
+    return made
+
+
+@final
+class Predictor(Learner):
+    """Predicts the next token."""
+
+    UNIT = "tokens"
+
+    def __init__(self, vocabulary: int, longest: int) -> None:
+        torch.manual_seed(0)
+        self.model = language_model(vocabulary, longest)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, weight_decay=1e-2)
+
+    def loss(self, batch: dict[str, Any]) -> torch.Tensor:
+        """Labels are shifted already, so they are not handed to the model, which would shift them once more."""
+        logits_BTV = self.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        return torch.nn.functional.cross_entropy(
+            logits_BTV.flatten(0, 1), batch["labels"].flatten(), ignore_index=IGNORED
+        )
+
+    def size(self, batch: dict[str, Any]) -> int:
+        return int(batch["attention_mask"].sum())
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """How well the next tokens of some batches were predicted, in nats a token."""
+
+    loss: float
+    frequencies: float  # the loss of knowing how often each token comes in these batches, and nothing else
+
+    @property
+    def beats_frequencies(self) -> bool:
+        return self.loss < self.frequencies
+
+
+@torch.no_grad()
+def judge(learner: Predictor, batches: Iterable[Any]) -> Judgement:
+    """Judge a model on the next `JUDGED` batches of a stream, past the end of its epoch if need be."""
+    learner.model.eval()
+    losses, told = [], []
+    for batch in islice(chain.from_iterable(repeat(batches)), JUDGED):
+        kept = batch["labels"][batch["labels"] != IGNORED]
+        losses.append((learner.loss(batch).item(), len(kept)))
+        told.append(kept)  # a copy: a batch's memory is used again
+    every = torch.cat(told)
+    share = torch.bincount(every).double() / len(every)
+    share = share[share > 0]
+    loss = sum(loss * tokens for loss, tokens in losses) / len(every)
+    return Judgement(loss, float(-(share * share.log()).sum()))
