@@ -4,7 +4,7 @@ A `Schedule` gives weights at sample numbers of the run; between two of them eac
 stream's share moves on a straight line, before the first and after the last it
 stays. `Course` lays a schedule over epochs and integrates it in exact integers,
 so that quotas are the same on every machine. A course keeps O(points * streams)
-integers; an integral costs 0.4 us a stream for a few points, and more for many,
+integers; an integral costs 0.2 us a stream for two points, and more for many,
 since the integers grow by the digits of every point's weights.
 """
 
