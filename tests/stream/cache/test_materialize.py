@@ -205,11 +205,12 @@ def test_two_processes_build_one_cache(tmp_path: Path, name: str) -> None:
     case = CASES[name]
     catalog = case.catalog(tmp_path)
     without, _ = case.rows(catalog, None)
-    processes = [start_build(name, tmp_path, quick_shards=0, pause_s=0.05) for _ in range(2)]
-    for process in processes:
-        out, _ = process.communicate(timeout=60)
-        assert out.splitlines()[-1] == "done"
-        assert process.returncode == 0
+    with start_build(name, tmp_path, quick_shards=0, pause_s=0.2) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "chunk\n"  # it is inside the first shard
+        ours = case.build(catalog, tmp_path)
+        assert process.stdout.read().splitlines()[-1] == "done"
+    assert (process.returncode, ours.rows) == (0, TEXTS)
     stored = rows_by_shard(tmp_path)
     seen, metrics = case.rows(catalog, tmp_path)
 
