@@ -208,11 +208,11 @@ def _leaves(mix: Mix, start: int, totals: Sequence[int], masses: Sequence[Fracti
             found = _leaves(nested, at, totals, masses)
             inner = [share / sum(found) for share in found]
         if part.proportion is not None:
-            count = Fraction(part.proportion)
+            count = Fraction(repr(float(part.proportion)))  # the decimals that were written, not their binary neighbours
             out += [count * share for share in inner]
             continue
         rows = sum(totals[at : at + len(inner)])
-        count = Fraction(part.choose if part.choose is not None else int(Fraction(part.repeat or 1) * rows))
+        count = Fraction(part.choose if part.choose is not None else int(Fraction(repr(part.repeat or 1)) * rows))
         out += [count * share / sum(inner) for share in inner]
     return out
 

@@ -39,7 +39,7 @@ def caches(stages: Stages) -> Iterator[CacheWork]:
 
 def built(work: CacheWork) -> int:
     """How many of the rows that a stream needs its cache holds; no payload is read."""
-    covered = work.store.covered()
+    covered = work.store.covered(committed=True)
     return sum(
         int(covered[shard.key][shard.offsets.astype(np.int64)].sum())
         for shard in shard_works(work.stream)

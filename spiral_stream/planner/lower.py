@@ -150,7 +150,7 @@ def _leaf_weights(mix: Mix, shares: Sequence[Fraction], weights: Sequence[float]
     out: list[Fraction] = []
     for part, weight in zip(mix.parts, weights, strict=True):
         inner = shares[len(out) : len(out) + len(per_stream(part.source))]
-        out += [Fraction(weight) * share / sum(inner) for share in inner]
+        out += [Fraction(repr(weight)) * share / sum(inner) for share in inner]
     return tuple(out)
 
 

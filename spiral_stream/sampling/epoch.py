@@ -6,10 +6,9 @@ stream's rows (decision 3). Cost: that of the mixture and of one arrangement for
 that the positions meet; arrangements are kept.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from threading import Lock
+from functools import lru_cache
 from typing import Final, final
 
 import numpy as np
@@ -56,8 +55,7 @@ class EpochOrder:
         self.mixture = mixture
         self.total = populations[0].total if mixture is None else mixture.total
         self._populations = tuple(populations)
-        self._kept: OrderedDict[tuple[int, int], Arrangement] = OrderedDict()
-        self._lock = Lock()
+        self._arrangement = lru_cache(_ARRANGEMENTS)(self._arranged)
 
     def places(self, epoch: int, positions: UInt64) -> Places:
         """The samples at these positions.
@@ -103,15 +101,5 @@ class EpochOrder:
         at = self.mixture.join(epoch, np.full(len(found), stream, dtype=np.int32), found)
         return sorted(at.tolist())
 
-    def _arrangement(self, stream: int, number: int) -> Arrangement:
-        with self._lock:
-            found = self._kept.get((stream, number))
-            if found is not None:
-                self._kept.move_to_end((stream, number))
-                return found
-        made = self.order.arrange(self._populations[stream], number)
-        with self._lock:
-            self._kept[stream, number] = made
-            if len(self._kept) > _ARRANGEMENTS:
-                self._kept.popitem(last=False)
-        return made
+    def _arranged(self, stream: int, number: int) -> Arrangement:
+        return self.order.arrange(self._populations[stream], number)
