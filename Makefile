@@ -11,6 +11,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 BENCH_VENV := .bench-venv
 BENCH_READY := $(BENCH_VENV)/.installed
+BENCH ?= images text
+MOSAIC_VENV := .mosaic-venv
+MOSAIC_READY := $(MOSAIC_VENV)/.installed
 
 demo ui: export SPIRAL_DATA_ROOT ?= $(CURDIR)/demo
 demo ui: export SPIRAL_CATALOG ?= $(SPIRAL_DATA_ROOT)/catalog
@@ -18,10 +21,10 @@ demo ui: export SPIRAL_CACHE ?= $(SPIRAL_DATA_ROOT)/caches
 demo ui: export DAGSTER_HOME := $(CURDIR)/dagster_home
 demo ui: export DAGSTER_DISABLE_TELEMETRY := 1
 
-.PHONY: help install demo test test-all check bench ui docs clean
+.PHONY: help install demo test test-all check bench bench-mosaic ui docs clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 install: $(READY)  ## make .venv with everything in it
 
@@ -40,8 +43,10 @@ check: $(READY)  ## formatting, lint, types, import contract
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(BENCH_READY)  ## images per CPU second beside the peers; writes docs/benchmarks (BENCH_ARGS="--repeats 7")
-	$(BENCH_VENV)/bin/python -m benchmarks.images $(BENCH_ARGS)
+bench: $(BENCH_READY)  ## images and text per CPU second beside the peers; writes docs/benchmarks (BENCH=text BENCH_ARGS="--repeats 7")
+	for theme in $(BENCH); do $(BENCH_VENV)/bin/python -m benchmarks.$$theme $(BENCH_ARGS); done
+
+bench-mosaic: $(MOSAIC_READY)  ## install Mosaic, whose pins exclude ours, for `make bench BENCH=text` (6 GB)
 
 ui: $(READY)  ## open Dagster on the demo's assets
 	$(BIN)/dagster dev -w workspace.yaml
@@ -50,7 +55,7 @@ docs: $(READY)  ## check that the documents' links lead somewhere and their code
 	$(BIN)/python -m pytest tests -k document
 
 clean:  ## remove what the targets made, except your data
-	rm -rf $(VENV) $(BENCH_VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(BENCH_VENV) $(MOSAIC_VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find spiral_stream spiral_assets tests benchmarks \( -name __pycache__ -o -name '*.so' \) -prune -exec rm -rf {} +
 
 # The interpreter is looked for only when a virtual environment has to be made.
@@ -74,4 +79,9 @@ $(BENCH_READY): benchmarks/requirements.txt $(READY)
 	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
 	  > "$$($(BENCH_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/spiral.pth"
 	$(BENCH_VENV)/bin/python -m pip install --disable-pip-version-check -qq -r benchmarks/requirements.txt
+	touch $@
+
+$(MOSAIC_READY): benchmarks/requirements-mosaic.txt | $(BIN)/python
+	$(BIN)/python -m venv $(MOSAIC_VENV)
+	$(MOSAIC_VENV)/bin/python -m pip install --disable-pip-version-check -qq -r benchmarks/requirements-mosaic.txt
 	touch $@
