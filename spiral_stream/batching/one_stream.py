@@ -103,10 +103,14 @@ class OneStreamArrangement(Arrangement):
                 heapq.heappush(queue, (self._finish(k, units[k][u + 1]), k, u + 1))
         return out
 
-    def _finish(self, stream: int, unit: list[tuple[int, int]]) -> float:
-        """How many samples of all streams there are when this unit is done at the stream's share."""
+    def _finish(self, stream: int, unit: list[tuple[int, int]]) -> tuple[bool, float]:
+        """What units are merged by: how many samples of all streams there are when one is done at its stream's share.
+
+        Short units come last, so that they put no other unit across two steps.
+        """
         share = float(self._shares[stream])
-        return (float(self._counts[stream]) + _rows(unit)) / share if share > 0 else np.inf
+        end = (float(self._counts[stream]) + _rows(unit)) / share if share > 0 else np.inf
+        return len(unit) < self._unit, end
 
 
 def _rows(unit: list[tuple[int, int]]) -> int:

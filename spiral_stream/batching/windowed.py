@@ -4,7 +4,7 @@ A window's samples join the pool of those that wait, the pool is sorted by the k
 (ties by position) and cut into runs that keep to every limit; the last run waits unless
 no further sample can join it. At a chapter's end nothing waits, and the last two runs
 are cut again evenly. A composition groups the sorted pool in its own way. Cost, of a
-window of 8,192: about 1.5 ms, and 15 us a batch.
+window of 8,192: about 1 ms, and 8 us a batch.
 """
 
 from collections.abc import Iterable

@@ -1,0 +1,78 @@
+from itertools import groupby
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spiral_stream.batching.budget import BatchBudget
+from spiral_stream.batching.composition import OneStream
+from spiral_stream.batching.windowed import BucketKey, WindowedBucket
+from tests.fixtures.formed import Chapter, Formed, formed, setting_of
+
+KEYS = (BucketKey("len(tokens)"),)
+
+
+def chapter_of(shares: list[float], size: int, seed: int) -> Chapter:
+    rng = np.random.default_rng(seed)
+    lengths = np.minimum(rng.lognormal(4, 0.8, size), 900).astype(int)
+    streams = rng.choice(len(shares), size, p=shares).astype(np.int32)
+    return Chapter(lengths, streams, shares, keys=(lengths,))  # type: ignore[arg-type]
+
+
+def streams_of(out: Formed, chapter: Chapter) -> list[int]:
+    for batch in out.batches:
+        assert len(set(chapter.streams[batch.samples].tolist())) == 1
+    return [int(chapter.streams[batch.samples[0]]) for batch in out.batches]
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 5),
+    st.integers(1, 900),
+    st.integers(20, 300),
+    st.none() | st.integers(1, 12),
+)
+@settings(max_examples=60)
+def test_every_batch_is_of_one_stream_and_so_are_units_of_batches(
+    seed: int, unit: int, size: int, window_size: int, batch_size: int | None
+) -> None:
+    chapter = chapter_of([0.6, 0.3, 0.1], size, seed)
+    budget = None if batch_size and batch_size <= window_size else BatchBudget(max_tokens=2_000)
+    policy = WindowedBucket(window_size, KEYS, budget, 8, OneStream(unit))
+    out = formed(policy, chapter, setting_of(chapter, batch_size=batch_size))
+    streams = streams_of(out, chapter)
+
+    whole = sum(streams.count(k) // unit for k in range(3)) * unit
+    if len(out.windows) == 1:
+        for start in range(0, whole, unit):
+            assert len(set(streams[start : start + unit])) == 1
+
+
+def test_streams_take_turns_at_their_shares() -> None:
+    shares = [0.7, 0.1, 0.2]
+    chapter = chapter_of(shares, 20_000, 0)
+    out = formed(WindowedBucket(2_048, KEYS, None, 8, OneStream()), chapter, setting_of(chapter, batch_size=16))
+    counts = np.cumsum(np.eye(3)[streams_of(out, chapter)] * [[b.rows] for b in out.batches], axis=0)
+
+    inside = counts[: -out.windows[-1]]
+    assert np.abs(inside - inside.sum(axis=1)[:, None] * shares).max() < 150  # supply itself is off by sqrt(20,000)
+    runs = [len(list(run)) for _, run in groupby(streams_of(out, chapter))]
+    assert max(runs) < 30
+
+
+def test_batches_of_one_step_share_the_stream_until_the_chapters_end() -> None:
+    chapter = chapter_of([0.5, 0.5], 10_000, 1)
+    out = formed(WindowedBucket(1_024, KEYS, None, 8, OneStream(4)), chapter, setting_of(chapter, batch_size=16))
+    streams = streams_of(out, chapter)
+
+    steps = [set(streams[start : start + 4]) for start in range(0, len(streams), 4)]
+    assert all(len(step) == 1 for step in steps)
+    assert {len(batch.samples) for batch in out.batches[: -out.windows[-1]]} == {16}
+
+
+def test_many_streams_that_never_fill_a_batch_do_not_stall() -> None:
+    chapter = chapter_of([1 / 200] * 200, 4_000, 2)
+    out = formed(WindowedBucket(400, KEYS, None, 8, OneStream()), chapter, setting_of(chapter, batch_size=16))
+
+    assert len(out.windows) < 100
+    assert np.mean([batch.rows for batch in out.batches]) > 2

@@ -1,0 +1,237 @@
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spiral_stream.batching.budget import BatchBudget
+from spiral_stream.batching.composition import OneStream, StratifiedByStream
+from spiral_stream.batching.formation import Composition, Setting, Window
+from spiral_stream.batching.windowed import BucketKey, WindowedBucket
+from spiral_stream.errors import DataError, PlanError
+from tests.fixtures.formed import Chapter, Formed, formed, setting_of
+
+TOKENS = BucketKey("len(tokens)")
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[WindowedBucket, Chapter, Setting]:
+    """Any policy on any chapter, with supply that need not follow the shares."""
+    size = draw(st.integers(0, 300))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    count = draw(st.integers(1, 6))
+    lengths = rng.integers(0, draw(st.sampled_from([2, 30, 200])), size)
+    costs = draw(st.integers(0, 2))
+    names = ("max_frames", "max_bytes")[:costs]
+    tokens = None if costs and draw(st.booleans()) else draw(st.integers(16, 600))
+    policies = ["truncate", "alone", "drop"] if tokens and not costs else ["alone", "drop"]
+    budget = BatchBudget(
+        max_tokens=tokens,
+        count=draw(st.sampled_from(["padded", "real"])),
+        oversize=draw(st.sampled_from(policies)),
+        **{name: draw(st.integers(10, 100)) for name in names},
+    )
+    batch_size = draw(st.none() | st.integers(1, 20))
+    window_size = draw(st.integers(1, 80))
+    composition: Composition | None = draw(st.sampled_from([None, StratifiedByStream(), OneStream(), OneStream(3)]))
+    keyed = draw(st.booleans())
+    chapter = Chapter(
+        lengths,
+        rng.integers(0, count, size).astype(np.int32),
+        draw(st.just([1 / count] * count) | st.just([1.0] + [0.0] * (count - 1))),  # type: ignore[arg-type]
+        keys=(lengths, rng.integers(0, 3, size)) if keyed else (),
+        costs=tuple(rng.integers(0, 13, size) for _ in names),
+    )
+    keys = (TOKENS, BucketKey("kind")) if keyed else ()
+    policy = WindowedBucket(window_size, keys, budget, draw(st.integers(1, 5)), composition)
+    return policy, chapter, setting_of(chapter, draw(st.integers(0, 9)), draw(st.sampled_from([1, 8])), batch_size)
+
+
+@given(cases())
+@settings(max_examples=100)
+def test_every_sample_is_in_one_batch_within_the_limits_or_counted(
+    case: tuple[WindowedBucket, Chapter, Setting],
+) -> None:
+    policy, chapter, setting = case
+    out = formed(policy, chapter, setting)  # checks them
+
+    assert out.tally.dropped == len(out.tally.first)
+    assert max(out.waited) <= policy.window_size - max(1, policy.window_size // 8)
+
+
+@given(cases())
+@settings(max_examples=30)
+def test_a_chapter_is_a_pure_function_of_its_values(case: tuple[WindowedBucket, Chapter, Setting]) -> None:
+    policy, chapter, setting = case
+    first = formed(policy, chapter, setting)
+
+    def strided(values: np.ndarray, dtype: Any = None) -> np.ndarray:
+        wide = np.zeros((len(values), 3), dtype=dtype or values.dtype)
+        wide[:, 1] = values
+        wide.flags.writeable = False  # it is an error to write into it
+        return wide[:, 1]
+
+    again = replace(
+        chapter,
+        lengths=strided(chapter.lengths, np.int32),
+        streams=strided(chapter.streams),
+        keys=tuple(strided(each) for each in chapter.keys),
+        costs=tuple(strided(each, np.uint16) for each in chapter.costs),
+    )
+    second = formed(policy, again, setting)
+
+    assert first.samples() == second.samples()
+    assert [b.lengths.tolist() for b in first.batches] == [b.lengths.tolist() for b in second.batches]
+
+
+def plain(lengths: list[int], batch_size: int | None = None, **policy: Any) -> Formed:
+    values = np.array(lengths, dtype=np.int64)
+    chapter = Chapter(values, np.zeros(len(values), np.int32), keys=(values,) if policy.get("keys", True) else ())
+    return formed(WindowedBucket(**{"keys": (TOKENS,), **policy}), chapter, setting_of(chapter, batch_size=batch_size))
+
+
+@given(st.lists(st.integers(0, 50), max_size=200), st.integers(1, 10))
+def test_without_keys_batches_follow_the_positions(lengths: list[int], batch_size: int) -> None:
+    out = plain(lengths, batch_size, keys=(), window_size=37, budget=BatchBudget(max_tokens=200, oversize="alone"))
+
+    assert [sample for batch in out.samples() for sample in batch] == list(range(len(lengths)))
+
+
+def test_equal_keys_keep_the_order_of_positions() -> None:
+    assert plain([5, 3, 5, 3, 5, 3], 3, window_size=6).samples() == [[1, 3, 5], [0, 2, 4]]
+
+
+def test_only_the_last_run_waits_and_goes_on_with_the_next_window() -> None:
+    out = plain([9, 1, 2, 8, 1, 2, 9, 9], window_size=4, budget=BatchBudget(max_tokens=9))
+
+    assert out.windows[0] == 3  # [1, 2], [8] and the full [9]
+    out = plain([4, 1, 2, 8, 4, 2, 1, 9], window_size=4, budget=BatchBudget(max_tokens=12))
+    assert [1, 2, 0] in out.samples()  # 8 waited for the next window, and the 9 there
+
+
+def test_a_budget_larger_than_the_window_does_not_stall() -> None:
+    out = plain([3] * 100, window_size=16, budget=BatchBudget(max_tokens=10_000))
+
+    assert {len(batch) for batch in out.samples()} == {16, 4}
+    assert out.waited == [0] * 7
+
+
+def test_a_filter_that_refuses_most_of_a_window_makes_no_small_batches() -> None:
+    former = WindowedBucket(16, (), None).former(Setting(0, 1_000, batch_size=8))
+    sizes = []
+    for at in range(0, 60, 2):  # two samples of each window pass
+        window = Window(np.arange(at, at + 2), np.zeros(2, np.int32))
+        sizes += [len(batch.samples) for batch in former.form(window, final=at == 58)]
+
+    assert sizes == [8] * 7 + [4]
+    assert former.form(Window(np.arange(0), np.zeros(0, np.int32)), final=True) == []
+
+
+def test_at_the_end_the_last_two_batches_are_even() -> None:
+    out = plain([4] * 10, 8, window_size=100)
+
+    assert [len(batch) for batch in out.samples()] == [5, 5]
+
+
+def test_what_is_above_the_budget_is_treated_as_the_plan_says() -> None:
+    lengths = [5, 70, 6, 90, 7]
+    policy = {"window_size": 10, "budget": BatchBudget(max_tokens=64, oversize="drop")}
+    out = plain(lengths, **policy)
+    assert out.samples() == [[0, 2, 4]]
+    assert (out.tally.dropped, out.tally.first.tolist()) == (2, [1, 3])
+
+    out = plain(lengths, **{**policy, "budget": BatchBudget(max_tokens=64, oversize="alone")})
+    assert sorted(out.samples()) == [[0, 2, 4], [1], [3]]
+    assert out.tally.alone == 2
+
+    out = plain(lengths, **{**policy, "budget": BatchBudget(max_tokens=64, oversize="truncate")})
+    assert sorted(batch.lengths.tolist() for batch in out.batches) == [[5, 6, 7], [64], [64]]
+    assert out.tally.truncated == 2
+
+    with pytest.raises(DataError, match=r"70 tokens.*choose oversize='truncate' or 'alone' or 'drop'") as caught:
+        plain(lengths, **{**policy, "budget": BatchBudget(max_tokens=64)})
+    assert caught.value.sample == 1  # type: ignore[attr-defined]
+
+
+def test_bytes_cannot_be_truncated() -> None:
+    budget = BatchBudget(max_tokens=64, max_bytes=10, oversize="truncate")
+    chapter = Chapter(np.array([99, 3]), np.zeros(2, np.int32), costs=(np.array([1, 11]),))
+
+    with pytest.raises(DataError, match=r"11 bytes, and a batch may hold 10 .*'alone' or 'drop'") as caught:
+        formed(WindowedBucket(8, (), budget), chapter, setting_of(chapter))
+    assert caught.value.sample == 1  # type: ignore[attr-defined]
+
+
+def test_buckets_pad_less_than_none() -> None:
+    lengths = np.random.default_rng(0).lognormal(5.5, 1, 4_000).astype(int).tolist()
+
+    def padding(**policy: Any) -> float:
+        batches = plain(lengths, 16, window_size=1_024, **policy).batches
+        return 1 - sum(int(b.lengths.sum()) for b in batches) / sum(b.rows * b.width for b in batches)
+
+    assert padding() < 0.2
+    assert padding(keys=()) > 0.6
+
+
+def test_neighbours_in_cost_are_delivered_together() -> None:
+    lengths = np.random.default_rng(0).integers(1, 1_000, 4_096).tolist()
+    widths = [b.width for b in plain(lengths, 8, window_size=4_096, cost_group=4).batches]
+
+    steps = [max(group) - min(group) for group in zip(*[iter(widths)] * 4, strict=True)]
+    assert max(steps) < 25  # ranks of one step
+    assert np.mean([abs(a - b) for a, b in pairwise(widths[::4])]) > 100  # steps are in no order
+
+
+def test_a_plan_without_lengths_needs_none() -> None:
+    policy = WindowedBucket(8, (), BatchBudget(max_bytes=20))
+    chapter = Chapter(np.zeros(10, int), np.zeros(10, np.int32), costs=(np.full(10, 7),), known=False)
+
+    assert not policy.needs_lengths
+    assert formed(policy, chapter, setting_of(chapter)).samples()[0] == [0, 1]
+
+
+def test_the_policy_says_what_it_needs() -> None:
+    policy = WindowedBucket(keys=[TOKENS, BucketKey("width * height")], budget=BatchBudget(max_tokens=9, max_bytes=9))  # type: ignore[arg-type]
+
+    assert policy.key_texts == ("len(tokens)", "width * height")
+    assert policy.cost_names == ("bytes",)
+    assert policy.needs_lengths
+    assert policy.with_composition(OneStream()).composition == OneStream()
+    assert policy.with_composition(None) == policy
+    assert hash(policy) == hash(WindowedBucket(keys=policy.keys, budget=policy.budget))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "way_out"),
+    [
+        ({"window_size": 0}, "Give an integer from 1"),
+        ({"cost_group": 0}, "Give an integer from 1"),
+        ({"keys": "len(tokens)"}, "Give a list of keys"),
+        ({"keys": TOKENS}, "Give a list of keys"),
+        ({"keys": None}, "Give a list of keys"),
+        ({"keys": ["len(tokens)"]}, r"Give BucketKey\('len\(tokens\)'\)"),
+        ({"budget": 5}, "Give BatchBudget"),
+        ({"composition": "stratified"}, "Give StratifiedByStream"),
+    ],
+)
+def test_a_wrong_policy_is_refused_with_the_way_out(wrong: dict[str, Any], way_out: str) -> None:
+    with pytest.raises(PlanError, match=way_out):
+        WindowedBucket(**wrong)
+
+
+@pytest.mark.parametrize("text", ["", "len(", "a b", 5, None])
+def test_a_key_that_is_no_expression_is_refused(text: Any) -> None:
+    with pytest.raises(PlanError, match=r"An expression is made of|Give an expression"):
+        BucketKey(text)
+
+
+def test_a_chapter_that_no_batch_fits_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"Give batch_size, or budget"):
+        WindowedBucket().former(Setting(0, 5))
+    with pytest.raises(PlanError, match=r"Give at least window_size=16"):
+        WindowedBucket(8).former(Setting(0, 5, batch_size=16))
+    with pytest.raises(PlanError, match=r"mix\(\[Stream"):
+        WindowedBucket(composition=StratifiedByStream()).former(Setting(0, 5, batch_size=16))
