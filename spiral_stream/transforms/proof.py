@@ -11,6 +11,7 @@ import json
 import os
 import re
 import tempfile
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -23,6 +24,7 @@ import numpy as np
 from spiral_stream.transforms.byte_pairs import Twin, Uncovered, bare, twin_of
 from spiral_stream.transforms.splitting import (
     SEPARATOR,
+    changeable,
     covered_points,
     disagreements,
     pattern_of,
@@ -69,16 +71,18 @@ def prove(data: bytes, report: Report = lambda _step, _what: None) -> Proof:
         pattern = pattern_of(tokenizer.get("pre_tokenizer"))
         twin = twin_of(tokenizer)
         report(1, "character classes")
-        apart = disagreements(pattern, tokenizer["pre_tokenizer"])
+        differing = disagreements(pattern, tokenizer["pre_tokenizer"])
         report(2, "code points")
-        apart |= _confirmed(tokenizer, Core(twin, pattern), apart)
-        if len(apart) > _MANY or any(point < 128 for point in apart):  # noqa: PLR2004  ASCII
-            msg = f"the engines differ on {len(apart)} code points"
+        unread = changeable() if tokenizer.get("normalizer") is not None else set()
+        differing |= _confirmed(tokenizer, Core(twin, pattern), differing | unread)
+        if len(differing) > _MANY or any(point < 128 for point in differing):  # noqa: PLR2004  ASCII
+            msg = f"the engines differ on {len(differing)} code points"
             raise Uncovered(msg)  # noqa: TRY301  one place turns findings into proofs
     except Uncovered as why:
         return Proof(False, str(why), (), _versions())
     finally:
         report(STEPS, "done")
+    apart = differing | unread
     said = f"equal on {sum(1 for _ in covered_points()) - len(apart):,} code points; {len(apart):,} set apart"
     return Proof(True, said, tuple(_ranges(apart, uncovered_points())), _versions())
 
@@ -186,14 +190,15 @@ def _ranges(points: Iterable[int], more: Iterable[tuple[int, int]]) -> list[tupl
     return found
 
 
-def apart_pattern(proof: Proof, literals: Iterable[str]) -> str:
+def apart_pattern(proof: Proof, literals: Sequence[str]) -> str:
     """An RE2 pattern that finds any text which the twin must not see.
 
     Args:
         proof: whose code points are set apart.
         literals: texts of added tokens.
     """
-    parts = [re.sub(r"([!-/:-@\[-^`{-~])", r"\\\1", text) for text in sorted({*literals, SEPARATOR})]
+    texts = {*literals, *(unicodedata.normalize("NFC", text) for text in literals), SEPARATOR}
+    parts = [re.sub(r"([!-/:-@\[-^`{-~])", r"\\\1", text) for text in sorted(texts)]
     ranges = "".join(f"\\x{{{low:X}}}-\\x{{{high:X}}}" for low, high in proof.apart)
     return "|".join([*parts, f"[{ranges}]"] if ranges else parts)
 

@@ -11,6 +11,7 @@ engine, and all words of up to four letters over one member of each kind are spl
 import itertools
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ _WORDS: Final = 150_000  # words of step 3, at most
 _LONGEST: Final = 4  # letters of a word
 _ITEM: Final = re.compile(
     r"""
-      (?P<open> \((?:\?(?:i:|:|!|=))? ) | (?P<close> \) ) | (?P<bar> \| )
+      (?P<open> \((?:\?(?:i:|:|!|=)|(?!\?)) ) | (?P<close> \) ) | (?P<bar> \| )
     | (?P<repeat> [?*+][?+]? | \{\d+(?:,\d*)?\}(?![?+]) )
     | (?P<kind> \[\^?(?: \\[pP]\{\^?\w+\} | \\[sSdDwrntf] | \\[^\w\s] | [^\[\]\\&^] )+\] | \\[pP]\{\^?\w+\} | \\[sSdDwW] )
     | (?P<literal> \\[rntf] | \\[^\w\s] | (?![^\x00-\x7F])[^\\\[\](){}|?*+.^$] )
@@ -122,14 +123,33 @@ def _may_fold(letter: str) -> bool:
     return any(map(str.isascii, letter + letter.lower() + letter.upper() + letter.casefold()))
 
 
+def changeable() -> set[int]:
+    """The covered code points without which a text is in NFC.
+
+    Those that are not NFC themselves, that may compose with one before them, that are reordered, or that this
+    Python knows nothing of: a text of others passes the quick check of UAX #15.
+    """
+    jamo = {*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)}  # Hangul vowels and finals compose by arithmetic
+    parts = (unicodedata.decomposition(chr(point)).split() for point in covered_points())
+    seconds = {int(part[1], 16) for part in parts if len(part) == 2 and not part[0].startswith("<")}  # noqa: PLR2004
+    alone = map(chr, covered_points())
+    return jamo | seconds | {ord(letter) for letter in alone if _may_change(letter)}
+
+
+def _may_change(letter: str) -> bool:
+    moved = unicodedata.combining(letter) or not unicodedata.is_normalized("NFC", letter)
+    return bool(moved) or unicodedata.category(letter) == "Cn"
+
+
 def respelled(pattern: str) -> str:
     """The pattern as tiktoken runs it fastest."""
     return _RESPELLED.get(pattern, pattern)
 
 
 def uncovered_points() -> list[tuple[int, int]]:
-    """Ranges of code points, ends included, that nothing is known of."""
-    return [(0x20000, 0xDFFFF), (0xE1000, 0x10FFFF)]
+    """Ranges of code points, ends included, that nothing is known of; surrogates, which no text has, may be among them."""
+    ends = [0, *(end for part in _COVERED for end in (part.start, part.stop)), 0x110000]
+    return [(low, high - 1) for low, high in zip(ends[::2], ends[1::2], strict=True) if low < high]
 
 
 def covered_points() -> Iterable[int]:
