@@ -30,6 +30,7 @@ from spiral_stream.batching.formation import Composition, Int64, Setting
 Float64 = NDArray[np.float64]
 
 _CUTS: Final = 2  # times that sizes are cut; more gained no budget in 3 streams, and lost some in 1,000
+_HORIZON: Final = 4  # samples a stream; by then those that lag behind have caught up
 _EXACT: Final = 1e-9  # what is nearer to a whole number is that number: shares are rounded fractions
 
 # S samples, K streams, J batches
@@ -48,6 +49,16 @@ class Line:
         """How many samples of each stream may have been delivered; shape [K]."""
         up = np.ceil(self.slopes * delivered - self.leads - _EXACT)
         return np.minimum(np.maximum(up, 0.0).astype(np.int64), self.supply)
+
+    def can_go_on(self, delivered: int) -> bool:
+        """Whether what is left behind can still be delivered in time, if supply is no limit from here on."""
+        horizon = delivered + _HORIZON * len(self.slopes)
+        have = self.most(delivered)
+        due = np.maximum(np.floor(self.slopes * horizon - self.leads + _EXACT).astype(np.int64) - have, 0)
+        streams = np.repeat(np.arange(len(due)), due)
+        nth = np.arange(1, len(streams) + 1) - np.repeat(np.cumsum(due) - due, due)
+        ends = np.ceil(((have + self.leads)[streams] + nth) / self.slopes[streams] - _EXACT)
+        return bool((np.sort(ends) >= delivered + np.arange(1, len(ends) + 1)).all())
 
 
 def deal(sizes: Int64, line: Line) -> Int64:
@@ -207,13 +218,21 @@ class _Ranked:
         return self._samples[np.argsort(self._when(line, 0.5), kind="stable")]
 
     def reach(self, line: Line) -> int:
-        """The most samples that can be delivered before a stream lacks one that is due, or all are too far ahead."""
+        """The most samples that can be delivered so that no stream is a whole sample off, then or later.
+
+        No stream may lack a sample that is due, not all may be too far ahead, and those that lag behind must
+        be able to catch up with the next window.
+        """
+        wanted = line.slopes > 0
+        if not wanted.any():
+            return 0
         released = np.sort(self._when(line, _EXACT))
         early = np.flatnonzero(released >= np.arange(1, len(released) + 1))
-        wanted = line.slopes > 0
         ends = (line.supply[wanted] + 1 + line.leads[wanted]) / line.slopes[wanted]
-        reach = int(early[0]) if early.size else len(released)
-        return min(reach, max(0, int(np.ceil(ends.min() - _EXACT)) - 1)) if wanted.any() else 0
+        reach = min(int(early[0]) if early.size else len(released), int(np.ceil(ends.min() - _EXACT)) - 1)
+        while reach > 0 and not line.can_go_on(reach):
+            reach -= 1
+        return max(0, reach)
 
     def _when(self, line: Line, part: float) -> NDArray[np.float64]:
         """How many samples are delivered when ``part`` of each sample here is due; shape [S]."""
