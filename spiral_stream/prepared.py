@@ -26,14 +26,14 @@ from spiral_stream.plan.tree import need
 from spiral_stream.planner.bind import Bindings, Bound, settle
 from spiral_stream.planner.build import materialize
 from spiral_stream.planner.evaluation import evaluation
-from spiral_stream.planner.lower import Rebase, cache_root, lower
 from spiral_stream.planner.physical import Stages
-from spiral_stream.planner.resume import anchors_of, check_data, check_plan, check_state, rebase_of
+from spiral_stream.planner.rebase import Rebase
+from spiral_stream.planner.resume import anchors_of, check_data, check_plan, check_state
 from spiral_stream.runtime.batches import Batch, BatchBuilder, identity_table
 from spiral_stream.runtime.book import Book, FormedBook
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.opening import found_row, open_book
+from spiral_stream.runtime.opening import Opening, found_row, left_over
 from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.samples import RELATIONAL, SampleReader
 
@@ -64,9 +64,7 @@ class PreparedStream:
         self._cursor = Cursor()
         self._metrics = Metrics()
         self._memory: Slots | None = None
-        self._lowered: tuple[int, Stages] | None = None
-        self._opened: tuple[SampleReader, Book] | None = None
-        self._rebase: Rebase | None = None
+        self._opening = Opening(plan, catalog, self._metrics)
         self._pipeline: Pipeline | None = None
         self._shared = sharedctypes.RawArray("q", _SHARED)
         self._seen_serial = 0
@@ -147,24 +145,19 @@ class PreparedStream:
         if self._closed:
             msg = "the stream is closed; make a new one from its plan, for example catalog.open_stream(name)"
             raise StreamError(msg)
-        if self._lowered is None or self._lowered[0] != os.getpid():
-            self._lowered, self._opened = (os.getpid(), lower(self.plan, self.catalog, self._rebase)), None
-        return self._lowered[1]
+        return self._opening.stages
 
     @property
     def reader(self) -> SampleReader:
         """What reads columns of samples."""
-        stages = self.stages
-        if self._opened is None:
-            reader = SampleReader(stages, self._bound().run_seed, self._metrics)
-            edits = None if self._rebase is None else [self._rebase.epoch, self._rebase.uses]
-            self._opened = (reader, open_book(stages, reader, cache_root(self.catalog), edits))
-        return self._opened[0]
+        assert self.stages, "refuses a closed stream"
+        return self._opening.read(self._bound().run_seed)[0]
 
     @property
     def book(self) -> Book:
         """Which samples form which batch."""
-        return (self.reader, self._opened)[1][1]  # type: ignore[index]  # the reader opens both
+        assert self.stages, "refuses a closed stream"
+        return self._opening.read(self._bound().run_seed)[1]
 
     def __len__(self) -> int:
         """Steps of the whole current epoch for this rank.
@@ -194,10 +187,9 @@ class PreparedStream:
             analyze: add what the stream measured so far.
         """
         metrics = self.metrics() if analyze else None
-        return explain_stream(self.stages, self._bound_here(), self.devices(), self._thread_count(1), metrics)
-
-    def _bound_here(self) -> Bound:
-        return replace(self._bound(), epoch=self._drawn())
+        return explain_stream(
+            self.stages, replace(self._bound(), epoch=self._drawn()), self.devices(), self._thread_count(1), metrics
+        )
 
     def _thread_count(self, workers: int) -> int:
         return self._threads or max(1, len(os.sched_getaffinity(0)) // workers)
@@ -394,8 +386,8 @@ class PreparedStream:
         out: dict[str, Any] = {}
         if isinstance(self.book, FormedBook):
             out["chapters"] = [list(each) for each in self.book.anchors(self._drawn(cursor.epoch), cursor.batch)]
-        if self._rebase is not None:
-            out["rebase"] = {"epoch": self._rebase.epoch, "uses": dict(self._rebase.uses)}
+        if self._opening.rebase is not None:
+            out["rebase"] = self._opening.rebase.to_json()
         return out
 
     _in_worker = False
@@ -411,15 +403,10 @@ class PreparedStream:
             raise StreamError(msg)
         state = check_state(state)
         cursor = Cursor.from_json(state)
-        rebase = rebase_of(state)
-        if rebase != self._rebase:
-            self._release()
-            self._rebase = rebase
+        self._go_on_from(Rebase.from_json(state.get("rebase")))
         check_plan(state, self.stages, self.catalog)
         check_data(state, self.stages)
         seed = int(state["run_seed"])
-        if isinstance(self.book, FormedBook):
-            self.book.anchor(cursor.epoch, anchors_of(state))
         if self._bindings.run_seed in (None, self._resumed_seed):
             self._bindings, self._resumed_seed = self._bindings.updated(run_seed=seed), seed
         elif self._bindings.run_seed != seed:
@@ -428,7 +415,34 @@ class PreparedStream:
                 "would change in mid-epoch. Leave run_seed unbound, or start a new epoch"
             )
             raise ResumeError(msg)
+        if isinstance(self.book, FormedBook):
+            self.book.anchor(self._drawn(cursor.epoch), anchors_of(state))
         self._move(cursor)
+
+    def rebase(self, earlier: "PreparedStream") -> None:
+        """Go on where a stream of another plan stands: each stream of the mixture keeps its own place (decision 8).
+
+        The present epoch of ``earlier`` ends there; this stream begins the next one with the samples that were
+        not delivered yet, so none is repeated or skipped. The state records it.
+
+        Args:
+            earlier: a stream of the run's plan so far, where it stands or after ``load_state_dict``.
+
+        Raises:
+            ResumeError: one of the plans mixes nothing, or cuts the epoch into several lanes.
+        """
+        if self._pipeline is not None:
+            msg = "rebase: the stream is being read; leave the loop first"
+            raise StreamError(msg)
+        cursor = earlier._cursor  # noqa: SLF001  another stream
+        rebase = left_over(earlier.stages, earlier.book, cursor.epoch, cursor.batch)
+        self._go_on_from(rebase)
+        self._move(Cursor(rebase.epoch))
+
+    def _go_on_from(self, rebase: Rebase | None) -> None:
+        if rebase != self._opening.rebase:
+            self._opening.close()
+            self._opening = Opening(self.plan, self.catalog, self._metrics, rebase)
 
     @property
     def forked(self) -> bool:
@@ -461,14 +475,9 @@ class PreparedStream:
         pipeline, self._pipeline = self._pipeline, None
         if pipeline is not None:
             pipeline.close()
-        self._release()
+        self._opening.close()
         self._memory = None
         self._closed = True
-
-    def _release(self) -> None:
-        if self._lowered is not None and self._lowered[0] == os.getpid():
-            self._lowered[1].close()
-        self._lowered = self._opened = None
 
     def __enter__(self) -> Self:
         return self
@@ -478,7 +487,7 @@ class PreparedStream:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state.update(_lowered=None, _opened=None, _pipeline=None, _metrics=None, _memory=None, _relay=None)
+        state.update(_opening=self._opening.rebase, _pipeline=None, _metrics=None, _memory=None, _relay=None)
         if context.get_spawning_popen() is None:  # shared memory travels to a child only while it is being spawned
             state["_shared"] = None
         return state
@@ -486,6 +495,7 @@ class PreparedStream:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._metrics = Metrics()
+        self._opening = Opening(self.plan, self.catalog, self._metrics, state["_opening"])
         self._pid = os.getpid()
         if self._shared is None:
             self._shared = sharedctypes.RawArray("q", _SHARED)

@@ -236,9 +236,10 @@ class Relation:
         node = self.node
         for predicate in predicates:
             if isinstance(node, nodes.Sampled):
-                if not isinstance(predicate, Expr):
-                    predicate = Function(predicate, tuple(columns), pa.bool_(), batched)  # noqa: PLW2901  the same test
-                node = maps.Kept(node, predicate)
+                called = (
+                    None if isinstance(predicate, Expr) else Function(predicate, tuple(columns), pa.bool_(), batched)
+                )
+                node = maps.Kept(node, called or predicate)  # type: ignore[arg-type]  # an expression where nothing is called
             else:
                 node = nodes.Filter(node, predicate)  # type: ignore[arg-type]  # it refuses what is no expression
         return self._with(node)
@@ -378,7 +379,10 @@ class Relation:
                 raise PlanError(msg)
             return self._with(tokenized(self.node, what.transform, what.name, self.catalog))
         if name is None or returns is None:
-            msg = 'map: a function needs name= and returns=, for example .map(score, columns=["text"], name="score", returns=pa.float32())'
+            msg = (
+                "map: a function needs name= and returns=, for example "
+                '.map(score, columns=["text"], name="score", returns=pa.float32())'
+            )
             raise PlanError(msg)
         function = Function(what, tuple(columns), returns, batched, random, version)
         return self._with(maps.Mapped(self.node, function, name))

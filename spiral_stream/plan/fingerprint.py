@@ -58,6 +58,11 @@ def canonical(node: nodes.Node) -> Any:
     if isinstance(node, nodes.Filter) and isinstance(node.source, nodes.Filter):  # several filters AND together
         merged = nodes.Filter(node.source.source, node.source.predicate & node.predicate)
         return canonical(merged)
+    return _facts(node)
+
+
+def _facts(node: nodes.Node) -> dict[str, Any]:
+    """Verb and values of a node, in normal form."""
     out: dict[str, Any] = {"verb": node.VERB}
     for name, value in _fields(node):
         if isinstance(value, expr.Expr) or (name == "exprs"):

@@ -208,7 +208,9 @@ def _leaves(mix: Mix, start: int, totals: Sequence[int], masses: Sequence[Fracti
             found = _leaves(nested, at, totals, masses)
             inner = [share / sum(found) for share in found]
         if part.proportion is not None:
-            count = Fraction(repr(float(part.proportion)))  # the decimals that were written, not their binary neighbours
+            count = Fraction(
+                repr(float(part.proportion))
+            )  # the decimals that were written, not their binary neighbours
             out += [count * share for share in inner]
             continue
         rows = sum(totals[at : at + len(inner)])

@@ -1,9 +1,8 @@
 """Build the caches of a lowered plan, for the rows that its selections need, with a progress bar."""
 
 from collections.abc import Callable, Iterator
-from typing import final
-
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn

@@ -8,10 +8,9 @@ by every rank that comes after.
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.cache.prefix import Prefix
@@ -30,6 +29,7 @@ from spiral_stream.plan.mix import Mix, parts_of, per_stream
 from spiral_stream.plan.profiles import Source
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
 from spiral_stream.planner.physical import ImageStage, PlainStage, SequenceStage, Stages, TokenStage
+from spiral_stream.planner.rebase import Rebase
 from spiral_stream.planner.selected import Workplace, select
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.sampling.epoch import EpochOrder
@@ -44,15 +44,6 @@ CACHE_ENV: Final = "SPIRAL_CACHE"
 def cache_root(catalog: Catalog) -> Path:
     """Where caches, selections and indexes lie: ``$SPIRAL_CACHE``, else beside the catalog."""
     return Path(os.environ.get(CACHE_ENV) or catalog.root / "prepared")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Rebase:
-    """Where a run went on with this plan: the epoch that began then, and the uses of each stream before."""
-
-    epoch: int
-    uses: tuple[tuple[str, int], ...]
 
 
 def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -> Stages:
@@ -73,8 +64,9 @@ def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -
     versions = {name: catalog.entry(name).data_version for name in named}
     place = Workplace(cache_root(catalog), lambda name: catalog.entry(name).open(), versions)
     streams = tuple(_stream(name, node, sample, place) for name, node in per_stream(sample.source))
-    mixture = _mixture(sample, streams, rebase)
-    epochs = EpochOrder(sample.order, [stream.population for stream in streams], mixture)
+    mixture = _mixture(sample, streams, rebase.epoch if rebase else 0)
+    carries = [rebase.carry(stream.name) for stream in streams] if rebase else []
+    epochs = EpochOrder(sample.order, [stream.population for stream in streams], mixture, carries)
     whole = fingerprint(plan)
     _keep_plan(place.root, whole, canonical(plan))
     maps = tuple(each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled))[1:]
@@ -124,7 +116,7 @@ def _stream(name: str, node: nodes.Node, sample: nodes.Sample, place: Workplace)
     return StreamStage(name, node, base, selected, Population(unit_rows, unit_shards, name, index))
 
 
-def _mixture(sample: nodes.Sample, streams: Sequence[StreamStage], rebase: Rebase | None) -> Mixture | None:
+def _mixture(sample: nodes.Sample, streams: Sequence[StreamStage], first_epoch: int) -> Mixture | None:
     mix = find(sample.source, Mix)
     if mix is None:
         return None
@@ -132,17 +124,17 @@ def _mixture(sample: nodes.Sample, streams: Sequence[StreamStage], rebase: Rebas
     masses = None if mix.by is None else [stream.selected.mean(mix.by) for stream in streams]
     for stream, mass in zip(streams, masses or [], strict=False):
         if mass <= 0:
-            msg = f"mix: by={mix.by!r} is {float(mass):g} on average in stream {stream.name!r}; proportions of it need a mean above 0"
+            msg = (
+                f"mix: by={mix.by!r} is {float(mass):g} on average in stream {stream.name!r}; proportions of it need a "
+                "mean above 0"
+            )
             raise PlanError(msg)
     size, shares = parts_of(mix, totals, masses)
-    used = dict(rebase.uses) if rebase else {}
-    offsets = [used.get(stream.name, 0) for stream in streams]
-    first_epoch = rebase.epoch if rebase else 0
     seed = sample.order.run_seed
     if mix.schedule:
         points = tuple((at, _leaf_weights(mix, shares, weights)) for at, weights in mix.schedule)
-        return Mixture(seed, Schedule(points), total=size, offsets=offsets, first_epoch=first_epoch)
-    return Mixture(seed, apportion(size, shares), offsets=offsets, first_epoch=first_epoch)
+        return Mixture(seed, Schedule(points), total=size, first_epoch=first_epoch)
+    return Mixture(seed, apportion(size, shares), first_epoch=first_epoch)
 
 
 def _leaf_weights(mix: Mix, shares: Sequence[Fraction], weights: Sequence[float]) -> tuple[Fraction, ...]:
@@ -160,7 +152,10 @@ def _image(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamSta
     for stream in streams:
         column = origin(stream.node, field.column)
         if column is None:
-            msg = f"collate: field {name!r}: {field.column!r} of stream {stream.name!r} is joined or computed; images are read from the relation that owns the samples"
+            msg = (
+                f"collate: field {name!r}: {field.column!r} of stream {stream.name!r} is joined or computed; images are "
+                "read from the relation that owns the samples: name a column of its own"
+            )
             raise PlanError(msg)
         profile = profiles(stream.node).get(field.column, Source())
         prefix = Prefix(stream.base.entry.name, column, decoder, profile)

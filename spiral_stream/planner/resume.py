@@ -7,7 +7,7 @@ from spiral_stream.catalog.registry import Catalog
 from spiral_stream.cursor import STATE_VERSION
 from spiral_stream.errors import ResumeError
 from spiral_stream.plan.fingerprint import differences
-from spiral_stream.planner.lower import Rebase, saved_plan
+from spiral_stream.planner.lower import saved_plan
 from spiral_stream.planner.physical import Stages
 
 
@@ -66,22 +66,6 @@ def check_data(state: Mapping[str, Any], stages: Stages) -> None:
         "catalog.refresh() it, or start a new epoch on the new data"
     )
     raise ResumeError(msg)
-
-
-def rebase_of(state: Mapping[str, Any]) -> Rebase | None:
-    """Where the run that saved the state went on with this plan, if another came before.
-
-    Raises:
-        ResumeError: it cannot be read.
-    """
-    found = state.get("rebase")
-    if found is None:
-        return None
-    try:
-        return Rebase(int(found["epoch"]), tuple((str(name), int(uses)) for name, uses in found["uses"].items()))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        msg = f"resume: the state's rebase cannot be read ({error!r}); pass what state_dict() returned, unchanged"
-        raise ResumeError(msg) from error
 
 
 def anchors_of(state: Mapping[str, Any]) -> list[tuple[int, int, int]]:

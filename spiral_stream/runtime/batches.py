@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, final
 
 import numpy as np
@@ -24,8 +25,8 @@ from spiral_stream.planner.streams import fetch
 from spiral_stream.runtime.book import Book
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.chapters import Drawn
-from spiral_stream.runtime.pictures import Pictures
 from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.pictures import Pictures
 from spiral_stream.runtime.samples import RELATIONAL, SampleReader, Samples, as_lists
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import UInt64
@@ -124,7 +125,7 @@ class BatchBuilder:
             if shape.packing is not None:  # the plan allows lists only: one of each row's pieces
                 rows = np.searchsorted(shape.packing.rows, np.arange(shape.rows + 1))
                 flat = plain.field.fill(values, None)
-                fields[plain.name] = [list(flat[a:b]) for a, b in zip(rows[:-1], rows[1:], strict=True)]
+                fields[plain.name] = [list(flat[a:b]) for a, b in pairwise(rows)]
                 continue
             out = None
             if dtype is not None:
@@ -162,7 +163,7 @@ class BatchBuilder:
                         if isinstance(stage.field, TokenField):
                             stage.field.fill_tokens(some, part, fields[stage.name][first:last])
 
-            parts += [pool.submit(piece, a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+            parts += [pool.submit(piece, a, b) for a, b in pairwise(cuts)]
         return parts
 
     def _keys(self, epoch: int, samples: Samples) -> UInt64:

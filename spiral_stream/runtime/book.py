@@ -21,6 +21,7 @@ from spiral_stream.errors import BindError, CacheError
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.chapters import Chapter, Drawn, Forming, chapter_count
 from spiral_stream.runtime.samples import Samples
+from spiral_stream.sampling.order import UInt64
 
 _OPEN_CHAPTERS: Final = 4  # kept a lane-turn; one is in use, others serve random access
 _COUNTED_AT_ONCE: Final = 1 << 22  # samples: about a second of forming
@@ -85,6 +86,14 @@ class Book(ABC):
     def find(self, epoch: int, stream: int, row: int) -> list[int]:
         """The batches that hold a surviving row, ascending."""
 
+    @abstractmethod
+    def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
+        """Which positions of the epoch the batches from ``number`` on hold, where there is one lane.
+
+        Returns:
+            some of them, uint64, and a position from which on it is all of them.
+        """
+
     def admits(self, epoch: int, first: int, group: int, own: range) -> range | None:
         """What a rank delivers of the batches that it is due at a step; None where its steps end.
 
@@ -130,13 +139,15 @@ class FixedBook(Book):
 
     def draw(self, epoch: int, number: int) -> Drawn:
         places = self._stages.epochs.places(epoch, self._batches.positions(number))
-        count = len(places)
-        samples = Samples(places, np.zeros(count, dtype=np.int32))
-        return Drawn(samples, Membership(np.arange(count), count))
+        return Drawn(Samples.at(places), Membership(np.arange(len(places)), len(places)))
 
     def find(self, epoch: int, stream: int, row: int) -> list[int]:
         found = [self._batches.locate(at) for at in self._stages.epochs.positions(epoch, stream, row)]
         return sorted({number for number in found if number is not None})
+
+    def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
+        del epoch
+        return np.empty(0, dtype=np.uint64), min(number * self._batches.batch_size, self._batches.total)
 
 
 @final
@@ -326,6 +337,15 @@ class FormedBook(Book):
             chapter.has(at[1])
             chapter.skip(at[1])
             return chapter.draw(at[1])
+
+    def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
+        with self._lock:
+            found = self._find(epoch, 0, number)
+            if found is None:
+                return np.empty(0, dtype=np.uint64), self._total
+            chapter = Chapter(self.forming, epoch, 0, found[0])
+            chapter.finish()
+            return chapter.positions_from(found[1]), chapter.end
 
     def find(self, epoch: int, stream: int, row: int) -> list[int]:
         with self._lock:

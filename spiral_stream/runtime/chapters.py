@@ -114,13 +114,14 @@ class Chapter:
         epochs, lanes = forming.stages.epochs, forming.stages.batches.lanes
         begin, end = epochs.total * lane // lanes, epochs.total * (lane + 1) // lanes
         self._at = self._border(begin + number * forming.span, begin, end)
-        self._end = self._border(begin + (number + 1) * forming.span, begin, end)
+        self.end = self._border(begin + (number + 1) * forming.span, begin, end)
         self._former: Former = forming.formation.former(self._setting())
         self.batches: list[Membership] = []
         self.done = False
         self.filtered = 0
         self._count = 0  # samples numbered so far
         self._held: list[tuple[int, Samples]] = []  # first number, and what is known from there on
+        self._positions: list[NDArray[np.uint64]] = []  # of the samples of each held window
         self._left: list[int] = []  # samples of each held window that no drawn batch has begun
         self._gone = 0  # windows before this one hold nothing any more
         self.drawn = 0  # batches drawn: what earlier ones held may be gone
@@ -140,7 +141,7 @@ class Chapter:
             ahead = mixture.ahead(self._epoch, self._at) if at_border else np.zeros(len(shares))
         return Setting(
             key=seeding.key("chapter", forming.stages.order.run_seed, self._epoch, self.number),
-            size=self._end - self._at,
+            size=self.end - self._at,
             multiple=forming.multiple,
             batch_size=forming.batch_size,
             shares=shares,
@@ -161,17 +162,18 @@ class Chapter:
 
     def _grow(self) -> None:
         forming, reader = self._forming, self._forming.reader
-        take = min(max(1, self._former.room // forming.fan_out), self._end - self._at)
+        take = min(max(1, self._former.room // forming.fan_out), self.end - self._at)
         positions = np.arange(self._at, self._at + take, dtype=np.uint64)
         places = forming.stages.epochs.places(self._epoch, positions)
-        samples, dropped = reader.run(self._epoch, Samples(places, np.zeros(take, dtype=np.int32)))
+        samples, dropped = reader.run(self._epoch, Samples.at(places))
         self.filtered += dropped
         reader.need(self._epoch, samples, forming.wanted)
         self._at += take
-        self.done = self._at >= self._end
+        self.done = self._at >= self.end
         window = self._window(samples)
         if len(samples):
             self._held.append((self._count, samples.only([key for key in samples.columns if forming.kept(key)])))
+            self._positions.append(positions[samples.origins])
             self._left.append(len(samples))
             self._count += len(samples)
         try:
@@ -198,7 +200,10 @@ class Chapter:
         forming = self._forming
         values = forming.reader.value(samples, key, forming.source, forming.reader.end)
         if values.null_count:
-            msg = f"collate: bucket key {text!r} is null for {values.null_count:,} of {len(values):,} samples of a window; filter those rows out"
+            msg = (
+                f"collate: bucket key {text!r} is null for {values.null_count:,} of {len(values):,} samples of a window; "
+                "filter those rows out"
+            )
             raise PlanError(msg)
         found = values.to_numpy(zero_copy_only=False)
         if pa.types.is_integer(values.type):
@@ -239,6 +244,12 @@ class Chapter:
                 self._held[at] = (first, held.only(()))
         while self._gone < upto and self._left[self._gone] == 0:
             self._gone += 1
+
+    def positions_from(self, index: int) -> NDArray[np.uint64]:
+        """The positions of the epoch in the batches of a finished chapter from ``index`` on, those of a begun sample too."""
+        numbers = [batch.samples for batch in self.batches[index:]]
+        wanted = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *numbers]))
+        return np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *self._positions])[wanted])
 
     def holding(self, stream: int, row: int) -> list[int]:
         """The batches of a finished chapter, none of them drawn, that hold a surviving row."""

@@ -1,28 +1,64 @@
-"""What a lowered plan needs before its first batch: its book, and rows by identity."""
+"""From a plan to what its batches are built with: stages, reader and book; rows by identity; what a run leaves over."""
 
-from pathlib import Path
-from typing import Any
+import os
+from typing import Any, final
 
+import numpy as np
+
+from spiral_stream.catalog.registry import Catalog
+from spiral_stream.errors import ResumeError
 from spiral_stream.plan.fingerprint import digest
+from spiral_stream.plan.maps import FlatMapped, Kept
+from spiral_stream.plan.nodes import Deliver
+from spiral_stream.planner.lower import cache_root, lower
 from spiral_stream.planner.physical import Stages
+from spiral_stream.planner.rebase import Rebase
 from spiral_stream.runtime.book import Book, FixedBook, FormedBook
 from spiral_stream.runtime.chapters import Forming
+from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.samples import SampleReader
+from spiral_stream.sampling.carry import Carry, as_ranges, joined_ranges
 
 
-def open_book(stages: Stages, reader: SampleReader, root: Path, edits: object) -> Book:
-    """The book of a stream.
+@final
+class Opening:
+    """A plan lowered and opened at its first use, again in a forked process, until `close`."""
 
-    Args:
-        stages: the lowered plan.
-        reader: reads what membership needs.
-        root: folder of prepared things; the formation index lies there under fingerprint, data and edits.
-        edits: what of the run changes who stands where: JSON values, None without any.
-    """
-    if stages.formation is None:
-        return FixedBook(stages)
-    name = digest([stages.fingerprint, dict(stages.data_versions), edits])
-    return FormedBook(Forming(stages, reader, stages.formation), root / "formations" / name)
+    def __init__(self, plan: Deliver, catalog: Catalog, metrics: Metrics, rebase: Rebase | None = None) -> None:
+        self.rebase = rebase
+        self._plan, self._catalog, self._metrics = plan, catalog, metrics
+        self._lowered: tuple[int, Stages] | None = None
+        self._read: tuple[SampleReader, Book] | None = None
+
+    @property
+    def stages(self) -> Stages:
+        """The lowered plan."""
+        if self._lowered is None or self._lowered[0] != os.getpid():
+            self._lowered, self._read = (os.getpid(), lower(self._plan, self._catalog, self.rebase)), None
+        return self._lowered[1]
+
+    def read(self, run_seed: int) -> tuple[SampleReader, Book]:
+        """What reads columns of samples, and which samples form which batch, with this seed for what is random."""
+        stages = self.stages
+        if self._read is None or self._read[0].run_seed != run_seed:
+            reader = SampleReader(stages, run_seed, self._metrics)
+            self._read = (reader, self._book(stages, reader))
+        return self._read
+
+    def _book(self, stages: Stages, reader: SampleReader) -> Book:
+        if stages.formation is None:
+            return FixedBook(stages)
+        edits: list[Any] = [] if self.rebase is None else [self.rebase.to_json()]
+        if any(isinstance(each, FlatMapped | Kept) for each in stages.maps):  # what they draw may decide
+            edits.append(reader.run_seed)
+        name = digest([stages.fingerprint, dict(stages.data_versions), edits])
+        return FormedBook(Forming(stages, reader, stages.formation), cache_root(self._catalog) / "formations" / name)
+
+    def close(self) -> None:
+        """Release what is open; the next use opens it again."""
+        if self._lowered is not None and self._lowered[0] == os.getpid():
+            self._lowered[1].close()
+        self._lowered = self._read = None
 
 
 def found_row(stages: Stages, identity: Any) -> tuple[int, int]:
@@ -46,3 +82,31 @@ def found_row(stages: Stages, identity: Any) -> tuple[int, int]:
         msg = f"locate: {identity!r} is in streams {names}; give (stream, identity)"
         raise KeyError(msg)
     return found[0]
+
+
+def left_over(stages: Stages, book: Book, epoch: int, number: int) -> Rebase:
+    """What the streams of a mixture have not delivered when ``number`` batches of an epoch are.
+
+    Raises:
+        ResumeError: nothing is mixed, or there are several lanes.
+    """
+    mixture, epochs = stages.epochs.mixture, stages.epochs
+    if mixture is None or stages.batches.lanes > 1:
+        found = "mixes nothing" if mixture is None else f"has {stages.batches.lanes} lanes"
+        msg = f"rebase: the earlier plan {found}; a place is carried from a mixture of one lane. Go on at the end of its epoch"
+        raise ResumeError(msg)
+    begun, position = book.undelivered(epoch, number)
+    border = mixture.border(epoch, position)
+    positions = np.concatenate([begun, np.arange(position, border, dtype=np.uint64)])
+    streams, uses = epochs.uses(epoch, positions)
+    then = mixture.first_uses(epoch) + mixture.quotas(epoch)
+    used = mixture.used(epoch, border)
+    out = []
+    for k, stream in enumerate(stages.streams):
+        own = uses[streams == k].astype(np.int64)
+        later = [(a, b - a) for a, b in epochs.next_uses(k, int(used[k]), int(then[k]))]
+        after = epochs.next_uses(k, int(then[k]), int(then[k]) + 1)[0][0]
+        ranges = sorted([*as_ranges(own), *later])
+        rest = joined_ranges([each for each in ranges if each[0] < after])
+        out.append((stream.name, Carry(rest, after)))
+    return Rebase(epoch + 1, tuple(out))

@@ -1,7 +1,7 @@
 """Images of samples that come from one or several streams: each stream's own feed, in the samples' order."""
 
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np

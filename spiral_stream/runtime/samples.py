@@ -42,6 +42,7 @@ class Samples:
 
     places: Places
     parts: NDArray[np.int32]  # [S] which of its parent's samples each is; zeros without flat_map
+    origins: Int64  # [S] at which of the window's positions each, or its parent, stood
     columns: dict[Key, pa.Array | Ragged] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -51,12 +52,17 @@ class Samples:
         """Some of them, in this order."""
         wanted = pa.array(at)
         columns = {key: v.take(at) if isinstance(v, Ragged) else v.take(wanted) for key, v in self.columns.items()}
-        return Samples(self.places.take(at), self.parts[at], columns)
+        return Samples(self.places.take(at), self.parts[at], self.origins[at], columns)
 
     def only(self, keys: Iterable[Key]) -> "Samples":
         """The same samples with fewer columns."""
         kept = {key: self.columns[key] for key in keys if key in self.columns}
-        return Samples(self.places, self.parts, kept)
+        return Samples(self.places, self.parts, self.origins, kept)
+
+    @classmethod
+    def at(cls, places: Places) -> "Samples":
+        """The samples of a window's positions."""
+        return cls(places, np.zeros(len(places), dtype=np.int32), np.arange(len(places)))
 
     @classmethod
     def concat(cls, some: "Sequence[Samples]") -> "Samples":
@@ -69,7 +75,8 @@ class Samples:
             values = [each.columns[key] for each in some]
             columns[key] = Ragged.concat(values) if isinstance(values[0], Ragged) else pa.concat_arrays(values)
         parts = np.concatenate([each.parts for each in some])
-        return cls(Places.concat([each.places for each in some]), parts, columns)
+        origins = np.concatenate([each.origins for each in some])
+        return cls(Places.concat([each.places for each in some]), parts, origins, columns)
 
 
 @final
@@ -78,7 +85,7 @@ class SampleReader:
 
     def __init__(self, stages: Stages, run_seed: int, metrics: Metrics) -> None:
         self._stages = stages
-        self._run_seed = run_seed
+        self.run_seed = run_seed
         self._metrics = metrics
         self.end = len(stages.maps)
         self._relational = stages.streams[0].node.schema()
@@ -222,7 +229,7 @@ class SampleReader:
         for stream, where in split(samples.places):
             own = values if len(where) == len(values) else [values[at] for at in where.tolist()]
             hashes[where] = seeding.identity_hashes(stages.streams[stream].name, own)
-        keys = seeding.sample_keys(self._run_seed, epoch, hashes, samples.places.passes)
+        keys = seeding.sample_keys(self.run_seed, epoch, hashes, samples.places.passes)
         return keys if not samples.parts.any() else seeding.combine(keys, samples.parts.astype(np.uint64))
 
     # ---- expressions
@@ -279,7 +286,7 @@ class SampleReader:
         parts = (np.arange(len(parents)) - np.repeat(np.cumsum(counts) - counts, counts)).astype(np.int32)
         out = samples.take(parents)
         again = out.parts.astype(np.int64) * step.fan_out + parts
-        made = Samples(out.places, again.astype(np.int32), out.columns)
+        made = Samples(out.places, again.astype(np.int32), out.origins, out.columns)
         made.columns[step.name, at] = lists.flatten()
         made.columns[PART, at] = pa.array(parts)
         return made

@@ -14,6 +14,7 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.sampling.carry import Carry
 from spiral_stream.sampling.mixture import Mixture
 from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64
 
@@ -50,11 +51,18 @@ class Places:
 class EpochOrder:
     """The positions of every epoch. Thread-safe."""
 
-    def __init__(self, order: Order, populations: Sequence[Population], mixture: Mixture | None) -> None:
+    def __init__(
+        self,
+        order: Order,
+        populations: Sequence[Population],
+        mixture: Mixture | None,
+        carries: Sequence[Carry | None] = (),
+    ) -> None:
         self.order = order
         self.mixture = mixture
         self.total = populations[0].total if mixture is None else mixture.total
         self._populations = tuple(populations)
+        self._carries = dict(enumerate(carries))
         self._arrangement = lru_cache(_ARRANGEMENTS)(self._arranged)
 
     def places(self, epoch: int, positions: UInt64) -> Places:
@@ -67,7 +75,7 @@ class EpochOrder:
         if self.mixture is None:
             rows = self._arrangement(0, epoch).rows(positions)
             return Places(np.zeros(len(rows), dtype=np.int32), rows, np.full(len(rows), epoch, dtype=np.uint64))
-        streams, uses = self.mixture.split(epoch, positions)
+        streams, uses = self.uses(epoch, positions)
         sizes = np.array([population.total for population in self._populations], dtype=np.uint64)[streams]
         passes = uses // sizes
         offsets = uses - passes * sizes
@@ -86,20 +94,38 @@ class EpochOrder:
             rows[at] = arranged.rows(offsets[at])
         return Places(streams, rows, passes)
 
+    def uses(self, epoch: int, positions: UInt64) -> tuple[NDArray[np.int32], UInt64]:
+        """Stream and use of each position of a mixture: the samples of that stream that come before, whatever the plan."""
+        assert self.mixture is not None
+        streams, uses = self.mixture.split(epoch, positions)
+        for stream, carry in self._carries.items():
+            if carry is not None:
+                at = streams == stream
+                uses[at] = carry.uses(uses[at])
+        return streams, uses
+
+    def next_uses(self, stream: int, begin: int, end: int) -> list[tuple[int, int]]:
+        """The run's uses behind the mixture's own uses [begin, end) of a stream, as (first, past the last)."""
+        carry = self._carries.get(stream)
+        return [(begin, end)] if carry is None else carry.ranges(begin, end)
+
     def positions(self, epoch: int, stream: int, row: int) -> list[int]:
         """Where a row stands in an epoch, ascending: once without a mixture, as often as it is used with one."""
+        wanted = np.array([row], dtype=np.uint64)
         if self.mixture is None:
-            return [int(self._arrangement(0, epoch).positions(np.array([row], dtype=np.uint64))[0])]
+            return [int(self._arrangement(0, epoch).positions(wanted)[0])]
         total = self._populations[stream].total
         begin = int(self.mixture.first_uses(epoch)[stream])
-        end = begin + int(self.mixture.quotas(epoch)[stream])
-        uses = [
-            number * total + int(self._arrangement(stream, number).positions(np.array([row], dtype=np.uint64))[0])
-            for number in range(begin // total, -(-end // total))
-        ]
-        found = np.array([use for use in uses if begin <= use < end], dtype=np.uint64)
-        at = self.mixture.join(epoch, np.full(len(found), stream, dtype=np.int32), found)
-        return sorted(at.tolist())
+        own = (begin, begin + int(self.mixture.quotas(epoch)[stream]))
+        uses = []
+        for first, end in self.next_uses(stream, *own):
+            for number in range(first // total, -(-end // total)):
+                use = number * total + int(self._arrangement(stream, number).positions(wanted)[0])
+                uses += [use] if first <= use < end else []
+        found = np.array(uses, dtype=np.uint64)
+        carry = self._carries.get(stream)
+        numbers = found if carry is None else carry.own(found).astype(np.uint64)
+        return sorted(self.mixture.join(epoch, np.full(len(found), stream, dtype=np.int32), numbers).tolist())
 
     def _arranged(self, stream: int, number: int) -> Arrangement:
         return self.order.arrange(self._populations[stream], number)

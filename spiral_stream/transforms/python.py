@@ -59,10 +59,7 @@ class Function:
             DataError: it failed, or returned something else; ``row`` is the sample's place where it is known.
         """
         columns = [table[name].combine_chunks() for name in self.columns]
-        if self.batched:
-            values = self._batched(columns, keys)
-        else:
-            values = self._singly([column.to_pylist() for column in columns], keys)
+        values = self._batched(columns, keys) if self.batched else self._singly([c.to_pylist() for c in columns], keys)
         if len(values) != len(table):
             msg = f"map ({self.name}): returned {len(values):,} values for {len(table):,} samples; return one for each, in order"
             raise DataError(msg)
@@ -96,5 +93,8 @@ class Function:
                 return values.cast(self.kind)
             return pa.array(values, self.kind)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
-            msg = f"map ({self.name}): returned {type(values).__name__} that is no {self.kind} ({error}); state another returns=, or mend the function"
+            msg = (
+                f"map ({self.name}): returned {type(values).__name__} that is no {self.kind} ({error}); "
+                "state another returns=, or mend the function"
+            )
             raise DataError(msg) from error
