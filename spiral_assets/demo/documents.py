@@ -15,7 +15,7 @@ import ast
 import hashlib
 import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module, metadata
 from pathlib import Path
@@ -58,10 +58,12 @@ def packages() -> Iterator[Document]:
 
 
 def articles(characters: int) -> Iterator[Document]:
-    """Help topics, then docstrings, until there are as many characters."""
+    """Help topics for at most half of the characters, then docstrings, until there are as many."""
     topics: dict[str, str] = import_module("pydoc_data.topics").topics
     left = characters
-    for name in sorted(topics):
+    for name in _shuffled(topics):
+        if left <= characters // 2:
+            break
         yield Document(f"topics/{name}", topics[name], name)
         left -= len(topics[name])
     for file in library():
@@ -105,7 +107,7 @@ def library() -> Iterator[SourceFile]:
     root = Path(sysconfig.get_path("stdlib"))
     inside = (file.relative_to(root) for file in root.rglob("*.py"))
     paths = [path.as_posix() for path in inside if not NO_LIBRARY.intersection(path.parts)]
-    for path in sorted(paths, key=lambda path: hashlib.blake2b(path.encode()).digest()):
+    for path in _shuffled(paths):
         text = _read(root / path)
         try:
             tree = ast.parse(text or "")
@@ -113,6 +115,11 @@ def library() -> Iterator[SourceFile]:
             continue
         if text is not None:
             yield SourceFile(path, text, tree)
+
+
+def _shuffled(names: Iterable[str]) -> list[str]:
+    """In an order by hash."""
+    return sorted(names, key=lambda name: hashlib.blake2b(name.encode()).digest())
 
 
 def _docstrings(file: SourceFile) -> Iterator[tuple[str, str]]:

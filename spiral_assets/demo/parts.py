@@ -77,12 +77,10 @@ def text_part(root: Path, characters: int, steps: int) -> bool:
     rows, new = (sum(each[key] for each in built) for key in ("dagster/row_count", "rows_built"))
     tokens = outcome.metadata("stats__text__token_lengths")["tokens"]
     table.add_row("caches", f"{tokens:,} tokens of {rows:,} documents, {new:,} of them built now")
-    table.add_row(
-        "loss", f"{result['loss']:.2f} nats a token; by token frequencies alone {result['frequencies_loss']:.2f}"
-    )
+    table.add_row("loss", f"{result['loss']:.2f} nats a token; by chance {result['chance']:.2f}")
     table.add_row("training", f"{result['tokens_per_s']:,.0f} tokens/s; bound by {result['bound_by']}")
     CONSOLE.print(table)
-    return _shown(outcome, proof, learned=result["beats_frequencies"])
+    return _shown(outcome, proof, learned=result["beats_chance"])
 
 
 def _shown(outcome: Outcome, proof: Proof, *, learned: bool) -> bool:

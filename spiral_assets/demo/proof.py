@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 import spiral_stream as spiral
-from spiral_assets.training.checkpoint import digest
+from spiral_assets.training.checkpoint import digest, identities
 
 Line = dict[str, Any]
 
@@ -47,7 +47,7 @@ def prove(catalog: str, ledger: Path, stream: str, steps: int | None = None) -> 
     run, repeated = _effective(_lines(ledger))
     second = next((line for line in run if line["pid"] != run[0]["pid"]), run[0])
     with spiral.connect(catalog).open_stream(stream, device="cpu", epoch=0) as opened:
-        planned = [opened.ledger(line["batch"], line["epoch"]) for line in run]
+        planned = [_listed(opened.ledger(line["batch"], line["epoch"])) for line in run]
         whole = list(islice(_uninterrupted(opened), run[0]["steps"] if steps is None else steps))
     pairs = [(line, other) for line, other in zip(run, whole, strict=False) if _place(line) == _place(other)]
     return Proof(
@@ -93,6 +93,11 @@ def _effective(lines: list[Line]) -> tuple[list[Line], list[tuple[Line, Line]]]:
     return counted, repeated
 
 
+def _listed(planned: list[Any]) -> list[list[str]]:
+    """Identities as JSON keeps them."""
+    return [list(each) if isinstance(each, tuple) else [each] for each in planned]
+
+
 def _place(line: Line) -> tuple[int, int]:
     return line["epoch"], line["batch"]
 
@@ -101,4 +106,4 @@ def _uninterrupted(stream: spiral.PreparedStream) -> Iterator[Line]:
     """What a run without a break is given, batch by batch, epoch after epoch."""
     for epoch in count():
         for number, batch in enumerate(stream):
-            yield {"epoch": epoch, "batch": number, "ids": batch["sample_id"], "tensors": digest(batch)}
+            yield {"epoch": epoch, "batch": number, "ids": identities(batch), "tensors": digest(batch)}

@@ -34,6 +34,7 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
         [*_FIRST, ("language", pa.string()), *_JUDGED, ("repository", pa.string()), ("license", pa.string()), *_LAST]
     ),
 }
+PREFIXES: Final[Mapping[str, str]] = {"fineweb": "fw", "wikipedia": "wp", "code": "cd"}  # of identities
 SHARDS: Final[Mapping[str, int]] = {"fineweb": 6, "wikipedia": 4, "code": 5}
 
 
@@ -113,7 +114,7 @@ def _table(name: str, found: list[Document]) -> pa.Table:
     count, texts = len(found), [each.text for each in found]
     shards = SHARDS[name]
     columns: dict[str, list[Any]] = {
-        "sample_id": [f"{name[:2]}-{xxhash.xxh3_64_hexdigest(each.path.encode())}" for each in found],
+        "sample_id": [f"{PREFIXES[name]}-{xxhash.xxh3_64_hexdigest(each.path.encode())}" for each in found],
         "text": texts,
         "lang": [language(text) for text in texts],
         "quality_score": [quality(text) for text in texts],

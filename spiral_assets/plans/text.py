@@ -23,10 +23,10 @@ COLUMN: Final = "text"
 MEASURED: Final = 1_024  # documents of a batch of lengths
 GOOD: Final = 0.80  # of the quality score
 
-EPOCH_SIZE: Final = 400  # samples: about 80 batches
+EPOCH_SIZE: Final = 160  # samples: about 50 batches
 BUDGET: Final = 2_048  # padded tokens a batch; a longer document is cut to it
 MULTIPLE: Final = 32  # widths are multiples of it; 128 where there is a GPU
-WINDOW: Final = 256  # samples that wait for neighbours of their length
+WINDOW: Final = 128  # samples that wait for neighbours of their length
 STEPS: Final = 96
 SAVE_EVERY: Final = 8
 

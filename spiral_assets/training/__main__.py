@@ -87,13 +87,12 @@ def text(
         found = judge(learner, batches)  # on what would come next
         facts = {
             "loss": round(found.loss, 4),
-            "frequencies_loss": round(found.frequencies, 4),
-            "beats_frequencies": found.beats_frequencies,
+            "chance": round(found.chance, 4),
+            "beats_chance": found.beats_chance,
             "weights": sum(weight.numel() for weight in learner.model.parameters()),
             **training.facts(),
         }
-        figures = {"loss": facts["loss"], "frequencies_loss": facts["frequencies_loss"]}
-        report.check("beats_frequencies", found.beats_frequencies, figures)
+        report.check("beats_chance", found.beats_chance, {"loss": facts["loss"], "chance": facts["chance"]})
         _done(report, training, facts, final)
 
 

@@ -30,6 +30,12 @@ def digest(batch: Mapping[str, Any]) -> str:
     return found.hexdigest()
 
 
+def identities(batch: Mapping[str, Any]) -> list[list[str]]:
+    """Who is in a batch, in order: (sample), or (stream, sample) where streams are mixed."""
+    columns = [batch[name] for name in ("stream_id", "sample_id") if name in batch]
+    return [list(each) for each in zip(*columns, strict=True)]
+
+
 class Checkpoint:
     """The state of one training run in a folder."""
 
@@ -96,7 +102,7 @@ class Checkpoint:
             "steps": steps,
             "epoch": state["epoch"],
             "batch": state["batch"] - 1,
-            "ids": batch["sample_id"],
+            "ids": identities(batch),
             "tensors": digest(batch),
         }
         with self._ledger.open("a") as file:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
+from math import log
 from typing import Any, final
 
 import torch
@@ -14,6 +15,7 @@ LAYERS = 2
 HEADS = 4
 LEARNING_RATE = 3e-3
 JUDGED = 8  # batches
+MARGIN = 0.5  # nats
 IGNORED = -100  # labels of padding, and of each last token
 
 
@@ -44,6 +46,7 @@ class Predictor(Learner):
 
     def __init__(self, vocabulary: int, longest: int) -> None:
         torch.manual_seed(0)
+        self.vocabulary = vocabulary
         self.model = language_model(vocabulary, longest)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, weight_decay=1e-2)
 
@@ -64,24 +67,20 @@ class Judgement:
     """How well the next tokens of some batches were predicted, in nats a token."""
 
     loss: float
-    frequencies: float  # the loss of knowing how often each token comes in these batches, and nothing else
+    chance: float  # of taking all tokens for equally likely
 
     @property
-    def beats_frequencies(self) -> bool:
-        return self.loss < self.frequencies
+    def beats_chance(self) -> bool:
+        """Whether the loss lies clearly below that of guessing."""
+        return self.loss < self.chance - MARGIN
 
 
 @torch.no_grad()
 def judge(learner: Predictor, batches: Iterable[Any]) -> Judgement:
     """Judge a model on the next `JUDGED` batches of a stream, past the end of its epoch if need be."""
     learner.model.eval()
-    losses, told = [], []
+    loss, tokens = 0.0, 0
     for batch in islice(chain.from_iterable(repeat(batches)), JUDGED):
-        kept = batch["labels"][batch["labels"] != IGNORED]
-        losses.append((learner.loss(batch).item(), len(kept)))
-        told.append(kept)  # a copy: a batch's memory is used again
-    every = torch.cat(told)
-    share = torch.bincount(every).double() / len(every)
-    share = share[share > 0]
-    loss = sum(loss * tokens for loss, tokens in losses) / len(every)
-    return Judgement(loss, float(-(share * share.log()).sum()))
+        told = int((batch["labels"] != IGNORED).sum())
+        loss, tokens = loss + learner.loss(batch).item() * told, tokens + told
+    return Judgement(loss / max(1, tokens), log(learner.vocabulary))

@@ -26,9 +26,9 @@ class TextTrainingConfig(dg.Config):
     deps=[text_stream],
     check_specs=[
         dg.AssetCheckSpec(
-            "beats_frequencies",
+            "beats_chance",
             asset=["models", "text_lm"],
-            description="The model predicts tokens better than one that only knows how often each comes.",
+            description="The model predicts tokens better than by taking all for equally likely, by half a nat.",
         )
     ],
     retry_policy=dg.RetryPolicy(max_retries=2),

@@ -1,0 +1,184 @@
+"""The text workflow: relations, tokenizer, token caches, statistics, the saved mixture, and a model that resumes."""
+
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import spiral_stream as spiral
+from spiral_assets.demo.killer import Killer
+from spiral_assets.demo.proof import prove
+from spiral_assets.demo.texts import write_text_relations
+from spiral_assets.plans import text as plans
+from tests.assets.conftest import CHARACTERS, Place, data_version, evaluations, metadata
+
+RELATIONS = [f"catalog/text/{name}_documents" for name in plans.RELATIONS]
+TOKENIZER = "tokenizers/llama_tokenizer"
+CACHES = [f"caches/{name}_tokens" for name in plans.RELATIONS]
+LENGTHS = "stats/text/token_lengths"
+STREAM = "streams/text_pretraining"
+MODEL = "models/text_lm"
+STEPS = 30
+
+# Dagster's own Pipes client uses a preview feature and a deprecated name of Dagster's; nothing here can avoid it.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Function `PipesMessageReader.expected_writer_count`"),
+    pytest.mark.filterwarnings("ignore:AssetExecutionContext.run_id is deprecated"),
+]
+
+
+def catalog(place: Place) -> spiral.Catalog:
+    return spiral.connect(str(place.root / "catalog"))
+
+
+def collected(place: Place) -> dict[str, lance.LanceDataset]:
+    """The relations, before they are registered."""
+    written = write_text_relations(place.root / "data" / "texts", CHARACTERS, progress=False)
+    return {name: lance.dataset(uri) for name, uri in written.uris.items()}
+
+
+def lengths(place: Place, stream: str) -> list[int]:
+    """Tokens of every document, by the tokenizers library itself."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(place.root / "data" / "tokenizer" / "tokenizer.json"))
+    texts = catalog(place).table(plans.RELATIONS[stream]).project("text").to_arrow()["text"].to_pylist()
+    return [len(encoded.ids) for encoded in tokenizer.encode_batch(texts)]
+
+
+def test_caches_hold_the_tokens_of_every_document_and_a_second_build_finds_nothing_to_do(place: Place) -> None:
+    result = place.run(*RELATIONS, TOKENIZER, *CACHES, LENGTHS)
+
+    assert result.success
+    assert all(each.passed for each in evaluations(result).values())
+    assert catalog(place).tables() == sorted(plans.RELATIONS.values())
+    tokenizer = metadata(result, TOKENIZER)
+    assert tokenizer["digest"] == data_version(place, TOKENIZER) == catalog(place).tokenizer(plans.TOKENIZER).digest
+    facts = metadata(result, LENGTHS)
+    told = {record.data["stream"]: record.data for record in facts["streams"].records}
+    for name, cache in zip(plans.RELATIONS, CACHES, strict=True):
+        counted = lengths(place, name)
+        built = metadata(result, cache)
+        assert (built["rows_built"], built["dagster/row_count"], built["rows_refused"]) == (
+            len(counted),
+            len(counted),
+            0,
+        )
+        assert built["tokens_are"] == "uint16"
+        assert (told[name]["documents"], told[name]["tokens"]) == (len(counted), sum(counted))
+        assert told[name]["above budget"] == sum(length > plans.BUDGET for length in counted)
+        texts = collected(place)[name].to_table(columns=["text"])["text"].to_pylist()
+        assert told[name]["empty"] == texts.count("")
+    assert facts["tokens"] == sum(row["tokens"] for row in told.values())
+    for name, value in facts.items():
+        if hasattr(value, "records"):
+            assert len(value.records) <= 50, name
+            assert len(value.schema.columns) <= 6, name
+
+    versions = [data_version(place, key) for key in (*RELATIONS, TOKENIZER, *CACHES, LENGTHS)]
+    again = place.run(*RELATIONS, TOKENIZER, *CACHES, LENGTHS)
+    assert [metadata(again, cache)["rows_built"] for cache in CACHES] == [0, 0, 0]
+    assert [data_version(place, key) for key in (*RELATIONS, TOKENIZER, *CACHES, LENGTHS)] == versions
+
+
+def test_changed_text_is_tokenized_again_and_a_changed_tokenizer_changes_every_cache(place: Place) -> None:
+    found = collected(place)
+    place.run(*RELATIONS, TOKENIZER, *CACHES)
+    versions = {cache: data_version(place, cache) for cache in CACHES}
+    found["code"].delete("storage_shard = 'part-0000'")
+    left = found["code"].count_rows()
+
+    place.run(*RELATIONS)
+    result = place.run(*CACHES)
+    rows = [metadata(result, cache)["rows_built"] for cache in CACHES]
+    assert rows == [0, 0, 0]  # what is left was built before
+    assert metadata(result, CACHES[2])["dagster/row_count"] == left
+    assert [data_version(place, cache) == versions[cache] for cache in CACHES] == [True, True, False]
+
+    place.run(TOKENIZER)  # trained on less
+    rebuilt = place.run(*CACHES)
+    assert all(
+        metadata(rebuilt, cache)["rows_built"] == metadata(rebuilt, cache)["dagster/row_count"] for cache in CACHES
+    )
+    assert not any(data_version(place, cache) == versions[cache] for cache in CACHES)
+
+
+def test_unsound_text_fails_its_check_and_stops_what_is_built_on_it(place: Place) -> None:
+    found = collected(place)["wikipedia"]
+    found.insert(found.take([4]))
+
+    result = place.run(job="prepare_text")
+
+    assert not result.success
+    assert {name for name, each in evaluations(result).items() if not each.passed} == {"identity_is_unique"}
+    assert not list((place.root / "caches").glob("caches/*/data.lance"))
+
+
+def test_a_column_of_another_type_is_named(place: Place) -> None:
+    collected(place)["code"].alter_columns({"path": "token_count_estimate", "data_type": pa.int64()})
+
+    result = place.run(RELATIONS[2])
+    checked = place.run(checks=[(RELATIONS[2], "schema_is_as_declared")])
+
+    assert result.success
+    said = evaluations(checked)["schema_is_as_declared"]
+    assert not said.passed
+    assert "token_count_estimate is int64, declared int32" in (said.description or "")
+
+
+def test_the_mixture_is_saved_explained_and_read_from_the_caches(place: Place) -> None:
+    facts = metadata(place.run(*RELATIONS, TOKENIZER, *CACHES, LENGTHS, STREAM), STREAM)
+
+    assert catalog(place).streams() == [plans.TRAIN]
+    counts: Counter[str] = Counter()
+    with catalog(place).open_stream(plans.TRAIN, device="cpu", epoch=0) as stream:
+        assert facts["fingerprint"] == stream.fingerprint
+        for batch in stream:
+            counts.update(batch["stream_id"])
+            rows, width = batch["input_ids"].shape
+            assert width % plans.MULTIPLE == 0
+            assert rows * width <= plans.BUDGET
+            assert batch["attention_mask"].shape == batch["labels"].shape == (rows, width)
+            real = batch["attention_mask"].sum(1).numpy()
+            told = (batch["labels"] != -100).sum(1).numpy()
+            np.testing.assert_array_equal(told, real - 1)
+        assert stream.metrics()["cache_hit_rate"] == 1.0
+    emitted = sum(counts.values())
+    for name, proportion in plans.PROPORTIONS.items():
+        assert abs(counts[name] - proportion * emitted) <= plans.BUDGET / plans.MULTIPLE  # less a dropped last batch
+    for said in ("MIX", *plans.PROPORTIONS, "tokens"):
+        assert said in facts["explain"]
+
+
+def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: Place) -> None:
+    assert place.run(*RELATIONS, TOKENIZER, *CACHES, LENGTHS, STREAM).success
+    run_id = "11111111-2222-3333-4444-666666666666"
+    ledger = place.root / "data" / "checkpoints" / run_id / "ledger.jsonl"
+    killer = Killer(ledger)
+    watching = threading.Thread(target=killer.watch, daemon=True)
+    watching.start()
+
+    config = {"models__text_lm": {"config": {"steps": STEPS, "save_every": 4}}}
+    result = place.run(MODEL, ops=config, run_id=run_id)
+
+    killer.stop()
+    watching.join(10)
+    assert killer.killed is not None
+    assert result.success
+    proof = prove(str(place.root / "catalog"), ledger, plans.TRAIN, STEPS)
+    assert proof.exact
+    assert (proof.processes, proof.expected, proof.repeated_alike) == (2, STEPS, proof.repeated)
+    assert proof.resumed_at > (0, 0)
+    facts = metadata(result, MODEL)
+    assert facts["resumed"]
+    assert (facts["steps"], facts["tokens_per_s"] > 0) == (STEPS, True)
+    assert [record.data["step"] for record in facts["progress"].records][-1] == STEPS
+    assert evaluations(result)["beats_chance"].severity.value == "WARN"
+    assert facts["loss"] < facts["chance"]
+    result_file = json.loads((Path(facts["checkpoint"]) / "result.json").read_text())
+    assert result_file["final_cursor"] == facts["final_cursor"]
