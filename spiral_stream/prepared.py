@@ -29,10 +29,11 @@ from spiral_stream.planner.evaluation import evaluation
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
 from spiral_stream.planner.resume import anchors_of, check_data, check_plan, check_state
-from spiral_stream.runtime.batches import Batch, BatchBuilder, identity_table
+from spiral_stream.runtime.batches import Batch, BatchBuilder
 from spiral_stream.runtime.book import Book, FormedBook
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.naming import identity_table
 from spiral_stream.runtime.opening import Opening, found_row, left_over
 from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.samples import RELATIONAL, SampleReader
@@ -239,11 +240,11 @@ class PreparedStream:
 
     def _due(self, cursor: Cursor, bound: Bound, worker: int, workers: int) -> Iterator[range]:
         """The batch numbers of each of this worker's steps from the cursor to the end of the epoch."""
-        epoch, segment = self._drawn(cursor.epoch), cursor.segments[-1]
+        epoch, segment, book = self._drawn(cursor.epoch), cursor.segments[-1], self.book
         group = bound.world_size * bound.merge
         for step in count(cursor.step + worker, workers):
             first = segment.first_batch + (step - segment.first_step) * group
-            numbers = self.book.admits(epoch, first, group, segment.batches(step, bound.rank))
+            numbers = book.admits(epoch, first, group, segment.batches(step, bound.rank))
             if numbers is None:
                 return
             yield numbers
@@ -460,7 +461,10 @@ class PreparedStream:
         Raises:
             CacheError: the cache folder cannot be written.
         """
-        return materialize(self.stages, self._thread_count(1), report)
+        done = materialize(self.stages, self._thread_count(1), report)
+        if self._pipeline is None:  # what was opened before does not see what was built since
+            self._opening.close()
+        return done
 
     def eval(self) -> Self:
         """A stream for evaluation: epoch pinned, nothing dropped, deterministic transforms, its own cursor."""

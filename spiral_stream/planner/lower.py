@@ -18,14 +18,15 @@ from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.tokens import TokenPrefix
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.errors import CacheError, PlanError
+from spiral_stream.expr import parse
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
-from spiral_stream.plan.fields import field_spec, image_parts
+from spiral_stream.plan.fields import field_spec, image_parts, is_image
 from spiral_stream.plan.fingerprint import canonical, fingerprint
 from spiral_stream.plan.maps import Tokenized
-from spiral_stream.plan.mix import Mix, parts_of, per_stream
+from spiral_stream.plan.mix import STREAM_ID, Mix, parts_of, per_stream
 from spiral_stream.plan.profiles import Source
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
 from spiral_stream.planner.physical import ImageStage, PlainStage, SequenceStage, Stages, TokenStage
@@ -67,6 +68,8 @@ def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -
     mixture = _mixture(sample, streams, rebase.epoch if rebase else 0)
     carries = [rebase.carry(stream.name) for stream in streams] if rebase else []
     epochs = EpochOrder(sample.order, [stream.population for stream in streams], mixture, carries)
+    for stream in streams:
+        stream.selected.keep(_read_by_batches(collate, sample))
     whole = fingerprint(plan)
     _keep_plan(place.root, whole, canonical(plan))
     maps = tuple(each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled))[1:]
@@ -98,6 +101,16 @@ def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -
         tokens=tuple(tokens),
         warnings=tuple(s.base.manifest.shard_note for s in streams if s.base.manifest.shard_note),
     )
+
+
+def _read_by_batches(collate: nodes.Collate, sample: nodes.Sample) -> list[str]:
+    """The relational columns that batches, or keys of their formation, are made of."""
+    keys = [
+        name for text in (collate.formation.key_texts if collate.formation else ()) for name in parse(text).columns()
+    ]
+    fields = [field.column for _, field in collate.fields if not is_image(field)]
+    have = sample.schema().names
+    return [name for name in dict.fromkeys([*sample.identity, *fields, *keys]) if name in have and name != STREAM_ID]
 
 
 def _stream(name: str, node: nodes.Node, sample: nodes.Sample, place: Workplace) -> StreamStage:

@@ -38,13 +38,13 @@ def fetch(streams: Sequence[StreamStage], places: Places, names: Sequence[str]) 
         names: columns that the relational part leaves.
     """
     if len(streams) == 1:
-        return streams[0].selected.columns.fetch(places.rows, names)
+        return streams[0].selected.fetch(places.rows, names)
     by = np.argsort(places.streams, kind="stable")
     parts = []
     for stream, at in split(places):
-        parts.append(streams[stream].selected.columns.fetch(places.rows[at], names))
+        parts.append(streams[stream].selected.fetch(places.rows[at], names))
     if not parts:
-        return streams[0].selected.columns.fetch(places.rows, names)
+        return streams[0].selected.fetch(places.rows, names)
     back = np.empty(len(by), dtype=np.int64)
     back[by] = np.arange(len(by))
     return pa.concat_tables(parts).combine_chunks().take(pa.array(back))
@@ -54,6 +54,8 @@ def split(places: Places) -> list[tuple[int, np.ndarray[tuple[int], np.dtype[np.
     """The streams that samples are of, ascending, and at which places those of each stand."""
     by = np.argsort(places.streams, kind="stable")
     present, first = np.unique(places.streams[by], return_index=True)
+    if not len(by):  # NumPy splits nothing into one part
+        return []
     return list(zip(present.tolist(), np.split(by, first[1:]), strict=True))
 
 

@@ -4,9 +4,8 @@ Membership and small columns are settled at once; what is costly to decode or to
 cut into pieces of consecutive rows that write straight into their part of the batch's slot.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, final
@@ -15,20 +14,17 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.batching.formation import Membership, Packing
-from spiral_stream.errors import DataError, SourceError
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.segments import CuSeqlens
 from spiral_stream.fields.sequence import Placed, TokenField
-from spiral_stream.plan.mix import STREAM_ID
 from spiral_stream.planner.physical import ImageStage, Stages
-from spiral_stream.planner.streams import fetch
 from spiral_stream.runtime.book import Book
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.chapters import Drawn
 from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.naming import naming
 from spiral_stream.runtime.pictures import Pictures
-from spiral_stream.runtime.samples import RELATIONAL, SampleReader, Samples, as_lists
-from spiral_stream.sampling.epoch import Places
+from spiral_stream.runtime.samples import SampleReader, Samples, as_lists
 from spiral_stream.sampling.order import UInt64
 
 PIECE_ROWS: Final = 64  # rows a task fetches and decodes: about 6 MB of JPEGs, 60 ms of work; 32 costs 4 % more calls
@@ -38,11 +34,10 @@ PIECE_ITEMS: Final = 1 << 18  # tokens of each field that a task writes: 2 MB of
 @final
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch of one rank on the host: what the loop gets, and which samples it holds."""
+    """One batch of one rank on the host: what the loop gets."""
 
     numbers: range  # global batch numbers concatenated in it
     fields: dict[str, Any]  # NumPy arrays and lists, in the plan's order
-    identities: pa.Table
 
 
 class Pending:
@@ -93,28 +88,27 @@ class BatchBuilder:
         }
         self._slots = slots
         end = reader.end
-        columns = dict.fromkeys([*stages.identity, *(stage.field.column for stage in stages.plains)])
+        columns = dict.fromkeys(stage.field.column for stage in stages.plains)
         self._plain = {name: reader.key(name, end) for name in columns}
         self._sequence = {stage.field.column: reader.key(stage.field.column, end) for stage in stages.sequences}
         self.batch_bytes = batch_bytes(stages, merge)
 
     def begin(self, epoch: int, numbers: range, pool: Executor) -> Pending:
         """Settle membership and columns, and start the pieces."""
-        with self._metrics.timed("plan_s"), _explaining(self._stages):
+        with self._metrics.timed("plan_s"), naming(self._stages, None):
             drawn = joined([self._book.draw(epoch, number) for number in numbers])
         samples, shape = drawn.samples, drawn.membership
-        with _explaining(self._stages, samples):
+        with naming(self._stages, samples):
             self._reader.need(epoch, samples, [*self._plain.values(), *self._sequence.values()])
-        identities = identity_table(self._stages, samples)
         fields: dict[str, Any] = dict.fromkeys(self._stages.field_names)
-        with _naming(self._stages, identities, 0):
+        with naming(self._stages, samples, 0):
             self._plains(samples, shape, fields)
-        parts = self._sequences(samples, shape, identities, fields, pool)
+        parts = self._sequences(samples, shape, fields, pool)
         keys = self._keys(epoch, samples) if self._stages.images else np.empty(0, dtype=np.uint64)
         for stage in self._stages.images:
-            parts += self._image(stage, samples.places, keys, identities, fields, pool)
+            parts += self._image(stage, samples, keys, fields, pool)
         self._metrics.add(batches=1, samples=len(samples) if shape.packing is None else _distinct(shape))
-        return Pending(lambda: Batch(numbers, fields, identities), parts)
+        return Pending(lambda: Batch(numbers, fields), parts)
 
     def _plains(self, samples: Samples, shape: Membership, fields: dict[str, Any]) -> None:
         for plain in self._stages.plains:
@@ -136,7 +130,7 @@ class BatchBuilder:
             fields[plain.name] = plain.field.fill(values, out)
 
     def _sequences(
-        self, samples: Samples, shape: Membership, identities: pa.Table, fields: dict[str, Any], pool: Executor
+        self, samples: Samples, shape: Membership, fields: dict[str, Any], pool: Executor
     ) -> list[Future[None]]:
         parts: list[Future[None]] = []
         for column, key in self._sequence.items():
@@ -158,7 +152,7 @@ class BatchBuilder:
             ) -> None:
                 part, pieces = placed.part(first, last)
                 some = tokens.take(np.arange(pieces.start, pieces.stop))
-                with self._metrics.timed("transform_s"), _naming(self._stages, identities, pieces.start):
+                with self._metrics.timed("transform_s"), naming(self._stages, samples, pieces.start):
                     for stage in stages:
                         if isinstance(stage.field, TokenField):
                             stage.field.fill_tokens(some, part, fields[stage.name][first:last])
@@ -174,18 +168,17 @@ class BatchBuilder:
     def _image(
         self,
         stage: ImageStage,
-        places: Places,
+        samples: Samples,
         keys: UInt64,
-        identities: pa.Table,
         fields: dict[str, Any],
         pool: Executor,
     ) -> list[Future[None]]:
-        feed, program = self._images[stage.name], self._programs[stage.name]
+        feed, program, places = self._images[stage.name], self._programs[stage.name], samples.places
         shape, count = program.output_shape, len(places)
         if shape is None:  # the size is that of the images, so all of them are read before there is a slot
 
             def whole() -> None:
-                with _naming(self._stages, identities, 0):
+                with naming(self._stages, samples, 0):
                     pixels = feed.pixels(places)
                     sizes = np.array([image.shape[:2] for image in pixels], dtype=np.int32)
                     shape = program.shape(program.geometry(sizes[:, 0], sizes[:, 1], keys))
@@ -199,7 +192,7 @@ class BatchBuilder:
 
         def piece(start: int) -> None:
             part = slice(start, start + PIECE_ROWS)
-            with _naming(self._stages, identities, start):
+            with naming(self._stages, samples, start):
                 feed.render(places.take(np.arange(count)[part]), keys[part], program, out[part])
 
         return [pool.submit(piece, start) for start in range(0, count, PIECE_ROWS)]
@@ -287,54 +280,3 @@ def batch_bytes(stages: Stages, merge: int) -> int:
         return stages.batch_bytes(min(stages.batches.batch_size, formation.window_size) * merge)
     sizes = [np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype]
     return max(1, tokens * merge * sum(sizes))
-
-
-def identity_table(stages: Stages, samples: Samples) -> pa.Table:
-    """What tells samples apart: the stream's name where there are several, the identity's columns."""
-    columns = {name: samples.columns[name, RELATIONAL] for name in stages.identity}
-    if stages.mixed:
-        names = pa.array([stream.name for stream in stages.streams])
-        columns = {STREAM_ID: names.take(pa.array(samples.places.streams)), **columns}
-    return pa.table(columns)
-
-
-@contextmanager
-def _explaining(stages: Stages, samples: Samples | None = None) -> Iterator[None]:
-    """Put the sample's identity before an error met while membership or columns were settled."""
-    try:
-        yield
-    except SourceError as error:
-        found = getattr(error, "samples", None) or samples
-        row = 0 if getattr(error, "samples", None) is not None else getattr(error, "row", None)
-        if found is None or row is None:
-            raise
-        one = found.take(np.array([row]))
-        names = [name for name in stages.identity if (name, RELATIONAL) not in one.columns]
-        table = fetch(stages.streams, one.places, names) if names else None
-        one.columns.update({(name, RELATIONAL): table[name].combine_chunks() for name in names if table is not None})
-        raise _named(stages, identity_table(stages, one).to_pylist()[0], error) from error
-
-
-@contextmanager
-def _naming(stages: Stages, identities: pa.Table, start: int) -> Iterator[None]:
-    """Put the sample's identity before an error that carries the row it happened at."""
-    try:
-        yield
-    except SourceError as error:
-        row = getattr(error, "row", None)
-        if row is None:
-            raise
-        raise _named(stages, identities.slice(start + row, 1).to_pylist()[0], error) from error
-
-
-def _named(stages: Stages, values: dict[str, Any], error: SourceError) -> SourceError:
-    who = ", ".join(f"{name}={value!r}" for name, value in values.items())
-    name = stages.identity[0]
-    where = stages.base.entry.name
-    if stages.mixed:
-        where = next(s.base.entry.name for s in stages.streams if s.name == values[STREAM_ID])
-    msg = (
-        f"{where}: sample {who}: {error}. "
-        f'Mend it, or leave it out with .filter(col("{name}") != {values[name]!r}) before sample'
-    )
-    return (DataError if isinstance(error, DataError) else SourceError)(msg)

@@ -352,12 +352,12 @@ class FormedBook(Book):
             out = []
             for position in self.forming.stages.epochs.positions(epoch, stream, row):
                 lane = ((position + 1) * self._lanes - 1) // self._total
-                begin = self._total * lane // self._lanes
-                near = (position - begin) // self.forming.span
-                for number in range(max(0, near - 1), min(self._chapters(lane), near + 2)):  # borders move a little
-                    chapter = Chapter(self.forming, epoch, lane, number)
-                    self._enter(epoch, lane, number, chapter.finish())
-                    for index in chapter.holding(stream, row):
-                        first = sum(self._batches(epoch, lane, each) for each in range(number))
-                        out.append(self._number(epoch, lane, first + index))
+                number = (position - self.forming.begin(epoch, lane, 0)) // self.forming.span
+                while self.forming.begin(epoch, lane, number) > position:  # at most a slice further on than its place
+                    number -= 1
+                chapter = Chapter(self.forming, epoch, lane, number)
+                self._enter(epoch, lane, number, chapter.finish())
+                for index in chapter.holding(stream, row):
+                    first = sum(self._batches(epoch, lane, each) for each in range(number))
+                    out.append(self._number(epoch, lane, first + index))
             return sorted(set(out))

@@ -8,6 +8,7 @@ is kept until the batch that holds it has been built.
 """
 
 from dataclasses import dataclass
+from math import lcm
 from typing import final
 
 import numpy as np
@@ -24,7 +25,8 @@ from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.build import is_built
 from spiral_stream.planner.physical import Stages
-from spiral_stream.runtime.samples import Key, SampleReader, Samples, lengths_of
+from spiral_stream.runtime.naming import naming
+from spiral_stream.runtime.samples import Key, SampleReader, Samples, lengths_of, pointing
 from spiral_stream.transforms.python import Function
 
 Int64 = NDArray[np.int64]
@@ -50,7 +52,7 @@ class Forming:
         self.source = collate.source
         self.keys = [expr.parse(text) for text in formation.key_texts]
         self.sequences = sorted({stage.field.column for stage in stages.sequences})
-        self.multiple = max([stages.multiple(column) for column in self.sequences], default=1)
+        self.multiple = lcm(*(stages.multiple(column) for column in self.sequences))
         self.span = formation.window_size * CHAPTER_WINDOWS
         self.fan_out = int(np.prod([step.fan_out for step in stages.maps if isinstance(step, FlatMapped)], initial=1))
         end = reader.end
@@ -88,6 +90,15 @@ class Forming:
             self._unknown = [each for each in self.decides_on() if each not in kept]
         return self._unknown
 
+    def begin(self, epoch: int, lane: int, chapter: int) -> int:
+        """The position of the epoch at which a chapter begins; of the one after the last, the lane's end."""
+        epochs, lanes = self.stages.epochs, self.stages.batches.lanes
+        end = epochs.total * (lane + 1) // lanes
+        position = epochs.total * lane // lanes + chapter * self.span
+        if chapter == 0 or position >= end or epochs.mixture is None:
+            return min(position, end)
+        return min(epochs.mixture.border(epoch, position), end)
+
     def _made(self, keys: set[Key]) -> list[str]:
         out = []
         for _, at in sorted(keys):
@@ -111,26 +122,18 @@ class Chapter:
     def __init__(self, forming: Forming, epoch: int, lane: int, number: int) -> None:
         self._forming, self._epoch = forming, epoch
         self.lane, self.number = lane, number
-        epochs, lanes = forming.stages.epochs, forming.stages.batches.lanes
-        begin, end = epochs.total * lane // lanes, epochs.total * (lane + 1) // lanes
-        self._at = self._border(begin + number * forming.span, begin, end)
-        self.end = self._border(begin + (number + 1) * forming.span, begin, end)
+        self._at = forming.begin(epoch, lane, number)
+        self.end = forming.begin(epoch, lane, number + 1)
         self._former: Former = forming.formation.former(self._setting())
         self.batches: list[Membership] = []
         self.done = False
-        self.filtered = 0
+        self._told = (0, 0, 0)  # dropped, truncated, alone: what the metrics have heard of
         self._count = 0  # samples numbered so far
         self._held: list[tuple[int, Samples]] = []  # first number, and what is known from there on
         self._positions: list[NDArray[np.uint64]] = []  # of the samples of each held window
         self._left: list[int] = []  # samples of each held window that no drawn batch has begun
         self._gone = 0  # windows before this one hold nothing any more
         self.drawn = 0  # batches drawn: what earlier ones held may be gone
-
-    def _border(self, position: int, begin: int, end: int) -> int:
-        mixture = self._forming.stages.epochs.mixture
-        if position >= end or position == begin or mixture is None:
-            return min(position, end)
-        return min(mixture.border(self._epoch, position), end)
 
     def _setting(self) -> Setting:
         forming, mixture = self._forming, self._forming.stages.epochs.mixture
@@ -165,9 +168,10 @@ class Chapter:
         take = min(max(1, self._former.room // forming.fan_out), self.end - self._at)
         positions = np.arange(self._at, self._at + take, dtype=np.uint64)
         places = forming.stages.epochs.places(self._epoch, positions)
-        samples, dropped = reader.run(self._epoch, Samples.at(places))
-        self.filtered += dropped
-        reader.need(self._epoch, samples, forming.wanted)
+        with naming(forming.stages):
+            samples, filtered = reader.run(self._epoch, Samples.at(places))
+            with pointing(samples):
+                reader.need(self._epoch, samples, forming.wanted)
         self._at += take
         self.done = self._at >= self.end
         window = self._window(samples)
@@ -176,12 +180,21 @@ class Chapter:
             self._positions.append(positions[samples.origins])
             self._left.append(len(samples))
             self._count += len(samples)
+        with naming(forming.stages):
+            self.batches += self._formed(window)
+        tally = self._former.tally
+        now = (tally.dropped, tally.truncated, tally.alone)
+        dropped, truncated, alone = (after - before for before, after in zip(self._told, now, strict=True))
+        self._told = now
+        reader.metrics.add(filtered=filtered, dropped=dropped, truncated=truncated, alone=alone)
+
+    def _formed(self, window: Window) -> list[Membership]:
         try:
-            self.batches += self._former.form(window, final=self.done)
+            return self._former.form(window, final=self.done)
         except SourceError as error:
             number = getattr(error, "sample", None)
             if number is not None:
-                error.samples = self._samples(np.array([number]))  # type: ignore[attr-defined]  # named by the builder
+                error.samples = self._samples(np.array([number]))  # type: ignore[attr-defined]  # read by `naming`
             raise
 
     def _window(self, samples: Samples) -> Window:

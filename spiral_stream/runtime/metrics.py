@@ -18,6 +18,10 @@ class Metrics:
     cached_rows: int = 0
     source_rows: int = 0
     source_bytes: int = 0
+    filtered: int = 0  # this and the three below: of samples whose batches were formed here, each time they were
+    dropped: int = 0
+    truncated: int = 0
+    alone: int = 0
     plan_s: float = 0.0
     fetch_s: float = 0.0
     transform_s: float = 0.0

@@ -8,7 +8,7 @@ import numpy as np
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.errors import ResumeError
 from spiral_stream.plan.fingerprint import digest
-from spiral_stream.plan.maps import FlatMapped, Kept
+from spiral_stream.plan.maps import FlatMapped, Kept, Mapped
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.lower import cache_root, lower
 from spiral_stream.planner.physical import Stages
@@ -41,7 +41,9 @@ class Opening:
         """What reads columns of samples, and which samples form which batch, with this seed for what is random."""
         stages = self.stages
         if self._read is None or self._read[0].run_seed != run_seed:
-            reader = SampleReader(stages, run_seed, self._metrics)
+            if self._read is not None:
+                self._read[0].close()
+            reader = SampleReader(stages, run_seed, self._metrics, len(os.sched_getaffinity(0)))
             self._read = (reader, self._book(stages, reader))
         return self._read
 
@@ -49,7 +51,7 @@ class Opening:
         if stages.formation is None:
             return FixedBook(stages)
         edits: list[Any] = [] if self.rebase is None else [self.rebase.to_json()]
-        if any(isinstance(each, FlatMapped | Kept) for each in stages.maps):  # what they draw may decide
+        if any(isinstance(each, FlatMapped | Kept | Mapped) for each in stages.maps):  # what they draw may decide
             edits.append(reader.run_seed)
         name = digest([stages.fingerprint, dict(stages.data_versions), edits])
         return FormedBook(Forming(stages, reader, stages.formation), cache_root(self._catalog) / "formations" / name)
@@ -58,6 +60,8 @@ class Opening:
         """Release what is open; the next use opens it again."""
         if self._lowered is not None and self._lowered[0] == os.getpid():
             self._lowered[1].close()
+            if self._read is not None:
+                self._read[0].close()
         self._lowered = self._read = None
 
 

@@ -6,7 +6,9 @@ rest on, fetches those of the relations in one call a stream, and runs the maps 
 Token columns are never Arrow columns here but `Ragged` addresses.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 
 from spiral_stream import seeding
 from spiral_stream.dialects.numpy import to_column
-from spiral_stream.errors import DataError
+from spiral_stream.errors import DataError, SourceError
 from spiral_stream.expr import Alias, Call, Cast, Col, Expr, bind
 from spiral_stream.fields.pad import Pad
 from spiral_stream.fields.ragged import Ragged
@@ -32,6 +34,7 @@ from spiral_stream.sampling.epoch import Places
 Int64 = NDArray[np.int64]
 Key = tuple[str, int]  # a column's name, and the map that makes it: -1 for the relational part
 RELATIONAL: Final = -1
+_TOGETHER: Final = 512  # texts that one thread encodes in a go: about a megabyte
 _LENGTH: Final = "\0len "  # before the name of a token column whose lengths stand for it in an expression
 
 
@@ -83,15 +86,20 @@ class Samples:
 class SampleReader:
     """Reads columns of samples. Thread-safe."""
 
-    def __init__(self, stages: Stages, run_seed: int, metrics: Metrics) -> None:
+    def __init__(self, stages: Stages, run_seed: int, metrics: Metrics, threads: int = 1) -> None:
         self._stages = stages
         self.run_seed = run_seed
-        self._metrics = metrics
+        self.metrics = metrics
+        self._pool = ThreadPoolExecutor(threads, "spiral-encode")  # starts no thread before its first task
         self.end = len(stages.maps)
         self._relational = stages.streams[0].node.schema()
         self._tokens = {stage.name: stage for stage in stages.tokens}
         self._feeds = {stage.name: _feeds(stages, stage, metrics) for stage in stages.tokens}
         self._counts = {i: self._same_before(i) for i in range(self.end)}
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def key(self, name: str, upto: int) -> Key:
         """Which map's column a name means to what follows the first ``upto`` maps."""
@@ -157,7 +165,7 @@ class SampleReader:
         lengths = {key for key in missing if key[1] == RELATIONAL and key[0].startswith(_LENGTH)}
         names = [name for name, at in missing if at == RELATIONAL and (name, at) not in lengths]
         if names:
-            with self._metrics.timed("fetch_s"):
+            with self.metrics.timed("fetch_s"):
                 table = fetch(self._stages.streams, samples.places, names)
             samples.columns.update({(name, RELATIONAL): table[name].combine_chunks() for name in names})
         for name, _ in lengths:
@@ -193,7 +201,7 @@ class SampleReader:
         if function.random:
             named = np.uint64(seeding.key("map", function.name, self._counts[at]))
             keys = seeding.combine(self.random_keys(epoch, samples), named)
-        with self._metrics.timed("transform_s"):
+        with self.metrics.timed("transform_s"):
             return function.run(pa.table(columns, names=[*function.columns]), keys)
 
     def _same_before(self, at: int) -> int:
@@ -205,15 +213,15 @@ class SampleReader:
         feeds = self._feeds[step.name]
         if not feeds:
             texts = samples.columns[self.key(step.transform.column, at)]
-            with self._metrics.timed("transform_s"):
+            with self.metrics.timed("transform_s"):
                 return Ragged.of_flat(*self._tokens[step.name].encoder.encode(texts))
         if len(feeds) == 1:
             rows = samples.places.rows
-            return _at_rows(feeds[0], ordinals(self._stages.streams, 0, rows), np.arange(len(rows)))
+            return _at_rows(feeds[0], ordinals(self._stages.streams, 0, rows), np.arange(len(rows)), self._pool)
         found, places = [], []
         for stream, where in split(samples.places):
             own = ordinals(self._stages.streams, stream, samples.places.rows[where])
-            found.append(_at_rows(feeds[stream], own, where))
+            found.append(_at_rows(feeds[stream], own, where, self._pool))
             places.append(where)
         if not found:
             return Ragged.of_flat(np.empty(0, dtype=np.uint16), np.zeros(1, dtype=np.int64))
@@ -258,16 +266,18 @@ class SampleReader:
         dropped = 0
         for at, step in enumerate(self._stages.maps):
             if isinstance(step, Kept):
-                self.need(epoch, samples, self.test_keys(step, at))
-                if isinstance(step.predicate, Expr):
-                    mask = self.value(samples, step.predicate, step.source, at)
-                else:
-                    mask = self._called(epoch, samples, step, at)
+                with pointing(samples):
+                    self.need(epoch, samples, self.test_keys(step, at))
+                    if isinstance(step.predicate, Expr):
+                        mask = self.value(samples, step.predicate, step.source, at)
+                    else:
+                        mask = self._called(epoch, samples, step, at)
                 kept = np.flatnonzero(mask.fill_null(fill_value=False).to_numpy(zero_copy_only=False))
                 dropped += len(samples) - len(kept)
                 samples = samples if len(kept) == len(samples) else samples.take(kept)
             elif isinstance(step, FlatMapped):
-                samples = self._fanned(epoch, samples, step, at)
+                with pointing(samples):
+                    samples = self._fanned(epoch, samples, step, at)
         return samples, dropped
 
     def _fanned(self, epoch: int, samples: Samples, step: FlatMapped, at: int) -> Samples:
@@ -292,6 +302,18 @@ class SampleReader:
         return made
 
 
+@contextmanager
+def pointing(samples: Samples) -> Iterator[None]:
+    """Let an error that carries a place in these samples carry the sample itself, for they change on their way."""
+    try:
+        yield
+    except SourceError as error:
+        row = getattr(error, "row", None)
+        if row is not None and not hasattr(error, "samples"):
+            error.samples = samples.take(np.array([row]))  # type: ignore[attr-defined]  # read by whoever names it
+        raise
+
+
 def _feeds(stages: Stages, stage: TokenStage, metrics: Metrics) -> list[TokenFeed]:
     return [
         TokenFeed(stream.base, prefix, store.open(), metrics)
@@ -299,13 +321,27 @@ def _feeds(stages: Stages, stage: TokenStage, metrics: Metrics) -> list[TokenFee
     ]
 
 
-def _at_rows(feed: TokenFeed, own: NDArray[np.uint64], where: Int64) -> Ragged:
+def _at_rows(feed: TokenFeed, own: NDArray[np.uint64], where: Int64, pool: ThreadPoolExecutor) -> Ragged:
+    """Tokens of one stream's rows; text that is in no cache is encoded by several threads."""
     try:
-        return feed.tokens(own)
+        missing = feed.missing(own)
+        if np.count_nonzero(missing) <= _TOGETHER:
+            return feed.tokens(own)
+        cuts = range(0, len(own), _TOGETHER)
+        return Ragged.concat(list(pool.map(lambda at: _from(feed, own, at), cuts)))
     except DataError as error:
         row = getattr(error, "row", None)
         if row is not None:
             error.row = int(where[row])  # type: ignore[attr-defined]  # read by whoever knows the identities
+        raise
+
+
+def _from(feed: TokenFeed, own: NDArray[np.uint64], at: int) -> Ragged:
+    try:
+        return feed.tokens(own[at : at + _TOGETHER])
+    except DataError as error:
+        if hasattr(error, "row"):
+            error.row += at
         raise
 
 

@@ -1,0 +1,55 @@
+"""Which sample an error is of: errors carry a place while they rise, and a name once the identity can be read."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spiral_stream.errors import DataError, SourceError
+from spiral_stream.plan.mix import STREAM_ID
+from spiral_stream.planner.physical import Stages
+from spiral_stream.planner.streams import fetch
+from spiral_stream.runtime.samples import RELATIONAL, Samples
+
+
+def identity_table(stages: Stages, samples: Samples) -> pa.Table:
+    """What tells samples apart: the stream's name where there are several, the identity's columns."""
+    columns = {name: samples.columns[name, RELATIONAL] for name in stages.identity}
+    if stages.mixed:
+        names = pa.array([stream.name for stream in stages.streams])
+        columns = {STREAM_ID: names.take(pa.array(samples.places.streams)), **columns}
+    return pa.table(columns)
+
+
+@contextmanager
+def naming(stages: Stages, samples: Samples | None = None, start: int = 0) -> Iterator[None]:
+    """Put the sample's identity before an error; it is read only then.
+
+    The error carries ``samples``, whose first it is, or ``row``, its place in the samples given from ``start`` on.
+    """
+    try:
+        yield
+    except SourceError as error:
+        own, row = getattr(error, "samples", None), getattr(error, "row", None)
+        if own is None and (samples is None or row is None):
+            raise
+        one = own.take(np.array([0])) if own is not None else samples.take(np.array([start + row]))
+        names = [name for name in stages.identity if (name, RELATIONAL) not in one.columns]
+        table = fetch(stages.streams, one.places, names) if names else None
+        one.columns.update({(name, RELATIONAL): table[name].combine_chunks() for name in names if table is not None})
+        raise _named(stages, identity_table(stages, one).to_pylist()[0], error) from error
+
+
+def _named(stages: Stages, values: dict[str, Any], error: SourceError) -> SourceError:
+    who = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    name = stages.identity[0]
+    where = stages.base.entry.name
+    if stages.mixed:
+        where = next(s.base.entry.name for s in stages.streams if s.name == values[STREAM_ID])
+    msg = (
+        f"{where}: sample {who}: {error}. "
+        f'Mend it, or leave it out with .filter(col("{name}") != {values[name]!r}) before sample'
+    )
+    return (DataError if isinstance(error, DataError) else SourceError)(msg)
