@@ -22,7 +22,7 @@ def llama_tokenizer(catalog: CatalogResource, texts: TextsResource) -> dg.Materi
 
     opened = catalog.open()
     columns = [opened.table(name).project(plans.COLUMN).to_arrow()[plans.COLUMN] for name in plans.RELATIONS.values()]
-    entry = opened.register_tokenizer(plans.TOKENIZER, train_tokenizer(columns, texts.tokenizer))
+    entry = opened.register_tokenizer(plans.TOKENIZER, train_tokenizer(columns, texts.tokenizer), replace=True)
     return dg.MaterializeResult(
         data_version=dg.DataVersion(entry.digest),
         metadata={
