@@ -187,9 +187,9 @@ class PreparedStream:
         Args:
             analyze: add what the stream measured so far.
         """
-        metrics = self.metrics() if analyze else None
+        metrics, bound = self.metrics() if analyze else None, replace(self._bound(), epoch=self._drawn())
         return explain_stream(
-            self.stages, replace(self._bound(), epoch=self._drawn()), self.devices(), self._thread_count(1), metrics
+            self.stages, bound, self.devices(), self._thread_count(1), metrics, self.book, self.catalog
         )
 
     def _thread_count(self, workers: int) -> int:

@@ -1,0 +1,231 @@
+"""Who shares a batch, how many batches there are, and how full they are."""
+
+from typing import Any, Final
+
+import numpy as np
+
+from spiral_stream.batching.composition import OneStream
+from spiral_stream.batching.formation import DropPartial, Int64, PadPartial
+from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.windowed import WindowedBucket
+from spiral_stream.explain.formed import FirstBatches
+from spiral_stream.explain.outline import budget_of
+from spiral_stream.explain.subject import STOPS, Subject, percent
+from spiral_stream.runtime.book import FormedBook
+
+_BARS: Final = 8  # of the histogram of T
+_BAR: Final = 40  # characters of the longest
+_UNUSED: Final = 0.2  # of a budget: worth a word
+_ENOUGH: Final = 8  # batches, to speak of what is usual
+
+# J batches, K streams
+
+
+def batch_facts(subject: Subject) -> dict[str, Any]:
+    """The section of a fixed count, or of a formation."""
+    return _formed(subject) if subject.stages.formed else _fixed(subject)
+
+
+def _fixed(subject: Subject) -> dict[str, Any]:
+    batches, bound, total = subject.stages.batches, subject.bound, subject.stages.epochs.total
+    count = batches.count(bound.world_size, bound.merge)
+    dropped = batches.rows_dropped(bound.world_size, bound.merge)
+    if count == 0:
+        subject.warnings.add(f"no batch is delivered: {total:,} rows do not fill one of {batches.batch_size} a rank")
+    return {
+        "formation": f"fixed count of {batches.batch_size}",
+        "last": type(batches.last).__name__,
+        "global batches an epoch": count,
+        "steps of this rank": batches.steps(bound.world_size, bound.merge, bound.rank),
+        "rows dropped an epoch": f"{dropped:,} ({dropped / max(1, total):.2%} of {total:,})",
+    }
+
+
+def _formed(subject: Subject) -> dict[str, Any]:
+    book, forming = subject.formed
+    formation = forming.formation
+    out: dict[str, Any] = {"formation": f"{type(formation).__name__}, window {formation.window_size:,}"}
+    if isinstance(formation, WindowedBucket):
+        out["keys"] = ", ".join(formation.key_texts) or "none: by position"
+        out["budget"] = budget_of(formation)
+        out["composition"] = str(formation.composition or "none")
+    if isinstance(formation, Packed):
+        segments = "any number of" if formation.max_segments is None else f"at most {formation.max_segments:,}"
+        out["packing"] = f"{formation.strategy} into rows of {formation.max_tokens:,}, {segments} segments a row"
+        out["oversize"] = str(formation.oversize)
+    out["decided by"] = ", ".join(forming.decides_on()) or "stored columns"
+    out["last"] = _tail(subject)
+    first = subject.first
+    if isinstance(first, str):
+        out["batches"] = first
+        if "cannot be formed" in first:
+            subject.warnings.add(first.removeprefix("unknown: "), STOPS)
+        return out
+    return {**out, **_counts(subject, book, first), **_shapes(subject, first)}
+
+
+def _tail(subject: Subject) -> str:
+    last = subject.stages.batches.last
+    group = subject.bound.world_size * subject.bound.merge
+    if isinstance(last, DropPartial) and group > 1:
+        return f"DropPartial: at most {group - 1:,} batches an epoch"
+    if isinstance(last, PadPartial) and group > 1:
+        return f"PadPartial: at most {group - 1:,} batches an epoch come twice"
+    return type(last).__name__
+
+
+def _counts(subject: Subject, book: FormedBook, first: FirstBatches) -> dict[str, Any]:
+    """Batches and steps of an epoch: from the formation index where it is complete, else as the first batches are."""
+    bound, total = subject.bound, subject.stages.epochs.total
+    group = bound.world_size * bound.merge
+    based = f"all {total:,} samples" if first.whole else f"~ the first {first.positions:,} of {total:,} samples"
+    out: dict[str, Any] = {"seen for this": f"{based}, {len(first.batches):,} batches"}
+    exact = book.unknown(bound.epoch) == 0
+    if exact or first.whole:
+        count = book.total(bound.epoch) if exact else len(first.batches)
+        out["batches an epoch"] = count
+        out["steps of this rank"] = (
+            book.steps(bound.epoch, bound.world_size, bound.merge, bound.rank) if exact else count // group
+        )
+        if count // group == 0 and isinstance(subject.stages.batches.last, DropPartial):
+            subject.warnings.add(f"no batch is delivered: {count:,} batches are less than one a rank", STOPS)
+    else:
+        share = float(first.rows.sum()) / max(1, _waiting_too(first))
+        count = round(len(first.batches) / max(share, 1e-9) * total / max(1, first.positions))
+        out["batches an epoch"] = f"~{count:,} ({book.unknown(bound.epoch):,} chapters not formed yet)"
+        out["steps of this rank"] = f"~{count // group:,}"
+    filtered = first.positions - _waiting_too(first)
+    if filtered:
+        out["filtered after sample"] = f"{_mark(first)}{percent(filtered, first.positions)}"
+    return out
+
+
+def _waiting_too(first: FirstBatches) -> int:
+    """Samples that joined a window."""
+    return sum(len(window.samples) for window in first.windows)
+
+
+def _mark(first: FirstBatches) -> str:
+    return "" if first.whole else "~"
+
+
+def _shapes(subject: Subject, first: FirstBatches) -> dict[str, Any]:
+    if not first.batches:
+        subject.warnings.add("no batch is formed: no sample is left after filters and budget", STOPS)
+        return {"B": "none"}
+    mark, rows = _mark(first), first.rows
+    out: dict[str, Any] = {"B": f"{mark}min {rows.min():,} / median {np.median(rows):,.0f} / max {rows.max():,}"}
+    if first.widths.any():
+        p50, p95 = (int(each) for each in np.quantile(first.widths, [0.5, 0.95], method="lower"))
+        multiple = f" (a multiple of {first.setting.multiple})" if first.setting.multiple > 1 else ""
+        out["T"] = f"{mark}p50 {p50:,} / p95 {p95:,} / max {first.widths.max():,}{multiple}"
+        out["tokens a batch"] = f"{mark}median {np.median(first.tokens):,.0f}, without padding"
+    if isinstance(first.formation, Packed):
+        out |= _packing(subject, first)
+    else:
+        out |= _filling(subject, first)
+    tally = first.tally
+    out["oversize samples"] = f"{mark}dropped {tally.dropped:,}, truncated {tally.truncated:,}, alone {tally.alone:,}"
+    if subject.stages.mixed:
+        out |= _composition(subject, first)
+    if first.widths.any() and first.widths.min() < first.widths.max():
+        out["widths"] = _histogram(first.widths, first.setting.multiple)
+    return out
+
+
+def _filling(subject: Subject, first: FirstBatches) -> dict[str, Any]:
+    """Budget fill, and padding with and without buckets."""
+    formation, mark, out = first.formation, _mark(first), dict[str, Any]()
+    assert isinstance(formation, WindowedBucket)
+    budget, rows = formation.budget, first.rows
+    if budget is not None and budget.max_tokens is not None:
+        padded = budget.count == "padded"
+        used = first.places if padded else int(first.tokens.sum())
+        limit = budget.max_tokens * len(rows)
+        out["budget fill"] = f"{mark}{percent(used, limit)} tokens"
+        if used < (1 - _UNUSED) * limit and len(rows) >= _ENOUGH:
+            subject.warnings.add(
+                f"batches leave {1 - used / limit:.0%} of max_tokens={budget.max_tokens:,} unused: a larger window_size "
+                "or finer keys bring samples of like length together, or batch_size is the tighter bound; lower max_tokens"
+            )
+    if 2 * float(np.median(rows)) > formation.window_size and formation.keys:
+        subject.warnings.add(
+            f"a batch takes most of the window (B median {np.median(rows):,.0f}, window_size {formation.window_size:,}), "
+            f"so sorting by keys cannot separate lengths: give window_size of {8 * int(np.median(rows)):,} or more, or "
+            "lower max_tokens"
+        )
+    if first.places:
+        padding = first.places - int(first.tokens.sum())
+        out["padding"] = f"{mark}{percent(padding, first.places)} tokens"
+        plain = first.unsorted()
+        if plain is not None and formation.keys:
+            out["padding without buckets"] = (
+                f"{mark}{percent(plain[1] - plain[0], plain[1])} tokens, the same samples in order"
+            )
+    return out
+
+
+def _packing(subject: Subject, first: FirstBatches) -> dict[str, Any]:
+    mark, used = _mark(first), int(first.tokens.sum())
+    pieces = [len(batch.samples) for batch in first.batches]
+    longest = max(_most_pieces(batch.packing.rows) for batch in first.batches if batch.packing is not None)
+    if used < (1 - _UNUSED) * first.places and len(first.batches) >= _ENOUGH:
+        subject.warnings.add(
+            f"rows are {used / first.places:.0%} full: a larger window_size, strategy='best_fit' or no max_segments fill them"
+        )
+    return {
+        "utilisation": f"{mark}{percent(used, first.places)} tokens",
+        "segments a row": f"{mark}mean {sum(pieces) / int(first.rows.sum()):,.1f}, max {longest:,}",
+    }
+
+
+def _most_pieces(rows: Int64) -> int:
+    return int(np.bincount(rows).max()) if len(rows) else 0
+
+
+def _composition(subject: Subject, first: FirstBatches) -> dict[str, Any]:
+    """Each stream's share in the batches seen, and how far any of them is from its target."""
+    streams, names = first.streams, [stream.name for stream in subject.stages.streams]
+    shares = first.setting.shares
+    assert shares is not None
+    own = [np.unique(batch.samples[_begins(batch.packing)]) for batch in first.batches]
+    counts_JK = np.array([np.bincount(streams[each], minlength=len(names)) for each in own])
+    sizes = counts_JK.sum(axis=1, keepdims=True)
+    apart = np.abs(counts_JK - sizes * shares)
+    running = np.abs(np.cumsum(counts_JK, axis=0) - np.cumsum(sizes, axis=0) * shares)
+    one = isinstance(first.formation, WindowedBucket) and isinstance(first.formation.composition, OneStream)
+    mark = _mark(first)
+    return {
+        "streams": [
+            {
+                "stream": name,
+                "target": f"{shares[k]:.3%}",
+                "found": f"{mark}{percent(int(counts_JK[:, k].sum()), int(sizes.sum()))}",
+                "most apart in a batch": "one stream a batch" if one else f"{mark}{apart[:, k].max():,.2f} samples",
+                "after any batch": f"{mark}{running[:, k].max():,.2f} samples",
+            }
+            for k, name in enumerate(names)
+        ]
+    }
+
+
+def _begins(packing: Any) -> Any:
+    """Which pieces begin a sample; all entries without a packing."""
+    return slice(None) if packing is None else packing.offsets == 0
+
+
+def _histogram(widths: Int64, multiple: int) -> list[dict[str, Any]]:
+    """Batches by T, in at most eight bars of equal width, each a multiple of the fields' own."""
+    low, high = int(widths.min()), int(widths.max())
+    step = -(-(high - low + multiple) // (_BARS * multiple)) * multiple
+    counts = np.bincount((widths - low) // step)
+    return [
+        {
+            "T": f"{low + at * step:,}"
+            if step == multiple
+            else f"{low + at * step:,} - {low + (at + 1) * step - multiple:,}",
+            "batches": int(count),
+            "": "#" * -(-int(count) * _BAR // int(counts.max())),
+        }
+        for at, count in enumerate(counts)
+    ]

@@ -1,0 +1,99 @@
+"""What lies between the batches and the loop, and what coming back costs."""
+
+import json
+from typing import Any, Final
+
+import numpy as np
+
+from spiral_stream.batching.formation import CHAPTER_WINDOWS
+from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.windowed import WindowedBucket
+from spiral_stream.cursor import STATE_VERSION, Cursor
+from spiral_stream.explain.subject import Subject
+from spiral_stream.runtime.book import FormedBook
+
+_STATE_BYTES: Final = 400  # a state with one segment and one relation, as JSON
+_BUFFER_WARNING_BYTES: Final = 8 << 30
+
+
+def deliver_facts(subject: Subject) -> dict[str, Any]:
+    """Depth, threads and memory; with metrics what was measured."""
+    stages, metrics = subject.stages, subject.metrics
+    one, mark = _batch_bytes(subject)
+    host = one * (stages.plan.prefetch + 2)
+    if host > _BUFFER_WARNING_BYTES:
+        lower = "max_tokens or batch_size" if stages.formed else "batch_size"
+        subject.warnings.add(f"batches ahead take ~{host / 2**30:.1f} GiB of host memory; lower prefetch or {lower}")
+    out: dict[str, Any] = {
+        "framework": stages.plan.framework,
+        "prefetch": f"{stages.plan.prefetch} batches",
+        "threads": subject.threads,
+        "bytes a batch": f"{mark}{one:,}" if mark else one,
+        "host memory bound": f"~{host:,} bytes (prefetch + 2 slots)",
+    }
+    if metrics is not None:
+        rows = metrics["cached_rows"] + metrics["source_rows"]
+        out["delivered"] = f"! {metrics['batches']:,} batches, {metrics['samples']:,} samples"
+        out["read"] = (
+            f"! {metrics['source_bytes']:,} payload bytes of {metrics['source_rows']:,}/{rows:,} rows; the rest from caches"
+        )
+        out["seconds"] = (
+            f"! fetch {metrics['fetch_s']:.2f}, transform {metrics['transform_s']:.2f} (over threads), "
+            f"consumer waited {metrics['consumer_waited_s']:.2f}"
+        )
+        if stages.formed:
+            left_out = ", ".join(f"{name} {metrics[name]:,}" for name in ("filtered", "dropped", "truncated", "alone"))
+            out["left out or cut"] = f"! {left_out} (samples of the windows formed)"
+        out["bound by"] = f"! {metrics['bound_by']}"
+    return out
+
+
+def _batch_bytes(subject: Subject) -> tuple[int, str]:
+    """Bytes of a step's arrays, and how they are known: counted, or at most those of a full budget."""
+    stages, merge = subject.stages, subject.bound.merge
+    formation = stages.formation
+    if formation is None:
+        return stages.batch_bytes(stages.batches.batch_size * merge), ""
+    token = sum(np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype)
+    sample = sum(np.dtype(plain.spec.dtype).itemsize for plain in stages.plains if plain.spec.dtype)
+    if isinstance(formation, Packed):
+        return formation.max_tokens * stages.batches.batch_size * token * merge, "at most "
+    budget = formation.budget if isinstance(formation, WindowedBucket) else None
+    if budget is not None and budget.max_tokens is not None and budget.count == "padded":
+        return (budget.max_tokens * token + formation.window_size * sample) * merge, "at most "
+    if not isinstance(subject.first, str) and subject.first.batches:
+        first = subject.first
+        return int((first.rows * (first.widths * token + sample)).max()) * merge, "~"
+    return stages.batch_bytes(stages.batches.batch_size * merge), "unknown: T decides; at 256 tokens a row "
+
+
+def resume_facts(subject: Subject) -> dict[str, Any]:
+    """The size of a state, and what is read to be back at it."""
+    if not subject.stages.formed:
+        return {
+            "state": f"~{_STATE_BYTES} bytes of JSON, equal on every rank",
+            "reposition": "arithmetic; 0 rows of the prefix are read, at any place and on any world size",
+        }
+    book, forming = subject.formed
+    span = forming.span
+    computed = forming.unknown()
+    cost = f"{', '.join(computed)} again for up to {span:,} samples" if computed else "metadata alone, no payload"
+    return {
+        "state": f"{_state_bytes(subject, book):,} bytes of JSON at the epoch's start, equal on every rank",
+        "unit": f"a chapter of {span:,} samples a lane ({CHAPTER_WINDOWS} windows); the state says where each begins",
+        "reposition": f"at most one chapter a lane is formed again: {cost}; 0 rows of the prefix before it",
+    }
+
+
+def _state_bytes(subject: Subject, book: FormedBook) -> int:
+    """A state as the stream saves it."""
+    bound, stages = subject.bound, subject.stages
+    state = {
+        "spiral": STATE_VERSION,
+        "plan": stages.fingerprint,
+        "data": dict(stages.data_versions),
+        "run_seed": bound.run_seed,
+        **Cursor(bound.epoch).enter(bound.world_size, bound.merge).to_json(),
+        "chapters": [list(each) for each in book.anchors(bound.epoch, 0)],
+    }
+    return len(json.dumps(state))

@@ -1,0 +1,116 @@
+"""Where each field is made, what it costs in bytes, and how much of it is cached."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from spiral_stream.errors import CatalogError
+from spiral_stream.explain.subject import Subject
+from spiral_stream.plan.maps import Mapped, Tokenized
+from spiral_stream.planner.physical import ImageStage, TokenStage
+
+
+def materialize_facts(subject: Subject) -> dict[str, Any]:
+    """A row a map that makes payload, and a row a field of the batch."""
+    fields = [_image(subject, image) for image in subject.stages.images] + _plains(subject) + _sequences(subject)
+    order = subject.stages.field_names
+    made = [_tokens(subject, stage) for stage in subject.stages.tokens] + _mapped(subject)
+    rows = [*made, *sorted(fields, key=lambda row: order.index(row["field"]))]
+    named = {f"tokenizer of {stage.name}": _tokenizer(subject, stage) for stage in subject.stages.tokens}
+    return {**named, "fields": rows}
+
+
+def _row(field: str, where: str, size: Any, cache: str = "-", built: str = "-", hit: str = "-") -> dict[str, Any]:
+    return {"field": field, "where": where, "out/sample": size, "cache": cache, "built": built, "hit": hit}
+
+
+def _image(subject: Subject, image: ImageStage) -> dict[str, Any]:
+    shape = image.program.output_shape
+    size = (
+        "unknown: the images decide" if shape is None else int(np.prod(shape)) * np.dtype(image.program.dtype).itemsize
+    )
+    where = f"after membership; normalized on {_place(subject.devices.get(image.name))}"
+    cache = f"{image.prefix.profile} {image.prefix.fingerprint[:8]}"
+    have = sum(subject.rows_built.get((each.fingerprint, k), 0) for k, each in enumerate(image.prefixes))
+    return _row(image.name, where, size, cache, _built(have, _needed(subject)), _hit(subject.metrics))
+
+
+def _plains(subject: Subject) -> list[dict[str, Any]]:
+    rows = []
+    for plain in subject.stages.plains:
+        dtype = plain.spec.dtype
+        items = int(np.prod([n or 1 for n in plain.spec.shape], dtype=np.int64))
+        size: Any = items * np.dtype(dtype).itemsize if dtype else "Python values"
+        rows.append(_row(plain.name, f"with membership; {_place(subject.devices.get(plain.name))}", size))
+    return rows
+
+
+def _sequences(subject: Subject) -> list[dict[str, Any]]:
+    rows = []
+    for stage in subject.stages.sequences:
+        size = f"{np.dtype(stage.spec.dtype).itemsize} a token" if stage.spec.dtype else "Python values"
+        place = _place(subject.devices.get(stage.name))
+        rows.append(_row(stage.name, f"in Collate, one pass over {stage.field.column}; {place}", size))
+    return rows
+
+
+def _tokens(subject: Subject, stage: TokenStage) -> dict[str, Any]:
+    size = f"{stage.encoder.dtype.itemsize} a token"
+    where = _when(subject, f"len({stage.name})")
+    if not stage.prefixes:
+        return _row(stage.name, f"{where}; {stage.column} is computed", size, "none: of no relation")
+    total = _needed(subject)
+    have = sum(subject.rows_built.get((each.fingerprint, k), 0) for k, each in enumerate(stage.prefixes))
+    if have < total:
+        subject.warnings.add(
+            f"{stage.name}: {total - have:,} of {total:,} rows are in no cache, so their text is tokenized again in every "
+            "pass: stream.materialize(), or the asset that builds the token cache"
+        )
+    names = list(dict.fromkeys(each.fingerprint[:8] for each in stage.prefixes))
+    cache = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    return _row(stage.name, where, size, f"tokens {cache}", _built(have, total), _hit(subject.metrics))
+
+
+def _mapped(subject: Subject) -> list[dict[str, Any]]:
+    steps = [step for step in subject.stages.maps if isinstance(step, Mapped)]
+    return [_row(step.name, _when(subject, f"map {step.function.name}"), str(step.function.kind)) for step in steps]
+
+
+def _when(subject: Subject, what: str) -> str:
+    """Whether a map runs before it is known who shares a batch, or after."""
+    if not subject.stages.formed or what not in subject.forming.decides_on():
+        return "after membership"
+    if what in subject.forming.unknown():
+        return "before membership: it decides, window by window"
+    return "after membership: its lengths decide, from the cache"
+
+
+def _tokenizer(subject: Subject, stage: TokenStage) -> str:
+    """Name, content and engine; the engine as the catalog noted it, for building one may take seconds."""
+    (name,) = [
+        step.transform.tokenizer
+        for step in subject.stages.maps
+        if isinstance(step, Tokenized) and step.name == stage.name
+    ][-1:]
+    try:
+        entry = subject.catalog.tokenizer(name)
+    except CatalogError:  # dropped since the stream was opened
+        return f"{name}, tokens {stage.encoder.digest[:8]}"
+    return f"{name} sha256:{entry.digest[:8]}, {entry.vocab_size:,} ids, by {entry.engine}"
+
+
+def _needed(subject: Subject) -> int:
+    return sum(stream.selected.total for stream in subject.stages.streams)
+
+
+def _built(have: int, total: int) -> str:
+    return f"{have / max(1, total):.0%} ({have:,}/{total:,})"
+
+
+def _hit(metrics: Mapping[str, Any] | None) -> str:
+    return "-" if metrics is None or metrics["cache_hit_rate"] is None else f"! {metrics['cache_hit_rate']:.1%}"
+
+
+def _place(device: str | None) -> str:
+    return "the host (chosen)" if device is None else f"{device} (requested)"

@@ -1,0 +1,89 @@
+"""The streams of a mixture: what each was promised, what it gets, how often its rows come again."""
+
+from typing import Any, Final
+
+from spiral_stream.explain.subject import Subject
+from spiral_stream.explain.tokens import MeanTokens, counting_column, mean_tokens
+from spiral_stream.plan.mix import Mix
+from spiral_stream.plan.nodes import Sample
+from spiral_stream.plan.tree import need
+
+_REPEATS: Final = 4  # passes an epoch past which repeated data is known to give little (Muennighoff et al. 2023)
+_STREAMS: Final = 256  # whose lengths are looked at
+_NAMED: Final = 3  # streams that a warning names
+
+
+def mix_facts(subject: Subject) -> Any:
+    """A row a stream; "none" without a mixture."""
+    mixture, epoch = subject.stages.epochs.mixture, subject.bound.epoch
+    if mixture is None:
+        return "none"
+    node = need(need(subject.stages.plan, Sample).source, Mix)
+    streams, quotas = subject.stages.streams, [int(each) for each in mixture.quotas(epoch)]
+    begin, end = mixture.shares(epoch, 0), mixture.shares(epoch, mixture.total)
+    means = [mean_tokens(subject, k) for k in range(len(streams))] if len(streams) <= _STREAMS else []
+    rows: list[dict[str, Any]] = []
+    for k, stream in enumerate(streams):
+        moves = abs(begin[k] - end[k]) > 1e-9  # noqa: PLR2004  of a share
+        rows.append(
+            {
+                "stream": stream.name,
+                "target": f"{begin[k]:.3%}" + (f" -> {end[k]:.3%}" if moves else ""),
+                "quota": quotas[k],
+                "eligible rows": stream.selected.total,
+                "passes this epoch": quotas[k] / stream.selected.total,
+            }
+        )
+    out: dict[str, Any] = {
+        "epoch_size": f"{mixture.total:,} samples, exact quotas (largest remainder)",
+        "proportions": "of samples" if node.by is None else f"of {node.by}, by its mean over the rows that pass",
+    }
+    if node.by is not None:
+        for row, stream in zip(rows, streams, strict=True):
+            row[f"mean {node.by}"] = float(stream.selected.mean(node.by))
+    known = [mean for mean in means if mean is not None]
+    if known and len(known) == len(streams):
+        out["tokens from"] = ", ".join(dict.fromkeys(mean.source for mean in known))
+        _add_tokens(subject, node, rows, known, [float(each) for each in begin])
+    elif subject.stages.sequences:
+        out["share of tokens"] = "unknown: materialize the token cache"
+    out["streams"] = rows
+    if node.schedule:
+        out["schedule"] = [
+            {
+                "from sample": at,
+                "proportions": ", ".join(f"{p.name} {s:g}" for p, s in zip(node.parts, shares, strict=True)),
+            }
+            for at, shares in node.schedule
+        ]
+    _warn(subject, node, rows)
+    return out
+
+
+def _add_tokens(
+    subject: Subject, node: Mix, rows: list[dict[str, Any]], means: list[MeanTokens], shares: list[float]
+) -> None:
+    """The share of tokens of each stream, and how samples would be shared if proportions were of tokens."""
+    amounts = [row["quota"] * mean.tokens for row, mean in zip(rows, means, strict=True)]
+    inverse = [share / mean.tokens if mean.tokens else 0.0 for share, mean in zip(shares, means, strict=True)]
+    column = counting_column(subject.stages.streams[0].node.schema()) or "tokens"
+    for row, mean, amount, would in zip(rows, means, amounts, inverse, strict=True):
+        whole = mean.exact and row["quota"] % row["eligible rows"] == 0  # in whole passes every row counts alike
+        row["tokens a row"] = f"{'' if mean.exact else '~'}{mean.tokens:,.1f}"
+        row["share of tokens"] = f"{'' if whole else '~'}{amount / max(sum(amounts), 1e-9):.1%}"
+        if node.by is None:
+            row[f"samples if by={column}"] = f"~{would / max(sum(inverse), 1e-9):.1%}"
+
+
+def _warn(subject: Subject, node: Mix, rows: list[dict[str, Any]]) -> None:
+    often = [row for row in rows if row["passes this epoch"] > _REPEATS]
+    if not often:
+        return
+    often.sort(key=lambda row: -float(row["passes this epoch"]))
+    named = ", ".join(f"{row['stream']} {row['passes this epoch']:,.1f} times" for row in often[:_NAMED])
+    more = f" and {len(often) - _NAMED:,} streams more" if len(often) > _NAMED else ""
+    column = counting_column(subject.stages.streams[0].node.schema())
+    by = "" if node.by is not None or column is None else f', or mix by="{column}"'
+    subject.warnings.add(
+        f"rows repeat more than {_REPEATS} times an epoch: {named}{more}. Lower epoch_size or their proportions, add data{by}"
+    )

@@ -1,0 +1,149 @@
+"""The plan as numbered lines, in the order in which its nodes read one another."""
+
+from spiral_stream.batching.formation import Formation
+from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.windowed import WindowedBucket
+from spiral_stream.expr import Expr
+from spiral_stream.plan import maps, nodes
+from spiral_stream.plan.mix import Mix, Part
+from spiral_stream.plan.tree import spine, walk
+
+_NAMED = 8  # streams that a line names
+_ROW_VERBS = (nodes.Filter, nodes.Join, nodes.Distinct, nodes.Sort, nodes.Limit)  # what decides which rows there are
+
+
+def outline(node: nodes.Node) -> list[str]:
+    """One line a node, and what the planner moves."""
+    numbers: dict[int, int] = {}
+    lines = []
+    for i, each in enumerate(walk(node), 1):
+        numbers[id(each)] = i
+        reads = [numbers[id(source)] for source in each.inputs()]
+        previous = reads == [i - 1] or not reads
+        lines.append(f"({i}) {describe(each)}" + ("" if previous else f"   reads {_listed(reads)}"))
+    return lines + _moved(node, numbers)
+
+
+def _listed(reads: list[int]) -> str:
+    if len(reads) > _NAMED:
+        return f"{len(reads):,} of them, ({reads[0]}) to ({reads[-1]})"
+    named = [f"({n})" for n in reads]
+    return " and ".join([", ".join(named[:-1]), named[-1]] if len(named) > 1 else named)
+
+
+def _moved(node: nodes.Node, numbers: dict[int, int]) -> list[str]:
+    """Which verbs after the mixture run before it."""
+    after: list[nodes.Node] = []
+    for each in spine(node):
+        if isinstance(each, Mix):
+            verbs = dict.fromkeys(one.VERB for one in reversed(after) if isinstance(one, _ROW_VERBS))
+            if not verbs:
+                return []
+            scans = [numbers[id(one)] for one in walk(each) if isinstance(one, nodes.Scan)]
+            where = " ".join(f"({n})" for n in scans) if len(scans) <= _NAMED else f"each of {len(scans):,} scans"
+            runs = "runs" if len(verbs) == 1 else "run"
+            return [f"{', '.join(verbs)} written after ({numbers[id(each)]}) {runs} in {where}"]
+        after.append(each)
+    return []
+
+
+def describe(node: nodes.Node) -> str:  # noqa: C901, PLR0911, PLR0912  one return a verb
+    """A node in a line."""
+    match node:
+        case nodes.Scan():
+            return f"Scan {node.relation}"
+        case nodes.Filter():
+            return f"Filter {node.predicate}"
+        case nodes.Project():
+            return f"Project {', '.join(node.names)}"
+        case nodes.WithColumns() | maps.Computed():
+            return "WithColumns " + ", ".join(f"{n} = {e}" for n, e in zip(node.names, node.exprs, strict=True))
+        case nodes.Join():
+            return f"Join {node.how} on {', '.join(node.left_on)}"
+        case nodes.Cache():
+            return "Cache " + ", ".join(f"{name} as {profile}" for name, profile in node.profiles)
+        case Mix():
+            return _mixed(node)
+        case nodes.Sample():
+            return f"Sample identity {', '.join(node.identity)}, order {node.order}, lanes {node.assignment.lanes}"
+        case maps.Tokenized():
+            return (
+                f"Tokenize {node.transform.column} -> {node.name}, tokenizer {node.transform.tokenizer}{_options(node)}"
+            )
+        case maps.Mapped():
+            return f"Map {node.function.name}({', '.join(node.function.columns)}) -> {node.name}"
+        case maps.FlatMapped():
+            return f"FlatMap {node.function.name}({', '.join(node.function.columns)}) -> {node.name}, at most {node.fan_out}"
+        case maps.Kept():
+            test = node.predicate
+            what = test if isinstance(test, Expr) else f"{test.name}({', '.join(test.columns)})"
+            return f"Filter after sample {what}"
+        case nodes.Collate():
+            return _collated(node)
+        case nodes.Deliver():
+            return f"Deliver {node.framework}, prefetch {node.prefetch}"
+        case _:
+            slots = [name for name in getattr(node, "__slots__", ()) if name not in ("source", "parts", "columns")]
+            return f"{node.VERB.capitalize()} " + ", ".join(f"{name} {getattr(node, name)}" for name in slots)
+
+
+def _mixed(node: Mix) -> str:
+    size = "all rows once" if node.epoch_size is None else f"{node.epoch_size:,}"
+    if node.epoch_size is None and node.parts[0].proportion is None:
+        size = "as counted"
+    parts = ", ".join(f"{part.name}{_amount(part)}" for part in node.parts[:_NAMED])
+    more = f" and {len(node.parts) - _NAMED:,} more" if len(node.parts) > _NAMED else ""
+    by = "" if node.by is None else f", by {node.by}"
+    schedule = f", schedule of {len(node.schedule)} points" if node.schedule else ""
+    return f"Mix {parts}{more}, epoch_size {size}{by}{schedule}"
+
+
+def _amount(part: Part) -> str:
+    if part.proportion is not None:
+        return f" {part.proportion:g}"
+    if part.choose is not None:
+        return f" {part.choose:,} samples"
+    return f" x{part.repeat:g}" if part.repeat is not None else " x1"
+
+
+def _options(node: maps.Tokenized) -> str:
+    tokenize = node.transform
+    given = [
+        "" if tokenize.special_tokens else "no special tokens",
+        "" if tokenize.max_length is None else f"max_length {tokenize.max_length:,}",
+        "" if tokenize.separator is None else f"separator {tokenize.separator}",
+    ]
+    return "".join(f", {each}" for each in given if each)
+
+
+def _collated(node: nodes.Collate) -> str:
+    names = ", ".join(name for name, _ in node.fields)
+    how = f"batch_size {node.batch_size}"
+    if node.formation is not None:
+        how = f"{how_formed(node.formation)}, {how}"
+    return f"Collate {how}, last {type(node.last).__name__}, fields {names}"
+
+
+def how_formed(formation: Formation) -> str:
+    """Formation, budget and composition in a line."""
+    parts = [f"window {formation.window_size:,}"]
+    if isinstance(formation, WindowedBucket):
+        parts += [f"keys {', '.join(formation.key_texts)}"] if formation.keys else []
+        parts += [] if formation.budget is None else [f"budget {budget_of(formation)}"]
+        parts += [] if formation.composition is None else [f"composition {formation.composition}"]
+    if isinstance(formation, Packed):
+        parts += [formation.strategy, f"max_tokens {formation.max_tokens:,}"]
+        parts += [] if formation.max_segments is None else [f"max_segments {formation.max_segments:,}"]
+        parts += [f"oversize {formation.oversize}"]
+    return f"{type(formation).__name__} {', '.join(parts)}"
+
+
+def budget_of(formation: WindowedBucket) -> str:
+    """The limits of a batch."""
+    budget = formation.budget
+    if budget is None:
+        return "none: batch_size alone"
+    named = [("max_tokens", budget.max_tokens), ("max_frames", budget.max_frames), ("max_bytes", budget.max_bytes)]
+    limits = " and ".join(f"{name} {value:,}" for name, value in named if value is not None)
+    counted = f" {budget.count}" if budget.max_tokens is not None else ""
+    return f"{limits}{counted}, oversize {budget.oversize}"

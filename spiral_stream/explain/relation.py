@@ -1,0 +1,62 @@
+"""What the relational part keeps, stream by stream: rows in, rows left by each step, what the source itself skips."""
+
+from typing import Any
+
+from spiral_stream.explain.subject import Subject, payload_columns, percent
+from spiral_stream.plan.maps import Tokenized
+from spiral_stream.plan.nodes import Scan
+from spiral_stream.plan.tree import spine
+from spiral_stream.planner.rewrites import rewrite
+from spiral_stream.planner.streams import StreamStage
+
+
+def relation_facts(subject: Subject) -> dict[str, Any]:
+    """One block without a mixture; with one, a row a stream and its steps below."""
+    streams = subject.stages.streams
+    looked_at = list(dict.fromkeys(name for stream in streams for name in _payload_decided_on(subject, stream)))
+    decided = f"unknown: the plan decides on {', '.join(looked_at)}" if looked_at else 0
+    if not subject.stages.mixed:
+        (stream,) = streams
+        return {
+            "source": _source(stream),
+            "pushed into the scan": stream.selected.pushed or "nothing",
+            "payload bytes read to decide": decided,
+            "steps": _steps(stream),
+        }
+    return {
+        "payload bytes read to decide": decided,
+        "streams": [
+            {
+                "stream": stream.name,
+                "relation": stream.base.entry.name,
+                "source": _source(stream),
+                "pass": percent(stream.selected.total, stream.base.manifest.total),
+                "pushed into the scan": stream.selected.pushed or "nothing",
+            }
+            for stream in streams
+        ],
+        "steps": [{"stream": stream.name, **step} for stream in streams for step in _steps(stream)],
+    }
+
+
+def _source(stream: StreamStage) -> str:
+    return f"{stream.base.entry.source.KIND}, {len(stream.base.manifest.shard_names):,} storage shards"
+
+
+def _steps(stream: StreamStage) -> list[dict[str, Any]]:
+    total = stream.base.manifest.total
+    rows = [{"step": f"scan {stream.base.entry.name}", "rows left": total, "share": 1.0}]
+    return rows + [
+        {"step": what, "rows left": left, "share": left / max(1, total)} for what, left in stream.selected.counts
+    ]
+
+
+def _payload_decided_on(subject: Subject, stream: StreamStage) -> list[str]:
+    """Columns of bytes, and text that is tokenized later, that conditions, keys, distinct or sort look at."""
+    scan, *verbs = list(spine(stream.node))[::-1]
+    assert isinstance(scan, Scan)
+    work = rewrite(scan.schema(), verbs)
+    read = {*work.read(), *(name for part in work.pushed for name in part.columns())}
+    texts = {node.transform.column for node in subject.stages.maps if isinstance(node, Tokenized)}
+    heavy = texts | payload_columns(stream)
+    return [name for name in scan.schema().names if name in read and name in heavy]

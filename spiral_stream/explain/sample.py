@@ -1,0 +1,95 @@
+"""The order: what moves whole, how many shards meet in a block, what that costs; for each stream where several are mixed."""
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.explain.subject import Subject
+from spiral_stream.planner.streams import StreamStage
+from spiral_stream.sampling.hash_bucketed import HashBucketed
+from spiral_stream.sampling.randomness import randomness
+from spiral_stream.sampling.shard_aware import ShardAwareShuffle
+
+_STREAMS: Final = 64  # that the table of a mixture counts; each costs 0.1 s for 10**5 shards
+
+
+def sample_facts(subject: Subject) -> dict[str, Any]:
+    """The order with its trade-off: at the neighbouring block sizes too where nothing is mixed."""
+    stages = subject.stages
+    order, lanes = stages.order, stages.batches.lanes
+    out: dict[str, Any] = {"order": str(order), "rows": stages.epochs.total}
+    if not stages.mixed:
+        out["shards with rows"] = _shards(stages.streams[0])
+    out["lanes"] = lanes
+    if isinstance(order, ShardAwareShuffle):
+        out["moves whole between blocks"] = order.sampling_granularity
+        out["kept together inside a block"] = f"{order.clump_size} rows"
+        if not stages.mixed:
+            out["randomness"] = _choices(subject, order)
+    if isinstance(order, HashBucketed):
+        rows_each = sum(stream.selected.total for stream in stages.streams) / order.bucket_count
+        out["buckets"] = f"{order.bucket_count:,} (~{rows_each:,.1f} rows each), by xxh3-128 of the identity"
+    if stages.mixed:
+        out["rows"] = f"{stages.epochs.total:,} positions of {len(stages.streams):,} streams, each in its own order"
+        out["streams"] = _streams(subject)
+    if lanes == 1 and subject.bound.world_size > 1 and isinstance(order, ShardAwareShuffle):
+        world_size = subject.bound.world_size
+        subject.warnings.add(
+            f"lanes=1: every rank reads every shard. DataParallel(..., lanes={world_size}) would let each of the "
+            f"{world_size} ranks read its own shards"
+        )
+    return out
+
+
+def _shard_rows(stream: StreamStage) -> NDArray[np.float64]:
+    population = stream.population
+    rows = np.bincount(population.unit_shards.astype(np.int64), population.unit_rows.astype(np.float64))
+    return np.asarray(rows[rows > 0], dtype=np.float64)
+
+
+def _shards(stream: StreamStage) -> str:
+    rows = _shard_rows(stream)
+    return f"{len(rows):,} (min {rows.min():,.0f} / median {np.median(rows):,.0f} / max {rows.max():,.0f} rows)"
+
+
+def _meeting(subject: Subject, share: float = 1.0) -> int:
+    """Rows of a stream that may share a batch: those of a batch, or of the window it is formed from."""
+    formation = subject.stages.formation
+    rows = subject.stages.batches.batch_size if formation is None else formation.window_size
+    return rows if share == 1 else max(2, round(rows * share))
+
+
+def _choices(subject: Subject, order: ShardAwareShuffle) -> list[dict[str, Any]]:
+    stream = subject.stages.streams[0]
+    choices: Any = randomness(stream.population, order, _meeting(subject))["choices"]
+    return [
+        {
+            "shuffle_block_size": ("-> " if c["chosen"] else "   ") + f"{c['block_rows']:,}",
+            "shards/block": c["shards_per_block"],
+            "P(same shard)": c["same_shard"],
+            "run length": c["run_length"],
+            "rows buffered": min(c["block_rows"], stream.selected.total),
+        }
+        for c in choices
+    ]
+
+
+def _streams(subject: Subject) -> list[dict[str, Any]]:
+    """What differs between the streams of a mixture."""
+    stages = subject.stages
+    mixture, order = stages.epochs.mixture, stages.order
+    assert mixture is not None
+    shares = mixture.quotas(subject.bound.epoch) / mixture.total
+    rows = []
+    for k, stream in enumerate(stages.streams[:_STREAMS]):
+        row: dict[str, Any] = {"stream": stream.name, "shards with rows": _shards(stream)}
+        if isinstance(order, ShardAwareShuffle):
+            choices: Any = randomness(stream.population, order, _meeting(subject, float(shares[k])))["choices"]
+            (chosen,) = (each for each in choices if each["chosen"])
+            row["shards/block"] = chosen["shards_per_block"]
+            row["P(same shard)"] = chosen["same_shard"]
+            row["run length"] = chosen["run_length"]
+            row["rows buffered"] = min(order.shuffle_block_size, stream.selected.total)
+        rows.append(row)
+    return rows

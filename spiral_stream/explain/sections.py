@@ -1,0 +1,89 @@
+"""Every section of EXPLAIN DATA, in order: of a plan its outline, of a prepared stream all."""
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+from spiral_stream.catalog.registry import Catalog
+from spiral_stream.explain.batch import batch_facts
+from spiral_stream.explain.deliver import deliver_facts, resume_facts
+from spiral_stream.explain.materialize import materialize_facts
+from spiral_stream.explain.mix import mix_facts
+from spiral_stream.explain.outline import outline
+from spiral_stream.explain.relation import relation_facts
+from spiral_stream.explain.sample import sample_facts
+from spiral_stream.explain.skew import skew_facts
+from spiral_stream.explain.subject import Subject
+from spiral_stream.explain.text import SECTIONS, Explanation
+from spiral_stream.plan import nodes
+from spiral_stream.plan.fingerprint import fingerprint
+from spiral_stream.plan.mix import Mix
+from spiral_stream.plan.tree import walk
+from spiral_stream.planner.bind import Bound
+from spiral_stream.planner.physical import Stages
+from spiral_stream.runtime.book import Book
+
+
+def explain_plan(node: nodes.Node) -> Explanation:
+    """What can be said of a plan that is no stream yet: its outline and fingerprint."""
+    unknown = "unknown: finish the plan with .sample(), .collate() and .to_torch() or a kin"
+    facts: dict[str, Any] = dict.fromkeys(SECTIONS, unknown)
+    facts.update(header={"plan": fingerprint(node)[:16]}, plan=outline(node), warnings=[])
+    if not any(isinstance(each, Mix) for each in walk(node)):
+        facts["mix"] = "none"
+    return Explanation(facts)
+
+
+def explain_stream(
+    stages: Stages,
+    bound: Bound,
+    devices: Mapping[str, str | None],
+    threads: int,
+    metrics: Mapping[str, Any] | None,
+    book: Book,
+    catalog: Catalog,
+) -> Explanation:
+    """Every section for a prepared stream; reads no payload.
+
+    Args:
+        stages: the lowered plan.
+        bound: the run's bindings.
+        devices: where each array field is delivered.
+        threads: decoding threads.
+        metrics: what the running stream measured; None leaves measured columns out.
+        book: what is known of the epoch's batches.
+        catalog: where tokenizers are registered.
+    """
+    subject = Subject(stages, bound, devices, threads, metrics, book, catalog)
+    for text in stages.warnings:
+        subject.warnings.add(text)
+    with closing(subject):
+        facts = _facts(subject)
+    return Explanation({**facts, "warnings": subject.warnings.lines()})
+
+
+def _facts(subject: Subject) -> dict[str, Any]:
+    return {
+        "header": _header(subject),
+        "plan": outline(subject.stages.plan),
+        "relation": relation_facts(subject),
+        "mix": mix_facts(subject),
+        "sample": sample_facts(subject),
+        "skew": skew_facts(subject),
+        "batch": batch_facts(subject),
+        "materialize": materialize_facts(subject),
+        "deliver": deliver_facts(subject),
+        "resume": resume_facts(subject),
+    }
+
+
+def _header(subject: Subject) -> dict[str, Any]:
+    stages, bound = subject.stages, subject.bound
+    return {
+        "plan": stages.fingerprint[:16],
+        "epoch": bound.epoch,
+        "rank": f"{bound.rank}/{bound.world_size}",
+        "run_seed": bound.run_seed,
+        "data": {name: version[:12] for name, version in stages.data_versions.items()},
+        "hash": f"xxh3-128, splitmix64, {type(stages.order).__name__} v{stages.order.VERSION}",
+    }

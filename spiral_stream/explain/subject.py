@@ -1,0 +1,112 @@
+"""What is explained: a lowered plan, the bindings of a run, and what the sections share.
+
+What costs something to find out (rows in caches, the epoch's first batches) is found
+out once, when a section first asks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, final
+
+from spiral_stream.catalog.registry import Catalog
+from spiral_stream.explain.formed import FirstBatches, first_batches
+from spiral_stream.expr import kind_of
+from spiral_stream.plan.maps import Tokenized
+from spiral_stream.planner.bind import Bound
+from spiral_stream.planner.build import built, caches
+from spiral_stream.planner.physical import Stages
+from spiral_stream.planner.streams import StreamStage
+from spiral_stream.runtime.book import Book, FormedBook
+from spiral_stream.runtime.chapters import Forming
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.samples import SampleReader
+from spiral_stream.schema import semantic_of
+
+STOPS: Final = 0  # the stream fails, or delivers nothing
+COSTS: Final = 1  # what makes training slow or bad
+
+
+@dataclass(slots=True)
+class Warnings:
+    """What to tell the user, each with its remedy; the worst first, else as they were found."""
+
+    found: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, text: str, rank: int = COSTS) -> None:
+        """Note one."""
+        self.found.append((rank, text))
+
+    def lines(self) -> list[str]:
+        """All of them, numbered."""
+        return [f"{i} {text}" for i, (_, text) in enumerate(sorted(self.found, key=lambda each: each[0]), 1)]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A stream that is explained."""
+
+    stages: Stages
+    bound: Bound
+    devices: Mapping[str, str | None]  # where each array field is delivered
+    threads: int
+    metrics: Mapping[str, Any] | None  # what the running stream measured
+    book: Book
+    catalog: Catalog
+    warnings: Warnings = field(default_factory=Warnings)
+
+    @cached_property
+    def reader(self) -> SampleReader:
+        """Reads columns of samples from the caches as they are now, and counts apart from the stream's own reader."""
+        return SampleReader(self.stages, self.bound.run_seed, Metrics())
+
+    def close(self) -> None:
+        """End what a section opened."""
+        if "reader" in self.__dict__:
+            self.reader.close()
+
+    @property
+    def formed(self) -> tuple[FormedBook, Forming]:
+        """The book of a plan with a formation, and what its chapters share."""
+        assert isinstance(self.book, FormedBook)
+        return self.book, self.forming
+
+    @cached_property
+    def forming(self) -> Forming:
+        """What the chapters of a plan with a formation share."""
+        assert self.stages.formation is not None
+        return Forming(self.stages, self.reader, self.stages.formation)
+
+    @cached_property
+    def rows_built(self) -> dict[tuple[str, int], int]:
+        """(cache fingerprint, stream) -> rows that the stream needs and the cache holds."""
+        numbers = {id(stream): k for k, stream in enumerate(self.stages.streams)}
+        return {(work.kind.fingerprint, numbers[id(work.stream)]): built(work) for work in caches(self.stages)}
+
+    @cached_property
+    def first(self) -> FirstBatches | str:
+        """The first batches of the epoch; or why they are not known without payload."""
+        book, forming = self.formed
+        return first_batches(forming, book, self.bound.epoch, self.payload)
+
+    def is_built(self, fingerprint: str, stream: int) -> bool:
+        """Whether a cache holds every row that a stream needs."""
+        return self.rows_built.get((fingerprint, stream)) == self.stages.streams[stream].selected.total
+
+    @cached_property
+    def payload(self) -> frozenset[str]:
+        """Columns that are too large to look at for an explanation: bytes, references to them, text that is tokenized."""
+        texts = {node.transform.column for node in self.stages.maps if isinstance(node, Tokenized)}
+        return frozenset(texts.union(*(payload_columns(stream) for stream in self.stages.streams)))
+
+
+def payload_columns(stream: StreamStage) -> set[str]:
+    """The bytes of a stream's own columns, and references to bytes."""
+    fields = [*stream.base.schema, *stream.node.schema()]
+    return {each.name for each in fields if semantic_of(each) or kind_of(each.type) == "binary"}
+
+
+def percent(part: float, whole: float, digits: int = 1) -> str:
+    """A ratio with its operands."""
+    return f"{part / whole if whole else 0:.{digits}%} ({part:,}/{whole:,})"

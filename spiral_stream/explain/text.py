@@ -1,0 +1,104 @@
+"""How the facts are shown: as JSON, as text of 132 columns, as markdown.
+
+A section is a line, a list of lines, a list of rows or a dict; in a dict the rows come
+last, as tables. A number without a mark is exact, ``~`` marks an estimate, ``!`` a measurement of
+this run; what is unknown names what would supply it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any, Final, final
+
+from rich.console import Console
+from rich.table import Table
+
+SECTIONS: Final = (
+    *("header", "plan", "relation", "mix", "sample", "skew", "batch", "materialize", "deliver", "resume", "warnings"),
+)
+_ROWS: Final = 40  # of a table that text shows; a mixture may have 1,000 streams
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The facts, by section; `str` renders text."""
+
+    facts: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, by section."""
+        plain: dict[str, Any] = json.loads(json.dumps(self.facts))
+        return plain
+
+    def to_json(self) -> str:
+        """JSON text."""
+        return json.dumps(self.facts, indent=2)
+
+    def to_markdown(self) -> str:
+        """Markdown, for Dagster's metadata."""
+        return f"```\n{self}\n```"
+
+    def __str__(self) -> str:
+        out = StringIO()
+        console = Console(file=out, width=132, highlight=False, markup=False, no_color=True)
+        for section in SECTIONS:
+            console.print(section.upper() if section != "header" else "EXPLAIN DATA")
+            _print(console, self.facts[section])
+        lines = [line.rstrip() for line in out.getvalue().splitlines()]
+        return "\n".join(lines)
+
+
+def _print(console: Console, value: Any) -> None:
+    if isinstance(value, str):
+        console.print(f"  {value}", soft_wrap=True)
+    elif _is_table(value):
+        _print_rows(console, value)
+    elif isinstance(value, list):
+        for line in value or ["none"]:
+            console.print(f"  {line}", soft_wrap=True)
+    else:
+        _print_pairs(console, value)
+
+
+def _print_pairs(console: Console, value: Mapping[str, Any]) -> None:
+    grid = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
+    for key, item in value.items():
+        if not _is_table(item):
+            grid.add_row(key, _text(item))
+    if grid.row_count:
+        console.print(grid)
+    for item in value.values():
+        if _is_table(item):
+            _print_rows(console, item)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
+
+
+def _print_rows(console: Console, rows: list[Mapping[str, Any]]) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 2), header_style="")
+    for name in rows[0]:
+        number = all(isinstance(row[name], int | float) for row in rows)
+        table.add_column(name, justify="right" if number else "left", overflow="fold")
+    for row in rows[:_ROWS]:
+        table.add_row(*(_text(row[name]) for name in rows[0]))
+    console.print(table)
+    if len(rows) > _ROWS:
+        console.print(f"  {len(rows) - _ROWS:,} more rows are in to_dict()", soft_wrap=True)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"  # noqa: PLR2004  where 4 digits need an exponent
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k}={_text(v)}" for k, v in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_text, value)) or "none"
+    return str(value)
