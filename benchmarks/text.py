@@ -32,7 +32,7 @@ from benchmarks.peers.documents import Texts
 
 MOSAIC = str(ROOT / ".mosaic-venv" / "bin" / "python")
 CELL = "benchmarks.text_cell"
-PREPARE_S, CELL_S = 1_800.0, 300.0
+PREPARE_S, CELL_S = 1_800.0, 900.0
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def _table(
             continue
         prepared = run_cell(CELL, system, [*common, "--prepare"], PREPARE_S)
         if "missing" in prepared:
-            CONSOLE.print(f"{name}: left out, {prepared['missing']} is not there")
+            CONSOLE.print(f"{name}: left out: {prepared['missing']}")
             del systems[name]
             continue
         own = prepared["versions"]

@@ -40,13 +40,13 @@ def main() -> None:
     texts, task = Texts(asked.data), Task(asked.kind, asked.budget)
     try:
         peer = importlib.import_module(f"benchmarks.peers.{asked.module}")
-    except ImportError as error:
-        print(json.dumps({"missing": error.name or str(error)}))
-        return
-    if asked.prepare:
-        notes = peer.prepare(texts, task, **asked.options) if hasattr(peer, "prepare") else None
-        versions = {name: importlib.metadata.version(name) for name in peer.PACKAGES}
-        print(json.dumps({"versions": versions, "notes": notes or {}}))
+        if asked.prepare:
+            notes = peer.prepare(texts, task, **asked.options) if hasattr(peer, "prepare") else None
+            versions = {name: importlib.metadata.version(name) for name in peer.PACKAGES}
+            print(json.dumps({"versions": versions, "notes": notes or {}}))
+            return
+    except ImportError as error:  # a package is not installed, or our door lacks a name
+        print(json.dumps({"missing": str(error)}))
         return
     batches = peer.batches(texts, task, **asked.options)
     if asked.verify:
