@@ -28,8 +28,8 @@ help:  ## list the targets
 
 install: $(READY)  ## make .venv with everything in it
 
-demo: $(READY)  ## draw images, run the Dagster job, train, kill, resume (IMAGES=<folder of class folders>: your own)
-	$(BIN)/python -m spiral_assets.demo $(if $(IMAGES),--images "$(IMAGES)")
+demo: $(READY)  ## images, then text: run the Dagster job, train, kill, resume (ONLY=text; IMAGES=<folder of class folders>)
+	$(BIN)/python -m spiral_assets.demo $(if $(ONLY),--only $(ONLY)) $(if $(IMAGES),--images "$(IMAGES)")
 
 test: $(READY)  ## run the tests that CI runs
 	$(BIN)/python -m pytest

@@ -13,11 +13,14 @@ import pytest
 import spiral_stream as spiral
 from spiral_assets.demo.images import write_image_relation
 from spiral_assets.plans import images as plans
+from spiral_assets.plans import text as text_plans
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
 COUNT = 600  # eight batches an epoch, sixty images to validate on
 EPOCHS = 12
+CHARACTERS = 400_000
+STEPS = 40
 
 
 def demo(place: Path, *arguments: str) -> str:
@@ -32,7 +35,7 @@ def demo(place: Path, *arguments: str) -> str:
         "COLUMNS": "160",
     }
     done = subprocess.run(
-        [sys.executable, "-m", "spiral_assets.demo", "--epochs", str(EPOCHS), *arguments],
+        [sys.executable, "-m", "spiral_assets.demo", *arguments],
         cwd=place,
         env=environment,
         capture_output=True,
@@ -43,34 +46,51 @@ def demo(place: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def check(place: Path, output: str, checks: str) -> None:
-    """Two processes, one killed in mid-epoch; every batch of the second is the one that the plan has at that place."""
+def check(place: Path, output: str, stream: str, steps: int, checks: str) -> dict[str, Any]:
+    """Two processes, one killed past the middle; every batch of the second is the one that the plan has at that place."""
     (folder,) = (place / "data" / "checkpoints").iterdir()
     lines: list[dict[str, Any]] = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
     pids = list(dict.fromkeys(line["pid"] for line in lines))
     assert len(pids) == 2
     killed, resumed = ([line for line in lines if line["pid"] == pid] for pid in pids)
-    assert killed[-1]["epoch"] == 1
+    assert steps // 2 < killed[-1]["step"] < steps
     assert f"SIGKILL to process {pids[0]}" in output
-    start = resumed[0]["epoch"] * resumed[0]["steps"] + resumed[0]["batch"]
-    end = killed[-1]["epoch"] * killed[-1]["steps"] + killed[-1]["batch"]
-    assert 0 < start <= end + 1
-    places = [line["epoch"] * line["steps"] + line["batch"] for line in resumed]
-    assert places == list(range(start, EPOCHS * resumed[0]["steps"]))
-    with spiral.connect(str(place / "data" / "catalog")).open_stream(plans.TRAIN, device="cpu", epoch=0) as stream:
+    assert 0 < resumed[0]["step"] <= killed[-1]["step"] + 1
+    assert [line["step"] for line in resumed] == list(range(resumed[0]["step"], steps))
+    with spiral.connect(str(place / "data" / "catalog")).open_stream(stream, device="cpu", epoch=0) as opened:
         for line in resumed:
-            assert line["ids"] == stream.ledger(line["batch"], line["epoch"])
-    result = json.loads((folder / "result.json").read_text())
-    assert result["beats_chance"]
-    assert result["accuracy"] > 2 * result["chance"]
-    for said in ("EXPLAIN DATA", "MATERIALIZE", "same identities, in order", "accuracy", checks):
+            planned = [
+                list(each) if isinstance(each, tuple) else [each]
+                for each in opened.ledger(line["batch"], line["epoch"])
+            ]
+            assert line["ids"] == planned
+    for said in ("EXPLAIN DATA", "MATERIALIZE", "same identities, in order", "same tensors", checks):
         assert said in output
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    assert result["beats_chance"]
+    assert result["steps"] == steps
+    return result
+
+
+def check_images(place: Path, output: str, checks: str) -> None:
+    result = check(place, output, plans.TRAIN, EPOCHS * 8, checks)
+    assert result["accuracy"] > 2 * result["chance"]
 
 
 def test_the_demo_survives_a_kill_and_proves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "data" / "caches"))
+    output = demo(tmp_path, "--only", "images", "--epochs", str(EPOCHS), "--count", str(COUNT))
 
-    check(tmp_path, demo(tmp_path, "--count", str(COUNT)), "7 of 7 passed")
+    check_images(tmp_path, output, "7 of 7 passed")
+
+
+def test_the_demo_does_the_same_on_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "data" / "caches"))
+    output = demo(tmp_path, "--only", "text", "--characters", str(CHARACTERS), "--steps", str(STEPS))
+
+    check(tmp_path, output, text_plans.TRAIN, STEPS, "10 of 10 passed")
+    for stream in text_plans.PROPORTIONS:
+        assert stream in output.partition("EXPLAIN DATA")[2]
 
 
 @pytest.mark.slow
@@ -79,4 +99,5 @@ def test_the_demo_does_the_same_on_class_folders(tmp_path: Path, monkeypatch: py
     own = write_image_relation(tmp_path / "own", COUNT, form="folder", progress=False).train_uri
 
     # a class folder is a storage shard, so every shard has one label
-    check(tmp_path, demo(tmp_path, "--images", own), "6 of 7 passed; labels_are_mixed warns")
+    output = demo(tmp_path, "--only", "images", "--epochs", str(EPOCHS), "--images", own)
+    check_images(tmp_path, output, "6 of 7 passed; labels_are_mixed warns")
