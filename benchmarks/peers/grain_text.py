@@ -1,6 +1,6 @@
 """Grain over document numbers: what it shuffles and batches are integers, documents come from the memory map at once.
 
-Its per-element cost is that of an integer this way; a source of documents, one `__getitem__` each, is slower. It has
+Its per-element cost is that of an integer this way; a source of documents, one `__getitem__` each, was not tried. It has
 no length buckets and no padding to the longest, so both are the peers' common functions; packing is its own.
 """
 

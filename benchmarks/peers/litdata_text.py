@@ -2,7 +2,7 @@
 
 It permutes chunks and the documents inside a chunk, never documents across chunks: who shares a chunk is drawn once, at
 conversion, as its README advises. `TokensLoader` gives windows of tokens of the same concatenation in every epoch; segments
-and positions are found behind it from the separator. In the consumer's process: workers cost more CPU.
+and positions are found behind it from the separator. In the consumer's process; workers were not tried.
 """
 
 import shutil

@@ -1,7 +1,7 @@
 """Mosaic StreamingDataset: MDS shards on the local disk, `py1e` shuffle; in an environment of its own.
 
-It pins numpy < 2.2 and transformers < 5. Documents come one by one; in the consumer's process, because its workers
-cost more CPU than they save. No formation: the peers' common functions.
+It pins numpy < 2.2 and transformers < 5. Documents come one by one; in the consumer's process (workers
+were not tried). No formation: the peers' common functions.
 """
 
 import shutil
