@@ -179,10 +179,12 @@ class Selected:
 
     def _narrow(self, name: str) -> bool:
         kind = self.columns.schema.field(name).type
+        if not isinstance(self.columns.env[name], expr.Col):
+            return False  # what is computed may look at payload
         if pa.types.is_primitive(kind):
             return True
-        if not (pa.types.is_string(kind) or pa.types.is_binary(kind)) or semantic_of(self.columns.schema.field(name)):
-            return False
+        if not pa.types.is_string(kind) or semantic_of(self.columns.schema.field(name)):
+            return False  # bytes are payload
         some = np.linspace(0, self.total - 1, min(self.total, 256)).astype(np.uint64)
         lengths = pc.binary_length(self.columns.fetch(some, [name])[name])
         mean = pc.mean(lengths).as_py() or 0.0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.planner.selected import Selected
 from spiral_stream.runtime.batches import BatchBuilder, Pending
 from spiral_stream.runtime.images import ImageFeed
 from tests.fixtures.streams import maker, our_threads, plan
@@ -107,15 +107,15 @@ def test_a_worker_error_comes_at_its_batch(
 
 
 def test_a_feeder_error_comes_at_its_batch(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetch, calls = OpenRelation.fetch, iter(range(10**6))
+    fetch, calls = Selected.fetch, iter(range(10**6))
 
-    def sometimes(relation: OpenRelation, ordinals: Any, columns: Any) -> Any:
-        if "label_id" in columns and next(calls) == 3:
+    def sometimes(selected: Selected, rows: Any, names: Any) -> Any:
+        if "label_id" in names and next(calls) == 3:
             msg = "rows cannot be read"
             raise sp.SourceError(msg)
-        return fetch(relation, ordinals, columns)
+        return fetch(selected, rows, names)
 
-    monkeypatch.setattr(OpenRelation, "fetch", sometimes)
+    monkeypatch.setattr(Selected, "fetch", sometimes)
     with maker(catalog, prefetch=3)() as stream:
         seen = []
         with pytest.raises(sp.SourceError, match="rows cannot be read"):
