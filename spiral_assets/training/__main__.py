@@ -35,7 +35,7 @@ def images(
     validation: Annotated[str, typer.Option(help="Saved stream to validate on.")] = image_plans.VALIDATION,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs in all.")] = image_plans.EPOCHS,
     save_every: Annotated[
-        int | None, typer.Option(min=1, help="Batches between checkpoints; else four an epoch.")
+        int | None, typer.Option(min=1, help="Steps between checkpoints; else four an epoch.")
     ] = None,
 ) -> None:
     """A classifier of images."""
@@ -73,7 +73,7 @@ def text(
     stream: Annotated[str, typer.Option(help="Saved stream to train from.")] = text_plans.TRAIN,
     tokenizer: Annotated[str, typer.Option(help="Registered tokenizer of the stream.")] = text_plans.TOKENIZER,
     steps: Annotated[int, typer.Option(min=1, help="Steps in all.")] = text_plans.STEPS,
-    save_every: Annotated[int, typer.Option(min=1, help="Batches between checkpoints.")] = text_plans.SAVE_EVERY,
+    save_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = text_plans.SAVE_EVERY,
 ) -> None:
     """A causal language model."""
     from spiral_assets.training.text import Predictor, judge

@@ -39,7 +39,7 @@ class Training:
         stream: bound; its fields hold ``sample_id``.
         kept: where the run keeps its state.
         steps: of the whole run, those before a resume included; epochs follow one another.
-        save_every: batches of an epoch between checkpoints.
+        save_every: steps between checkpoints.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Training:
             state = self.stream.state_dict()
             self.kept.enter(state, batch, self._step, self.steps)
             self._step += 1
-            if state["batch"] % self.save_every == 0 or self._step == self.steps:
+            if self._step % self.save_every == 0 or self._step == self.steps:
                 self.kept.save(self.learner.model, self.learner.optimizer, state, self._step)
                 self._reached(report, state, losses, units / (time.monotonic() - begun))
                 begun, units, losses = time.monotonic(), 0, []

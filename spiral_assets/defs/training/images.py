@@ -14,7 +14,7 @@ class TrainingConfig(dg.Config):
     """How long to train, and how often to keep the state."""
 
     epochs: int = Field(default=plans.EPOCHS, description="Epochs in all, those before a resume included.")
-    save_every: int = Field(default=0, description="Batches between checkpoints; 0 keeps four an epoch.")
+    save_every: int = Field(default=0, description="Steps between checkpoints; 0 keeps four an epoch.")
 
 
 @dg.asset(

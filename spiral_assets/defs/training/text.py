@@ -14,7 +14,7 @@ class TextTrainingConfig(dg.Config):
     """How long to train, and how often to keep the state."""
 
     steps: int = Field(default=plans.STEPS, description="Steps in all, those before a resume included.")
-    save_every: int = Field(default=plans.SAVE_EVERY, description="Batches between checkpoints.")
+    save_every: int = Field(default=plans.SAVE_EVERY, description="Steps between checkpoints.")
 
 
 @dg.asset(
