@@ -1,11 +1,12 @@
 """What a batch will hold under each name, and which names are images."""
 
 from collections.abc import Sequence
+from math import lcm
 from typing import Any
 
 import pyarrow as pa
 
-from spiral_stream.batching.formation import Formation
+from spiral_stream.batching.formation import Formation, Setting
 from spiral_stream.batching.packing import Packed
 from spiral_stream.decoders.decoder import Decoder, decoder
 from spiral_stream.errors import PlanError
@@ -54,7 +55,9 @@ def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
         raise PlanError(msg) from error
 
 
-def check_formation(formation: Formation | None, fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
+def check_formation(
+    formation: Formation | None, batch_size: int | None, fields: Sequence[tuple[str, Field]], have: pa.Schema
+) -> None:
     """Refuse a formation that cannot be measured on these columns, or fields that it cannot hold.
 
     Raises:
@@ -87,6 +90,8 @@ def check_formation(formation: Formation | None, fields: Sequence[tuple[str, Fie
             "use max_tokens, or batch_size"
         )
         raise PlanError(msg)
+    multiple = lcm(*(field.multiple for _, field in fields if isinstance(field, SequenceField)))
+    formation.with_composition(None).former(Setting(0, 0, multiple, batch_size))  # refuses limits that nothing can keep
 
 
 def _need_images(field: Stack, column: pa.Field) -> None:

@@ -143,11 +143,11 @@ def _check_shares(parts: Sequence[Part]) -> None:
             raise PlanError(msg)
         for name in given:
             value = getattr(part, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
+            number = isinstance(value, int if name == "choose" else int | float) and not isinstance(value, bool)
             if not number or not isfinite(value) or value <= 0:
                 msg = (
-                    f"mix: stream {part.name!r}: {name}={value!r}; give a number above 0, or leave the stream out "
-                    "of the mixture"
+                    f"mix: stream {part.name!r}: {name}={value!r}; give a {'whole ' if name == 'choose' else ''}number "
+                    "above 0, or leave the stream out of the mixture"
                 )
                 raise PlanError(msg)
 
@@ -203,18 +203,23 @@ def _leaves(mix: Mix, start: int, totals: Sequence[int], masses: Sequence[Fracti
         at = start + len(out)
         nested = find(part.source, Mix)
         if nested is None:
-            inner = [Fraction(1) / (masses[at] if masses and masses[at] else 1)]
+            inner, rows = [Fraction(1) / (masses[at] if masses and masses[at] else 1)], totals[at]
         else:
             found = _leaves(nested, at, totals, masses)
             inner = [share / sum(found) for share in found]
+            counted = nested.parts[0].proportion is None  # then its shares are counts
+            rows = int(sum(found)) if counted else sum(totals[at : at + len(inner)])
         if part.proportion is not None:
-            count = Fraction(
-                repr(float(part.proportion))
-            )  # the decimals that were written, not their binary neighbours
-            out += [count * share for share in inner]
+            # The decimals that were written, not their binary neighbours.
+            out += [Fraction(repr(float(part.proportion))) * share for share in inner]
             continue
-        rows = sum(totals[at : at + len(inner)])
-        count = Fraction(part.choose if part.choose is not None else int(Fraction(repr(part.repeat or 1)) * rows))
+        count = part.choose if part.choose is not None else int(Fraction(repr(part.repeat or 1)) * rows)
+        if not count:
+            msg = (
+                f"mix: stream {part.name!r}: repeat={part.repeat!r} of {rows:,} rows is no sample; raise it, or leave the "
+                "stream out of the mixture"
+            )
+            raise PlanError(msg)
         out += [count * share / sum(inner) for share in inner]
     return out
 

@@ -441,7 +441,7 @@ class Collate(Node):
                 raise PlanError(msg)
             need_columns(f"collate (field {name!r})", (field.column,), have)
             field_spec(name, field, have.field(field.column))
-        check_formation(self.formation, self.fields, have)
+        check_formation(self.formation, self.batch_size, self.fields, have)
 
     def schema(self) -> pa.Schema:
         return self.source.schema()

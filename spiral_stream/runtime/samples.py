@@ -93,8 +93,9 @@ class SampleReader:
         self._pool = ThreadPoolExecutor(threads, "spiral-encode")  # starts no thread before its first task
         self.end = len(stages.maps)
         self._relational = stages.streams[0].node.schema()
-        self._tokens = {stage.name: stage for stage in stages.tokens}
-        self._feeds = {stage.name: _feeds(stages, stage, metrics) for stage in stages.tokens}
+        made = [at for at, step in enumerate(stages.maps) if isinstance(step, Tokenized)]
+        self._tokens = dict(zip(made, stages.tokens, strict=True))  # by the map, for two may give one name
+        self._feeds = {at: _feeds(stages, stage, metrics) for at, stage in self._tokens.items()}
         self._counts = {i: self._same_before(i) for i in range(self.end)}
 
     def close(self) -> None:
@@ -129,7 +130,7 @@ class SampleReader:
             return []
         step = self._stages.maps[at]
         if isinstance(step, Tokenized):
-            return [] if self._feeds[step.name] else [self.key(step.transform.column, at)]
+            return [] if self._feeds[at] else [self.key(step.transform.column, at)]
         if isinstance(step, Computed):
             return self.expression_keys(step.exprs[step.names.index(name)], at)
         if isinstance(step, Mapped):
@@ -210,11 +211,11 @@ class SampleReader:
         return sum(name is not None and _called_name(each) == name for each in self._stages.maps[:at])
 
     def _tokenized(self, samples: Samples, step: Tokenized, at: int) -> Ragged:
-        feeds = self._feeds[step.name]
+        feeds = self._feeds[at]
         if not feeds:
             texts = samples.columns[self.key(step.transform.column, at)]
             with self.metrics.timed("transform_s"):
-                return Ragged.of_flat(*self._tokens[step.name].encoder.encode(texts))
+                return Ragged.of_flat(*self._tokens[at].encoder.encode(texts))
         if len(feeds) == 1:
             rows = samples.places.rows
             return _at_rows(feeds[0], ordinals(self._stages.streams, 0, rows), np.arange(len(rows)), self._pool)

@@ -81,15 +81,8 @@ class EpochOrder:
         offsets = uses - passes * sizes
         rows = np.empty(len(streams), dtype=np.uint64)
         by = np.lexsort((passes, streams))
-        first = (
-            np.flatnonzero(
-                np.concatenate(([True], (np.diff(streams[by]) != 0) | (np.diff(passes[by].astype(np.int64)) != 0)))
-            )
-            if len(by)
-            else by
-        )
-        for begin, end in zip(first, [*first[1:], len(by)], strict=True):  # one turn a stream and pass
-            at = by[begin:end]
+        turns = np.flatnonzero((np.diff(streams[by]) != 0) | (np.diff(passes[by].astype(np.int64)) != 0)) + 1
+        for at in np.split(by, turns) if len(by) else ():  # one turn a stream and pass
             arranged = self._arrangement(int(streams[at[0]]), int(passes[at[0]]))
             rows[at] = arranged.rows(offsets[at])
         return Places(streams, rows, passes)

@@ -188,9 +188,9 @@ def read(catalog: Catalog, **changes: object) -> nodes.Node:
 
 def test_an_unknown_verb_says_what_to_do(images: Catalog) -> None:
     with pytest.raises(
-        PlanError, match="verb 'mix' is unknown to this version; upgrade spiral, or save the stream again"
+        PlanError, match="verb 'shake' is unknown to this version; upgrade spiral, or save the stream again"
     ):
-        read(images, verb="mix")
+        read(images, verb="shake")
 
 
 def test_an_unknown_parameter_says_what_to_do(images: Catalog) -> None:
