@@ -130,6 +130,7 @@ class Chapter:
         self._told = (0, 0, 0)  # dropped, truncated, alone: what the metrics have heard of
         self._count = 0  # samples numbered so far
         self._held: list[tuple[int, Samples]] = []  # first number, and what is known from there on
+        self._firsts = np.empty(0, dtype=np.int64)  # first number of each held window
         self._positions: list[NDArray[np.uint64]] = []  # of the samples of each held window
         self._left: list[int] = []  # samples of each held window that no drawn batch has begun
         self._gone = 0  # windows before this one hold nothing any more
@@ -176,6 +177,7 @@ class Chapter:
         self.done = self._at >= self.end
         window = self._window(samples)
         if len(samples):
+            self._firsts = np.append(self._firsts, self._count)
             self._held.append((self._count, samples.only([key for key in samples.columns if forming.kept(key)])))
             self._positions.append(positions[samples.origins])
             self._left.append(len(samples))
@@ -245,8 +247,7 @@ class Chapter:
         if isinstance(formation, Packed) and formation.oversize == "split" and not formation.concatenates:
             return  # pieces of one sample come in any order
         begun = membership.samples if packing is None else membership.samples[packing.offsets == 0]
-        windows, counts = np.unique(self._window_of(begun), return_counts=True)
-        for at, count in zip(windows.tolist(), counts.tolist(), strict=True):
+        for at, count in enumerate(np.bincount(self._window_of(begun)).tolist()):
             self._left[at] -= count
         upto = len(self._held)
         if isinstance(formation, Packed) and formation.concatenates:  # split samples go on in the batches that follow
@@ -274,10 +275,13 @@ class Chapter:
         return [at for at, batch in enumerate(self.batches) if np.isin(wanted, batch.samples).any()]
 
     def _window_of(self, numbers: Int64) -> Int64:
-        return np.searchsorted(np.array([first for first, _ in self._held]), numbers, side="right") - 1
+        return np.searchsorted(self._firsts, numbers, side="right") - 1
 
     def _samples(self, numbers: Int64) -> Samples:
         window = self._window_of(numbers)
+        if len(window) and window.min() == (at := int(window.max())):  # most batches are of one window
+            first, held = self._held[at]
+            return held.take(numbers - first)
         by = np.argsort(window, kind="stable")
         found = []
         for at in np.unique(window).tolist():
