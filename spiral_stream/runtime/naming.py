@@ -35,7 +35,7 @@ def naming(stages: Stages, samples: Samples | None = None, start: int = 0) -> It
         own, row = getattr(error, "samples", None), getattr(error, "row", None)
         if own is None and (samples is None or row is None):
             raise
-        one = own.take(np.array([0])) if own is not None else samples.take(np.array([start + row]))
+        one = own.take(np.array([0])) if own is not None else samples.take(np.array([start + row]))  # type: ignore[union-attr, operator]  # as above
         names = [name for name in stages.identity if (name, RELATIONAL) not in one.columns]
         table = fetch(stages.streams, one.places, names) if names else None
         one.columns.update({(name, RELATIONAL): table[name].combine_chunks() for name in names if table is not None})
