@@ -7,7 +7,7 @@ are cut again evenly. A composition groups the sorted pool in its own way. Cost,
 window of 8,192: about 1 ms, and 8 us a batch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self, final
 
@@ -79,7 +79,7 @@ class WindowedBucket(Formation):
 
     VERSION: ClassVar[int] = 1
     window_size: int = 8192
-    keys: tuple[BucketKey, ...] = ()
+    keys: Sequence[BucketKey] = ()
     budget: BatchBudget | None = None
     cost_group: int = 8
     composition: Composition | None = None

@@ -185,10 +185,15 @@ class Selected:
             return True
         if not pa.types.is_string(kind) or semantic_of(self.columns.schema.field(name)):
             return False  # bytes are payload
+        if self._column_file(name).exists() or self._column_file(name).with_suffix(".wide").exists():
+            return self._column_file(name).exists()
         some = np.linspace(0, self.total - 1, min(self.total, 256)).astype(np.uint64)
         lengths = pc.binary_length(self.columns.fetch(some, [name])[name])
         mean = pc.mean(lengths).as_py() or 0.0
-        return mean <= NARROW_BYTES and mean * self.total < _MOST_TEXT
+        narrow = mean <= NARROW_BYTES and mean * self.total < _MOST_TEXT
+        if not narrow:
+            self._column_file(name).with_suffix(".wide").touch()
+        return bool(narrow)
 
     def mean(self, text: str) -> Fraction:
         """The mean of an expression over the surviving rows, exact for integers; computed once. Nulls count as 0.

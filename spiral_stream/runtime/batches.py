@@ -158,7 +158,7 @@ class BatchBuilder:
                             stage.field.fill_tokens(some, part, fields[stage.name][first:last])
 
             if len(cuts) == 2:  # noqa: PLR2004  one run of rows: a handover to another thread costs as much as the work
-                piece(*cuts)
+                piece(cuts[0], cuts[1])
                 continue
             parts += [pool.submit(piece, a, b) for a, b in pairwise(cuts)]
         return parts

@@ -1,4 +1,3 @@
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -393,16 +392,11 @@ def test_long_samples_do_not_come_first_and_the_key_decides() -> None:
     ("strategy", "least"), [("best_fit", 0.999), ("first_fit", 0.99), ("concat_and_split", 0.9999)]
 )
 @pytest.mark.parametrize("batch_size", [1, 64])
-def test_rows_of_documents_are_full_at_100_million_tokens_a_cpu_second(
-    strategy: str, least: float, batch_size: int
-) -> None:
+def test_rows_of_documents_are_full(strategy: str, least: float, batch_size: int) -> None:
     case = Case(Packed(2_048, strategy), batch_size, lognormal(40_000), 3)
-    start_s = time.process_time()
     found = batches(case)
-    taken_s = time.process_time() - start_s
 
     assert sum(case.lengths) / (2_048 * sum(batch.rows for batch in found)) >= least
-    assert sum(case.lengths) / 1e8 > taken_s
 
 
 def test_a_sample_above_a_row_is_named() -> None:
