@@ -90,19 +90,14 @@ def _counts(subject: Subject, book: FormedBook, first: FirstBatches) -> dict[str
         if count // group == 0 and isinstance(subject.stages.batches.last, DropPartial):
             subject.warnings.add(f"no batch is delivered: {count:,} batches are less than one a rank", STOPS)
     else:
-        share = float(first.rows.sum()) / max(1, _waiting_too(first))
-        count = round(len(first.batches) / max(share, 1e-9) * total / max(1, first.positions))
+        delivered = max(1, first.joined - first.waiting)  # with those that were dropped on the way
+        count = round(len(first.batches) / delivered * first.joined * total / max(1, first.positions))
         out["batches an epoch"] = f"~{count:,} ({book.unknown(bound.epoch):,} chapters not formed yet)"
         out["steps of this rank"] = f"~{count // group:,}"
-    filtered = first.positions - _waiting_too(first)
+    filtered = first.positions - first.joined
     if filtered:
         out["filtered after sample"] = f"{_mark(first)}{percent(filtered, first.positions)}"
     return out
-
-
-def _waiting_too(first: FirstBatches) -> int:
-    """Samples that joined a window."""
-    return sum(len(window.samples) for window in first.windows)
 
 
 def _mark(first: FirstBatches) -> str:

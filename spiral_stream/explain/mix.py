@@ -44,7 +44,11 @@ def mix_facts(subject: Subject) -> Any:
     known = [mean for mean in means if mean is not None]
     if known and len(known) == len(streams):
         out["tokens from"] = ", ".join(dict.fromkeys(mean.source for mean in known))
-        _add_tokens(subject, node, rows, known, [float(each) for each in begin])
+        if node.by is None:
+            column = counting_column(streams[0].node.schema())
+            ask = "a column of their tokens" if column is None else f'"{column}"'
+            out["by tokens"] = f"mix(by={ask}) would make the targets shares of tokens, with about those samples"
+        _add_tokens(node, rows, known, [float(each) for each in begin])
     elif subject.stages.sequences:
         out["share of tokens"] = "unknown: materialize the token cache"
     out["streams"] = rows
@@ -60,19 +64,16 @@ def mix_facts(subject: Subject) -> Any:
     return out
 
 
-def _add_tokens(
-    subject: Subject, node: Mix, rows: list[dict[str, Any]], means: list[MeanTokens], shares: list[float]
-) -> None:
+def _add_tokens(node: Mix, rows: list[dict[str, Any]], means: list[MeanTokens], shares: list[float]) -> None:
     """The share of tokens of each stream, and how samples would be shared if proportions were of tokens."""
     amounts = [row["quota"] * mean.tokens for row, mean in zip(rows, means, strict=True)]
     inverse = [share / mean.tokens if mean.tokens else 0.0 for share, mean in zip(shares, means, strict=True)]
-    column = counting_column(subject.stages.streams[0].node.schema()) or "tokens"
     for row, mean, amount, would in zip(rows, means, amounts, inverse, strict=True):
         whole = mean.exact and row["quota"] % row["eligible rows"] == 0  # in whole passes every row counts alike
         row["tokens a row"] = f"{'' if mean.exact else '~'}{mean.tokens:,.1f}"
         row["share of tokens"] = f"{'' if whole else '~'}{amount / max(sum(amounts), 1e-9):.1%}"
         if node.by is None:
-            row[f"samples if by={column}"] = f"~{would / max(sum(inverse), 1e-9):.1%}"
+            row["samples by tokens"] = f"~{would / max(sum(inverse), 1e-9):.1%}"
 
 
 def _warn(subject: Subject, node: Mix, rows: list[dict[str, Any]]) -> None:

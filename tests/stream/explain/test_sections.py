@@ -13,6 +13,7 @@ from spiral_stream import (
     GlobalShuffle,
     HashBucketed,
     List,
+    Packed,
     RuntimeParam,
     Sequential,
     ShardAwareShuffle,
@@ -22,10 +23,12 @@ from spiral_stream import (
 )
 from spiral_stream.catalog.statistics import measure, save_statistics
 from spiral_stream.explain import SECTIONS, Explanation
+from spiral_stream.transforms.encoder import TextEncoder
 from tests.fixtures import reads
 from tests.fixtures.programs import as_written, image_catalog, image_program
+from tests.stream.explain import mixtures
 
-SNAPSHOT = Path(__file__).parents[1] / "replay" / "explain_image.txt"
+REPLAY = Path(__file__).parents[2] / "replay"
 TRAIN = "vision.imagenet_train"
 
 
@@ -36,6 +39,15 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     entry = catalog.entry(TRAIN)
     with entry.open() as relation:
         save_statistics(entry, measure(relation))
+    return catalog
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    """Three text relations, with a token cache."""
+    catalog = mixtures.make_catalog(tmp_path_factory.mktemp("texts"))
+    with mixtures.program(catalog) as stream:
+        stream.materialize(lambda _: None)
     return catalog
 
 
@@ -53,7 +65,14 @@ def masked(text: str) -> str:
 def test_the_seed_program_is_explained_as_recorded(catalog: Catalog) -> None:
     found = masked(str(explained(catalog)))
 
-    assert found == SNAPSHOT.read_text().rstrip("\n"), f"if this reads better, keep it:\n{found}"
+    assert found == (REPLAY / "explain_image.txt").read_text().rstrip("\n"), f"if this reads better, keep it:\n{found}"
+
+
+def test_the_text_program_is_explained_as_recorded(texts: Catalog) -> None:
+    with mixtures.program(texts, epoch_size=4_000) as stream:
+        found = masked(str(stream.explain()))
+
+    assert found == (REPLAY / "explain_text.txt").read_text().rstrip("\n"), f"if this reads better, keep it:\n{found}"
 
 
 def test_sections_come_in_order_and_are_plain_json(catalog: Catalog) -> None:
@@ -76,6 +95,32 @@ def test_no_payload_byte_is_read(catalog: Catalog, monkeypatch: pytest.MonkeyPat
     assert seen.payload_bytes == 0
     assert {column for _, column in seen.scans} == {"label_id"}
     assert {column for _, column in seen.fetches} <= {"label_id", "sample_id"}  # kept beside the selection
+
+
+@pytest.mark.parametrize("built", [False, True])
+@pytest.mark.parametrize("formation", [mixtures.bucketed(), Packed(128, window_size=64)])
+def test_a_mixture_of_texts_is_explained_in_order_without_reading_text(
+    texts: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, formation: Any, built: bool
+) -> None:
+    own = texts if built else mixtures.make_catalog(tmp_path)
+    composition = None if isinstance(formation, Packed) else mixtures.STRATIFIED
+    with mixtures.program(own, formation=formation, composition=composition, batch_size=4) as stream:
+        assert stream.stages.formed  # selections read the columns of conditions and identity
+        seen = reads.watch(monkeypatch)
+        monkeypatch.setattr(TextEncoder, "encode", lambda *_: pytest.fail("explain tokenized a text"))
+        found = stream.explain()
+
+    assert tuple(found.to_dict()) == SECTIONS
+    assert json.loads(found.to_json()) == found.to_dict()
+    assert found.facts["relation"]["payload bytes read to decide"] == 0
+    assert (seen.scans, seen.fetches) == ({}, {})
+
+
+def test_text_that_conditions_look_at_is_not_called_free(texts: Catalog) -> None:
+    with mixtures.program(texts, keep=len_("text") > 20) as stream:
+        found = stream.explain()
+
+    assert found.facts["relation"]["payload bytes read to decide"] == "unknown: the plan decides on text"
 
 
 def test_a_condition_on_payload_is_not_called_free(catalog: Catalog) -> None:

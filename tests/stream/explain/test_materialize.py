@@ -1,0 +1,101 @@
+"""Where fields are made, what is cached, and what a state is."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import spiral_stream as sp
+from tests.stream.explain.mixtures import bucketed, make_catalog, program
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> sp.Catalog:
+    return make_catalog(tmp_path)
+
+
+def test_a_token_column_says_where_it_is_made_and_how_far_it_is_built(catalog: sp.Catalog) -> None:
+    with program(catalog) as stream:
+        before = stream.explain().to_dict()
+        stream.materialize(lambda _: None)
+        after = stream.explain().to_dict()
+        list(stream)
+        measured = stream.explain(analyze=True).to_dict()
+
+    rows = [each["materialize"]["fields"] for each in (before, after, measured)]
+    assert [row["field"] for row in rows[0]] == ["tokens", "ids", "mask", "sample_id", "stream_id"]
+    assert rows[0][0]["where"] == "before membership: it decides, window by window"
+    assert rows[1][0]["where"] == "after membership: its lengths decide, from the cache"
+    assert [each[0]["built"] for each in rows] == ["0% (0/400)", "100% (400/400)", "100% (400/400)"]
+    assert [each[0]["hit"] for each in rows] == ["-", "-", "! 100.0%"]
+    assert rows[0][0]["out/sample"] == "2 a token"
+    assert rows[0][1]["where"] == "in Collate, one pass over tokens; the host (chosen)"
+    assert rows[0][1]["out/sample"] == "8 a token"
+    assert before["materialize"]["tokenizer of tokens"].startswith("words sha256:")
+    assert any("400 of 400 rows are in no cache" in line for line in before["warnings"])
+    assert not any("in no cache" in line for line in after["warnings"])
+
+
+def test_tokens_of_computed_text_are_in_no_cache(catalog: sp.Catalog) -> None:
+    def upper(texts: pa.Array) -> pa.Array:
+        return pc.utf8_upper(texts)
+
+    docs = catalog.table("code").sample(order=sp.Sequential())
+    late = docs.map(upper, columns=["text"], name="loud", returns=pa.utf8())
+    tokens = late.map(sp.Tokenize("loud", tokenizer="words") >> "tokens")
+    plan = tokens.collate(batch_size=4, fields={"ids": sp.Pad("tokens"), "loud": sp.List("loud")})
+    with plan.to_numpy() as stream:
+        rows = stream.explain().facts["materialize"]["fields"]
+
+    assert rows[0]["where"] == "after membership; loud is computed"
+    assert rows[0]["cache"] == "none: of no relation"
+    assert (rows[1]["field"], rows[1]["where"]) == ("loud", "after membership")
+
+
+def test_explaining_changes_nothing_that_the_stream_counts(catalog: sp.Catalog) -> None:
+    with program(catalog) as stream:
+        stream.materialize(lambda _: None)
+        stream.explain()
+
+        assert {name: value for name, value in stream.metrics().items() if value} == {
+            "bound_by": "unknown: nothing was delivered yet"
+        }
+        assert stream.state_dict()["batch"] == 0
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_the_state_is_as_large_as_said(catalog: sp.Catalog, lanes: int) -> None:
+    with program(catalog, lanes=lanes) as stream:
+        stream.materialize(lambda _: None)
+        iterator = iter(stream)
+        next(iterator)
+        iterator.close()
+        resume = stream.explain().facts["resume"]
+        size = len(json.dumps(stream.state_dict()))
+
+    said = int(resume["state"].split(" bytes")[0].replace(",", ""))
+    assert said == pytest.approx(size, abs=8)  # the numbers of a later place have more digits
+    assert "64 windows" in resume["unit"]
+    assert "metadata alone, no payload" in resume["reposition"]
+
+
+def test_coming_back_without_a_cache_says_what_is_computed_again(catalog: sp.Catalog) -> None:
+    with program(catalog) as stream:
+        resume = stream.explain().facts["resume"]
+
+    assert "len(tokens) again for up to 8,192 samples" in resume["reposition"]
+
+
+def test_the_bytes_of_a_batch_are_those_of_a_full_budget(catalog: sp.Catalog) -> None:
+    with program(catalog) as stream:
+        padded = stream.explain().facts["deliver"]
+    with program(catalog, formation=sp.Packed(128, window_size=64), composition=None, batch_size=4) as stream:
+        packed = stream.explain().facts["deliver"]
+    with program(catalog, formation=bucketed(max_tokens=1 << 40), prefetch=4_000) as stream:
+        warnings = stream.explain().facts["warnings"]
+
+    assert padded["bytes a batch"] == f"at most {1_000 * 16:,}"
+    assert packed["bytes a batch"] == f"at most {4 * 128 * 16:,}"
+    assert any("GiB of host memory; lower prefetch or max_tokens or batch_size" in line for line in warnings)
