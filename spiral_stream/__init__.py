@@ -6,6 +6,7 @@ from spiral_stream.batching.formation import DropPartial, KeepPartial, PadPartia
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.cache.materialize import Progress
+from spiral_stream.connection import Catalog, cache_fingerprint, connect, open_stream, sql, table
 from spiral_stream.errors import (
     BindError,
     CacheError,
@@ -26,7 +27,7 @@ from spiral_stream.fields.stack import Stack
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan.profiles import Jpeg, Raw, Source
 from spiral_stream.prepared import PreparedStream
-from spiral_stream.relation import Catalog, Relation, Stream, cache_fingerprint, connect, mix, open_stream, sql, table
+from spiral_stream.relation import Relation, Stream, mix
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
 from spiral_stream.sampling.sequential import Sequential

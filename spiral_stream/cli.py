@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from spiral_stream.catalog.statistics import load_statistics
+from spiral_stream.connection import Catalog, connect
 from spiral_stream.errors import SpiralError
-from spiral_stream.relation import Catalog, connect
 from spiral_stream.sources.folder import ImageFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet

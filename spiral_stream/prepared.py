@@ -36,7 +36,7 @@ from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.naming import identity_table
 from spiral_stream.runtime.opening import Opening, found_row, left_over
 from spiral_stream.runtime.pipeline import Pipeline
-from spiral_stream.runtime.samples import RELATIONAL, SampleReader
+from spiral_stream.runtime.samples import SampleReader, identity_keys
 
 DEFAULT_BUDGET_BYTES: Final = 4 << 30
 _SERIAL, _EPOCH, _BATCH, _WORKERS, _SHARED = *range(4), 4  # places of the array shared with a DataLoader's workers
@@ -149,16 +149,14 @@ class PreparedStream:
         return self._opening.stages
 
     @property
-    def reader(self) -> SampleReader:
-        """What reads columns of samples."""
-        assert self.stages, "refuses a closed stream"
-        return self._opening.read(self._bound().run_seed)[0]
-
-    @property
     def book(self) -> Book:
         """Which samples form which batch."""
-        assert self.stages, "refuses a closed stream"
+        assert self.stages  # which refuses a closed stream
         return self._opening.read(self._bound().run_seed)[1]
+
+    @property
+    def _reader(self) -> SampleReader:
+        return self._opening.read(self._bound().run_seed)[0]
 
     def __len__(self) -> int:
         """Steps of the whole current epoch for this rank.
@@ -172,7 +170,7 @@ class PreparedStream:
         return book.steps(self._drawn(), bound.world_size, bound.merge, bound.rank)
 
     def count(self, epoch: int | None = None) -> int:
-        """Batches of a whole epoch before the tail rule, formed if need be; the formation index keeps what was formed."""
+        """Batches of a whole epoch before the tail rule; the formation index keeps what was formed to know."""
         return self.book.total(self._drawn(epoch))
 
     def metrics(self) -> dict[str, Any]:
@@ -208,10 +206,7 @@ class PreparedStream:
                 "iter: the stream is being read already; one loop at a time moves the cursor. Leave it, or call close()"
             )
             raise StreamError(msg)
-        if self._in_worker:
-            self._adopt_shared()
-        else:
-            self._shared[_WORKERS] = 0
+        self._adopt_shared()
         bound, book = self._bound(), self.book
         if isinstance(book, FormedBook):
             book.need_known(bound.world_size, workers)
@@ -250,19 +245,18 @@ class PreparedStream:
             yield numbers
 
     def _builder(self, merge: int = 1) -> BatchBuilder:
-        return BatchBuilder(self.stages, self.book, self.reader, self._metrics, self._slots(), merge, self._split())
+        return BatchBuilder(self.stages, self.book, self._reader, self._metrics, self._slots(), merge, self._split())
 
     def _adopt_shared(self) -> None:
         """In a worker process: go where the main process moved the cursor."""
-        self._shared[_WORKERS] = 1
-        if self._shared[_SERIAL] != self._seen_serial:
+        self._shared[_WORKERS] = self._in_worker
+        if self._in_worker and self._shared[_SERIAL] != self._seen_serial:
             self._seen_serial = self._shared[_SERIAL]
             self._cursor = Cursor(self._shared[_EPOCH], self._shared[_BATCH])
 
     def _slots(self) -> Slots:
-        """The stream's batch memory, made at the first use and kept over epochs."""
-        if self._memory is None:
-            self._memory = self._new_slots()
+        """The stream's batch memory, kept over epochs."""
+        self._memory = self._memory or self._new_slots()
         return self._memory
 
     def _new_slots(self) -> Slots:
@@ -321,7 +315,7 @@ class PreparedStream:
         """
         at, stages = self._drawn(epoch), self.stages
         samples = self.book.draw(at, number).samples
-        self.reader.need(at, samples, [(name, RELATIONAL) for name in stages.identity])
+        self._reader.need(at, samples, identity_keys(stages))
         columns = [column.to_pylist() for column in identity_table(stages, samples).columns]
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
@@ -468,9 +462,8 @@ class PreparedStream:
 
     def eval(self) -> Self:
         """A stream for evaluation: epoch pinned, nothing dropped, deterministic transforms, its own cursor."""
-        out = type(self)(
-            evaluation(self.plan, self._drawn(), KeepPartial()), self.catalog, self._threads, self._budget_bytes
-        )
+        plan = evaluation(self.plan, self._drawn(), KeepPartial())
+        out = type(self)(plan, self.catalog, self._threads, self._budget_bytes)
         out._bindings = self._bindings  # noqa: SLF001
         return out
 

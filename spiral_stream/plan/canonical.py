@@ -42,7 +42,7 @@ _NODES: Final = {
     for cls in (
         *(nodes.Filter, nodes.Project, nodes.WithColumns, nodes.Join, nodes.Aggregate, nodes.Distinct, nodes.Sort),
         *(nodes.Limit, nodes.Union, nodes.Cache, nodes.Sample, nodes.Collate, nodes.Deliver),
-        *(mix.Mix, maps.Tokenized, maps.Computed, maps.Mapped, maps.Kept, maps.FlatMapped),
+        *(mix.Mix, maps.Tokenized, maps.Computed, maps.Mapped, maps.Kept, maps.FlatMapped, maps.Assembled),
     )
 }
 _VALUES: Final = {

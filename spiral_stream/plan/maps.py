@@ -14,7 +14,8 @@ import pyarrow as pa
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import Expr
 from spiral_stream.plan.checks import bound_type, need_columns, need_whole
-from spiral_stream.plan.nodes import Node, Sampled
+from spiral_stream.plan.nodes import Node, Sample, Sampled
+from spiral_stream.plan.tree import spine
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text import Tokenize
 
@@ -137,6 +138,46 @@ class FlatMapped(Sampled):
     def schema(self) -> pa.Schema:
         out = _with(self.source.schema(), self.name, self.function.kind.value_type)
         return _with(out, PART, pa.int32())
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Assembled(Sampled):
+    """Samples made of several others, by an object that sees those of one chapter in their order and may keep some back.
+
+    ``function`` makes that object from a `Context`; its ``push`` takes a table of samples and its ``finish`` none, and
+    both return a table of new samples, which must say their identity themselves.
+    """
+
+    VERB: ClassVar[str] = "assemble"
+    source: Node
+    function: Function
+
+    def __post_init__(self) -> None:
+        need_sampled(self.VERB, self.source)
+        name = self.function.name
+        need_columns(f"assemble ({name})", self.function.columns, self.source.schema())
+        if not pa.types.is_struct(self.function.kind):
+            msg = f"assemble ({name}): returns {self.function.kind}; give returns=pa.schema([...]), the columns of a new sample"
+            raise PlanError(msg)
+        identity = next(each.identity for each in spine(self.source) if isinstance(each, Sample))
+        lost = [each for each in identity if each not in self.schema().names]
+        if lost:
+            msg = f"assemble ({name}): its samples have no column {lost[0]!r}, the identity; add it to returns="
+            raise PlanError(msg)
+
+    def schema(self) -> pa.Schema:
+        return pa.schema(list(self.function.kind))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Where an assembler stands: a function of the place alone, never of rank or worker (decision 5)."""
+
+    epoch: int
+    lane: int
+    chapter: int
 
 
 PART = "part"  # which of its parent's samples a sample of flat_map is

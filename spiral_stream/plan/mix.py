@@ -8,7 +8,7 @@ stream alone; proportions hold for the rows that pass.
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from math import isfinite
 from typing import ClassVar, Final, final
@@ -19,7 +19,7 @@ from spiral_stream.errors import PlanError
 from spiral_stream.expr import kind_of, lit, parse
 from spiral_stream.plan.checks import bound_type, need_new_names, need_whole
 from spiral_stream.plan.nodes import Node, Project, Relational, WithColumns, need_relation
-from spiral_stream.plan.tree import find
+from spiral_stream.plan.tree import find, replaced
 
 STREAM_ID: Final = "stream_id"
 PATH: Final = "/"  # between the names of nested mixtures
@@ -167,16 +167,8 @@ def per_stream(node: Node) -> list[tuple[str, Node]]:
         for inner, source in per_stream(part.source):
             name = f"{part.name}{PATH}{inner}" if inner else part.name
             tagged = Project(WithColumns(source, (STREAM_ID,), (lit(name),)), names)
-            out.append((name, _replaced(node, mix, tagged)))
+            out.append((name, replaced(node, mix, tagged)))
     return out
-
-
-def _replaced(node: Node, old: Node, new: Node) -> Node:
-    """The plan with one node of its spine exchanged."""
-    if node is old:
-        return new
-    source = _replaced(node.inputs()[0], old, new)
-    return replace(node, source=source)  # type: ignore[type-var]  # every node is a dataclass
 
 
 def parts_of(mix: Mix, totals: Sequence[int], masses: Sequence[Fraction] | None) -> tuple[int, list[Fraction]]:

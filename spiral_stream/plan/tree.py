@@ -1,6 +1,7 @@
 """Walking a plan: from the last verb back to the relations."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TypeVar
 
 from spiral_stream.errors import PlanError
@@ -84,3 +85,11 @@ def profiles(node: Node) -> dict[str, Profile]:
         if isinstance(each, Cache):
             out = {**dict(each.profiles), **out}
     return out
+
+
+def replaced(node: Node, old: Node, new: Node) -> Node:
+    """The plan with one node of its spine exchanged."""
+    if node is old:
+        return new
+    source = replaced(node.inputs()[0], old, new)
+    return replace(node, source=source)  # type: ignore[type-var]  # every node is a dataclass

@@ -6,7 +6,7 @@ from spiral_stream.batching.formation import Tail
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
-from spiral_stream.plan.tree import need
+from spiral_stream.plan.tree import need, replaced
 
 
 def evaluation(plan: Deliver, epoch: int, last: Tail) -> Deliver:
@@ -17,10 +17,10 @@ def evaluation(plan: Deliver, epoch: int, last: Tail) -> Deliver:
         epoch: the epoch whose order is used, in every epoch.
         last: the tail rule, `KeepPartial` so that every sample is evaluated.
     """
-    sample = replace(need(plan, Sample), epoch=epoch)
-    collate = need(plan, Collate)
+    sample, collate = need(plan, Sample), need(plan, Collate)
     fields = tuple((name, _deterministic(field)) for name, field in collate.fields)
-    return replace(plan, source=replace(collate, source=sample, last=last, fields=fields))
+    source = replaced(collate.source, sample, replace(sample, epoch=epoch))
+    return replace(plan, source=replace(collate, source=source, last=last, fields=fields))
 
 
 def _deterministic(field: Field) -> Field:

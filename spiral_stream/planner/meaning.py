@@ -5,7 +5,7 @@ from spiral_stream.batching.formation import Composition, Formation
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.errors import PlanError
-from spiral_stream.plan.maps import FlatMapped, Kept, Tokenized
+from spiral_stream.plan.maps import Assembled, FlatMapped, Kept, Tokenized
 from spiral_stream.plan.mix import STREAM_ID, Mix
 from spiral_stream.plan.nodes import Node
 from spiral_stream.plan.tree import find, spine
@@ -40,13 +40,16 @@ def settled(node: Node, formation: Formation | None, composition: Composition | 
             msg = f"collate: {name}={value!r}; give {way_out}, or leave it out"
             raise PlanError(msg)
     if composition is not None:
+        if any(isinstance(each, Assembled) for each in spine(node)):
+            msg = "collate: a composition after assemble, whose samples are of no stream; drop one of them"
+            raise PlanError(msg)
         if find(node, Mix) is None:
             msg = "collate: a composition is of the streams of a mixture, and nothing is mixed; drop it, or begin with mix([...])"
             raise PlanError(msg)
         if isinstance(composition, StratifiedByStream) and composition.column != STREAM_ID:
             msg = f"collate: StratifiedByStream({composition.column!r}); a mixture's streams are in {STREAM_ID!r}"
             raise PlanError(msg)
-    changes = any(isinstance(each, Kept | FlatMapped) for each in spine(node))
+    changes = any(isinstance(each, Kept | FlatMapped | Assembled) for each in spine(node))
     if formation is None and (composition is not None or changes):
         formation = WindowedBucket(keys=())
     return formation if formation is None or composition is None else formation.with_composition(composition)

@@ -20,7 +20,7 @@ from spiral_stream.batching.formation import CHAPTER_WINDOWS, Formation, Former,
 from spiral_stream.batching.packing import Packed
 from spiral_stream.errors import PlanError, SourceError
 from spiral_stream.expr import Expr
-from spiral_stream.plan.maps import FlatMapped, Kept, Mapped, Tokenized
+from spiral_stream.plan.maps import Assembled, Context, FlatMapped, Kept, Mapped, Tokenized
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.build import is_built
@@ -68,15 +68,19 @@ class Forming:
     def kept(self, key: Key) -> bool:
         """Whether a column of a window is kept for its batches: what a map made at some cost."""
         at = key[1]
-        return at >= 0 and key in self._kept and isinstance(self.stages.maps[at], Tokenized | Mapped | FlatMapped)
+        return (
+            at >= 0
+            and key in self._kept
+            and isinstance(self.stages.maps[at], Tokenized | Mapped | FlatMapped | Assembled)
+        )
 
     def decides_on(self) -> list[str]:
         """What membership needs beside stored columns: maps that run before anybody knows who shares a batch."""
         reader = self.reader
         out: list[str] = []
         for at, step in enumerate(self.stages.maps):
-            if isinstance(step, FlatMapped):
-                out.append(f"flat_map {step.function.name}")
+            if isinstance(step, FlatMapped | Assembled):
+                out.append(f"{step.VERB} {step.function.name}")
             elif isinstance(step, Kept):
                 test = step.predicate
                 named = [f"filter {test.name}"] if isinstance(test, Function) else []
@@ -124,6 +128,7 @@ class Chapter:
         self.lane, self.number = lane, number
         self._at = forming.begin(epoch, lane, number)
         self.end = forming.begin(epoch, lane, number + 1)
+        self._assemblers = forming.reader.assemblers(Context(epoch, lane, number))
         self._former: Former = forming.formation.former(self._setting())
         self.batches: list[Membership] = []
         self.done = False
@@ -167,32 +172,42 @@ class Chapter:
     def _grow(self) -> None:
         forming, reader = self._forming, self._forming.reader
         take = min(max(1, self._former.room // forming.fan_out), self.end - self._at)
+        final = self._at + take >= self.end
         positions = np.arange(self._at, self._at + take, dtype=np.uint64)
         places = forming.stages.epochs.places(self._epoch, positions)
         with naming(forming.stages):
-            samples, filtered = reader.run(self._epoch, Samples.at(places))
+            samples, filtered = reader.run(self._epoch, Samples.at(places), self._assemblers, final=final)
             with pointing(samples):
                 reader.need(self._epoch, samples, forming.wanted)
         self._at += take
-        self.done = self._at >= self.end
-        window = self._window(samples)
-        if len(samples):
-            self._firsts = np.append(self._firsts, self._count)
-            self._held.append((self._count, samples.only([key for key in samples.columns if forming.kept(key)])))
-            self._positions.append(positions[samples.origins])
-            self._left.append(len(samples))
-            self._count += len(samples)
-        with naming(forming.stages):
-            self.batches += self._formed(window)
+        self.done = final
+        first = 0
+        while first < len(samples) or (first == 0 and not len(samples)):  # once, but where samples were made of others
+            last = min(len(samples), first + max(1, self._former.room))
+            self._enter(samples.take(np.arange(first, last)) if last - first < len(samples) else samples, positions)
+            with naming(forming.stages):
+                self.batches += self._formed(self._last_window, final=final and last == len(samples))
+            first = last if len(samples) else 1
         tally = self._former.tally
         now = (tally.dropped, tally.truncated, tally.alone)
         dropped, truncated, alone = (after - before for before, after in zip(self._told, now, strict=True))
         self._told = now
         reader.metrics.add(filtered=filtered, dropped=dropped, truncated=truncated, alone=alone)
 
-    def _formed(self, window: Window) -> list[Membership]:
+    def _enter(self, samples: Samples, positions: NDArray[np.uint64]) -> None:
+        """Number samples, and hold what is known of them."""
+        forming = self._forming
+        self._last_window = self._window(samples)
+        if len(samples):
+            self._firsts = np.append(self._firsts, self._count)
+            self._held.append((self._count, samples.only([key for key in samples.columns if forming.kept(key)])))
+            self._positions.append(positions[samples.origins])
+            self._left.append(len(samples))
+            self._count += len(samples)
+
+    def _formed(self, window: Window, *, final: bool) -> list[Membership]:
         try:
-            return self._former.form(window, final=self.done)
+            return self._former.form(window, final=final)
         except SourceError as error:
             number = getattr(error, "sample", None)
             if number is not None:

@@ -11,13 +11,13 @@ from spiral_stream.errors import DataError, SourceError
 from spiral_stream.plan.mix import STREAM_ID
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.streams import fetch
-from spiral_stream.runtime.samples import RELATIONAL, Samples
+from spiral_stream.runtime.samples import RELATIONAL, Samples, identity_keys
 
 
 def identity_table(stages: Stages, samples: Samples) -> pa.Table:
     """What tells samples apart: the stream's name where there are several, the identity's columns."""
-    columns = {name: samples.columns[name, RELATIONAL] for name in stages.identity}
-    if stages.mixed:
+    columns = {key[0]: samples.columns[key] for key in identity_keys(stages)}
+    if stages.mixed and all(at == RELATIONAL for _, at in identity_keys(stages)):
         names = pa.array([stream.name for stream in stages.streams])
         columns = {STREAM_ID: names.take(pa.array(samples.places.streams)), **columns}
     return pa.table(columns)
@@ -36,7 +36,7 @@ def naming(stages: Stages, samples: Samples | None = None, start: int = 0) -> It
         if own is None and (samples is None or row is None):
             raise
         one = own.take(np.array([0])) if own is not None else samples.take(np.array([start + row]))  # type: ignore[union-attr, operator]  # as above
-        names = [name for name in stages.identity if (name, RELATIONAL) not in one.columns]
+        names = [name for name, at in identity_keys(stages) if at == RELATIONAL and (name, at) not in one.columns]
         table = fetch(stages.streams, one.places, names) if names else None
         one.columns.update({(name, RELATIONAL): table[name].combine_chunks() for name in names if table is not None})
         raise _named(stages, identity_table(stages, one).to_pylist()[0], error) from error
@@ -46,7 +46,7 @@ def _named(stages: Stages, values: dict[str, Any], error: SourceError) -> Source
     who = ", ".join(f"{name}={value!r}" for name, value in values.items())
     name = stages.identity[0]
     where = stages.base.entry.name
-    if stages.mixed:
+    if STREAM_ID in values and stages.mixed:
         where = next(s.base.entry.name for s in stages.streams if s.name == values[STREAM_ID])
     msg = (
         f"{where}: sample {who}: {error}. "

@@ -8,7 +8,7 @@ import numpy as np
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.errors import ResumeError
 from spiral_stream.plan.fingerprint import digest
-from spiral_stream.plan.maps import FlatMapped, Kept, Mapped
+from spiral_stream.plan.maps import Assembled, FlatMapped, Kept, Mapped
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.lower import cache_root, lower
 from spiral_stream.planner.physical import Stages
@@ -71,6 +71,9 @@ def found_row(stages: Stages, identity: Any) -> tuple[int, int]:
     Raises:
         KeyError: no row has it, or several streams do and the identity does not name one.
     """
+    if any(isinstance(each, Assembled) for each in stages.maps):
+        msg = "locate: assembled samples are no rows, so only the ledger of a batch tells where they are"
+        raise KeyError(msg)
     values = identity if isinstance(identity, tuple) else (identity,)
     streams = list(range(len(stages.streams)))
     if len(values) == len(stages.identity) + 1:
@@ -95,8 +98,10 @@ def left_over(stages: Stages, book: Book, epoch: int, number: int) -> Rebase:
         ResumeError: nothing is mixed, or there are several lanes.
     """
     mixture, epochs = stages.epochs.mixture, stages.epochs
-    if mixture is None or stages.batches.lanes > 1:
+    assembled = any(isinstance(each, Assembled) for each in stages.maps)
+    if mixture is None or stages.batches.lanes > 1 or assembled:
         found = "mixes nothing" if mixture is None else f"has {stages.batches.lanes} lanes"
+        found = "assembles samples" if assembled else found
         msg = f"rebase: the earlier plan {found}; a place is carried from a mixture of one lane. Go on at the end of its epoch"
         raise ResumeError(msg)
     begun, position = book.undelivered(epoch, number)

@@ -6,7 +6,7 @@ rest on, fetches those of the relations in one call a stream, and runs the maps 
 Token columns are never Arrow columns here but `Ragged` addresses.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from spiral_stream.expr import Alias, Call, Cast, Col, Expr, bind
 from spiral_stream.fields.pad import Pad
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import Placed
-from spiral_stream.plan.maps import PART, Computed, FlatMapped, Kept, Mapped, Tokenized
+from spiral_stream.plan.maps import PART, Assembled, Computed, Context, FlatMapped, Kept, Mapped, Tokenized
 from spiral_stream.plan.nodes import Sampled
 from spiral_stream.planner.physical import Stages, TokenStage
 from spiral_stream.planner.streams import fetch, ordinals, split
@@ -135,7 +135,7 @@ class SampleReader:
             return self.expression_keys(step.exprs[step.names.index(name)], at)
         if isinstance(step, Mapped):
             return [self.key(column, at) for column in step.function.columns]
-        assert isinstance(step, FlatMapped), step
+        assert isinstance(step, FlatMapped | Assembled), step
         return []  # made when the samples are
 
     def expression_keys(self, expr: Expr, upto: int) -> list[Key]:
@@ -262,8 +262,23 @@ class SampleReader:
 
     # ---- maps that change which samples there are
 
-    def run(self, epoch: int, samples: Samples) -> tuple[Samples, int]:
-        """Samples after every filter and flat_map; and how many were filtered out."""
+    def assemblers(self, context: Context) -> dict[int, Any]:
+        """A fresh object for each `assemble` of the plan, by its place among the maps."""
+        return {
+            at: step.function.function(context)
+            for at, step in enumerate(self._stages.maps)
+            if isinstance(step, Assembled)
+        }
+
+    def run(self, epoch: int, samples: Samples, assemblers: Mapping[int, Any], *, final: bool) -> tuple[Samples, int]:
+        """Samples after every filter, flat_map and assemble; and how many were filtered out.
+
+        Args:
+            epoch: the epoch.
+            samples: those of a window.
+            assemblers: of the chapter.
+            final: whether it is the chapter's last window.
+        """
         dropped = 0
         for at, step in enumerate(self._stages.maps):
             if isinstance(step, Kept):
@@ -279,7 +294,25 @@ class SampleReader:
             elif isinstance(step, FlatMapped):
                 with pointing(samples):
                     samples = self._fanned(epoch, samples, step, at)
+            elif isinstance(step, Assembled):
+                with pointing(samples):
+                    samples = self._assembled(epoch, samples, step, at, assemblers[at], final=final)
         return samples, dropped
+
+    def _assembled(
+        self, epoch: int, samples: Samples, step: Assembled, at: int, assembler: Any, *, final: bool
+    ) -> Samples:
+        names = step.function.columns
+        self.need(epoch, samples, [self.key(name, at) for name in names])
+        given = pa.table([as_lists(samples.columns[self.key(name, at)]) for name in names], names=list(names))
+        made = [assembled(step, assembler.push, given)] if len(samples) else []
+        made += [assembled(step, assembler.finish)] if final else []
+        table = pa.concat_tables([step.schema().empty_table(), *made])
+        count = len(table)
+        nowhere = np.zeros(count, dtype=np.uint64)
+        places = Places(np.zeros(count, dtype=np.int32), nowhere, nowhere)
+        columns: dict[Key, Any] = {(name, at): table[name].combine_chunks() for name in table.column_names}
+        return Samples(places, np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.int64), columns)
 
     def _fanned(self, epoch: int, samples: Samples, step: FlatMapped, at: int) -> Samples:
         self.need(epoch, samples, [self.key(n, at) for n in step.function.columns])
@@ -352,6 +385,8 @@ def _made(step: Sampled) -> tuple[str, ...]:
         return step.names
     if isinstance(step, FlatMapped):
         return (step.name, PART)
+    if isinstance(step, Assembled):
+        return tuple(step.schema().names)
     return (step.name,) if isinstance(step, Tokenized | Mapped) else ()
 
 
@@ -369,6 +404,27 @@ def lengths_of(column: pa.Array | Ragged) -> Int64:
         return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
     found: Int64 = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return found
+
+
+def assembled(step: Assembled, call: Callable[..., Any], *given: pa.Table) -> pa.Table:
+    """The samples that an assembler returns, as the plan states them.
+
+    Raises:
+        DataError: it failed, or returned something else.
+    """
+    name, schema = step.function.name, step.schema()
+    try:
+        found = call(*given)
+        return schema.empty_table() if found is None else found.select(schema.names).cast(schema)
+    except Exception as error:
+        msg = f"assemble ({name}): {type(error).__name__}: {error}; push and finish return a table with {', '.join(schema.names)}"
+        raise DataError(msg) from error
+
+
+def identity_keys(stages: Stages) -> list[Key]:
+    """The columns that tell samples apart: the relation's own, or those that an assembler gave them."""
+    made = [at for at, step in enumerate(stages.maps) if isinstance(step, Assembled)]
+    return [(name, made[-1] if made else RELATIONAL) for name in stages.identity]
 
 
 def as_lists(column: pa.Array | Ragged) -> pa.Array:

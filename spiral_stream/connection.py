@@ -1,0 +1,132 @@
+"""The catalog as users hold it: `connect`, relations by name, saved streams, and what needs no catalog in the hand."""
+
+from typing import Any
+
+from spiral_stream.cache.prefix import Prefix
+from spiral_stream.catalog import registry
+from spiral_stream.catalog.skew import Skew, skew_of
+from spiral_stream.catalog.statistics import Statistics, load_statistics, measure, save_statistics
+from spiral_stream.decoders.decoder import decoder
+from spiral_stream.errors import PlanError
+from spiral_stream.plan import canonical, nodes
+from spiral_stream.plan.profiles import Profile
+from spiral_stream.plan.tree import need
+from spiral_stream.prepared import PreparedStream
+from spiral_stream.relation import Relation
+from spiral_stream.relational import engine
+
+
+class Catalog(registry.Catalog):
+    """An embedded catalog: relations by name, saved streams, and their caches beside them."""
+
+    def table(self, name: str) -> Relation:
+        """All rows of a registered relation.
+
+        Raises:
+            CatalogError: the name is unknown; lists near ones.
+        """
+        return Relation(self._scan(name), self)
+
+    def sql(self, text: str) -> Relation:
+        """A query in DuckDB's dialect over registered names, such as ``select * from "vision.imagenet_train"``.
+
+        Raises:
+            PlanError: the engine refuses the text; says where.
+        """
+        return Relation(self._sql(text), self)
+
+    def measure(self, name: str) -> Statistics:
+        """Count facts of every column, shard by shard, and keep them for EXPLAIN; reads no payload."""
+        entry = self.entry(name)
+        with entry.open() as relation:
+            found = measure(relation)
+        save_statistics(entry, found)
+        return found
+
+    def skew(self, name: str, column: str) -> Skew | None:
+        """How far the values of a column differ from shard to shard; None where nobody measured it."""
+        found = load_statistics(self.entry(name))
+        return None if found is None else skew_of(found, column)
+
+    def save_stream(self, name: str, plan: Relation | PreparedStream) -> None:
+        """Keep a stream's plan under a name, for `open_stream`. Bindings and cursor are not kept."""
+        if not isinstance(plan, Relation | PreparedStream):
+            msg = f"save_stream {name!r}: {plan!r} is a {type(plan).__name__}; give a stream, or the plan of one"
+            raise PlanError(msg)
+        node = plan.node if isinstance(plan, Relation) else plan.plan
+        need(node, nodes.Deliver)
+        self.store_plan(name, canonical.to_json(node))
+
+    def open_stream(self, name: str, **bindings: Any) -> PreparedStream:
+        """A prepared stream of a saved plan, bound.
+
+        Raises:
+            CatalogError: the name is unknown; lists near ones.
+            BindError: a binding is wrong.
+        """
+        node = canonical.from_json(self.stored_plan(name), self._scan, self._sql)
+        stream = _prepared(need(node, nodes.Deliver), self)
+        return stream.bind(**bindings) if bindings else stream
+
+    def _scan(self, name: str) -> nodes.Scan:
+        entry = self.entry(name)
+        return nodes.Scan(name, entry.schema, entry.identity)
+
+    def _sql(self, text: str) -> nodes.Sql:
+        named = {name: self.entry(name).schema for name in self.tables()}
+        used, schema = engine.describe_sql(text, named)
+        return nodes.Sql(text, tuple(used), schema)
+
+
+def connect(uri: str | None = None) -> Catalog:
+    """Open, or make, a catalog.
+
+    Args:
+        uri: its folder; by default ``$SPIRAL_CATALOG``, else ``./catalog``.
+
+    Raises:
+        CatalogError: the folder cannot be made.
+    """
+    return Catalog(registry.default_folder() if uri is None else uri)
+
+
+def cache_fingerprint(relation: str, column: str, profile: Profile, decode: str = "jpeg") -> str:
+    """The fingerprint of a cache, from names alone: what an orchestrator uses as code version.
+
+    Args:
+        relation: name of the relation that owns the payload.
+        column: its semantic reference.
+        profile: the form it is kept in.
+        decode: how the field that reads it decodes.
+
+    Returns:
+        32 hex digits.
+    """
+    return Prefix(relation, column, decoder(decode), profile).fingerprint
+
+
+def table(name: str) -> Relation:
+    """All rows of a relation of the default catalog."""
+    return connect().table(name)
+
+
+def sql(text: str) -> Relation:
+    """A query over the default catalog."""
+    return connect().sql(text)
+
+
+def open_stream(name: str, **bindings: Any) -> PreparedStream:
+    """A saved stream of the default catalog, bound."""
+    return connect().open_stream(name, **bindings)
+
+
+def _prepared(plan: nodes.Deliver, catalog: Catalog) -> PreparedStream:
+    if plan.framework == "torch":
+        from spiral_stream.adapters.torch import TorchStream
+
+        return TorchStream(plan, catalog)
+    if plan.framework == "jax":
+        from spiral_stream.adapters.jax import JaxStream
+
+        return JaxStream(plan, catalog)
+    return PreparedStream(plan, catalog)
