@@ -5,6 +5,7 @@ from typing import Any, Final
 import numpy as np
 
 from spiral_stream.batching.composition import OneStream
+from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.formation import DropPartial, Int64, PadPartial
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.windowed import WindowedBucket
@@ -77,23 +78,21 @@ def _tail(subject: Subject) -> str:
 def _counts(subject: Subject, book: FormedBook, first: FirstBatches) -> dict[str, Any]:
     """Batches and steps of an epoch: from the formation index where it is complete, else as the first batches are."""
     bound, total = subject.bound, subject.stages.epochs.total
-    group = bound.world_size * bound.merge
     based = f"all {total:,} samples" if first.whole else f"~ the first {first.positions:,} of {total:,} samples"
     out: dict[str, Any] = {"seen for this": f"{based}, {len(first.batches):,} batches"}
     exact = book.unknown(bound.epoch) == 0
     if exact or first.whole:
-        count = book.total(bound.epoch) if exact else len(first.batches)
+        count, mark = book.total(bound.epoch) if exact else len(first.batches), ""
         out["batches an epoch"] = count
-        out["steps of this rank"] = (
-            book.steps(bound.epoch, bound.world_size, bound.merge, bound.rank) if exact else count // group
-        )
-        if count // group == 0 and isinstance(subject.stages.batches.last, DropPartial):
-            subject.warnings.add(f"no batch is delivered: {count:,} batches are less than one a rank", STOPS)
     else:
         delivered = max(1, first.joined - first.waiting)  # with those that were dropped on the way
-        count = round(len(first.batches) / delivered * first.joined * total / max(1, first.positions))
+        count, mark = round(len(first.batches) / delivered * first.joined * total / max(1, first.positions)), "~"
         out["batches an epoch"] = f"~{count:,} ({book.unknown(bound.epoch):,} chapters not formed yet)"
-        out["steps of this rank"] = f"~{count // group:,}"
+    as_counted = FixedBatches(count, 1, 1, subject.stages.batches.last)
+    steps = as_counted.steps(bound.world_size, bound.merge, bound.rank)
+    out["steps of this rank"] = f"~{steps:,}" if mark else steps
+    if count and not steps:
+        subject.warnings.add(f"this rank gets no batch: {count:,} batches do not make a step of all ranks", STOPS)
     filtered = first.positions - first.joined
     if filtered:
         out["filtered after sample"] = f"{_mark(first)}{percent(filtered, first.positions)}"

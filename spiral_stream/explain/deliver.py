@@ -53,7 +53,9 @@ def _batch_bytes(subject: Subject) -> tuple[int, str]:
     stages, merge = subject.stages, subject.bound.merge
     formation = stages.formation
     if formation is None:
-        return stages.batch_bytes(stages.batches.batch_size * merge), ""
+        return stages.batch_bytes(
+            stages.batches.batch_size * merge
+        ), "~ at 256 tokens a row " if stages.sequences else ""
     token = sum(np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype)
     sample = sum(np.dtype(plain.spec.dtype).itemsize for plain in stages.plains if plain.spec.dtype)
     if isinstance(formation, Packed):
@@ -64,7 +66,7 @@ def _batch_bytes(subject: Subject) -> tuple[int, str]:
     if not isinstance(subject.first, str) and subject.first.batches:
         first = subject.first
         return int((first.rows * (first.widths * token + sample)).max()) * merge, "~"
-    return stages.batch_bytes(stages.batches.batch_size * merge), "unknown: T decides; at 256 tokens a row "
+    return stages.batch_bytes(stages.batches.batch_size * merge), "~ at 256 tokens a row "
 
 
 def resume_facts(subject: Subject) -> dict[str, Any]:

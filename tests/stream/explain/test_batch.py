@@ -137,13 +137,31 @@ def test_a_sample_above_the_budget_is_the_first_warning(catalog: sp.Catalog) -> 
     assert "Raise the budget, filter on the length, or choose oversize=" in explained["warnings"][0]
 
 
-def test_ranks_and_their_tail_are_counted(catalog: sp.Catalog) -> None:
-    with program(catalog) as stream:
-        count = stream.count()
-        found = batch_of(stream.bind(rank=1, world_size=4))
+@pytest.mark.parametrize(
+    ("last", "says"),
+    [
+        (sp.DropPartial, "DropPartial: at most 3 batches an epoch"),
+        (sp.KeepPartial, "KeepPartial"),
+        (sp.PadPartial, "PadPartial: at most 3 batches an epoch come twice"),
+    ],
+)
+def test_steps_of_ranks_are_those_that_they_make(tmp_path: Path, last: Any, says: str) -> None:
+    with program(make_catalog(tmp_path), last=last) as stream:
+        stream.materialize(lambda _: None)
+        before = [batch_of(stream.bind(rank=rank, world_size=4)) for rank in (0, 3)]
+        made = [len(stream.bind(rank=rank, world_size=4)) for rank in (0, 3)]
+        after = [batch_of(stream.bind(rank=rank, world_size=4)) for rank in (0, 3)]
 
-    assert found["steps of this rank"] == count // 4
-    assert found["last"] == "DropPartial: at most 3 batches an epoch"
+    assert [found["steps of this rank"] for found in before] == made
+    assert before == after
+    assert before[0]["last"] == says
+
+
+def test_more_ranks_than_batches_are_warned_of(catalog: sp.Catalog) -> None:
+    with program(catalog) as stream:
+        warnings = stream.bind(rank=0, world_size=1_000).explain().facts["warnings"]
+
+    assert re.match(r"1 this rank gets no batch: \d+ batches do not make a step of all ranks", warnings[0])
 
 
 def test_what_is_not_cached_is_named_with_what_would_build_it(tmp_path: Path) -> None:
