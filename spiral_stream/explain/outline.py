@@ -74,6 +74,10 @@ def describe(node: nodes.Node) -> str:  # noqa: C901, PLR0911, PLR0912  one retu
             return f"Map {node.function.name}({', '.join(node.function.columns)}) -> {node.name}"
         case maps.FlatMapped():
             return f"FlatMap {node.function.name}({', '.join(node.function.columns)}) -> {node.name}, at most {node.fan_out}"
+        case maps.Assembled():
+            return (
+                f"Assemble {node.function.name}({', '.join(node.function.columns)}) -> {', '.join(node.schema().names)}"
+            )
         case maps.Kept():
             test = node.predicate
             what = test if isinstance(test, Expr) else f"{test.name}({', '.join(test.columns)})"

@@ -65,6 +65,13 @@ def test_counts_and_shares_of_streams_are_shown_as_written(catalog: sp.Catalog) 
     assert "Mix a x1.5, b 7 samples, c x1, epoch_size as counted" in outline(sp.mix(streams).node)[3]
 
 
+def test_samples_made_of_samples_say_what_they_are(catalog: sp.Catalog) -> None:
+    made = pa.schema([("sample_id", pa.utf8()), ("total", pa.int64())])
+    late = catalog.table("code").sample(order=sp.Sequential()).assemble(double, columns=["size"], returns=made)
+
+    assert late.explain().facts["plan"][-1] == "(3) Assemble double(size) -> sample_id, total"
+
+
 def test_a_hundred_streams_are_one_line(tmp_path: Path) -> None:
     catalog = texts.make_catalog(tmp_path, {"one": 4})
     many = [sp.Stream(f"s{i}", catalog.table("one"), proportion=0.01) for i in range(100)]
