@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from spiral_stream.adapters.relay import Relay
 from spiral_stream.errors import BindError
@@ -28,6 +28,17 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
     """A `PreparedStream` of dicts of tensors and lists. Iterate it bare or under ``DataLoader(batch_size=None)``."""
 
     _relay: Relay | None = None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Epoch, and the global batches of it that were delivered, as far as this process knows."""
+        return self._cursor.epoch, self._cursor.batch
+
+    @property
+    def share(self) -> tuple[int, int, int]:
+        """Rank, world size, and the batches that are merged into one, as bound or found in the environment."""
+        bound = self._bound()
+        return bound.rank, bound.world_size, bound.merge
 
     def __iter__(self) -> Iterator[Tensors]:
         info = get_worker_info()
@@ -87,6 +98,55 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
                 yield {name: _host(value) for name, value in batch.fields.items()}
             return
         yield from _CudaDelivery(self, device).run(get)
+
+
+class StreamLoader(IterableDataset[Tensors]):
+    """A stream read by worker processes that knows its place as if it were read here.
+
+    One pass goes from the stream's cursor to the end of the epoch and leaves the cursor behind the last batch that
+    the loop had, in whatever epoch that is; ``state_dict()`` tells it at any time.
+
+    Args:
+        stream: from ``to_torch()``.
+        num_workers: 0 reads in this process.
+        **options: of `torch.utils.data.DataLoader`, for its workers and pinned memory.
+    """
+
+    def __init__(self, stream: TorchStream, num_workers: int = 0, **options: Any) -> None:
+        self.stream = stream
+        self._loader = DataLoader(stream, None, num_workers=num_workers, **options) if num_workers else None
+        self._delivered: int | None = None  # in the pass under way, by workers
+        self._reading: Iterator[Tensors] | None = None
+
+    def __iter__(self) -> Iterator[Tensors]:
+        """One pass; a pass that was left open ends."""
+        self.close()
+        self._reading = reading = self._through_workers(self._loader) if self._loader else iter(self.stream)
+        return reading
+
+    def _through_workers(self, loader: "DataLoader[Tensors]") -> Iterator[Tensors]:
+        ended, self._delivered = False, 0
+        try:
+            for batch in loader:
+                self._delivered += 1
+                yield batch
+            ended = True
+        finally:
+            state, self._delivered = self.state_dict(), None
+            if ended:
+                self.stream.set_epoch(self.stream.epoch + 1)
+            else:
+                self.stream.load_state_dict(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loop stands; see `PreparedStream.state_dict`."""
+        return self.stream.state_dict(self._delivered)
+
+    def close(self) -> None:
+        """End the pass under way; the next one goes on behind the last batch that the loop had."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.close()  # type: ignore[attr-defined]  # both are generators
 
 
 def _host(value: Any) -> Any:

@@ -1,0 +1,317 @@
+"""Streams in ``transformers.Trainer``: its loop, our batches, one place.
+
+Trainer wraps a data set into a DataLoader that collates again, and accelerate then deals its
+batches out to the ranks again. Here it gets a loader that it takes as it is: the stream's own
+batches of this rank. A checkpoint holds the stream's state (``spiral_stream.json``), and resuming
+goes there at once: Trainer skips the batches it had by drawing them, so it draws stand-ins, 3 us
+each, that no sample is read for. Checked at each step: what is trained on is what the stream gave.
+Only Trainer's public methods are overridden (read in transformers 5.23 and accelerate 1.15).
+"""
+
+import json
+import os
+from collections import deque
+from collections.abc import Iterator
+from itertools import repeat
+from math import ceil
+from pathlib import Path
+from typing import Any, Final
+
+from transformers import Trainer, TrainingArguments
+from transformers.loss.loss_utils import ForCausalLMLoss
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import get_last_checkpoint
+
+from spiral_stream.adapters.torch import StreamLoader, Tensors, TorchStream
+from spiral_stream.batching.formation import KeepPartial
+from spiral_stream.errors import BindError, ResumeError, StreamError
+from spiral_stream.fields.labels import ShiftedLabels
+from spiral_stream.plan.nodes import Collate
+from spiral_stream.plan.tree import need
+from spiral_stream.runtime.book import FormedBook
+
+PLACE_FILE: Final = "spiral_stream.json"
+
+
+class Feed(StreamLoader):
+    """What Trainer iterates: dicts of tensors, one epoch a pass, or epoch after epoch.
+
+    Args:
+        stream: what is read.
+        steps: batches of an epoch, which is a pass then; None goes on without end.
+        skipped: how many batches Trainer skips in the first pass, because an earlier run had them.
+        num_workers: 0 reads in this process.
+        **options: of the workers.
+    """
+
+    # What accelerate's `skip_first_batches` asks of a loader; it draws from `dataset` by a loader without workers.
+    batch_size = None
+    drop_last = False
+    prefetch_factor = None
+
+    def __init__(
+        self,
+        stream: TorchStream,
+        steps: int | None = None,
+        skipped: int = 0,
+        num_workers: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__(stream, num_workers, **options)
+        self.steps = steps
+        self.handed: deque[tuple[Tensors, dict[str, list[Any]]]] = deque()  # to Trainer, not trained on yet
+        self._skipped = skipped
+
+    @property
+    def dataset(self) -> "Feed":
+        """Itself: what draws batches from it gets this object's."""
+        return self
+
+    @staticmethod
+    def collate_fn(batch: Any) -> Any:
+        """Nothing is collated twice."""
+        return batch
+
+    def __len__(self) -> int:
+        if self.steps is None:
+            msg = "len: epoch follows epoch here; TrainingArguments(max_steps=...) ends the run"
+            raise TypeError(msg)
+        return self.steps
+
+    def __iter__(self) -> Iterator[Tensors]:
+        skipped, self._skipped = self._skipped, 0
+        yield from repeat({}, skipped)
+        self.handed.clear()
+        while True:
+            epoch, before = self.stream.place
+            had = 0
+            for batch in super().__iter__():
+                had += 1
+                tensors = {name: value for name, value in batch.items() if not isinstance(value, list)}
+                self.handed.append((tensors, {name: batch[name] for name in batch if name not in tensors}))
+                yield tensors
+            if not had and not before:
+                msg = f"epoch {epoch} has no batch for this rank; EXPLAIN says why: print(stream.explain())"
+                raise StreamError(msg)
+            if had and self.steps is not None:  # a state may stand behind the last batch of its epoch
+                return
+
+
+class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read by mypy
+    """`transformers.Trainer` on a stream: its batches as they are, and checkpoints that know the place.
+
+    Tensors of a batch are the model's arguments; lists stay in ``batch_lists``. With ``max_steps`` epoch follows
+    epoch and Trainer sees one long pass; without, Trainer counts epochs, which needs the same number of batches in
+    each: a fixed ``batch_size``. ``train()`` goes on where the stream stands, ``train(resume_from_checkpoint=...)``
+    where the checkpoint's stream stood, with ``max_steps`` on any number of ranks.
+
+    Args:
+        model: as in Trainer.
+        args: as in Trainer; ``per_device_train_batch_size`` only enters its logs.
+        train_dataset: a stream from ``to_torch()``; ``eval_dataset`` may be one too.
+        **options: the rest of Trainer's.
+
+    Raises:
+        BindError: something would collate, shard, shift or count twice, or not at all.
+    """
+
+    def __init__(self, model: Any = None, args: Any = None, *, train_dataset: TorchStream, **options: Any) -> None:
+        args = TrainingArguments() if args is None else args
+        _check_arguments(args, train_dataset, options.get("data_collator"))
+        super().__init__(model, args, train_dataset=train_dataset, **options)
+        self.batch_lists: dict[str, list[Any]] = {}
+        self._feed: Feed | None = None
+        self._first_epoch: int | None = None  # of the run, in the stream's count
+        self._updates = 0  # optimizer steps of the run before this call of train()
+        shifts = getattr(model, "loss_function", None) is ForCausalLMLoss and self.compute_loss_func is None
+        if shifts and type(self).compute_loss is Trainer.compute_loss:
+            _check_labels(train_dataset, type(model).__name__)
+
+    # ---- what Trainer reads
+
+    def get_train_dataloader(self) -> Any:
+        """The stream's batches for this rank; accelerate has no part in it."""
+        self._feed = self._feed_of(self.train_dataset, *self._passes(self.train_dataset))
+        return self._feed
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """A stream's batches as they are; other data sets as Trainer has them."""
+        found = self.eval_dataset if eval_dataset is None else eval_dataset
+        found = self.eval_dataset[found] if isinstance(found, str) else found
+        return self._judged(found) if isinstance(found, TorchStream) else super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """A stream's batches as they are; other data sets as Trainer has them."""
+        found = isinstance(test_dataset, TorchStream)
+        return self._judged(test_dataset) if found else super().get_test_dataloader(test_dataset)
+
+    def _judged(self, stream: TorchStream) -> Feed:
+        if isinstance(need(stream.plan, Collate).last, KeepPartial) and self.args.world_size > 1:
+            msg = (
+                "evaluate: with KeepPartial one rank may have a batch more than another, and Trainer's ranks would wait for "
+                "it without end. Evaluate on one rank, or give a stream of sample(epoch=0) and collate(last=PadPartial)"
+            )
+            raise BindError(msg)
+        return self._feed_of(stream, 1)
+
+    def _feed_of(self, stream: TorchStream, steps: int | None, skipped: int = 0) -> Feed:
+        args = self.args
+        self._check_share(stream)
+        options: dict[str, Any] = {}
+        if args.dataloader_num_workers:
+            options = {
+                "pin_memory": args.dataloader_pin_memory and args.device.type == "cuda",
+                "persistent_workers": args.dataloader_persistent_workers,
+                "prefetch_factor": args.dataloader_prefetch_factor,
+                "multiprocessing_context": args.dataloader_multiprocessing_context,
+            }
+        return Feed(stream, steps, skipped, args.dataloader_num_workers, **options)
+
+    def num_examples(self, dataloader: Any) -> int:
+        """Samples of an epoch, by ``per_device_train_batch_size``."""
+        found = isinstance(dataloader, Feed)
+        return int(len(dataloader) * self._train_batch_size if found else super().num_examples(dataloader))
+
+    # ---- training
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any) -> Any:
+        """Train on, from where the stream stands or a checkpoint stood; see `transformers.Trainer.train`.
+
+        Raises:
+            ResumeError: the checkpoint has no state of a stream, or one of another plan or data.
+        """
+        folder = resume_from_checkpoint or None
+        if folder is True:
+            folder = get_last_checkpoint(self.args.output_dir)
+        if folder is None:
+            self._first_epoch, self._updates = None, 0
+        else:
+            self._go_to(Path(folder))
+        try:
+            return super().train(resume_from_checkpoint, *args, **options)
+        finally:
+            if self._feed is not None:
+                self._feed.close()
+
+    def training_step(self, model: Any, inputs: Any, *args: Any, **options: Any) -> Any:
+        """One batch; its lists are in ``batch_lists`` meanwhile."""
+        assert self._feed is not None
+        tensors, lists = self._feed.handed.popleft() if self._feed.handed else (None, {})
+        if inputs is not tensors:
+            msg = (
+                "train: Trainer trains on something other than the next batch of the stream, so that batches would be lost "
+                "or repeated. Leave get_train_dataloader and get_batch_samples as they are, and sequence parallelism off"
+            )
+            raise StreamError(msg)
+        self.batch_lists = lists
+        return super().training_step(model, inputs, *args, **options)
+
+    def set_initial_training_values(self, *args: Any, **options: Any) -> Any:
+        """Trainer's counts; what has no length is one epoch of ``max_steps``."""
+        epochs, *counts = super().set_initial_training_values(*args, **options)
+        endless = self._feed is not None and self._feed.steps is None
+        return (1 if endless else epochs, *counts)
+
+    # ---- the place
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Trainer's, and in checkpoints the stream's state, written before ``trainer_state.json`` makes them whole."""
+        super().save_model(output_dir, _internal_call)
+        if _internal_call and output_dir and self.is_in_train and self._feed is not None and self.args.should_save:
+            target = Path(output_dir, PLACE_FILE)
+            place = {"stream": self._feed.state_dict(), "first_epoch": self._first_epoch}
+            written = target.with_suffix(f".{os.getpid()}.part")
+            written.write_text(json.dumps(place))
+            written.replace(target)
+
+    def _go_to(self, folder: Path) -> None:
+        try:
+            place = json.loads((folder / PLACE_FILE).read_text())
+            trained = json.loads((folder / TRAINER_STATE_NAME).read_text())
+            state, self._first_epoch = place["stream"], place["first_epoch"]
+            self._updates = int(trained["global_step"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            msg = (
+                f"resume: {folder} has no {PLACE_FILE} that can be read ({error!r}); StreamTrainer writes it into each "
+                "checkpoint. Resume from one of its checkpoints, or load the weights into the model and call train()"
+            )
+            raise ResumeError(msg) from error
+        self.train_dataset.load_state_dict(state)
+
+    def _passes(self, stream: TorchStream) -> tuple[int | None, int]:
+        """Batches of a pass, None where it has no end, and those of the first pass that Trainer counts as had."""
+        accumulated = self.args.gradient_accumulation_steps
+        if self.args.max_steps > 0:
+            return None, self._updates % self.args.max_steps * accumulated
+        steps = len(stream)
+        epochs, update = divmod(self._updates, max(1, ceil(steps / accumulated)))
+        _, ranks, merge = stream.share
+        group, had = ranks * merge, update * accumulated
+        epoch, batch = stream.place
+        if batch and batch >= steps * group:  # behind the last batch of its epoch
+            epoch, batch = epoch + 1, 0
+        self._first_epoch = first = epoch if self._first_epoch is None else self._first_epoch
+        if (epoch, batch) != (first + epochs, had * group):
+            msg = (
+                f"train: Trainer counts {epochs} epochs and {had} batches a rank, the stream stands in epoch {epoch - first} "
+                f"at batch {batch} of {ranks} rank(s). Trainer can count epochs only from their beginning and with one "
+                "world size and accumulation: set_epoch(...) first, or give max_steps, which needs neither"
+            )
+            raise BindError(msg)
+        return steps, had
+
+    def _check_share(self, stream: TorchStream) -> None:
+        """Every data-parallel rank must have its own batches, and all of them together the stream's."""
+        rank, ranks, _ = stream.share
+        alike = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()  # ranks that need the same batches
+        world, expected = self.args.world_size // alike, self.args.process_index
+        if ranks != world or (alike == 1 and rank != expected):
+            msg = (
+                f"train: the stream gives the batches of rank {rank} of {ranks}, Trainer's process is rank {expected} of "
+                f"{self.args.world_size} with {world} data-parallel: batches would be repeated or lost. Bind no rank and no "
+                "world size, then they come from torch.distributed; with tensor or context parallel ranks bind(mesh=...)"
+            )
+            raise BindError(msg)
+
+
+def _check_arguments(args: Any, stream: Any, collator: Any) -> None:
+    if not isinstance(stream, TorchStream):
+        msg = (
+            f"StreamTrainer: train_dataset is a {type(stream).__name__}. Give a stream, plan.to_torch(), not wrapped into a "
+            "DataLoader; other data sets go to transformers.Trainer"
+        )
+        raise BindError(msg)
+    if collator is not None:
+        raise BindError(
+            "StreamTrainer: batches come collated, data_collator would have no say. Leave it out; "
+            "what it did goes into collate(fields=...) or map(...)"
+        )
+    if args.auto_find_batch_size or args.ignore_data_skip:
+        raise BindError(
+            "StreamTrainer: auto_find_batch_size would lose the batches it tries, ignore_data_skip the place in the epoch. "
+            "Leave both off: batches have the plan's size, and resuming reads nothing that was had"
+        )
+    if args.max_steps <= 0:
+        _check_countable(args, stream)
+
+
+def _check_countable(args: Any, stream: TorchStream) -> None:
+    """Epochs are counted by Trainer, once for all of them and on every rank alike."""
+    formed = isinstance(stream.book, FormedBook)
+    if formed or (args.world_size > 1 and isinstance(need(stream.plan, Collate).last, KeepPartial)):
+        why = "batches are formed, so that epochs differ in their number" if formed else "with KeepPartial ranks differ"
+        msg = (
+            f"StreamTrainer: {why}, and Trainer wants to count. Give TrainingArguments(max_steps=...); "
+            f"stream.count(epoch) // {args.world_size} are the steps of an epoch"
+        )
+        raise BindError(msg)
+
+
+def _check_labels(stream: TorchStream, model: str) -> None:
+    shifted = [name for name, field in need(stream.plan, Collate).fields if isinstance(field, ShiftedLabels)]
+    if "labels" in shifted:
+        msg = (
+            f"StreamTrainer: field 'labels' is ShiftedLabels, and {model} shifts labels itself: it would learn the token "
+            "after the next. Use Labels(...), or give a compute_loss_func that takes them as they are"
+        )
+        raise BindError(msg)
