@@ -324,12 +324,12 @@ class FormedBook(Book):
 
     def draw(self, epoch: int, number: int) -> Drawn:
         with self._lock:
-            turn = self._turn(epoch, number)
-            if turn is None and isinstance(self.last, PadPartial):
+            turn = None if number < 0 else self._turn(epoch, number)
+            if turn is None and number >= 0 and isinstance(self.last, PadPartial):
                 turn = self._turn(epoch, number % max(1, self.total(epoch)))
             at = None if turn is None else self._find(epoch, *turn)
             if turn is None or at is None:
-                msg = f"batch {number} of an epoch of {self.total(epoch)}; give a number below that"
+                msg = f"batch {number} of an epoch of {self.total(epoch)}; give a number from 0 up, below that"
                 raise IndexError(msg)
             if self._chapter(epoch, turn[0], at[0]).drawn > at[1]:  # what it held may be gone
                 self._open.pop((epoch, turn[0], at[0]))
