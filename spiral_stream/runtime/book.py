@@ -312,7 +312,7 @@ class FormedBook(Book):
         Raises:
             TypeError: says how to count them.
         """
-        left = self.unknown(epoch) * self.forming.span
+        left = min(self.unknown(epoch) * self.forming.span, self._total)
         computed = self.forming.unknown() if left else []
         if left > _COUNTED_AT_ONCE or computed:
             why = f"{', '.join(computed)} is not known" if computed else f"about {left:,} samples are not formed yet"
