@@ -39,7 +39,7 @@ def _source(kind: Kind, path: str) -> Source:
 
 @app.command()
 def tables(where: Where = None) -> None:
-    """List relations and saved streams."""
+    """List relations, tokenizers and saved streams."""
     catalog = _open(where)
     listing = Table("relation", "source", "rows", "shards", "identity", "data version")
     for name in catalog.tables():
@@ -48,6 +48,7 @@ def tables(where: Where = None) -> None:
         rows, shards = f"{manifest.total:,}", f"{len(manifest.shard_names):,}"
         listing.add_row(name, entry.source.KIND, rows, shards, ", ".join(entry.identity), entry.data_version[:12])
     Console().print(listing)
+    Console().print(f"tokenizers: {', '.join(catalog.tokenizers()) or 'none'}")
     Console().print(f"streams: {', '.join(catalog.streams()) or 'none'}")
 
 
@@ -89,6 +90,18 @@ def register(
     )
     manifest = entry.manifest()
     Console().print(f"{name}: {manifest.total:,} rows in {len(manifest.shard_names):,} storage shards")
+
+
+@app.command()
+def tokenizer(
+    name: str,
+    source: str,
+    replace: Annotated[bool, typer.Option(help="Take the place of a registered tokenizer.")] = False,
+    where: Where = None,
+) -> None:
+    """Register a tokenizer: a tokenizer.json, a folder that transformers can load, or a hub name."""
+    entry = _open(where).register_tokenizer(name, source, replace=replace)
+    Console().print(f"{name}: {entry.vocab_size:,} tokens, content {entry.digest[:12]}; encoded by {entry.engine}")
 
 
 @app.command()

@@ -24,6 +24,12 @@ DOORS = {
     "simplejpeg": ("decoders/image.py",),
     "torch": ("adapters/torch.py",),
     "torchvision": (),
+    "tokenizers": (
+        "catalog/tokenizers.py",
+        *(f"transforms/{room}.py" for room in ("byte_pairs", "encoder", "proof", "splitting")),
+    ),
+    "tiktoken": ("transforms/proof.py", "transforms/splitting.py"),
+    "transformers": ("adapters/trainer.py", "catalog/tokenizers.py"),
 }
 
 # Machines and registries have no place in a file; written in pieces so that this one passes.

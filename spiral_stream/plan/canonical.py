@@ -75,7 +75,8 @@ def to_json(node: nodes.Node) -> dict[str, Any]:
         return {"verb": "sql", "text": node.text, "relations": list(node.relations)}
     out: dict[str, Any] = {"verb": node.VERB}
     for each in dataclasses.fields(node):  # type: ignore[arg-type]  # every node is a dataclass
-        out[each.name] = _encode(getattr(node, each.name))
+        if each.init:
+            out[each.name] = _encode(getattr(node, each.name))
     return out
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 Encode = Callable[[Any], Any]
@@ -63,6 +64,10 @@ def _array(array: NDArray[Any], inner: Encode) -> Any:
     return [_dtype(array.dtype, inner), list(array.shape), content]
 
 
+def _field(field: Any, inner: Encode) -> Any:
+    return [field.name, str(field.type), field.nullable, inner(field.metadata)]
+
+
 _EXACT: Final[dict[type, Callable[[Any, Encode], Any]]] = {
     **dict.fromkeys((type(None), bool, complex, range, type(...)), _repr),
     **dict.fromkeys((tuple, list), _all),
@@ -79,6 +84,9 @@ _KINDS: Final[tuple[tuple[type, Callable[[Any, Encode], Any]], ...]] = (
     (enum.Enum, lambda value, inner: [inner(type(value)), value.name, inner(value.value)]),
     (np.generic, lambda value, inner: _array(np.asarray(value), inner)),
     (np.dtype, _dtype),
+    (pa.DataType, lambda value, _: str(value)),
+    (pa.Field, _field),
+    (pa.Schema, lambda value, inner: [_all(value, inner), inner(value.metadata)]),
     (pathlib.PurePath, lambda value, _: value.as_posix()),
     (logging.Logger, lambda value, _: value.name),  # it says where messages go, not what is computed
 )

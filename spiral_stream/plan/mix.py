@@ -8,7 +8,7 @@ stream alone; proportions hold for the rows that pass.
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import isfinite
 from typing import ClassVar, Final, final
@@ -52,6 +52,7 @@ class Mix(Relational):
     epoch_size: int | None = None
     by: str | None = None
     schedule: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    _columns: pa.Schema = field(init=False, repr=False)  # of 1,000 parts it takes a while, and every verb asks
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -70,6 +71,7 @@ class Mix(Relational):
             if nested is not None and (nested.epoch_size is not None or nested.schedule):
                 msg = f"mix: the mix inside stream {part.name!r} has an epoch_size or schedule; the outer one decides it, drop it"
                 raise PlanError(msg)
+        object.__setattr__(self, "_columns", self._common())
         _check_shares(self.parts)
         total = sum(part.proportion or 0.0 for part in self.parts)
         if self.parts[0].proportion is not None and abs(total - 1) > _CLOSE:
@@ -104,20 +106,24 @@ class Mix(Relational):
         return tuple(part.source for part in self.parts)
 
     def schema(self) -> pa.Schema:
+        return self._columns
+
+    def _common(self) -> pa.Schema:
         schemas = [part.source.schema() for part in self.parts]
+        named = [set(other.names) for other in schemas]
         fields = []
-        for field in schemas[0]:
-            if field.name == STREAM_ID or not all(field.name in other.names for other in schemas):
+        for column in schemas[0]:
+            if column.name == STREAM_ID or not all(column.name in names for names in named):
                 continue
             for part, other in zip(self.parts, schemas, strict=True):
-                if other.field(field.name).type != field.type:
+                if other.field(column.name).type != column.type:
                     msg = (
-                        f"mix: column {field.name!r} is {field.type} in stream {self.parts[0].name!r} and "
-                        f"{other.field(field.name).type} in {part.name!r}; cast one, or project it away in both"
+                        f"mix: column {column.name!r} is {column.type} in stream {self.parts[0].name!r} and "
+                        f"{other.field(column.name).type} in {part.name!r}; cast one, or project it away in both"
                     )
                     raise PlanError(msg)
-            nullable = any(other.field(field.name).nullable for other in schemas)
-            fields.append(field.with_nullable(nullable))
+            nullable = any(other.field(column.name).nullable for other in schemas)
+            fields.append(column.with_nullable(nullable))
         if not fields:
             msg = "mix: the streams have no column in common; project them to the same names first"
             raise PlanError(msg)

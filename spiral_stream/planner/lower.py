@@ -61,9 +61,10 @@ def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -
         CacheError: the prepared folder cannot be written.
     """
     sample, collate = need(plan, nodes.Sample), need(plan, nodes.Collate)
-    named = [name for each in walk(sample) for name in _relations(each)]
-    versions = {name: catalog.entry(name).data_version for name in named}
-    place = Workplace(cache_root(catalog), lambda name: catalog.entry(name).open(), versions)
+    named = dict.fromkeys(name for each in walk(sample) for name in _relations(each))
+    entries = {name: catalog.entry(name) for name in named}
+    versions = {name: entry.data_version for name, entry in entries.items()}
+    place = Workplace(cache_root(catalog), lambda name: entries[name].open(), versions)
     streams = tuple(_stream(name, node, sample, place) for name, node in per_stream(sample.source))
     mixture = _mixture(sample, streams, rebase.epoch if rebase else 0)
     carries = [rebase.carry(stream.name) for stream in streams] if rebase else []

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.plan.mix import STREAM_ID
 from spiral_stream.plan.nodes import Node
 from spiral_stream.planner.selected import Selected
 from spiral_stream.sampling.epoch import Places
@@ -39,15 +40,18 @@ def fetch(streams: Sequence[StreamStage], places: Places, names: Sequence[str]) 
     """
     if len(streams) == 1:
         return streams[0].selected.fetch(places.rows, names)
-    by = np.argsort(places.streams, kind="stable")
-    parts = []
-    for stream, at in split(places):
-        parts.append(streams[stream].selected.fetch(places.rows[at], names))
-    if not parts:
-        return streams[0].selected.fetch(places.rows, names)
-    back = np.empty(len(by), dtype=np.int64)
-    back[by] = np.arange(len(by))
-    return pa.concat_tables(parts).combine_chunks().take(pa.array(back))
+    own = [name for name in names if name != STREAM_ID]
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+    if own:
+        by = np.argsort(places.streams, kind="stable")
+        parts = [streams[stream].selected.fetch(places.rows[at], own) for stream, at in split(places)]
+        back = np.empty(len(by), dtype=np.int64)
+        back[by] = np.arange(len(by))
+        whole = pa.concat_tables(parts).combine_chunks() if parts else streams[0].selected.fetch(places.rows, own)
+        columns = dict(zip(own, whole.take(pa.array(back)).columns, strict=True))
+    if STREAM_ID in names:
+        columns[STREAM_ID] = pa.array([stream.name for stream in streams]).take(pa.array(places.streams))
+    return pa.table({name: columns[name] for name in names})
 
 
 def split(places: Places) -> list[tuple[int, np.ndarray[tuple[int], np.dtype[np.int64]]]]:

@@ -108,7 +108,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     # sample
     "two samples": (lambda w: w.sampled.sample(**ORDER), "sample: follows sample; a plan samples once, after its relational work and before collate"),
     "sample after collate": (lambda w: w.collated.sample(**ORDER), "sample: follows collate; a plan samples once"),
-    "filter after sample": (lambda w: w.sampled.filter(col("k") > 1), "filter: follows sample; relational work comes before sample"),
+    "project after sample": (lambda w: w.sampled.project("k"), "project: follows sample; relational work comes before sample"),
     "project after collate": (lambda w: w.collated.project("id"), "project: follows collate; relational work comes before sample"),
     "limit after sample": (lambda w: w.sampled.limit(3), "limit: follows sample; relational work comes before sample"),
     "join of samples": (lambda w: w.u.join(w.sampled, on="k"), r"join \(right side\): follows sample; relational work comes before sample"),
