@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Final, final
 
 import numpy as np
@@ -44,7 +45,7 @@ class Samples:
     """S samples: where their rows are, and what is known of them so far."""
 
     places: Places
-    parts: NDArray[np.int32]  # [S] which of its parent's samples each is; zeros without flat_map
+    parts: Int64  # [S] which of its parent's samples each is, one digit a flat_map; zeros without
     origins: Int64  # [S] at which of the window's positions each, or its parent, stood
     columns: dict[Key, pa.Array | Ragged] = field(default_factory=dict)
 
@@ -65,7 +66,7 @@ class Samples:
     @classmethod
     def at(cls, places: Places) -> "Samples":
         """The samples of a window's positions."""
-        return cls(places, np.zeros(len(places), dtype=np.int32), np.arange(len(places)))
+        return cls(places, np.zeros(len(places), dtype=np.int64), np.arange(len(places)))
 
     @classmethod
     def concat(cls, some: "Sequence[Samples]") -> "Samples":
@@ -201,7 +202,7 @@ class SampleReader:
         keys = np.zeros(len(samples), dtype=np.uint64)
         if function.random:
             named = np.uint64(seeding.key("map", function.name, self._counts[at]))
-            keys = seeding.combine(self.random_keys(epoch, samples), named)
+            keys = seeding.combine(self.random_keys(epoch, samples, at), named)
         with self.metrics.timed("transform_s"):
             return function.run(pa.table(columns, names=[*function.columns]), keys)
 
@@ -228,18 +229,27 @@ class SampleReader:
             return Ragged.of_flat(np.empty(0, dtype=np.uint16), np.zeros(1, dtype=np.int64))
         return Ragged.concat(found).take(np.argsort(np.concatenate(places), kind="stable"))
 
-    def random_keys(self, epoch: int, samples: Samples) -> NDArray[np.uint64]:
-        """The samples' own random keys (decision 18); ``identity`` columns are fetched where they are not there."""
-        stages = self._stages
-        self.need(epoch, samples, [(name, RELATIONAL) for name in stages.identity])
-        columns = [as_lists(samples.columns[name, RELATIONAL]).to_pylist() for name in stages.identity]
+    def random_keys(self, epoch: int, samples: Samples, upto: int | None = None) -> NDArray[np.uint64]:
+        """The samples' own random keys (decision 18), as they are after ``upto`` maps; identity is fetched if missing.
+
+        Samples that a later flat_map makes of one share its keys, so that it does not matter when a column is computed.
+        """
+        stages, at = self._stages, self.end if upto is None else upto
+        identity = identity_keys(stages, at)
+        self.need(epoch, samples, identity)
+        columns = [as_lists(samples.columns[key]).to_pylist() for key in identity]
         values = columns[0] if len(columns) == 1 else [repr(row) for row in zip(*columns, strict=True)]
         hashes = np.empty((len(values), 2), dtype=np.uint64)
         for stream, where in split(samples.places):
             own = values if len(where) == len(values) else [values[at] for at in where.tolist()]
             hashes[where] = seeding.identity_hashes(stages.streams[stream].name, own)
         keys = seeding.sample_keys(self.run_seed, epoch, hashes, samples.places.passes)
-        return keys if not samples.parts.any() else seeding.combine(keys, samples.parts.astype(np.uint64))
+        parts = samples.parts // self._fan_out(at)
+        return np.where(parts > 0, seeding.combine(keys, parts.astype(np.uint64)), keys) if parts.any() else keys
+
+    def _fan_out(self, start: int) -> int:
+        """Most samples that one becomes by the maps from ``start`` on."""
+        return prod(step.fan_out for step in self._stages.maps[start:] if isinstance(step, FlatMapped))
 
     # ---- expressions
 
@@ -312,7 +322,7 @@ class SampleReader:
         nowhere = np.zeros(count, dtype=np.uint64)
         places = Places(np.zeros(count, dtype=np.int32), nowhere, nowhere)
         columns: dict[Key, Any] = {(name, at): table[name].combine_chunks() for name in table.column_names}
-        return Samples(places, np.zeros(count, dtype=np.int32), np.zeros(count, dtype=np.int64), columns)
+        return Samples(places, np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64), columns)
 
     def _fanned(self, epoch: int, samples: Samples, step: FlatMapped, at: int) -> Samples:
         self.need(epoch, samples, [self.key(n, at) for n in step.function.columns])
@@ -329,8 +339,8 @@ class SampleReader:
         parents = np.repeat(np.arange(len(counts)), counts)
         parts = (np.arange(len(parents)) - np.repeat(np.cumsum(counts) - counts, counts)).astype(np.int32)
         out = samples.take(parents)
-        again = out.parts.astype(np.int64) * step.fan_out + parts
-        made = Samples(out.places, again.astype(np.int32), out.origins, out.columns)
+        again = out.parts + parts.astype(np.int64) * self._fan_out(at + 1)
+        made = Samples(out.places, again, out.origins, out.columns)
         made.columns[step.name, at] = lists.flatten()
         made.columns[PART, at] = pa.array(parts)
         return made
@@ -421,9 +431,9 @@ def assembled(step: Assembled, call: Callable[..., Any], *given: pa.Table) -> pa
         raise DataError(msg) from error
 
 
-def identity_keys(stages: Stages) -> list[Key]:
-    """The columns that tell samples apart: the relation's own, or those that an assembler gave them."""
-    made = [at for at, step in enumerate(stages.maps) if isinstance(step, Assembled)]
+def identity_keys(stages: Stages, upto: int | None = None) -> list[Key]:
+    """The columns that tell samples apart after ``upto`` maps: the relation's own, or those that an assembler gave them."""
+    made = [at for at, step in enumerate(stages.maps[:upto]) if isinstance(step, Assembled)]
     return [(name, made[-1] if made else RELATIONAL) for name in stages.identity]
 
 
