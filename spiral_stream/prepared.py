@@ -33,7 +33,7 @@ from spiral_stream.runtime.batches import Batch, BatchBuilder
 from spiral_stream.runtime.book import Book, FormedBook
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.naming import identity_table
+from spiral_stream.runtime.naming import identities
 from spiral_stream.runtime.opening import Opening, found_row, left_over
 from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.samples import SampleReader, identity_keys
@@ -311,13 +311,13 @@ class PreparedStream:
         """Which samples a global batch holds, in order; no payload is read that does not decide membership.
 
         Returns:
-            identities; tuples where the identity has several columns, the stream's name first where several are mixed.
+            identities; tuples where the identity has several columns, the stream's name first where several are mixed, and
+            last which of its parent's parts a sample of flat_map is.
         """
         at, stages = self._drawn(epoch), self.stages
         samples = self.book.draw(at, number).samples
         self._reader.need(at, samples, identity_keys(stages))
-        columns = [column.to_pylist() for column in identity_table(stages, samples).columns]
-        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        return identities(stages, samples)
 
     def locate(self, identity: Any, epoch: int | None = None) -> dict[str, int] | None:
         """Where a sample is first delivered: epoch, batch, and the step and rank under the present bindings.

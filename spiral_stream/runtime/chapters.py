@@ -26,7 +26,7 @@ from spiral_stream.plan.tree import need
 from spiral_stream.planner.build import is_built
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.naming import naming
-from spiral_stream.runtime.samples import Key, SampleReader, Samples, lengths_of, pointing
+from spiral_stream.runtime.samples import Key, SampleReader, Samples, identity_keys, lengths_of, pointing
 from spiral_stream.transforms.python import Function
 
 Int64 = NDArray[np.int64]
@@ -61,7 +61,7 @@ class Forming:
             wanted += [reader.length_key(column) for column in self.sequences]
         self.wanted = wanted
         fields = [field for _, field in collate.fields]
-        later = [reader.key(field.column, end) for field in fields]
+        later = [*(reader.key(field.column, end) for field in fields), *identity_keys(stages)]
         self._kept = reader.rests_on([*later, *wanted])
         self._unknown: list[str] | None = None
 
