@@ -8,13 +8,15 @@ samples' 64-bit keys, so that neither workers nor batches can be seen in what it
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError
+
+_UNFIT: Final = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, OverflowError)  # of Arrow
 
 
 @final
@@ -83,7 +85,18 @@ class Function:
                 failed = DataError(f"map ({self.name}): failed: {type(error).__name__}: {error}")
                 failed.row = row  # type: ignore[attr-defined]  # read by whoever knows the identities
                 raise failed from error
-        return self._typed(out)
+        try:
+            return self._typed(out)
+        except DataError as error:
+            error.row = next((row for row, value in enumerate(out) if self._unfit(value)), None)  # type: ignore[attr-defined]  # as above
+            raise
+
+    def _unfit(self, value: Any) -> bool:
+        try:
+            pa.array([value], self.kind)
+        except _UNFIT:
+            return True
+        return False
 
     def _typed(self, values: Any) -> pa.Array:
         try:
@@ -92,7 +105,7 @@ class Function:
             if isinstance(values, pa.Array):
                 return values.cast(self.kind)
             return pa.array(values, self.kind)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError) as error:
+        except _UNFIT as error:
             msg = (
                 f"map ({self.name}): returned {type(values).__name__} that is no {self.kind} ({error}); "
                 "state another returns=, or mend the function"
