@@ -1,11 +1,16 @@
-"""Streams of JAX arrays: the same batches, copied to JAX's default device."""
+"""Streams of JAX arrays: the same batches, copied to JAX's default device.
+
+JAX keeps 32 bits of a number unless ``jax_enable_x64`` is set: int64 fields arrive as int32. What does not fit
+would wrap around without a word (2**40 becomes 0), so it is an error here.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from spiral_stream.errors import BindError
+from spiral_stream.errors import BindError, DataError
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.runtime.batches import Batch
 
@@ -22,4 +27,21 @@ class JaxStream(PreparedStream):
             raise BindError(msg) from error
         while (batch := get()) is not None:
             # A copy: JAX arrays may outlive the slot without keeping the NumPy array alive.
-            yield {k: jnp.array(v) if isinstance(v, np.ndarray) else v for k, v in batch.fields.items()}
+            yield {
+                name: _fitting(name, value, jnp.array(value)) if isinstance(value, np.ndarray) else value
+                for name, value in batch.fields.items()
+            }
+
+
+def _fitting(name: str, value: NDArray[Any], array: Any) -> Any:
+    """The array, if it holds every integer of the value."""
+    if value.size and value.dtype.kind in "iu" and array.dtype.itemsize < value.itemsize:
+        limits = np.iinfo(array.dtype)
+        least, most = int(value.min()), int(value.max())
+        if least < limits.min or most > limits.max:
+            msg = (
+                f"to_jax: field {name!r} holds {most if most > limits.max else least}, which JAX's {array.dtype} cannot. "
+                'Set jax.config.update("jax_enable_x64", True) before the first array, or give it as List(...)'
+            )
+            raise DataError(msg)
+    return array

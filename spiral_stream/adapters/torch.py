@@ -6,7 +6,7 @@ model works and one kernel sequence normalizes, casts and lays them out there.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
 
 import numpy as np
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from spiral_stream.adapters.relay import Relay
-from spiral_stream.errors import BindError
+from spiral_stream.cursor import Cursor
+from spiral_stream.errors import BindError, ResumeError
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.runtime.batches import Batch
 from spiral_stream.runtime.buffers import Slots
@@ -28,6 +29,9 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
     """A `PreparedStream` of dicts of tensors and lists. Iterate it bare or under ``DataLoader(batch_size=None)``."""
 
     _relay: Relay | None = None
+    _began: Cursor | None = None  # where the pass of this worker began
+    _had = 0  # batches that it gave in it
+    _loaded = 0  # batches of the next pass that it gave in an earlier run
 
     @property
     def place(self) -> tuple[int, int]:
@@ -45,17 +49,52 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
         if info is None:
             return self._run(0, 1)
         self._in_worker = True
-        return self._forked(info.id, info.num_workers) if self.forked else self._run(info.id, info.num_workers)
+        self._adopt_shared()
+        self._began, self._had, self._loaded = self._cursor, self._loaded, 0
+        return self._as_worker(info.id + self._had * info.num_workers, info.num_workers)
+
+    def _as_worker(self, first: int, workers: int) -> Iterator[Tensors]:
+        """One pass of a DataLoader's worker, or the rest of one."""
+        for batch in self._forked(first, workers) if self.forked else self._run(first, workers):
+            self._had += 1
+            yield batch
 
     def _forked(self, worker: int, workers: int) -> Iterator[Tensors]:
         """In a forked worker, where Lance cannot be called: another interpreter reads."""
-        self._adopt_shared()
         if self._relay is None:
             self._relay = Relay()
         bound = self._bound()
         self._bindings = self._bindings.updated(rank=bound.rank, world_size=bound.world_size)
         for batch in self._relay.batches(self, worker, workers):
             yield {name: _host(value) for name, value in batch.items()}
+
+    def state_dict(self, delivered: int | None = None) -> dict[str, Any]:
+        """Where the run stands; asked for in a worker (by torchdata's StatefulDataLoader), where that worker's pass stands."""
+        info = get_worker_info()
+        if info is None:
+            return super().state_dict(delivered)
+        known = None if self.forked else self.fingerprint  # a forked worker can open nothing
+        place = (self._began or self._cursor).to_json()
+        return {"plan": known, **place, "worker": [info.id, info.num_workers, self._had]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a saved place; in a worker, to that of its own pass."""
+        info = get_worker_info()
+        if info is None and "worker" not in state:
+            super().load_state_dict(state)
+            return
+        if info is None or "worker" not in state or state["worker"][:2] != [info.id, info.num_workers]:
+            here = "the main process" if info is None else f"worker {info.id} of {info.num_workers}"
+            msg = (
+                f"resume: {here} was given a state of worker {state.get('worker', ['none'])[:2]}. A StatefulDataLoader's state "
+                "goes to one with as many workers; stream.state_dict(delivered=n) fits any number"
+            )
+            raise ResumeError(msg)
+        saved = state["plan"]
+        if saved is not None and not self.forked and saved != self.fingerprint:
+            msg = f"resume: saved by plan {saved}, this is plan {self.fingerprint}. Restore the old plan, or start a new epoch"
+            raise ResumeError(msg)
+        self._cursor, self._loaded = Cursor.from_json(state), state["worker"][2]
 
     def worker_batches(self, worker: int, workers: int) -> Iterator[dict[str, Any]]:
         """Every ``workers``-th batch from the ``worker``-th on, as arrays; what `Relay` asks of the other interpreter."""

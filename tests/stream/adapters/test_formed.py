@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,9 @@ def test_workers_give_the_batches_of_the_bare_loop(texts: sp.Catalog, workers: i
         assert alike(list(resumed), expected[7:])
 
 
-@pytest.mark.parametrize(("workers", "how"), [(0, None), *PROCESSES])
+@pytest.mark.parametrize(
+    ("workers", "how"), [(0, None), pytest.param(1, "fork", marks=pytest.mark.slow), *PROCESSES[1:]]
+)
 def test_a_stream_loader_knows_its_place_and_goes_on_to_the_next_epoch(
     texts: sp.Catalog, workers: int, how: str | None
 ) -> None:
@@ -100,3 +103,78 @@ def test_a_stream_loader_knows_its_place_and_goes_on_to_the_next_epoch(
         resumed.load_state_dict(state)
         assert alike(list(resumed), expected[3:])
         del batches, loader
+
+
+# ---- torchdata's StatefulDataLoader asks each worker for its place; it is no dependency, so a worker is played here
+
+
+class Workers:
+    """Streams that believe to be in the workers of a DataLoader."""
+
+    def __init__(self, texts: sp.Catalog, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+        self.count, self._patch = count, monkeypatch
+        self.streams = [documents.plan(texts, documents.BUCKETS).to_torch(prefetch=2) for _ in range(count)]
+
+    def at(self, worker: int) -> Any:
+        info = SimpleNamespace(id=worker, num_workers=self.count)
+        self._patch.setattr("spiral_stream.adapters.torch.get_worker_info", lambda: info)
+        return self.streams[worker]
+
+    def iterators(self) -> list[Any]:
+        return [iter(self.at(worker)) for worker in range(self.count)]
+
+    def states(self) -> list[Any]:
+        return [json.loads(json.dumps(self.at(worker).state_dict())) for worker in range(self.count)]
+
+
+@pytest.mark.parametrize(("workers", "had"), [(1, 4), (2, 5), (4, 2), (3, 15)])
+def test_a_worker_goes_on_where_its_own_pass_stood(
+    texts: sp.Catalog, monkeypatch: pytest.MonkeyPatch, workers: int, had: int
+) -> None:
+    with documents.plan(texts, documents.BUCKETS).to_torch() as whole:
+        expected = list(whole)
+    before, after = (Workers(texts, monkeypatch, workers) for _ in range(2))
+    reading = before.iterators()
+    first = [next(reading[at % workers]) for at in range(had)]
+    states = before.states()
+    for each in reading:
+        each.close()
+    for worker, state in enumerate(states):
+        after.at(worker).load_state_dict(state)
+    resumed = after.iterators()
+    assert after.states() == states  # before the first batch, too
+
+    rest = [next(resumed[at % workers]) for at in range(had, len(expected))]
+    assert alike([*first, *rest], expected)
+    assert [next(each, None) for each in resumed] == [None] * workers
+    assert alike(list(after.iterators()[0]), expected[::workers])  # what was loaded counts for one pass
+
+    with pytest.raises(sp.ResumeError, match="as many workers"):
+        Workers(texts, monkeypatch, workers + 1).at(0).load_state_dict(states[0])
+    monkeypatch.undo()
+    refused = pytest.raises(sp.ResumeError, match=r"the main process .*stream\.state_dict\(delivered=n\)")
+    with documents.plan(texts, documents.BUCKETS).to_torch() as main, refused:
+        main.load_state_dict(states[0])
+
+
+def test_a_worker_refuses_another_plans_place(texts: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = Workers(texts, monkeypatch, 1)
+    state = {**workers.states()[0], "plan": "other"}
+    with pytest.raises(sp.ResumeError, match=r"saved by plan other.*Restore the old plan"):
+        workers.at(0).load_state_dict(state)
+
+
+@pytest.mark.slow  # worker processes
+@pytest.mark.parametrize(("workers", "how"), [(0, None), (2, "fork"), (2, "spawn")])
+def test_a_stateful_data_loader_resumes(texts: sp.Catalog, workers: int, how: str | None) -> None:
+    loader = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    options = {"num_workers": workers, "multiprocessing_context": how} if workers else {}
+    stream, whole, resumed = (documents.plan(texts, documents.BUCKETS).to_torch(prefetch=2) for _ in range(3))
+    with whole, stream, resumed:
+        expected = list(whole)
+        first, second = loader(stream, batch_size=None, **options), loader(resumed, batch_size=None, **options)
+        batches = iter(first)
+        had = [next(batches) for _ in range(5)]
+        second.load_state_dict(first.state_dict())
+        assert alike([*had, *second], expected)
+        del batches
