@@ -1,0 +1,166 @@
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import spiral_stream as sp
+from spiral_stream.plan.mix import Mix, Part, parts_of, per_stream, schedule_points, whole_count
+from spiral_stream.plan.nodes import Filter, Limit
+from spiral_stream.plan.tree import find
+from tests.fixtures.texts import make_catalog
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
+    return make_catalog(tmp_path_factory.mktemp("mix"), {"a": 20, "b": 10, "c": 5})
+
+
+def mix(catalog: sp.Catalog, *parts: tuple[Any, ...], **options: Any) -> Mix:
+    made = [Part(name, catalog.table(of).node if isinstance(of, str) else of, *rest) for name, of, *rest in parts]
+    return Mix(tuple(made), **options)
+
+
+# ---- laws
+
+
+@given(weights=st.lists(st.integers(1, 50), min_size=2, max_size=2), size=st.integers(1, 10**12))
+def test_proportions_are_exact_shares_of_the_epoch(catalog: sp.Catalog, weights: list[int], size: int) -> None:
+    shares = [weight / sum(weights) for weight in weights]
+    node = mix(catalog, ("x", "a", shares[0]), ("y", "b", shares[1]), epoch_size=size)
+
+    assert parts_of(node, [20, 10], None) == (size, [Fraction(repr(share)) for share in shares])
+
+
+@given(
+    repeats=st.lists(st.integers(1, 9), min_size=3, max_size=3),
+    totals=st.lists(st.integers(1, 99), min_size=3, max_size=3),
+)
+def test_repeats_are_counts(catalog: sp.Catalog, repeats: list[int], totals: list[int]) -> None:
+    node = mix(catalog, *((f"s{i}", "a", None, repeat) for i, repeat in enumerate(repeats)))
+
+    counts = [repeat * total for repeat, total in zip(repeats, totals, strict=True)]
+    assert parts_of(node, totals, None) == (sum(counts), counts)
+
+
+@given(
+    count=st.integers(0, 10**12),
+    unit=st.sampled_from([("", 1), ("k", 10**3), ("M", 10**6), ("b", 10**9), ("T", 10**12)]),
+)
+def test_counts_may_be_written_for_people(count: int, unit: tuple[str, int]) -> None:
+    assert whole_count("mix", f"{count}{unit[0]}") == count * unit[1]
+    assert whole_count("mix", f"{count:_} {unit[0]}".strip()) == count * unit[1]
+    assert whole_count("mix", count) == count
+
+
+# ---- examples
+
+
+def test_verbs_after_a_mix_are_those_of_every_stream(catalog: sp.Catalog) -> None:
+    docs = sp.mix([sp.Stream("x", catalog.table("a")), sp.Stream("y", catalog.table("b"))])
+    plans = per_stream(docs.filter(sp.col("size") > 3).project("sample_id", "stream_id").node)
+
+    assert [name for name, _ in plans] == ["x", "y"]
+    for _, node in plans:
+        assert find(node, Mix) is None
+        assert find(node, Filter) is not None
+        assert node.schema().names == ["sample_id", "stream_id"]
+    assert per_stream(catalog.table("a").node)[0][0] == ""
+
+
+def test_nested_streams_have_paths_and_share_their_parts_share(catalog: sp.Catalog) -> None:
+    inner = mix(catalog, ("p", "a", 0.25), ("q", "b", 0.75))
+    node = mix(catalog, ("in", inner, 0.5), ("c", "c", 0.5), epoch_size=80)
+
+    assert [name for name, _ in per_stream(node)] == ["in/p", "in/q", "c"]
+    assert parts_of(node, [20, 10, 5], None) == (80, [Fraction(1, 8), Fraction(3, 8), Fraction(1, 2)])
+
+
+def test_a_nested_mixture_of_counts_is_as_large_as_they_are(catalog: sp.Catalog) -> None:
+    inner = mix(catalog, ("p", "a", None, 2), ("q", "b", None, None, 7))
+    node = mix(catalog, ("in", inner), ("c", "c", None, 3))
+
+    assert parts_of(node, [20, 10, 5], None) == (62, [40, 7, 15])
+
+
+def test_proportions_by_a_column_are_divided_by_its_mean(catalog: sp.Catalog) -> None:
+    node = mix(catalog, ("x", "a", 0.5), ("y", "b", 0.5), epoch_size=30, by="size")
+
+    assert parts_of(node, [20, 10], [Fraction(2), Fraction(4)]) == (30, [Fraction(1, 4), Fraction(1, 8)])
+
+
+def test_schedules_are_kept_by_sample() -> None:
+    points = schedule_points({0: {"x": 1}, 10: {"x": 1, "y": 3}}, ["x", "y"], 64)
+
+    assert points == ((0, (1.0, 0.0)), (640, (1.0, 3.0)))
+
+
+def test_a_mix_has_the_columns_that_all_streams_have(catalog: sp.Catalog) -> None:
+    narrow = catalog.table("b").project("text", "sample_id").node
+    node = mix(catalog, ("x", "a", 0.5), ("y", narrow, 0.5))
+
+    assert node.schema().names == ["sample_id", "text", "stream_id"]
+    assert not node.schema().field("stream_id").nullable
+
+
+# ---- bad input
+
+
+def test_what_is_no_count_is_refused() -> None:
+    for value in ("ten", "1.5", "", "b", 1.5, True, "1.23456k", "1/0"):
+        with pytest.raises(sp.PlanError, match=r'give a whole number, or one with a unit: "100k", "64M"'):
+            whole_count("mix: epoch_size", value)
+
+
+@pytest.mark.parametrize(
+    ("parts", "options", "message"),
+    [
+        ((), {}, r"no streams; give at least one Stream"),
+        ((("x", "a"), ("x", "b")), {}, r"give each stream a name of its own"),
+        ((("x/y", "a"),), {}, r"give a text without '/'"),
+        ((("", "a"),), {}, r"give a text without '/'"),
+        ((("x", "a", 0.5), ("y", "b")), {}, r"stream 'y' has no proportion and others do; give all streams one, or none"),
+        ((("x", "a", 0.5, 2),), {}, r"has proportion and repeat; give one of them"),
+        ((("x", "a", None, 2),), {"epoch_size": 5}, r"give proportions, or drop epoch_size"),
+        ((("x", "a", 1.0),), {"epoch_size": 0}, r"give an integer of at least 1"),
+        ((("x", "a", 1.0),), {"by": "text"}, r"by='text' is no number of a sample; name a column of counts"),
+        ((("x", "a", 1.0),), {"schedule": ((0, (1.0,)),)}, r"needs an epoch_size; give epoch_size"),
+        ((("x", "a", 1.0),), {"epoch_size": 9, "schedule": ((5, (1.0,)), (5, (1.0,)))}, r"list points in rising order"),
+        ((("x", "a", 1.0),), {"epoch_size": 9, "schedule": ((0, (0.0,)),)}, r"at least 0 for each stream, not all 0"),
+    ],
+)  # fmt: skip
+def test_a_mixture_that_says_nothing_is_refused(
+    catalog: sp.Catalog, parts: tuple[tuple[Any, ...], ...], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(sp.PlanError, match=message):
+        mix(catalog, *parts, **options)
+
+
+def test_columns_of_one_name_and_two_types_are_refused(catalog: sp.Catalog) -> None:
+    other = catalog.table("b").with_columns(size=sp.col("quality")).node
+    with pytest.raises(sp.PlanError, match=r"column 'size' is int64 in stream 'x' and double in 'y'; cast one, or"):
+        mix(catalog, ("x", "a", 0.5), ("y", other, 0.5))
+    with pytest.raises(sp.PlanError, match=r"no column in common; project them to the same names first"):
+        mix(catalog, ("x", catalog.table("a").project("text").node), ("y", catalog.table("b").project("size").node))
+    with pytest.raises(sp.PlanError, match=r"has a column stream_id, which mix adds; drop or rename it"):
+        mix(catalog, ("x", catalog.table("a").with_columns(stream_id=1).node))
+
+
+def test_a_nested_mixture_has_no_epoch_of_its_own(catalog: sp.Catalog) -> None:
+    inner = mix(catalog, ("p", "a", 1.0), epoch_size=10)
+    with pytest.raises(sp.PlanError, match=r"the mix inside stream 'in' has an epoch_size.*drop it"):
+        mix(catalog, ("in", inner, 1.0))
+
+
+def test_a_schedule_names_streams() -> None:
+    with pytest.raises(sp.PlanError, match=r"schedule at step 3 names 'z'; the streams are 'x', 'y'"):
+        schedule_points({3: {"z": 1}}, ["x", "y"], 1)
+    with pytest.raises(sp.PlanError, match=r"samples_per_step=0; give an integer of at least 1"):
+        schedule_points({}, ["x"], 0)
+
+
+def test_a_limit_after_a_mix_is_of_each_stream(catalog: sp.Catalog) -> None:
+    docs = sp.mix([sp.Stream("x", catalog.table("a")), sp.Stream("y", catalog.table("b"))])
+
+    assert all(find(node, Limit) is not None for _, node in per_stream(docs.limit(3).node))

@@ -1,0 +1,83 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spiral_stream as sp
+from spiral_stream.planner.resume import anchors_of, check_state
+from tests.fixtures.texts import documents, fields, make_catalog, mixed, tokenized
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> sp.Catalog:
+    return make_catalog(tmp_path, {"a": 30, "b": 10})
+
+
+def stream(catalog: sp.Catalog, window_size: int = 16, **shares: float) -> Any:
+    docs = mixed(catalog, shares or {"a": 0.5, "b": 0.5}, 60)
+    formation = sp.WindowedBucket(window_size=window_size, budget=sp.BatchBudget(max_tokens=128))
+    sampled = tokenized(docs, sp.GlobalShuffle(seed=1), stored=True)
+    return sampled.collate(batch_size=None, formation=formation, fields=fields(), last=sp.KeepPartial).to_numpy()
+
+
+def state_after(one: Any, steps: int) -> dict[str, Any]:
+    run = iter(one)
+    for _ in range(steps):
+        next(run)
+    run.close()
+    return dict(json.loads(json.dumps(one.state_dict())))
+
+
+def test_a_state_holds_no_more_the_further_a_run_is(catalog: sp.Catalog) -> None:
+    with stream(catalog, window_size=1) as one:
+        early, late = state_after(one, 1), state_after(one, 6)
+    assert len(json.dumps(late)) < len(json.dumps(early)) + 20
+
+
+@pytest.mark.parametrize("changes", [{"window_size": 8}, {"a": 0.4, "b": 0.6}])
+def test_a_state_of_another_formation_or_mixture_says_what_differs(
+    catalog: sp.Catalog, changes: dict[str, Any]
+) -> None:
+    with stream(catalog) as one, stream(catalog, **changes) as other:
+        state = state_after(one, 2)
+        wanted = "window_size" if "window_size" in changes else "proportion"
+        with pytest.raises(sp.ResumeError, match=rf"they differ at .*{wanted}.*Restore the old plan, or start a new"):
+            other.load_state_dict(state)
+
+
+def test_a_state_of_other_data_names_the_relation(catalog: sp.Catalog) -> None:
+    with stream(catalog) as one:
+        state = state_after(one, 2)
+    catalog.drop("b")
+    catalog.register("b", sp.Arrow(documents("b", 11)), identity="sample_id", shard="storage_shard")
+    with stream(catalog) as other, pytest.raises(sp.ResumeError, match=r"data changed.*: b \(.*Put the old data back"):
+        other.load_state_dict(state)
+
+
+@pytest.mark.parametrize("chapters", [3, [[0, 1]], [["x", 0, 0]], [[0, 0, None]]])
+def test_chapters_that_are_none_are_refused(catalog: sp.Catalog, chapters: Any) -> None:
+    with stream(catalog) as one, pytest.raises(sp.ResumeError, match="pass what state_dict"):
+        one.load_state_dict({**state_after(one, 1), "chapters": chapters})
+    with pytest.raises(sp.ResumeError, match="the state's chapters cannot be read"):
+        anchors_of({"chapters": chapters})
+
+
+@pytest.mark.parametrize("rebase", [3, {}, {"epoch": 1, "streams": {"a": {}}}])
+def test_a_rebase_that_is_none_is_refused(catalog: sp.Catalog, rebase: Any) -> None:
+    with stream(catalog) as one, pytest.raises(sp.ResumeError, match="the state's rebase cannot be read"):
+        one.load_state_dict({**state_after(one, 1), "rebase": rebase})
+
+
+def test_a_state_without_chapters_is_a_place_too(catalog: sp.Catalog) -> None:
+    with stream(catalog) as one, stream(catalog) as two:
+        state = state_after(one, 3)
+        del state["chapters"]
+        two.load_state_dict(state)
+        assert [each["sample_id"] for each in two] == [each["sample_id"] for each in one]
+
+
+def test_what_is_no_state_is_refused() -> None:
+    for value in (None, [], {"spiral": 99}):
+        with pytest.raises(sp.ResumeError, match=r"pass what state_dict\(\) returned"):
+            check_state(value)
