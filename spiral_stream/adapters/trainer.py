@@ -3,7 +3,7 @@
 Trainer wraps a data set into a DataLoader that collates again, and accelerate then deals its
 batches out to the ranks again. Here it gets a loader that it takes as it is: the stream's own
 batches of this rank. A checkpoint holds the stream's state (``spiral_stream.json``), and resuming
-goes there at once: Trainer skips the batches it had by drawing them, so it draws stand-ins, 3 us
+goes there at once: Trainer skips the batches it had by drawing them, so it draws stand-ins, 7 us
 each, that no sample is read for. Checked at each step: what is trained on is what the stream gave.
 Only Trainer's public methods are overridden (read in transformers 5.23 and accelerate 1.15).
 """
