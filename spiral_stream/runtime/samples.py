@@ -273,11 +273,13 @@ class SampleReader:
     # ---- maps that change which samples there are
 
     def assemblers(self, context: Context) -> dict[int, Any]:
-        """A fresh object for each `assemble` of the plan, by its place among the maps."""
+        """A fresh object for each `assemble` of the plan, by its place among the maps.
+
+        Raises:
+            DataError: it cannot be made, or cannot be pushed to.
+        """
         return {
-            at: step.function.function(context)
-            for at, step in enumerate(self._stages.maps)
-            if isinstance(step, Assembled)
+            at: _assembler(step, context) for at, step in enumerate(self._stages.maps) if isinstance(step, Assembled)
         }
 
     def run(self, epoch: int, samples: Samples, assemblers: Mapping[int, Any], *, final: bool) -> tuple[Samples, int]:
@@ -414,6 +416,19 @@ def lengths_of(column: pa.Array | Ragged) -> Int64:
         return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
     found: Int64 = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return found
+
+
+def _assembler(step: Assembled, context: Context) -> Any:
+    name = step.function.name
+    try:
+        made = step.function.function(context)
+    except Exception as error:
+        msg = f"assemble ({name}): {type(error).__name__}: {error}; it is called with a context (epoch, lane, chapter)"
+        raise DataError(msg) from error
+    if not (callable(getattr(made, "push", None)) and callable(getattr(made, "finish", None))):
+        msg = f"assemble ({name}): gave a {type(made).__name__}; give it push(table) and finish(), which return a table or None"
+        raise DataError(msg)
+    return made
 
 
 def assembled(step: Assembled, call: Callable[..., Any], *given: pa.Table) -> pa.Table:

@@ -72,8 +72,20 @@ class Function:
             values = self.function(*columns, keys) if self.random else self.function(*columns)
         except Exception as error:
             msg = f"map ({self.name}): failed on {len(keys):,} samples: {type(error).__name__}: {error}"
-            raise DataError(msg) from error
+            failed = DataError(msg)
+            failed.row = self._failing(columns, keys)  # type: ignore[attr-defined]  # read by whoever knows the identities
+            raise failed from error
         return self._typed(values)
+
+    def _failing(self, columns: list[Any], keys: NDArray[np.uint64]) -> int | None:
+        """The first sample that fails alone: one call each, after a failure only."""
+        for row in range(len(keys)):
+            given = [column.slice(row, 1) for column in columns]
+            try:
+                self.function(*given, keys[row : row + 1]) if self.random else self.function(*given)
+            except Exception:  # noqa: BLE001  which one it is, the caller's error says
+                return row
+        return None
 
     def _singly(self, columns: list[list[Any]], keys: NDArray[np.uint64]) -> pa.Array:
         out = []
