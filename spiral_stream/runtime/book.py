@@ -348,16 +348,21 @@ class FormedBook(Book):
             return chapter.positions_from(found[1]), chapter.end
 
     def find(self, epoch: int, stream: int, row: int) -> list[int]:
+        epochs = self.forming.stages.epochs
         with self._lock:
             out = []
-            for position in self.forming.stages.epochs.positions(epoch, stream, row):
-                lane = ((position + 1) * self._lanes - 1) // self._total
-                number = (position - self.forming.begin(epoch, lane, 0)) // self.forming.span
-                while self.forming.begin(epoch, lane, number) > position:  # at most a slice further on than its place
-                    number -= 1
+            for lane, number in sorted({self._place(epoch, p) for p in epochs.positions(epoch, stream, row)}):
                 chapter = Chapter(self.forming, epoch, lane, number)
                 self._enter(epoch, lane, number, chapter.finish())
                 for index in chapter.holding(stream, row):
                     first = sum(self._batches(epoch, lane, each) for each in range(number))
                     out.append(self._number(epoch, lane, first + index))
             return sorted(set(out))
+
+    def _place(self, epoch: int, position: int) -> tuple[int, int]:
+        """The lane and the chapter of a position."""
+        lane = ((position + 1) * self._lanes - 1) // self._total
+        number = (position - self.forming.begin(epoch, lane, 0)) // self.forming.span
+        while self.forming.begin(epoch, lane, number) > position:  # at most a slice further on than its place
+            number -= 1
+        return lane, number

@@ -1,0 +1,124 @@
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import spiral_stream as sp
+from spiral_stream.runtime.chapters import Chapter, chapter_count
+from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
+
+FEW = settings(max_examples=15)
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
+    return make_catalog(tmp_path_factory.mktemp("chapters"), {"a": 300, "b": 40})
+
+
+def opened(catalog: sp.Catalog, *, window_size: int, lanes: int, size: int, formation: Any = None) -> Any:
+    docs = mixed(catalog, {"a": 0.7, "b": 0.3}, size)
+    made = formation or sp.WindowedBucket(window_size=window_size, budget=sp.BatchBudget(max_tokens=256))
+    sampled = tokenized(docs, sp.GlobalShuffle(seed=1), stored=True, lanes=lanes)
+    collated = sampled.collate(batch_size=2, formation=made, fields=fields(), last=sp.KeepPartial)
+    return collated.to_numpy()
+
+
+# ---- laws
+
+
+@FEW
+@given(window_size=st.integers(1, 20), lanes=st.integers(1, 3), size=st.integers(3, 20_000))
+def test_chapters_share_an_epoch_out(catalog: sp.Catalog, window_size: int, lanes: int, size: int) -> None:
+    with opened(catalog, window_size=window_size, lanes=lanes, size=size) as stream:
+        forming, mixture = stream.book.forming, stream.stages.epochs.mixture
+        at = 0
+        for lane in range(lanes):
+            count = chapter_count(size, lanes, lane, forming.span)
+            begins = [forming.begin(0, lane, chapter) for chapter in range(count + 1)]
+            assert begins[0] == at
+            assert begins == sorted(begins)
+            at = begins[-1]
+            assert all(mixture.border(0, each) == each for each in begins[1:-1] if each < at)
+        assert at == size
+
+
+@FEW
+@given(size=st.integers(3, 3_000), lanes=st.integers(1, 3), data=st.data())
+def test_a_chapter_is_formed_alike_at_once_or_bit_by_bit(
+    catalog: sp.Catalog, size: int, lanes: int, data: st.DataObject
+) -> None:
+    with opened(catalog, window_size=8, lanes=lanes, size=size) as stream:
+        forming = stream.book.forming
+        lane = data.draw(st.integers(0, lanes - 1))
+        number = data.draw(st.integers(0, chapter_count(size, lanes, lane, forming.span) - 1))
+        whole, bits = Chapter(forming, 1, lane, number), Chapter(forming, 1, lane, number)
+        count = whole.finish()
+        for index in range(count):
+            assert bits.has(index)
+            a, b = whole.draw(index), bits.draw(index)
+            assert a.membership.samples.tolist() == b.membership.samples.tolist()
+            assert a.samples.places.rows.tolist() == b.samples.places.rows.tolist()
+        assert not bits.has(count)
+        numbers = sorted(sample for batch in whole.batches for sample in batch.samples.tolist())
+        assert numbers == list(range(forming.begin(1, lane, number + 1) - forming.begin(1, lane, number)))
+
+
+@FEW
+@given(first=st.integers(0, 30), strategy=st.sampled_from(["best_fit", "first_fit", "concat_and_split"]))
+def test_batches_may_be_left_out_at_the_start(catalog: sp.Catalog, first: int, strategy: Any) -> None:
+    packed = sp.Packed(max_tokens=24, strategy=strategy, window_size=8)
+    with opened(catalog, window_size=8, lanes=1, size=200, formation=packed) as stream:
+        forming = stream.book.forming
+        whole, later = Chapter(forming, 0, 0, 0), Chapter(forming, 0, 0, 0)
+        count = whole.finish()
+        first = min(first, count - 1)
+        every = [whole.draw(index).samples.places.rows.tolist() for index in range(count)]
+        later.has(first)
+        later.skip(first)
+        assert [
+            later.draw(index).samples.places.rows.tolist() for index in range(first, count) if later.has(index)
+        ] == (every[first:])
+
+
+# ---- examples
+
+
+def test_a_lane_of_no_samples_has_one_empty_chapter() -> None:
+    assert chapter_count(1, 3, 0, 64) == 1
+    assert [chapter_count(130, 1, 0, 64), chapter_count(128, 1, 0, 64)] == [3, 2]
+
+
+def test_a_chapter_forms_no_further_than_it_is_asked(catalog: sp.Catalog) -> None:
+    with opened(catalog, window_size=8, lanes=1, size=400) as stream:
+        chapter = Chapter(stream.book.forming, 0, 0, 0)
+        assert chapter.has(0)
+        assert not chapter.done
+        assert len(chapter._held) <= 2
+
+
+def test_what_windows_hold_is_dropped_with_their_last_batch(catalog: sp.Catalog) -> None:
+    sampled = tokenized(catalog.table("a"), sp.Sequential())
+    formation = sp.WindowedBucket(window_size=8, budget=sp.BatchBudget(max_tokens=128))
+    plan = sampled.collate(batch_size=None, formation=formation, fields=fields())
+    with plan.to_numpy() as stream:
+        chapter = Chapter(stream.book.forming, 0, 0, 0)
+        for index in range(chapter.finish()):
+            chapter.draw(index)
+        assert not any(samples.columns for _, samples in chapter._held)
+
+
+def test_two_columns_of_tokens_keep_one_budget(catalog: sp.Catalog) -> None:
+    """Widths are multiples of 8 and 6: the budget holds for both."""
+    import pyarrow as pa
+
+    sampled = tokenized(catalog.table("a"), sp.Sequential(), stored=True)
+    both = sampled.map(lambda tokens: tokens, columns=["tokens"], name="more", returns=pa.list_(pa.uint16()))
+    formation = sp.WindowedBucket(window_size=32, budget=sp.BatchBudget(max_tokens=120))
+    own = {"x": sp.Pad("tokens", pad_to_multiple_of=8), "y": sp.Pad("more", pad_to_multiple_of=6)}
+    with both.collate(batch_size=None, formation=formation, fields=own).to_numpy() as stream:
+        batches = list(stream)
+        assert stream.book.forming.multiple == 24
+        assert max(batch[name].size for batch in batches for name in ("x", "y")) <= 120
+        assert all(np.array_equal(b["x"].sum(axis=1), b["y"].sum(axis=1)) for b in batches)
