@@ -51,10 +51,11 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
         self._in_worker = True
         self._adopt_shared()
         self._began, self._had, self._loaded = self._cursor, self._loaded, 0
-        return self._as_worker(info.id + self._had * info.num_workers, info.num_workers)
+        return self._as_worker(self._began, info.id + self._had * info.num_workers, info.num_workers)
 
-    def _as_worker(self, first: int, workers: int) -> Iterator[Tensors]:
+    def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Tensors]:
         """One pass of a DataLoader's worker, or the rest of one."""
+        self._cursor = began  # a pass left early may have ended since, and put its own beginning there
         for batch in self._forked(first, workers) if self.forked else self._run(first, workers):
             self._had += 1
             yield batch

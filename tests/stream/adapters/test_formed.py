@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import spiral_stream as sp
+from spiral_stream.cursor import Cursor
 from tests.stream.adapters import documents
 
 torch = pytest.importorskip("torch")
@@ -157,6 +158,19 @@ def test_a_worker_goes_on_where_its_own_pass_stood(
         main.load_state_dict(states[0])
 
 
+def test_a_pass_left_early_does_not_move_the_next(texts: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    with documents.plan(texts, documents.BUCKETS).to_torch() as whole:
+        expected = list(whole)
+    workers = Workers(texts, monkeypatch, 1)
+    left = iter(workers.at(0))
+    next(left)
+    workers.at(0)._move(Cursor(0, 3))  # as the main process does, by the memory they share
+    workers.at(0)._seen_serial -= 1
+    following = iter(workers.at(0))  # a worker that stays makes the new pass, then drops the old one
+    left.close()
+    assert alike(list(following), expected[3:])
+
+
 def test_a_worker_refuses_another_plans_place(texts: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = Workers(texts, monkeypatch, 1)
     state = {**workers.states()[0], "plan": "other"}
@@ -165,6 +179,7 @@ def test_a_worker_refuses_another_plans_place(texts: sp.Catalog, monkeypatch: py
 
 
 @pytest.mark.slow  # worker processes
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 under torch 2.14
 @pytest.mark.parametrize(("workers", "how"), [(0, None), (2, "fork"), (2, "spawn")])
 def test_a_stateful_data_loader_resumes(texts: sp.Catalog, workers: int, how: str | None) -> None:
     loader = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
