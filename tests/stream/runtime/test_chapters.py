@@ -122,3 +122,21 @@ def test_two_columns_of_tokens_keep_one_budget(catalog: sp.Catalog) -> None:
         assert stream.book.forming.multiple == 24
         assert max(batch[name].size for batch in batches for name in ("x", "y")) <= 120
         assert all(np.array_equal(b["x"].sum(axis=1), b["y"].sum(axis=1)) for b in batches)
+
+
+def test_a_resumed_run_reads_the_text_of_its_chapter_only(catalog: sp.Catalog) -> None:
+    """300 rows in chapters of 64: after 4 of them a run reads the last 44 rows, whatever came before."""
+    sampled = tokenized(catalog.table("a"), sp.GlobalShuffle(seed=1))
+    formation = sp.WindowedBucket(window_size=1, budget=sp.BatchBudget(max_tokens=128))
+    plan = sampled.collate(batch_size=None, formation=formation, fields=fields(), last=sp.KeepPartial)
+    with plan.to_numpy() as whole, plan.to_numpy() as resumed, plan.to_numpy() as random:
+        batches, state = [], None
+        for batch in whole:
+            batches.append(batch["sample_id"])
+            if len(batches) == 256:  # a window of one sample is a batch
+                state = whole.state_dict()
+        resumed.load_state_dict(state)
+        assert [batch["sample_id"] for batch in resumed] == batches[256:]
+        assert resumed.metrics()["source_rows"] == 44
+        assert random.batch(150)["sample_id"] == batches[150]  # the index knows where chapters begin
+        assert random.metrics()["source_rows"] <= 64
