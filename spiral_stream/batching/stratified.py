@@ -31,6 +31,7 @@ Float64 = NDArray[np.float64]
 
 _CUTS: Final = 2  # times that sizes are cut; more gained no budget in 3 streams, and lost some in 1,000
 _HORIZON: Final = 4  # samples a stream; by then those that lag behind have caught up
+_FOLLOWS: Final = 2.0  # samples; a stream that is further off its share did not get its supply by shares
 _EXACT: Final = 1e-9  # what is nearer to a whole number is that number: shares are rounded fractions
 
 # S samples, K streams, J batches
@@ -118,7 +119,10 @@ class StratifiedArrangement(Arrangement):
                     self._account(pool, batches)
                     return batches
         # The whole pool by its own shares: the last of the chapter, or supply that does not follow the targets.
-        own = Line(ranked.supply / max(1, size), np.zeros(len(self._shares)), ranked.supply)
+        ahead = self._ahead()
+        if not final or np.abs(ahead).max(initial=0.0) >= _FOLLOWS or (ranked.supply + ahead).min(initial=0.0) < 0:
+            ahead = np.zeros(len(self._shares))
+        own = Line((ranked.supply + ahead) / max(1, size), ahead, ranked.supply)  # from where it stands to all of it
         batches = self._formed(ranked, own, size, hold=False, even=True)
         self._counts[:] = 0
         self._ahead_at_start[:] = 0.0

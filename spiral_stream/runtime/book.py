@@ -22,10 +22,11 @@ from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.chapters import Chapter, Drawn, Forming, chapter_count
 from spiral_stream.runtime.samples import Samples
 from spiral_stream.sampling.order import UInt64
+from spiral_stream.seeding import key
 
 _OPEN_CHAPTERS: Final = 4  # kept a lane-turn; one is in use, others serve random access
 _COUNTED_AT_ONCE: Final = 1 << 22  # samples: about a second of forming
-_RECORD: Final = np.dtype([("lane", "<i8"), ("chapter", "<i8"), ("batches", "<i8")])
+_RECORD: Final = np.dtype([("lane", "<i8"), ("chapter", "<i8"), ("batches", "<i8"), ("check", "<u8")])
 
 Anchor = tuple[int, int, int]  # lane, chapter, and the number in the lane of the chapter's first batch
 
@@ -43,19 +44,21 @@ class FormationIndex:
             return {}
         data = self._file.read_bytes()
         records = np.frombuffer(data[: len(data) // _RECORD.itemsize * _RECORD.itemsize], dtype=_RECORD)
-        return {(int(r["lane"]), int(r["chapter"])): int(r["batches"]) for r in records}
+        known = [(int(r["lane"]), int(r["chapter"]), int(r["batches"]), int(r["check"])) for r in records]
+        return {(lane, chapter): batches for lane, chapter, batches, check in known if check == key(lane, chapter, batches)}
 
     def append(self, lane: int, chapter: int, batches: int) -> None:
-        """Enter a chapter; a record is shorter than any block, so appenders do not mix.
+        """Enter a chapter; a record is shorter than any block, so appenders do not mix, and a torn one fails its check.
 
         Raises:
             CacheError: the folder cannot be written.
         """
-        record = np.array([(lane, chapter, batches)], dtype=_RECORD).tobytes()
+        record = np.array([(lane, chapter, batches, key(lane, chapter, batches))], dtype=_RECORD).tobytes()
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with self._file.open("ab", buffering=0) as file:
-                file.write(record)
+                torn = -file.tell() % _RECORD.itemsize
+                file.write(bytes(torn) + record)
         except OSError as error:
             msg = f"formation index: cannot write {self._file} ({error.strerror}); make the folder writable, or set $SPIRAL_CACHE"
             raise CacheError(msg) from error

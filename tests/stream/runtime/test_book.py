@@ -196,3 +196,15 @@ def test_several_readers_need_what_decides(catalog: sp.Catalog) -> None:
         for world, workers, who in ((2, 1, "2 ranks"), (1, 3, "3 workers")):
             with pytest.raises(sp.BindError, match=rf"filter .*odd.*{who}.*as a column of the relation; or read with"):
                 one.book.need_known(world, workers)
+
+
+def test_a_torn_record_of_the_index_is_forgotten_and_the_next_one_read(tmp_path: Path) -> None:
+    index = FormationIndex(tmp_path / "epoch-0.index")
+    index.append(0, 0, 7)
+    index.append(0, 1, 5)
+    file = tmp_path / "epoch-0.index"
+    file.write_bytes(file.read_bytes()[:-11])
+
+    assert index.read() == {(0, 0): 7}
+    index.append(1, 4, 9)
+    assert index.read() == {(0, 0): 7, (1, 4): 9}
