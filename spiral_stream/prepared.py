@@ -417,20 +417,20 @@ class PreparedStream:
     def rebase(self, earlier: "PreparedStream") -> None:
         """Go on where a stream of another plan stands: each stream of the mixture keeps its own place (decision 8).
 
-        The present epoch of ``earlier`` ends there; this stream begins the next one with the samples that were
+        If ``earlier`` is in mid-epoch, that ends there; this stream begins the next one with the samples that were
         not delivered yet, so none is repeated or skipped. The state records it.
 
         Args:
             earlier: a stream of the run's plan so far, where it stands or after ``load_state_dict``.
 
         Raises:
-            ResumeError: one of the plans mixes nothing, or cuts the epoch into several lanes.
+            ResumeError: a plan mixes nothing, the earlier one has several lanes, or a stream is not the same in both.
         """
         if self._pipeline is not None:
             msg = "rebase: the stream is being read; leave the loop first"
             raise StreamError(msg)
-        cursor = earlier._cursor  # noqa: SLF001  another stream
-        rebase = left_over(earlier.stages, earlier.book, cursor.epoch, cursor.batch)
+        at, before = earlier.state_dict()["batch"], earlier._opening.rebase  # noqa: SLF001  another stream
+        rebase = left_over(earlier.stages, earlier.book, earlier._drawn(), at, before, self.stages)  # noqa: SLF001
         self._go_on_from(rebase)
         self._move(Cursor(rebase.epoch))
 

@@ -13,11 +13,13 @@ from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.lower import cache_root, lower
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
+from spiral_stream.planner.streams import StreamStage
 from spiral_stream.runtime.book import Book, FixedBook, FormedBook
 from spiral_stream.runtime.chapters import Forming
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.samples import SampleReader
 from spiral_stream.sampling.carry import Carry, as_ranges, joined_ranges
+from spiral_stream.sampling.mixture import Mixture
 
 
 @final
@@ -91,31 +93,69 @@ def found_row(stages: Stages, identity: Any) -> tuple[int, int]:
     return found[0]
 
 
-def left_over(stages: Stages, book: Book, epoch: int, number: int) -> Rebase:
+def left_over(earlier: Stages, book: Book, epoch: int, number: int, before: Rebase | None, now: Stages) -> Rebase:
     """What the streams of a mixture have not delivered when ``number`` batches of an epoch are.
 
+    Args:
+        earlier: the plan so far.
+        book: its batches.
+        epoch: where it stands.
+        number: see ``epoch``.
+        before: where the plan before it stood, if there was one: what it knows of streams that ``earlier`` lacks stays.
+        now: the plan that goes on.
+
     Raises:
-        ResumeError: nothing is mixed, or there are several lanes.
+        ResumeError: nothing is mixed, there are several lanes, or a stream of one name is not the same in both.
     """
-    mixture, epochs = stages.epochs.mixture, stages.epochs
-    assembled = any(isinstance(each, Assembled) for each in stages.maps)
-    if mixture is None or stages.batches.lanes > 1 or assembled:
-        found = "mixes nothing" if mixture is None else f"has {stages.batches.lanes} lanes"
-        found = "assembles samples" if assembled else found
-        msg = f"rebase: the earlier plan {found}; a place is carried from a mixture of one lane. Go on at the end of its epoch"
-        raise ResumeError(msg)
-    begun, position = book.undelivered(epoch, number)
+    mixture, epochs = _carried(earlier, now), earlier.epochs
+    begun, position = book.undelivered(epoch, number) if number else (np.empty(0, dtype=np.uint64), 0)
     border = mixture.border(epoch, position)
     positions = np.concatenate([begun, np.arange(position, border, dtype=np.uint64)])
     streams, uses = epochs.uses(epoch, positions)
     then = mixture.first_uses(epoch) + mixture.quotas(epoch)
     used = mixture.used(epoch, border)
-    out = []
-    for k, stream in enumerate(stages.streams):
+    out = dict(before.carries) if before is not None else {}
+    for k, stream in enumerate(earlier.streams):
         own = uses[streams == k].astype(np.int64)
-        later = [(a, b - a) for a, b in epochs.next_uses(k, int(used[k]), int(then[k]))]
-        after = epochs.next_uses(k, int(then[k]), int(then[k]) + 1)[0][0]
+        end = max(int(then[k]), epochs.left(k))  # an epoch may be too short for all that an earlier plan left
+        later = [(a, b - a) for a, b in epochs.next_uses(k, int(used[k]), end)]
+        after = epochs.next_uses(k, end, end + 1)[0][0]
         ranges = sorted([*as_ranges(own), *later])
         rest = joined_ranges([each for each in ranges if each[0] < after])
-        out.append((stream.name, Carry(rest, after)))
-    return Rebase(epoch + 1, tuple(out))
+        out[stream.name] = Carry(rest, after)
+    return Rebase(epoch + (number > 0), tuple(out.items()))
+
+
+def _carried(earlier: Stages, now: Stages) -> Mixture:
+    """The mixture whose streams go on in another plan."""
+    mixture = earlier.epochs.mixture
+    assembled = any(isinstance(each, Assembled) for each in earlier.maps)
+    if mixture is None or earlier.batches.lanes > 1 or assembled:
+        found = "mixes nothing" if mixture is None else f"has {earlier.batches.lanes} lanes"
+        found = "assembles samples" if assembled else found
+        msg = f"rebase: the earlier plan {found}; a place is carried from a mixture of one lane. Go on at the end of its epoch"
+        raise ResumeError(msg)
+    if now.epochs.mixture is None:
+        msg = "rebase: this plan mixes nothing, so no stream of it has a place; begin it with mix([Stream(...), ...])"
+        raise ResumeError(msg)
+    if earlier.order != now.order:
+        msg = (
+            f"rebase: the order was {earlier.order!r} and is {now.order!r}, so a place in it means other rows; keep the "
+            "order, or go on at the end of the epoch without rebase"
+        )
+        raise ResumeError(msg)
+    old = {stream.name: stream for stream in earlier.streams}
+    for stream in now.streams:
+        there = old.get(stream.name)
+        if there is not None and (was := _rows_of(there, earlier)) != (found := _rows_of(stream, now)):
+            msg = (
+                f"rebase: stream {stream.name!r} had {was} and has {found}, so its place means other rows; keep what "
+                "it selects, or give it another name, with which it starts at its beginning"
+            )
+            raise ResumeError(msg)
+    return mixture
+
+
+def _rows_of(stream: StreamStage, stages: Stages) -> str:
+    name = stream.base.entry.name
+    return f"{stream.selected.total:,} rows of {name} ({stages.data_versions[name][:8]})"

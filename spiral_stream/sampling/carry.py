@@ -34,6 +34,11 @@ class Carry:
         object.__setattr__(self, "_firsts", firsts)
         object.__setattr__(self, "_begins", begins)
 
+    @property
+    def count(self) -> int:
+        """How many uses were left: from this own use on they follow one another."""
+        return int(self._begins[-1])
+
     def uses(self, own: UInt64) -> UInt64:
         """The stream's uses behind the plan's own, shape [P] -> [P], uint64."""
         at = np.searchsorted(self._begins, own.astype(np.int64), side="right") - 1

@@ -125,6 +125,11 @@ class EpochOrder:
         carry = self._carries.get(stream)
         return [(begin, end)] if carry is None else carry.ranges(begin, end)
 
+    def left(self, stream: int) -> int:
+        """The mixture's own use of a stream from which on the run's uses follow one another."""
+        carry = self._carries.get(stream)
+        return 0 if carry is None else carry.count
+
     def positions(self, epoch: int, stream: int, row: int) -> list[int]:
         """Where a row stands in an epoch, ascending: once without a mixture, as often as it is used with one."""
         wanted = np.array([row], dtype=np.uint64)

@@ -1,0 +1,332 @@
+"""A run that goes on with another mixture: each stream from its own place, whatever the plans and wherever they change."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import spiral_stream as sp
+from spiral_stream.errors import ResumeError, StreamError
+from spiral_stream.testing import check_elastic, frozen, same
+from tests.fixtures.texts import ids_of, make_catalog
+
+pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
+
+FEW = settings(max_examples=max(6, settings().max_examples // 8), suppress_health_check=[HealthCheck.too_slow])
+SIZES: Final = {"a": 60, "b": 23, "c": 7, "one": 1}
+ORDER: Final = sp.ShardAwareShuffle(seed=5, shard_key=["stream_id", "storage_shard"], shuffle_block_size=16)  # type: ignore[arg-type]
+FORMATIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "fixed": {"batch_size": 4},
+    "whole": {"batch_size": 250},
+    "buckets": {"formation": sp.WindowedBucket(window_size=16, keys=[sp.BucketKey("len(tokens)")]), "batch_size": 4},
+    "stratified": {
+        "formation": sp.WindowedBucket(window_size=16, keys=[sp.BucketKey("len(tokens)")]),
+        "composition": sp.StratifiedByStream("stream_id"),
+        "batch_size": 5,
+    },
+    "one stream": {"composition": sp.OneStream(), "batch_size": 3},
+    "packed": {"formation": sp.Packed(max_tokens=32, window_size=16), "batch_size": 2},
+}
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One plan of a run, and how long it lasts."""
+
+    shares: Mapping[str, float]
+    size: int
+    formed: str
+    steps: int
+    world: int = 1
+    saved: bool = False  # whether the next leg starts from its saved state
+
+    def plan(self, catalog: sp.Catalog, last: Any = sp.KeepPartial) -> sp.PreparedStream:
+        streams = [sp.Stream(name, catalog.table(name), proportion=share) for name, share in self.shares.items()]
+        mixed = sp.mix(streams, epoch_size=self.size).filter(sp.col("quality") > 0.15)
+        fields = {"sample_id": sp.List("sample_id"), "stream_id": sp.List("stream_id"), "ids": sp.Pad("tokens")}
+        if self.formed in {"fixed", "whole"}:
+            fields["ids"] = sp.List("tokens")
+        return mixed.sample(order=ORDER).collate(fields=fields, last=last, **FORMATIONS[self.formed]).to_numpy()
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
+    return make_catalog(tmp_path_factory.mktemp("rebase"), SIZES, shortest=1)
+
+
+class Run:
+    """Legs one after the other, and what each stream delivered in order."""
+
+    def __init__(self, catalog: sp.Catalog) -> None:
+        self.catalog = catalog
+        self.seen: dict[str, list[str]] = {}
+        self.ranks: list[sp.PreparedStream] = []
+
+    def close(self) -> None:
+        for rank in self.ranks:
+            rank.close()
+
+    def go(self, leg: Leg) -> None:
+        """Read ``steps`` of a leg on all of its ranks."""
+        earlier, self.ranks = self.ranks, [leg.plan(self.catalog) for _ in range(leg.world)]
+        for number, rank in enumerate(self.ranks):
+            rank.bind(data_parallel_rank=number, data_parallel_world_size=leg.world)
+            if earlier:
+                rank.rebase(earlier[number % len(earlier)])
+        for each in earlier:
+            each.close()
+        if earlier and leg.saved:  # a fresh object knows from the state alone
+            state = json.loads(json.dumps(self.ranks[0].state_dict()))
+            for rank in self.ranks:
+                rank.close()
+            self.ranks = [leg.plan(self.catalog) for _ in range(leg.world)]
+            for number, rank in enumerate(self.ranks):
+                rank.bind(data_parallel_rank=number, data_parallel_world_size=leg.world).load_state_dict(state)
+        self.read(leg.steps)
+        places = [rank.state_dict() for rank in self.ranks]
+        assert all((each["epoch"], each["batch"]) == (places[0]["epoch"], places[0]["batch"]) for each in places)
+
+    def read(self, steps: int | None) -> None:
+        """That many steps, but not past the epoch's end; None: to the end."""
+        runs = [iter(rank) for rank in self.ranks]
+        batches = [[frozen(batch) for batch in islice(run, steps)] for run in runs]
+        if steps is not None and max(map(len, batches)) < steps:  # ranks may differ by one at the end; all have ended
+            assert len({rank.epoch for rank in self.ranks}) == 1
+        elif steps is not None and min(map(len, batches)) < steps:
+            batches = [[*own, *map(frozen, run)] for own, run in zip(batches, runs, strict=True)]
+        for run in runs:
+            run.close()
+        for step in range(max(map(len, batches))):
+            for own in batches:
+                if step < len(own):
+                    self._note(own[step])
+
+    def _note(self, batch: Mapping[str, Any]) -> None:
+        pairs = zip(_flat(batch["stream_id"]), _flat(batch["sample_id"]), strict=True)
+        for name, each in pairs:
+            self.seen.setdefault(name, []).append(each)
+
+    def reference(self, name: str, count: int) -> list[str]:
+        """The first samples of a stream, pass by pass, as its order alone says."""
+        with Leg({name: 1.0}, 1, "fixed", 0).plan(self.catalog) as alone:
+            stream, out = alone.stages.streams[0], []
+            while len(out) < count:
+                arranged = alone.stages.order.arrange(stream.population, len(out) // stream.selected.total)
+                rows = arranged.rows(np.arange(stream.selected.total, dtype=np.uint64))
+                out += stream.selected.fetch(rows, ["sample_id"])["sample_id"].to_pylist()
+        return out[:count]
+
+
+def _flat(values: Sequence[Any]) -> list[str]:
+    return [each for entry in values for each in (entry if isinstance(entry, list) else [entry])]
+
+
+@st.composite
+def legs(draw: st.DrawFn) -> Leg:
+    names = draw(st.lists(st.sampled_from(list(SIZES)), min_size=1, max_size=4, unique=True))
+    weights = draw(st.lists(st.integers(1, 9), min_size=len(names), max_size=len(names)))
+    shares = {name: weight / sum(weights) for name, weight in zip(names, weights, strict=True)}
+    formed = draw(st.sampled_from(list(FORMATIONS)))
+    steps, world = draw(st.integers(0, 40)), draw(st.sampled_from([1, 1, 2]))
+    return Leg(shares, draw(st.integers(4, 300)), formed, steps, world, draw(st.booleans()))
+
+
+EVEN = {"a": 0.4, "b": 0.3, "c": 0.2, "one": 0.1}
+
+
+# ---- laws
+
+
+@FEW
+@given(first=legs(), others=st.lists(legs(), min_size=1, max_size=2))
+@example(  # a stream that rests for one plan goes on where it stood
+    first=Leg(EVEN, 100, "buckets", 7), others=[Leg({"a": 1.0}, 30, "fixed", 3), Leg(EVEN, 200, "fixed", 9, saved=True)]
+)
+@example(  # an epoch that is too short for what was left
+    first=Leg({"a": 1.0}, 27, "fixed", 5), others=[Leg({"a": 1.0}, 4, "fixed", 0)]
+)
+@example(  # nothing delivered, twice
+    first=Leg(EVEN, 100, "fixed", 0), others=[Leg(EVEN, 70, "packed", 0), Leg(EVEN, 50, "fixed", 2)]
+)
+def test_every_row_of_a_stream_is_used_evenly_and_none_twice_too_soon(
+    catalog: sp.Catalog, first: Leg, others: list[Leg]
+) -> None:
+    run = Run(catalog)
+    last = Leg(dict.fromkeys(SIZES, 0.25), 4_000, "whole", 0)  # long enough to deliver what all of them left
+    for leg in (first, *others, last):
+        run.go(leg)
+    run.read(None)
+    run.close()
+
+    for name, seen in run.seen.items():
+        counts = Counter(seen)
+        rows = set(run.reference(name, SIZES[name]))
+        assert set(counts) == rows
+        assert max(counts.values()) - min(counts.values()) <= 1
+        assert counts == Counter(run.reference(name, len(seen)))  # the first so many uses, each once
+
+
+@FEW
+@given(first=legs(), second=legs(), data=st.data())
+def test_a_rebased_run_resumes_after_any_step(
+    catalog: sp.Catalog, first: Leg, second: Leg, data: st.DataObject
+) -> None:
+    with first.plan(catalog) as old, second.plan(catalog) as new:
+        for _ in islice(old, first.steps):
+            pass
+        old_state = json.loads(json.dumps(old.state_dict()))
+        new.rebase(old)
+        batches, states, ends = [], [new.state_dict()], []
+        for _ in range(2):
+            for batch in new:
+                batches.append(frozen(batch))
+                states.append(json.loads(json.dumps(new.state_dict())))
+            ends.append(len(batches))  # before the loop has seen that there is no more
+        assert sum(len(_flat(b["sample_id"])) for b in batches) >= 2 * second.size
+    with first.plan(catalog) as again, second.plan(catalog) as other:
+        again.load_state_dict(old_state)
+        other.rebase(again)
+        assert other.state_dict() == states[0]
+    at = data.draw(st.integers(0, len(states) - 1), label="resumed after")
+    with second.plan(catalog) as fresh:
+        fresh.load_state_dict(states[at])
+        assert fresh.state_dict()["rebase"] == states[at]["rebase"]
+        rest = [frozen(batch) for batch in fresh]
+        assert rest or at in ends
+        assert all(same(a, b) for a, b in zip(rest, batches[at:], strict=False))
+
+
+@FEW
+@given(first=legs(), second=legs())
+def test_any_number_of_ranks_reads_one_sequence_after_it(catalog: sp.Catalog, first: Leg, second: Leg) -> None:
+    with first.plan(catalog) as old:
+        for _ in islice(old, first.steps):
+            pass
+        state = old.state_dict()
+
+    def make() -> sp.PreparedStream:
+        new = second.plan(catalog)
+        with first.plan(catalog) as earlier:
+            earlier.load_state_dict(state)
+            new.rebase(earlier)
+        return new
+
+    check_elastic(make, (2,))
+
+
+# ---- examples
+
+
+def test_an_epoch_that_had_not_begun_is_begun_by_the_new_plan(catalog: sp.Catalog) -> None:
+    with Leg(EVEN, 100, "buckets", 0).plan(catalog) as old, Leg(EVEN, 60, "fixed", 0).plan(catalog) as new:
+        new.rebase(old)
+        assert new.epoch == 0
+        list(old)
+        assert old.epoch == 1
+        new.rebase(old)
+        assert new.epoch == 1
+        next(iter(old))
+        new.rebase(old)
+        assert new.epoch == 2
+
+
+def test_a_state_without_a_rebase_takes_a_stream_back(catalog: sp.Catalog) -> None:
+    leg = Leg(EVEN, 60, "fixed", 0)
+    with leg.plan(catalog) as plain, leg.plan(catalog) as old, leg.plan(catalog) as new:
+        first = frozen(next(iter(plain)))
+        before = new.state_dict()
+        next(iter(old))
+        new.rebase(old)
+        assert not same(frozen(next(iter(new))), first)
+        new.load_state_dict(before)
+        assert same(frozen(next(iter(new))), first)
+        assert "rebase" not in new.state_dict()
+
+
+def test_what_was_before_is_asked_of_the_plan_before(catalog: sp.Catalog) -> None:
+    leg = Leg(EVEN, 60, "fixed", 0)
+    with leg.plan(catalog) as old, leg.plan(catalog) as new:
+        for _ in islice(old, 3):
+            pass
+        new.rebase(old)
+        assert len(ids_of(list(new))) == 60
+        with pytest.raises(IndexError, match=r"from epoch 1 on. Ask the mixture before it"):
+            new.batch(0, epoch=0)
+
+
+def test_ledger_and_locate_agree_after_it(catalog: sp.Catalog) -> None:
+    with Leg(EVEN, 100, "buckets", 0).plan(catalog) as old, Leg(EVEN, 60, "stratified", 0).plan(catalog) as new:
+        for _ in islice(old, 9):
+            pass
+        new.rebase(old)
+        for number in range(new.count(1)):
+            for identity in new.ledger(number, 1):
+                found = new.locate(identity, 1)
+                assert found is not None
+                assert identity in new.ledger(found["batch"], 1)
+                assert found["batch"] <= number
+
+
+# ---- bad input
+
+
+def test_what_has_no_place_to_carry_is_refused(catalog: sp.Catalog) -> None:
+    fields = {"sample_id": sp.List("sample_id")}
+    streams = [sp.Stream("a", catalog.table("a"), proportion=0.5), sp.Stream("b", catalog.table("b"), proportion=0.5)]
+    mixed = sp.mix(streams, epoch_size=40)
+    lanes = sp.DataParallel(sp.RuntimeParam("rank"), sp.RuntimeParam("world_size"), lanes=4)
+    laned = mixed.sample(order=ORDER, assignment=lanes).collate(batch_size=4, fields=fields)
+    alone = catalog.table("a").sample(order=ORDER).collate(batch_size=4, fields=fields)
+    plain = mixed.sample(order=ORDER).collate(batch_size=4, fields=fields)
+    other = mixed.sample(order=sp.GlobalShuffle(seed=1)).collate(batch_size=4, fields=fields)
+    fewer = mixed.filter(sp.col("quality") > 0.5).sample(order=ORDER).collate(batch_size=4, fields=fields)
+    with plain.to_numpy() as now:
+        with (
+            laned.to_numpy() as old,
+            pytest.raises(ResumeError, match=r"has 4 lanes; .* Go on at the end of its epoch"),
+        ):
+            now.rebase(old)
+        with (
+            alone.to_numpy() as old,
+            pytest.raises(ResumeError, match=r"earlier plan mixes nothing; .* end of its epoch"),
+        ):
+            now.rebase(old)
+        with (
+            other.to_numpy() as old,
+            pytest.raises(ResumeError, match=r"the order was GlobalShuffle.*; keep the order"),
+        ):
+            now.rebase(old)
+        with (
+            fewer.to_numpy() as old,
+            pytest.raises(ResumeError, match=r"stream 'a' had 24 rows .* give it another name"),
+        ):
+            now.rebase(old)
+        with alone.to_numpy() as new, pytest.raises(ResumeError, match=r"this plan mixes nothing.*; begin it with mix"):
+            new.rebase(now)
+        assert "rebase" not in now.state_dict()
+
+
+def test_a_stream_that_is_read_is_not_rebased(catalog: sp.Catalog) -> None:
+    leg = Leg(EVEN, 60, "fixed", 0)
+    with leg.plan(catalog) as old, leg.plan(catalog) as new:
+        run = iter(new)
+        next(run)
+        with pytest.raises(StreamError, match="the stream is being read; leave the loop first"):
+            new.rebase(old)
+        run.close()
+        new.rebase(old)
+
+
+def test_an_unreadable_rebase_is_said(catalog: sp.Catalog) -> None:
+    leg = Leg(EVEN, 60, "fixed", 0)
+    with leg.plan(catalog) as new:
+        for broken in ({"epoch": 1}, {"epoch": 1, "streams": {"a": {"left": [3]}}}, [1]):
+            with pytest.raises(ResumeError, match=r"rebase cannot be read .*; pass what state_dict\(\) returned"):
+                new.load_state_dict({**new.state_dict(), "rebase": broken})
