@@ -1,0 +1,265 @@
+"""Mixtures whose shares move, are of tokens, nest or count: what an epoch holds is what the plan says, sample by sample."""
+
+import time
+import tracemalloc
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+import spiral_stream as sp
+from spiral_stream.errors import PlanError
+from spiral_stream.testing import check_elastic, check_resume
+from tests.fixtures.texts import documents, make_catalog
+
+pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
+
+SIZES: Final = {"a": 60, "b": 23, "c": 7}
+ORDER: Final = sp.GlobalShuffle(seed=5)
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
+    return make_catalog(tmp_path_factory.mktemp("schedule"), SIZES)
+
+
+def streams(catalog: sp.Catalog, *names: str, **amounts: Any) -> list[sp.Stream]:
+    """One a name; ``proportion=(...)`` and the like, one value a name."""
+    return [
+        sp.Stream(name, catalog.table(name), **{kind: values[at] for kind, values in amounts.items()})
+        for at, name in enumerate(names)
+    ]
+
+
+def prepared(mixed: sp.Relation, batch_size: int = 50, **options: Any) -> sp.PreparedStream:
+    fields = {"stream_id": sp.List("stream_id"), "sample_id": sp.List("sample_id")}
+    plan = mixed.sample(order=ORDER).collate(batch_size=batch_size, fields=fields, last=sp.KeepPartial, **options)
+    return plan.to_numpy()
+
+
+def names_of(stream: sp.PreparedStream, epochs: int = 1) -> list[str]:
+    with stream:
+        return [name for _ in range(epochs) for batch in stream for name in batch["stream_id"]]
+
+
+# ---- schedules
+
+
+def scheduled(catalog: sp.Catalog, size: int = 20_000) -> sp.Relation:
+    """``c`` begins at 0 and ends at 0; step 1 is of 10 samples."""
+    return sp.mix(
+        streams(catalog, "a", "b", "c", proportion=(0.5, 0.3, 0.2)),
+        epoch_size=size,
+        schedule={0: {"a": 0.8, "b": 0.2}, 1_000: {"a": 0.4, "b": 0.2, "c": 0.4}, 2_500: {"a": 0.1, "b": 0.9}},
+        samples_per_step=10,
+    )
+
+
+def test_counts_follow_the_integral_of_the_schedule_at_slice_borders(catalog: sp.Catalog) -> None:
+    size, points = 20_000, np.array([0, 10_000, 25_000])
+    shares = np.array([[0.8, 0.2, 0.0], [0.4, 0.2, 0.4], [0.1, 0.9, 0.0]])
+    with prepared(scheduled(catalog)) as stream:
+        mixture = stream.stages.epochs.mixture
+        assert mixture is not None
+        for epoch in range(3):
+            at = np.arange(size) + epoch * size
+            own = np.stack([np.interp(at + 0.5, points, shares[:, k]) for k in range(3)], axis=1)
+            target = np.concatenate([np.zeros((1, 3)), np.cumsum(own, axis=0)])
+            drawn, _ = mixture.split(epoch, np.arange(size, dtype=np.uint64))
+            real = np.concatenate([np.zeros((1, 3)), np.cumsum(np.eye(3)[drawn], axis=0)])
+            border, borders = 0, [0]
+            while border < size:
+                border = mixture.border(epoch, border + 1)
+                borders.append(border)
+            assert len(borders) > 4
+            assert np.abs(real[borders] - target[borders]).max() < 2
+            assert np.allclose(mixture.shares(epoch, 0), own[0], atol=1e-3)
+        assert mixture.quotas(5).tolist() == [2_000, 18_000, 0]  # past the last point
+
+
+def test_a_stream_comes_where_its_share_begins_and_not_where_it_has_ended(catalog: sp.Catalog) -> None:
+    names = np.array(names_of(prepared(scheduled(catalog, size=10_000), 500), epochs=3))
+
+    c = np.flatnonzero(names == "c")
+    assert c.min() > 0
+    assert c.max() < 25_000
+    assert np.count_nonzero(c < 10_000) == pytest.approx(2_000, abs=1)
+    assert np.count_nonzero(c >= 10_000) == pytest.approx(3_000, abs=1)
+
+
+@pytest.mark.parametrize("formed", ["fixed", "buckets"])
+def test_a_scheduled_run_resumes_and_is_read_by_any_number_of_ranks(catalog: sp.Catalog, formed: str) -> None:
+    key = sp.BucketKey("len(tokens)")
+    bucket = sp.WindowedBucket(window_size=64, keys=[key])
+    options = {"formation": bucket, "composition": sp.StratifiedByStream("stream_id")} if formed == "buckets" else {}
+
+    def make() -> sp.PreparedStream:
+        return prepared(scheduled(catalog, size=1_000), **options).bind(epoch=7)
+
+    check_resume(make, [0, 1, 7, 19])
+    check_elastic(make, (2, 3))
+
+
+def test_stratified_batches_follow_a_schedule(catalog: sp.Catalog) -> None:
+    options = {
+        "formation": sp.WindowedBucket(window_size=200, keys=()),
+        "composition": sp.StratifiedByStream("stream_id"),
+    }
+    with prepared(scheduled(catalog, size=10_000), 40, **options) as stream:
+        early = [Counter(batch["stream_id"]) for _, batch in zip(range(20), stream, strict=False)]
+        stream.set_epoch(2)
+        late = [Counter(batch["stream_id"]) for _, batch in zip(range(20), stream, strict=False)]
+
+    assert sum(own["a"] for own in early) > 3 * sum(own["b"] for own in early)
+    assert sum(own["b"] for own in late) > 3 * sum(own["a"] for own in late)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "options", "says"),
+    [
+        ({0: {"z": 1.0}}, {}, "names 'z'; the streams are 'a', 'b'"),
+        ({0: {"a": -1.0, "b": 2.0}}, {}, r"give one of at least 0 for each stream, not all 0"),
+        ({0: {}}, {}, r"give one of at least 0 for each stream, not all 0"),
+        ({10: {"a": 1.0}, 5: {"b": 1.0}}, {}, "list points in rising order"),
+        ({0: {"a": 1.0}}, {"epoch_size": None}, "a schedule is of samples and needs an epoch_size; give epoch_size"),
+        ({0: {"a": 1.0}}, {"by": "size"}, "leave by= out"),
+        ({0: {"a": 1.0}}, {"samples_per_step": 0}, "samples_per_step"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(catalog: sp.Catalog, schedule: Any, options: Any, says: str) -> None:
+    with pytest.raises(PlanError, match=says):
+        sp.mix(
+            streams(catalog, "a", "b", proportion=(0.5, 0.5)), **{"epoch_size": 100, "schedule": schedule, **options}
+        )
+
+
+# ---- what proportions are of
+
+
+def test_token_shares_approach_the_proportions(tmp_path: Path) -> None:
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    sizes = {"short": (5, 300), "long": (60, 100), "mixed": (30, 200)}
+    for name, (longest, rows) in sizes.items():
+        table = documents(name, rows, longest=longest, shortest=1)
+        table = table.append_column("token_count_estimate", table["size"])
+        catalog.register(name, sp.Arrow(table), identity="sample_id", shard="storage_shard")
+    wanted = dict(zip(sizes, (0.5, 0.3, 0.2), strict=True))
+    mixed = sp.mix(
+        [sp.Stream(name, catalog.table(name), proportion=share) for name, share in wanted.items()],
+        epoch_size=6_000,
+        by="token_count_estimate",
+    )
+    fields = {"stream_id": sp.List("stream_id"), "n": sp.Stack("token_count_estimate")}
+    tokens, samples = Counter[str](), Counter[str]()
+    with mixed.sample(order=ORDER).collate(batch_size=500, fields=fields).to_numpy() as stream:
+        for batch in stream:
+            for name, n in zip(batch["stream_id"], batch["n"].tolist(), strict=True):
+                tokens[name] += n
+                samples[name] += 1
+
+    total = sum(tokens.values())
+    for name, share in wanted.items():
+        assert tokens[name] / total == pytest.approx(share, abs=0.005)
+    assert samples["short"] / 6_000 > 0.8  # which is no share of samples
+
+
+# ---- nested mixes and counts
+
+
+def test_a_nested_mix_shares_what_its_part_has(catalog: sp.Catalog) -> None:
+    inner = sp.mix(streams(catalog, "b", "c", proportion=(0.75, 0.25)))
+    mixed = sp.mix(
+        [sp.Stream("a", catalog.table("a"), proportion=0.6), sp.Stream("rest", inner, proportion=0.4)], epoch_size=1_000
+    )
+
+    assert Counter(names_of(prepared(mixed))) == {"a": 600, "rest/b": 300, "rest/c": 100}
+
+
+def test_a_nested_mix_may_be_scheduled_from_outside(catalog: sp.Catalog) -> None:
+    inner = sp.mix(streams(catalog, "b", "c", proportion=(0.75, 0.25)))
+    mixed = sp.mix(
+        [sp.Stream("a", catalog.table("a"), proportion=0.5), sp.Stream("rest", inner, proportion=0.5)],
+        epoch_size=1_000,
+        schedule={0: {"a": 1.0}, 1_000: {"rest": 1.0}},
+    )
+    names = names_of(prepared(mixed), epochs=2)
+
+    assert Counter(names[:1_000]) == {"a": 500, "rest/b": 375, "rest/c": 125}
+    assert Counter(names[1_000:]) == {"rest/b": 750, "rest/c": 250}
+
+
+def test_repeat_and_choose_count_rows(catalog: sp.Catalog) -> None:
+    mixed = sp.mix(
+        [
+            sp.Stream("a", catalog.table("a"), choose=25),
+            sp.Stream("b", catalog.table("b"), repeat=2),
+            sp.Stream("c", catalog.table("c")),
+        ]
+    )
+
+    assert Counter(names_of(prepared(mixed))) == {"a": 25, "b": 46, "c": 7}
+
+
+def test_use_evens_out_over_epochs(catalog: sp.Catalog) -> None:
+    mixed = sp.mix(streams(catalog, "a", "b", "c", proportion=(0.1, 0.2, 0.7)), epoch_size=37)
+    used: dict[str, Counter[str]] = {name: Counter() for name in SIZES}
+    with prepared(mixed) as stream:
+        for _ in range(40):
+            for batch in stream:
+                for name, each in zip(batch["stream_id"], batch["sample_id"], strict=True):
+                    used[name][each] += 1
+            for name, rows in SIZES.items():
+                counts = [*used[name].values(), *[0] * (rows - len(used[name]))]
+                assert max(counts) - min(counts) <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("10b", 10**10), ("1.5k", 1_500), ("64M", 64 * 10**6), ("2_000", 2_000), (" 3 ", 3), (7, 7)]
+)
+def test_an_epoch_size_may_be_written_for_people(catalog: sp.Catalog, text: Any, size: int) -> None:
+    with prepared(sp.mix(streams(catalog, "a", "b", proportion=(0.5, 0.5)), epoch_size=text)) as stream:
+        assert stream.stages.epochs.total == size
+        assert len(stream.batch(size // 50 // 2 if size > 100 else 0)["stream_id"]) == min(50, size)
+
+
+@pytest.mark.parametrize("text", ["", "many", "1.5", "b", "-3k", 0, -5, 2.5, True])
+def test_what_is_no_epoch_size_is_refused(catalog: sp.Catalog, text: Any) -> None:
+    with pytest.raises(PlanError, match="epoch_size"):
+        sp.mix(streams(catalog, "a", "b", proportion=(0.5, 0.5)), epoch_size=text)
+
+
+# ---- many streams
+
+
+@pytest.mark.slow
+def test_a_thousand_streams_are_prepared_and_read_in_seconds(catalog: sp.Catalog) -> None:
+    many = [
+        sp.Stream(f"s{k}", catalog.table("abc"[k % 3]), proportion=float(Fraction(k + 1, 500_500)))
+        for k in range(1_000)
+    ]
+    start = time.process_time()
+    mixed = sp.mix(many, epoch_size="10b")
+    made = time.process_time()
+    with prepared(mixed, 1_024) as stream:
+        assert stream.stages.streams[-1].name == "s999"
+        lowered = time.process_time()
+        tracemalloc.start()
+        run = iter(stream)
+        first = next(run)
+        took = time.process_time()
+        for _ in range(10):
+            next(run)
+        rest = (time.process_time() - took) / 10
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        run.close()  # type: ignore[attr-defined]  # a generator
+    print(
+        f"plan {made - start:.2f} s, prepare {lowered - made:.2f} s, first batch {took - lowered:.2f} s, then {rest:.3f} s"
+    )  # noqa: T201  the figures
+    assert len(first["stream_id"]) == 1_024
+    assert took - start < 60
+    assert rest < 1
+    assert peak < 500e6
