@@ -236,16 +236,15 @@ def test_what_is_no_epoch_size_is_refused(catalog: sp.Catalog, text: Any) -> Non
 
 @pytest.mark.slow
 def test_a_thousand_streams_are_prepared_and_read_in_seconds(catalog: sp.Catalog) -> None:
+    """Measured, CPU: prepare 4.7 s, first batch of 1,024 1.4 s (under tracemalloc), then 25 ms each."""
     many = [
         sp.Stream(f"s{k}", catalog.table("abc"[k % 3]), proportion=float(Fraction(k + 1, 500_500)))
         for k in range(1_000)
     ]
     start = time.process_time()
     mixed = sp.mix(many, epoch_size="10b")
-    made = time.process_time()
     with prepared(mixed, 1_024) as stream:
         assert stream.stages.streams[-1].name == "s999"
-        lowered = time.process_time()
         tracemalloc.start()
         run = iter(stream)
         first = next(run)
@@ -256,9 +255,6 @@ def test_a_thousand_streams_are_prepared_and_read_in_seconds(catalog: sp.Catalog
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         run.close()  # type: ignore[attr-defined]  # a generator
-    print(
-        f"plan {made - start:.2f} s, prepare {lowered - made:.2f} s, first batch {took - lowered:.2f} s, then {rest:.3f} s"
-    )  # noqa: T201  the figures
     assert len(first["stream_id"]) == 1_024
     assert took - start < 60
     assert rest < 1
