@@ -23,7 +23,7 @@ from spiral_stream.fields.field import FieldSpec
 from spiral_stream.plan.fields import field_spec
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.plan.tree import need
-from spiral_stream.planner.bind import Bindings, Bound, settle
+from spiral_stream.planner.bind import Bindings, Bound, epoch_number, settle
 from spiral_stream.planner.build import materialize
 from spiral_stream.planner.evaluation import evaluation
 from spiral_stream.planner.physical import Stages
@@ -34,7 +34,7 @@ from spiral_stream.runtime.book import Book, FormedBook
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.naming import identities
-from spiral_stream.runtime.opening import Opening, found_row, left_over
+from spiral_stream.runtime.opening import Opening, found_row, left_over, need_stream
 from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.samples import SampleReader, identity_keys
 
@@ -98,9 +98,7 @@ class PreparedStream:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; nothing happens if the cursor is in it already."""
-        if epoch < 0:
-            msg = f"set_epoch: {epoch}; epochs count from 0"
-            raise BindError(msg)
+        epoch = epoch_number(epoch)
         if epoch != self._cursor.epoch:
             if self._pipeline is not None:
                 msg = "set_epoch: the stream is being read; leave the loop first"
@@ -303,6 +301,7 @@ class PreparedStream:
             IndexError: the epoch has no such batch.
         """
         builder, at = self._builder(), self._drawn(epoch)
+        number = self.book.whole(number)
         with ThreadPoolExecutor(self._thread_count(1), "spiral-batch") as pool:
             done = builder.begin(at, range(number, number + 1), pool).result()
         return next(self._delivered(iter([done, None]).__next__))
@@ -429,6 +428,7 @@ class PreparedStream:
         if self._pipeline is not None:
             msg = "rebase: the stream is being read; leave the loop first"
             raise StreamError(msg)
+        need_stream(earlier, PreparedStream)
         at, before = earlier.state_dict()["batch"], earlier._opening.rebase  # noqa: SLF001  another stream
         rebase = left_over(earlier.stages, earlier.book, earlier._drawn(), at, before, self.stages)  # noqa: SLF001
         self._go_on_from(rebase)

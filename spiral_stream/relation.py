@@ -18,7 +18,7 @@ from spiral_stream.expr import Alias, Col, Expr, col, lit, name_of
 from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import maps, nodes
-from spiral_stream.plan.checks import need_new_names
+from spiral_stream.plan.checks import column_list, need_new_names
 from spiral_stream.plan.fields import is_image
 from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.mix import Mix, Part, schedule_points, whole_count
@@ -59,6 +59,13 @@ class Stream:
     repeat: float | None = None
     choose: int | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.relation, Relation):
+            found = repr(self.relation) if isinstance(self.relation, str) else f"a {type(self.relation).__name__}"
+            example = self.relation if isinstance(self.relation, str) else "text.web"
+            msg = f'Stream {self.name!r}: relation is {found}; give a relation, for example catalog.table("{example}")'
+            raise PlanError(msg)
+
 
 def mix(
     streams: Sequence[Stream],
@@ -84,8 +91,14 @@ def mix(
     Warns:
         UserWarning: proportions do not sum to 1; they are taken in relation to their sum.
     """
-    if not streams or not all(isinstance(stream, Stream) for stream in streams):
-        msg = f"mix: {streams!r}; give a list of Stream(name, relation, proportion=...)"
+    kinds = [type(each).__name__ for each in streams] if isinstance(streams, list | tuple) else None
+    if not kinds or set(kinds) != {"Stream"}:
+        found = (
+            f"a {type(streams).__name__}"
+            if kinds is None
+            else f"a list of {', '.join(dict.fromkeys(kinds)) or 'nothing'}"
+        )
+        msg = f"mix: takes a list of streams, and this is {found}; give [Stream(name, relation, proportion=...), ...]"
         raise PlanError(msg)
     first, *others = [stream.relation for stream in streams]
     first._need_relations("mix", *others)  # noqa: SLF001  a verb of relations
@@ -128,7 +141,9 @@ class Relation:
         for predicate in predicates:
             if isinstance(node, nodes.Sampled):
                 called = (
-                    None if isinstance(predicate, Expr) else Function(predicate, tuple(columns), pa.bool_(), batched)
+                    None
+                    if isinstance(predicate, Expr)
+                    else Function(predicate, column_list("filter", columns), pa.bool_(), batched)
                 )
                 node = maps.Kept(node, called or predicate)  # type: ignore[arg-type]  # an expression where nothing is called
             else:
@@ -275,7 +290,7 @@ class Relation:
                 '.map(score, columns=["text"], name="score", returns=pa.float32())'
             )
             raise PlanError(msg)
-        function = Function(what, tuple(columns), returns, batched, random, version)
+        function = Function(what, column_list("map", columns), returns, batched, random, version)
         return self._with(maps.Mapped(self.node, function, name))
 
     def flat_map(
@@ -302,7 +317,7 @@ class Relation:
             random: as for `map`.
             version: as for `map`.
         """
-        made = Function(function, tuple(columns), pa.list_(returns), batched, random, version)
+        made = Function(function, column_list("flat_map", columns), pa.list_(returns), batched, random, version)
         return self._with(maps.FlatMapped(self.node, made, name, fan_out))
 
     def assemble(
@@ -322,7 +337,7 @@ class Relation:
             returns: the columns of a new sample, the identity's among them.
             version: as for `map`.
         """
-        made = Function(factory, tuple(columns), pa.struct(list(returns)), version=version)
+        made = Function(factory, column_list("assemble", columns), pa.struct(list(returns)), version=version)
         return self._with(maps.Assembled(self.node, made))
 
     def collate(

@@ -34,8 +34,8 @@ class BatchBudget:
 
     Args:
         max_tokens: of a batch: its rows times its width with ``count="padded"``, the sum of its lengths with ``"real"``.
-        max_frames: the sum of its samples' frames.
-        max_bytes: the sum of its samples' bytes.
+        max_frames: the sum of its samples' frames; of video only, and so no plan can use it yet.
+        max_bytes: the sum of the bytes of its samples' decoded frames; likewise, so it does not count bytes of text.
         count: which tokens ``max_tokens`` counts.
         oversize: what to do with a sample that breaks a limit alone: ``raise``; ``truncate`` it to the tokens that
             fit; ``alone``, a batch of its own above the budget; ``drop``. All but the first are counted.

@@ -92,6 +92,7 @@ class TokenPrefix(Kind):
 
 def _readable(chunk: pa.Array, name: str) -> tuple[pa.Array, dict[int, str]]:
     """The texts that can be read as large_utf8, and why each of the others cannot, by place."""
+    chunk = chunk.dictionary_decode() if pa.types.is_dictionary(chunk.type) else chunk
     kind = chunk.type
     if not (_is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         msg = f"{name}: a column of {kind} holds no text; tokenize one of utf8, or cast it before"

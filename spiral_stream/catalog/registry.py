@@ -125,6 +125,12 @@ class Catalog:
         if not replace and name in self.tables():
             msg = f"register {name!r}: the name is taken. Pass replace=True, or drop it first"
             raise CatalogError(msg)
+        if not isinstance(source, Source):
+            msg = (
+                f"register {name!r}: {_shortly(source)} is a {type(source).__name__}, not a source; give Lance(uri), "
+                "Parquet(uri), ImageFolder(uri) or Arrow(table)"
+            )
+            raise CatalogError(msg)
         columns = (identity,) if isinstance(identity, str) else tuple(identity)
 
         def measured(at: Source) -> tuple[pa.Schema, str | None, Manifest, bool]:
@@ -450,6 +456,10 @@ def _measure(
         )
         raise CatalogError(msg)
     return manifest, found is None
+
+
+def _shortly(value: object) -> str:
+    return repr(value) if isinstance(value, str | os.PathLike) else "what was given"
 
 
 def _is_here(value: object) -> bool:

@@ -1,5 +1,6 @@
 """What verbs refuse at birth, in one way: the verb, what was found, names that look like it, the way out."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
@@ -10,6 +11,7 @@ from spiral_stream.errors import PlanError
 from spiral_stream.expr import Cast, Col, Expr, bind, kind_of, type_of
 from spiral_stream.schema import semantic_of
 
+_DEVICE: Final = re.compile(r"cpu|cuda(:\d+)?")
 _IDENTITIES: Final = ("int", "text", "binary")
 _COMPARED: Final = ("bool", "int", "float", "text", "binary", "time", "date")
 
@@ -45,6 +47,34 @@ def need_whole(verb: str, name: str, value: object, least: int) -> None:
         raise PlanError(msg)
 
 
+def device_name(where: str, value: object) -> str:
+    """A device as text; a ``torch.device`` is one as well.
+
+    Raises:
+        PlanError: batches are not delivered to such a device.
+    """
+    if not _DEVICE.fullmatch(str(value)):
+        msg = f'{where}={value!r}; give "cpu", "cuda", or a CUDA device by its number: "cuda:0"'
+        raise PlanError(msg)
+    return str(value)
+
+
+def column_list(where: str, columns: object) -> tuple[str, ...]:
+    """The columns that a function takes, as a tuple.
+
+    Raises:
+        PlanError: it is one text, which would be taken letter by letter, or holds what is no text.
+    """
+    if isinstance(columns, str):
+        msg = f"{where}: columns={columns!r} is a text; give a list of columns: columns=[{columns!r}]"
+        raise PlanError(msg)
+    names = tuple(columns) if isinstance(columns, Iterable) else (None,)
+    if not all(isinstance(each, str) for each in names):
+        msg = f'{where}: columns={columns!r}; give a list of the columns\' names: columns=["text", ...]'
+        raise PlanError(msg)
+    return names
+
+
 def need_compared(verb: str, names: tuple[str, ...], have: pa.Schema) -> None:
     """Refuse columns whose values have no order or equality of their own, and those that name payload."""
     need_columns(verb, names, have)
@@ -56,7 +86,7 @@ def need_compared(verb: str, names: tuple[str, ...], have: pa.Schema) -> None:
         if (semantic := semantic_of(field)) is not None:
             msg = f"{verb}: {name!r} is {semantic}, so comparing it would read all payload; name other columns"
             raise PlanError(msg)
-        if kind_of(_plain(field.type)) not in _COMPARED:
+        if kind_of(plain_type(field.type)) not in _COMPARED:
             msg = f"{verb}: {name!r} is {field.type}, which has no order; name columns of numbers, text or times"
             raise PlanError(msg)
 
@@ -68,14 +98,14 @@ def need_identity(names: tuple[str, ...], have: pa.Schema) -> None:
         msg = f"sample: no identity column; name one or several of {', '.join(have.names)}"
         raise PlanError(msg)
     for name in names:
-        if len(names) == 1 and kind_of(_plain(have.field(name).type)) not in _IDENTITIES:
+        if len(names) == 1 and kind_of(plain_type(have.field(name).type)) not in _IDENTITIES:
             msg = f"sample: identity {name!r} is {have.field(name).type}; name a column of text, integers or bytes"
             raise PlanError(msg)
 
 
 def need_like_keys(left: pa.Field, right: pa.Field) -> None:
     """Refuse join keys of different types; says which side to cast, if either can be without loss."""
-    compared = all(kind_of(_plain(field.type)) in _COMPARED for field in (left, right))
+    compared = all(kind_of(plain_type(field.type)) in _COMPARED for field in (left, right))
     if compared and left.type == right.type:
         return
     found = f"join: {left.name!r} is {left.type} on the left and {right.name!r} is {right.type} on the right"
@@ -108,5 +138,6 @@ def bound_type(verb: str, value: object, have: pa.Schema) -> pa.DataType:
         raise PlanError(msg) from error
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the values, where a column holds them through a dictionary."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind

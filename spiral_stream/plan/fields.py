@@ -86,8 +86,8 @@ def check_formation(
         raise PlanError(msg)
     if formation.cost_names:
         msg = (
-            f"collate: a budget of {' and '.join(formation.cost_names)} needs decoded frames, and no field decodes video; "
-            "use max_tokens, or batch_size"
+            f"collate: {' and '.join(f'max_{name}' for name in formation.cost_names)} of BatchBudget counts decoded "
+            "frames of video, which no field decodes; text has no such cost: use max_tokens, or batch_size"
         )
         raise PlanError(msg)
     multiple = lcm(*(field.multiple for _, field in fields if isinstance(field, SequenceField)))

@@ -160,9 +160,31 @@ def differences(old: Any, new: Any, at: str = "") -> list[str]:
         for key in sorted(set(old) | set(new)):
             out += differences(old.get(key), new.get(key), f"{at}.{key}" if at else key)
         return out
+    if isinstance(old, list) and isinstance(new, list) and all(_is_part(each) for each in (*old, *new)) and old and new:
+        return _part_differences({each["name"]: each for each in old}, {each["name"]: each for each in new})
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return [line for i, (a, b) in enumerate(zip(old, new, strict=True)) for line in differences(a, b, f"{at}[{i}]")]
-    return [] if old == new else [f"{at} ({_brief(old)} -> {_brief(new)})"]
+    nothing: tuple[Any, ...] = (None, {})  # the profiles of a stream that one of them lacks
+    return [] if old == new or (old in nothing and new in nothing) else [f"{at} ({_brief(old)} -> {_brief(new)})"]
+
+
+def _part_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Where two mixtures' streams differ, by their names."""
+    out = [f"mix (stream {name!r}) (left out)" for name in old if name not in new]
+    out += [f"mix (stream {name!r}) (new)" for name in new if name not in old]
+    both = [name for name in new if name in old]
+    if both != [name for name in old if name in new]:
+        out.append(f"mix (order of streams) ({', '.join(old)} -> {', '.join(new)})")
+    for name in both:
+        here = f"mix (stream {name!r})"
+        for line in differences(old[name], new[name]):
+            inner = line.removeprefix("mix ") if line.startswith("mix (stream ") else f".{line}"
+            out.append(f"{here} {inner}" if inner.startswith("(") else f"{here}{inner}")
+    return out
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, Mapping) and value.get(CLASS) == "Part"
 
 
 def _is_float(value: Any) -> bool:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import Expr
-from spiral_stream.plan.checks import bound_type, need_columns, need_whole
+from spiral_stream.plan.checks import bound_type, need_columns, need_whole, plain_type
 from spiral_stream.plan.nodes import Node, Sample, Sampled
 from spiral_stream.plan.tree import spine
 from spiral_stream.transforms.python import Function
@@ -43,7 +43,7 @@ class Tokenized(Sampled):
         need_sampled(self.VERB, self.source)
         have = self.source.schema()
         need_columns("tokenize", (self.transform.column,), have)
-        kind = have.field(self.transform.column).type
+        kind = plain_type(have.field(self.transform.column).type)
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)):
             msg = f"tokenize: {self.transform.column!r} is {kind}; name a column of text"
             raise PlanError(msg)

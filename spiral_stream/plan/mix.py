@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import isfinite
+from numbers import Real
 from typing import ClassVar, Final, final
 
 import pyarrow as pa
@@ -79,7 +80,9 @@ class Mix(Relational):
         if self.epoch_size is not None:
             need_whole(self.VERB, "epoch_size", self.epoch_size, least=1)
             if self.parts[0].proportion is None:
-                msg = "mix: epoch_size with repeat= or choose= counts; give proportions, or drop epoch_size"
+                counted = any(part.repeat is not None or part.choose is not None for part in self.parts)
+                found = " with repeat= or choose= counts" if counted else ", and no stream has a proportion"
+                msg = f"mix: epoch_size{found}; give each stream a proportion=, or drop epoch_size"
                 raise PlanError(msg)
         self._check_schedule()
         have = self.schema()
@@ -101,6 +104,13 @@ class Mix(Relational):
                 msg = f"mix: schedule at sample {at} has proportions {shares}; give one of at least 0 for each stream, not all 0"
                 raise PlanError(msg)
             before = at
+        for part, shares in zip(self.parts, zip(*(shares for _, shares in self.schedule), strict=True), strict=False):
+            if not any(shares):
+                msg = (
+                    f"mix: stream {part.name!r} has proportion 0 at every point of the schedule; give it one above 0 at "
+                    "some point, or leave the stream out of the mixture"
+                )
+                raise PlanError(msg)
 
     def inputs(self) -> tuple[Node, ...]:
         return tuple(part.source for part in self.parts)
@@ -245,17 +255,30 @@ def whole_count(where: str, value: object) -> int | None:
     raise PlanError(msg)
 
 
+_SCHEDULE: Final = '{0: {"web": 0.9, "code": 0.1}, 1_000: {...}}'
+
+
 def schedule_points(
     schedule: Mapping[int, Mapping[str, float]] | None, names: Sequence[str], samples_per_step: int
 ) -> tuple[tuple[int, tuple[float, ...]], ...]:
     """A schedule by step as the plan holds it: by sample, one proportion a stream; a name that is left out has 0.
 
     Raises:
-        PlanError: a name is no stream's.
+        PlanError: it is no mapping of mappings, a name is no stream's, or a proportion no number.
     """
     need_whole("mix", "samples_per_step", samples_per_step, least=1)
+    if schedule is not None and not isinstance(schedule, Mapping):
+        msg = f"mix: schedule is a {type(schedule).__name__}; give a dict of step -> proportions: {_SCHEDULE}"
+        raise PlanError(msg)
     out = []
     for step, shares in (schedule or {}).items():
+        if not isinstance(shares, Mapping):
+            msg = f"mix: schedule at step {step!r} is {shares!r}; give a dict of stream -> proportion: {_SCHEDULE}"
+            raise PlanError(msg)
+        for name, share in shares.items():
+            if isinstance(share, bool) or not isinstance(share, Real):
+                msg = f"mix: schedule at step {step!r}: {name!r} has {share!r}; give a number of at least 0"
+                raise PlanError(msg)
         unknown = [name for name in shares if name not in names]
         if unknown:
             msg = f"mix: schedule at step {step} names {unknown[0]!r}; the streams are {', '.join(map(repr, names))}"

@@ -19,6 +19,7 @@ from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan.checks import (
     bound_type,
+    device_name,
     need_columns,
     need_compared,
     need_identity,
@@ -463,6 +464,8 @@ class Deliver(Node):
             msg = f"to_{self.framework}: follows {self.source.VERB}; a stream needs .sample(...) and .collate(...) before it"
             raise PlanError(msg)
         need_whole(f"to_{self.framework}", "prefetch", self.prefetch, least=1)
+        if self.device is not None:
+            object.__setattr__(self, "device", device_name(f"to_{self.framework}: device", self.device))
 
     def schema(self) -> pa.Schema:
         return self.source.schema()

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex, final
 
 from spiral_stream import params
-from spiral_stream.errors import BindError
+from spiral_stream.errors import BindError, PlanError
+from spiral_stream.plan.checks import device_name
 from spiral_stream.plan.nodes import Sample
 
 _RANK, _WORLD = "data_parallel_rank", "data_parallel_world_size"
@@ -41,10 +42,17 @@ class Bindings:
             raise BindError(msg)
         for name, value in full.items():
             if name == "device":
-                full[name] = None if value is None else str(value)
+                full[name] = None if value is None else _device(value)
             elif value is not None or name == "merge":
                 full[name] = _whole(name, value)
         return replace(self, **full)
+
+
+def _device(value: Any) -> str:
+    try:
+        return device_name("bind: device", value)
+    except PlanError as error:
+        raise BindError(str(error)) from error
 
 
 def _whole(name: str, value: Any) -> int:
@@ -58,6 +66,18 @@ def _whole(name: str, value: Any) -> int:
         msg = f"bind: {name}={whole} is out of range; it counts from {least}"
         raise BindError(msg)
     return whole
+
+
+def epoch_number(value: Any) -> int:
+    """The epoch that `set_epoch` goes to.
+
+    Raises:
+        BindError: it is no integer of at least 0.
+    """
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or operator.index(value) < 0:
+        msg = f"set_epoch: {value!r}; epochs count from 0. Give an integer"
+        raise BindError(msg)
+    return operator.index(value)
 
 
 @final

@@ -1,7 +1,8 @@
 """Whether a saved state belongs to this plan, data and run: where it does not, in words."""
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.cursor import STATE_VERSION
@@ -9,6 +10,11 @@ from spiral_stream.errors import ResumeError
 from spiral_stream.plan.fingerprint import differences
 from spiral_stream.planner.lower import saved_plan
 from spiral_stream.planner.physical import Stages
+
+# what a mixture gives its streams, as `differences` writes it: a stream's own rows are another matter
+_SHARES: Final = re.compile(
+    r"mix(\.\w+|( \(stream .*?\))*( \((new|left out|order of streams)\)|\.(proportion|repeat|choose)\b))"
+)
 
 
 def check_state(state: Any) -> Mapping[str, Any]:
@@ -37,12 +43,16 @@ def check_plan(state: Mapping[str, Any], stages: Stages, catalog: Catalog) -> No
     if state.get("plan") == stages.fingerprint:
         return
     old = saved_plan(catalog, str(state.get("plan")))
-    lines = ["where is unknown: the old plan is not in this catalog"]
+    found, way_out = "where they differ is unknown, since the old plan is not in this catalog", ""
     if old is not None:
         lines = differences(old, stages.canonical)
+        found = f"they differ at {'; '.join(lines)}"
+        shares = [line for line in lines if _SHARES.match(line)]
+        if shares and all(line in shares or line.startswith("collate.") for line in lines):
+            way_out = ", or take its place over: load the state into a stream of the old plan, then new_stream.rebase(old_stream)"
     msg = (
-        f"resume: saved by plan {str(state.get('plan'))[:8]}, this is plan {stages.fingerprint[:8]}; they differ at "
-        f"{'; '.join(lines)}. Restore the old plan, or start a new epoch"
+        f"resume: saved by plan {str(state.get('plan'))[:8]}, this is plan {stages.fingerprint[:8]}; {found}. "
+        f"Restore the old plan, or start a new epoch{way_out}"
     )
     raise ResumeError(msg)
 

@@ -11,8 +11,9 @@ loaded state. Without any of them chapters are formed from the lane's start.
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from operator import index
 from pathlib import Path
-from typing import Final, final
+from typing import Final, SupportsIndex, final
 
 import numpy as np
 
@@ -85,6 +86,18 @@ class Book(ABC):
             IndexError: the epoch has no such batch.
         """
 
+    @staticmethod
+    def whole(number: object) -> int:
+        """A batch's number as an integer; NumPy's integers are integers too.
+
+        Raises:
+            TypeError: it is none.
+        """
+        if isinstance(number, bool) or not isinstance(number, SupportsIndex):
+            msg = f"batch {number!r} is a {type(number).__name__}; give an integer in [0, stream.count())"
+            raise TypeError(msg)
+        return index(number)
+
     @abstractmethod
     def find(self, epoch: int, stream: int, row: int) -> list[int]:
         """The batches that hold a surviving row, ascending."""
@@ -141,7 +154,7 @@ class FixedBook(Book):
         return self._batches.formed
 
     def draw(self, epoch: int, number: int) -> Drawn:
-        places = self._stages.epochs.places(epoch, self._batches.positions(number))
+        places = self._stages.epochs.places(epoch, self._batches.positions(self.whole(number)))
         return Drawn(Samples.at(places), Membership(np.arange(len(places)), len(places)))
 
     def find(self, epoch: int, stream: int, row: int) -> list[int]:
@@ -327,6 +340,7 @@ class FormedBook(Book):
 
     def draw(self, epoch: int, number: int) -> Drawn:
         with self._lock:
+            number = self.whole(number)
             turn = None if number < 0 else self._turn(epoch, number)
             if turn is None and number >= 0 and isinstance(self.last, PadPartial):
                 turn = self._turn(epoch, number % max(1, self.total(epoch)))
@@ -357,9 +371,9 @@ class FormedBook(Book):
             for lane, number in sorted({self._place(epoch, p) for p in epochs.positions(epoch, stream, row)}):
                 chapter = Chapter(self.forming, epoch, lane, number)
                 self._enter(epoch, lane, number, chapter.finish())
-                for index in chapter.holding(stream, row):
+                for place in chapter.holding(stream, row):
                     first = sum(self._batches(epoch, lane, each) for each in range(number))
-                    out.append(self._number(epoch, lane, first + index))
+                    out.append(self._number(epoch, lane, first + place))
             return sorted(set(out))
 
     def _place(self, epoch: int, position: int) -> tuple[int, int]:

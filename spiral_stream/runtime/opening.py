@@ -93,6 +93,20 @@ def found_row(stages: Stages, identity: Any) -> tuple[int, int]:
     return found[0]
 
 
+def need_stream(earlier: object, kind: type) -> None:
+    """Refuse to re-base on what is no stream.
+
+    Raises:
+        ResumeError: says how a state becomes one.
+    """
+    if not isinstance(earlier, kind):
+        msg = (
+            f"rebase: takes the earlier stream, not a {type(earlier).__name__}; load a state into a stream of the old "
+            "plan first: old.load_state_dict(state), then new.rebase(old)"
+        )
+        raise ResumeError(msg)
+
+
 def left_over(earlier: Stages, book: Book, epoch: int, number: int, before: Rebase | None, now: Stages) -> Rebase:
     """What the streams of a mixture have not delivered when ``number`` batches of an epoch are.
 

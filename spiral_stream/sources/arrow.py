@@ -32,6 +32,10 @@ class Arrow(Source):
         if not isinstance(self.table, pa.Table):
             msg = f"Arrow: takes a pyarrow Table, not {type(self.table).__name__}; convert it with pyarrow.table(...)"
             raise SourceError(msg)
+        names = self.table.column_names
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            msg = f"Arrow: two columns are called {twice[0]!r}; give one another name: table.rename_columns([...])"
+            raise SourceError(msg)
         object.__setattr__(self, "base", absolute(self.base))
 
     def open(self) -> Reader:

@@ -93,7 +93,7 @@ class TextEncoder:
         """The tokens of S documents.
 
         Args:
-            texts: S documents, utf8 or binary, or their large kinds; none is null.
+            texts: S documents, utf8 or binary, or their large kinds, also through a dictionary; none is null.
 
         Returns:
             values: shape [N], of `dtype`: all documents' ids, one after the other.
@@ -273,6 +273,8 @@ def _room(tokenize: Tokenize, taken: int) -> int | None:
 def _checked(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The documents as large_utf8, checked."""
     whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+    if pa.types.is_dictionary(whole.type):
+        whole = whole.dictionary_decode()
     if not (pa.types.is_binary(whole.type) or pa.types.is_large_binary(whole.type) or _is_text(whole.type)):
         msg = f"tokenize: a column of {whole.type}; give one of text (utf8) or of bytes"
         raise DataError(msg)

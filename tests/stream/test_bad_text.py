@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -271,6 +272,53 @@ def test_a_repeat_of_no_sample_is_refused(catalog: sp.Catalog, nested: bool) -> 
         next(iter(stream))
 
 
+def test_what_is_no_list_of_streams_is_refused_in_a_line(catalog: sp.Catalog) -> None:
+    rows: Any = catalog.table("a")
+    way_out = r"give \[Stream\(name, relation, proportion=...\), ...\]$"
+    for streams, found in ((sp.Stream("a", rows), "a Stream"), ([rows, rows], "a list of Relation"), ([], "nothing")):
+        with pytest.raises(sp.PlanError, match=way_out) as caught:
+            sp.mix(streams)  # type: ignore[arg-type]  # what it refuses
+        assert found in str(caught.value)
+        assert len(str(caught.value)) < 150
+    with pytest.raises(sp.PlanError, match=r"Stream 'a': relation is 'text\.x'; .*catalog\.table\(\"text\.x\"\)"):
+        sp.Stream("a", "text.x", proportion=1.0)  # type: ignore[arg-type]  # as above
+    with pytest.raises(
+        sp.PlanError, match=r"Stream 'a': relation is a int; give a relation, for example catalog\.table"
+    ):
+        sp.Stream("a", 3)  # type: ignore[arg-type]  # as above
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ([{0: 1.0}], r"schedule is a list; give a dict of step -> proportions: \{0: \{"),
+        ({0: 0.5}, r"schedule at step 0 is 0.5; give a dict of stream -> proportion: \{0: \{"),
+        ({0: {"a": "x"}}, r"schedule at step 0: 'a' has 'x'; give a number of at least 0"),
+        ({0: {"a": 1.0}, 9: {"a": 2.0}}, r"stream 'b' has proportion 0 at every point .* or leave the stream out"),
+    ],
+)
+def test_a_schedule_that_is_none_is_refused_by_its_place(catalog: sp.Catalog, schedule: Any, message: str) -> None:
+    with pytest.raises(sp.PlanError, match=message):
+        mixed(catalog, {"a": 0.5, "b": 0.5}, 100, schedule=schedule)
+
+
+def test_an_epoch_size_needs_proportions(catalog: sp.Catalog) -> None:
+    with pytest.raises(sp.PlanError, match=r"no stream has a proportion.*give each stream a proportion=, or drop"):
+        mixed(catalog, {"a": None, "b": None}, 100)
+    with pytest.raises(
+        sp.PlanError, match=r"epoch_size with repeat= or choose= counts; give each .*, or drop epoch_size"
+    ):
+        sp.mix([sp.Stream("a", catalog.table("a"), repeat=2)], epoch_size=100)
+
+
+def test_rebase_takes_a_stream_and_no_state(catalog: sp.Catalog) -> None:
+    with (
+        collated(mixed(catalog, {"a": 0.5, "b": 0.5}, 60)).to_numpy() as stream,
+        pytest.raises(sp.ResumeError, match=r"not a dict; .*old\.load_state_dict\(state\), then new\.rebase\(old\)"),
+    ):
+        stream.rebase(stream.state_dict())  # type: ignore[arg-type]  # what it refuses
+
+
 @pytest.mark.parametrize("count", [2.5, 0, -1, "ten"])
 def test_a_chosen_count_is_whole(catalog: sp.Catalog, count: Any) -> None:
     with pytest.raises(sp.PlanError, match=r"choose=.*give a whole number above 0, or leave the stream out"):
@@ -297,6 +345,62 @@ def test_unknown_columns_are_refused_with_what_is_near(catalog: sp.Catalog) -> N
         collated(rows, formation=sp.WindowedBucket(keys=[sp.BucketKey("text")]), batch_size=4)
 
 
+@pytest.mark.parametrize("columns", ["text", 3, [3]])
+def test_columns_of_a_function_are_a_list(catalog: sp.Catalog, columns: Any) -> None:
+    sampled, kind = catalog.table("a").sample(order=ORDER), pa.int64()
+    for verb, make in {
+        "map": lambda: sampled.map(len, name="x", columns=columns, returns=kind),
+        "filter": lambda: sampled.filter(len, columns=columns),
+        "flat_map": lambda: sampled.flat_map(len, name="x", columns=columns, returns=kind, fan_out=2),
+        "assemble": lambda: sampled.assemble(len, columns=columns, returns=pa.schema([])),
+    }.items():
+        with pytest.raises(sp.PlanError, match=rf"^{verb}: columns=.*; give a list of .*columns=\["):
+            make()
+
+
+@pytest.mark.parametrize("formation", [WINDOWED, None])
+def test_batches_are_numbered_by_integers(catalog: sp.Catalog, formation: Any) -> None:
+    plan = collated(catalog.table("a"), stored=True, formation=formation, batch_size=None if formation else 8)
+    with plan.to_numpy() as stream:
+        for bad in ("x", None, 1.5, True):
+            for ask in (stream.batch, stream.ledger):
+                with pytest.raises(TypeError, match=r"batch .* is a .*; give an integer in \[0, stream.count\(\)\)"):
+                    ask(bad)  # type: ignore[arg-type]  # what it refuses
+        assert stream.ledger(np.int64(1)) == stream.batch(np.uint8(1))["sample_id"]  # type: ignore[arg-type]  # as good
+
+
+@pytest.mark.parametrize("device", ["tpu", 0, "cuda:x", "CPU"])
+def test_a_device_that_is_none_is_refused_where_it_is_named(catalog: sp.Catalog, device: Any) -> None:
+    plan = collated(catalog.table("a"), stored=True)
+    with (
+        plan.to_numpy() as stream,
+        pytest.raises(sp.BindError, match=r'^bind: device=.*give "cpu", "cuda", or .*cuda:0'),
+    ):
+        stream.bind(device=device)
+    with pytest.raises(sp.PlanError, match=r'^to_torch: device=.*give "cpu", "cuda", or a CUDA device .* "cuda:0"'):
+        plan.to_torch(device=device)
+
+
+def test_text_through_a_dictionary_is_text(catalog: sp.Catalog) -> None:
+    table = documents("coded", 20)
+    catalog.register(
+        "coded", sp.Arrow(table.set_column(1, "text", table["text"].dictionary_encode())), identity="sample_id"
+    )
+    wanted = dict(zip(table["sample_id"].to_pylist(), table["tokens"].to_pylist(), strict=True))
+    for cached in (0, 20):
+        with collated(catalog.table("coded")).to_numpy() as stream:
+            batches = [(b["sample_id"], b["ids"], b["mask"]) for b in stream]
+            assert stream.metrics()["cached_rows"] == cached
+            stream.materialize(lambda _: None)
+        found = {k: ids[m == 1].tolist() for batch in batches for k, ids, m in zip(*batch, strict=True)}
+        assert found == wanted
+
+
+def test_two_columns_of_one_name_are_refused_by_it() -> None:
+    with pytest.raises(sp.SourceError, match=r"Arrow: two columns are called 'x'; .*table\.rename_columns"):
+        sp.Arrow(pa.table([[1], [2], [3]], names=["x", "y", "x"]))
+
+
 def test_what_bounds_no_batch_is_refused_with_the_plan(catalog: sp.Catalog) -> None:
     rows = catalog.table("a")
     with pytest.raises(sp.PlanError, match=r"batch_size=None needs a formation that bounds a batch; give"):
@@ -309,7 +413,9 @@ def test_what_bounds_no_batch_is_refused_with_the_plan(catalog: sp.Catalog) -> N
         collated(rows, formation=sp.Packed(max_tokens=20), batch_size=2)
     with pytest.raises(sp.PlanError, match=r"a budget of tokens, or packing, needs a field of tokens; add one"):
         collated(rows, fields={"id": sp.List("sample_id")})
-    with pytest.raises(sp.PlanError, match=r"a budget of bytes needs decoded frames.*use max_tokens, or batch_size"):
+    with pytest.raises(
+        sp.PlanError, match=r"max_bytes of BatchBudget counts decoded frames.*use max_tokens, or batch_size"
+    ):
         collated(rows, formation=sp.WindowedBucket(budget=sp.BatchBudget(max_bytes=100)))
 
 

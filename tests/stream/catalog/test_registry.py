@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -85,9 +86,20 @@ def test_names_are_words_joined_by_dots(catalog: Catalog) -> None:
             catalog.register(name, labels(), identity="label_id")
 
 
+@pytest.mark.parametrize("source", ["/data/rows.parquet", pa.table({"label_id": [1]}), None])
+def test_what_is_no_source_is_refused_with_those_there_are(catalog: Catalog, source: Any) -> None:
+    with pytest.raises(
+        CatalogError, match=r"register 'zz': .* not a source; give Lance\(uri\), .*Arrow\(table\)"
+    ) as caught:
+        catalog.register("zz", source)
+    assert len(str(caught.value)) < 150
+
+
 def test_an_unknown_name_lists_near_ones(catalog: Catalog) -> None:
-    with pytest.raises(CatalogError, match="there are none"):
+    with pytest.raises(CatalogError, match=r"there are none\. Register it first$"):
         catalog.entry("vision.train")
+    with pytest.raises(CatalogError, match=r"there are none\. Save it with save_stream first$"):
+        catalog.stored_plan("train")
     catalog.register("vision.imagenet_train", labels(), identity="label_id")
     with pytest.raises(CatalogError, match=r"did you mean vision\.imagenet_train\?"):
         catalog.entry("vision.imagenet_trian")

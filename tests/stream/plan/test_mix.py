@@ -122,7 +122,7 @@ def test_what_is_no_count_is_refused() -> None:
         ((("", "a"),), {}, r"give a text without '/'"),
         ((("x", "a", 0.5), ("y", "b")), {}, r"stream 'y' has no proportion and others do; give all streams one, or none"),
         ((("x", "a", 0.5, 2),), {}, r"has proportion and repeat; give one of them"),
-        ((("x", "a", None, 2),), {"epoch_size": 5}, r"give proportions, or drop epoch_size"),
+        ((("x", "a", None, 2),), {"epoch_size": 5}, r"give each stream a proportion=, or drop epoch_size"),
         ((("x", "a", 1.0),), {"epoch_size": 0}, r"give an integer of at least 1"),
         ((("x", "a", 1.0),), {"by": "text"}, r"by='text' is no number of a sample; name a column of counts"),
         ((("x", "a", 1.0),), {"schedule": ((0, (1.0,)),)}, r"needs an epoch_size; give epoch_size"),
