@@ -8,7 +8,8 @@ segments, one for every (world size, merge) the run has used (decision 7).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from operator import index
+from typing import Any, Final, SupportsIndex
 
 from spiral_stream.errors import ResumeError
 
@@ -50,8 +51,15 @@ class Cursor:
         return replace(self, segments=(*kept, segment))
 
     def advanced(self, steps: int) -> "Cursor":
-        """The place after ``steps`` more steps of the current segment."""
-        current = self.segments[-1]
+        """The place after ``steps`` more steps of the current segment.
+
+        Raises:
+            ResumeError: that is no whole number from 0 up.
+        """
+        if not isinstance(steps, SupportsIndex) or isinstance(steps, bool) or index(steps) < 0:
+            msg = f"state_dict: delivered={steps!r}; give the batches that the loop has had, a whole number from 0 up"
+            raise ResumeError(msg)
+        steps, current = index(steps), self.segments[-1]
         return replace(self, batch=self.batch + steps * current.world_size * current.merge, step=self.step + steps)
 
     def next_epoch(self) -> "Cursor":

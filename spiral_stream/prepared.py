@@ -63,6 +63,7 @@ class PreparedStream:
         self._budget_bytes = budget_bytes
         self._bindings = Bindings()
         self._cursor = Cursor()
+        self._pass_from: Cursor | None = None  # where a pass in this process began
         self._metrics = Metrics()
         self._memory: Slots | None = None
         self._opening = Opening(plan, catalog, self._metrics)
@@ -106,7 +107,7 @@ class PreparedStream:
             self._move(Cursor(epoch))
 
     def _move(self, cursor: Cursor) -> None:
-        self._cursor = cursor
+        self._cursor, self._pass_from = cursor, None
         self._shared[_EPOCH], self._shared[_BATCH] = cursor.epoch, cursor.batch
         self._shared[_SERIAL] += 1
         self._seen_serial = self._shared[_SERIAL]
@@ -209,7 +210,7 @@ class PreparedStream:
         if isinstance(book, FormedBook):
             book.need_known(bound.world_size, workers)
         start = self._cursor.enter(bound.world_size, bound.merge)
-        self._cursor = start
+        self._cursor = self._pass_from = start
         pipeline = Pipeline(
             self._builder(bound.merge),
             self._drawn(start.epoch),
@@ -348,11 +349,10 @@ class PreparedStream:
     # ---- state
 
     def state_dict(self, delivered: int | None = None) -> dict[str, Any]:
-        """Where the run stands, as JSON values; the same on every rank.
+        """Where the run stands, as JSON values.
 
         Args:
-            delivered: under a DataLoader with worker processes, the batches that the loop has had since the
-                loader's iteration began; the stream in the main process cannot see them.
+            delivered: batches that the loop has had since the pass began; needed where a DataLoader has workers.
 
         Raises:
             StreamError: the stream was iterated in worker processes and ``delivered`` is not given.
@@ -364,8 +364,9 @@ class PreparedStream:
             )
             raise StreamError(msg)
         bound, cursor = self._bound(), self._cursor
-        if delivered is not None:
-            cursor = cursor.enter(bound.world_size, bound.merge).advanced(delivered)
+        if delivered is not None:  # a pass in this process has moved the cursor itself
+            begun = cursor if self._shared[_WORKERS] else self._pass_from or cursor
+            cursor = begun.enter(bound.world_size, bound.merge).advanced(delivered)
         return {
             "spiral": STATE_VERSION,
             "plan": self.fingerprint,

@@ -44,6 +44,9 @@ class Arrangement(ABC):
             indices into the pool, ascending in each batch. What no batch holds waits.
         """
 
+    def turn(self, shares: NDArray[np.float64]) -> None:  # noqa: B027  only a composition keeps to shares
+        """The targets are these shares from here on; shape [K]."""
+
     def note(self, streams: NDArray[np.int32]) -> None:  # noqa: B027  only a composition keeps an account
         """Samples of these streams were delivered alone, or dropped."""
 

@@ -33,6 +33,7 @@ class Window:
     lengths: Int64 | None = None  # [S] tokens of each; None where no field has a length
     keys: tuple[NDArray[Any], ...] = ()  # [S] each: the values of the bucket keys, numbers
     costs: tuple[Int64, ...] = ()  # [S] each: what counts against the budget's additive limits, in their order
+    shares: NDArray[np.float64] | None = None  # [K] target shares from here on; None: as they were
 
 
 @final

@@ -103,6 +103,11 @@ class StratifiedArrangement(Arrangement):
         self._group = cost_group
         self._window = -1
 
+    def turn(self, shares: Float64) -> None:
+        self._ahead_at_start = self._ahead()
+        self._counts[:] = 0
+        self._shares = shares
+
     def note(self, streams: NDArray[np.int32]) -> None:
         self._counts += np.bincount(streams, minlength=len(self._counts))
 

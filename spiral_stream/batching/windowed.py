@@ -190,6 +190,8 @@ class WindowedFormer(Former):
         return self._policy.window_size - (0 if self._waiting is None else len(self._waiting.samples))
 
     def form(self, window: Window, *, final: bool) -> list[Membership]:
+        if window.shares is not None:
+            self._arrangement.turn(window.shares)
         fitting, alone = self._admitted(window)
         pool = fitting if self._waiting is None else _joined(self._waiting, fitting)
         order = np.lexsort((pool.samples, *reversed(pool.keys)))

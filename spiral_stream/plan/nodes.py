@@ -8,7 +8,7 @@ expressions, whose ``==`` builds trees, so plans compare by fingerprint.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Final, Literal, final
 
 import pyarrow as pa
 
@@ -31,8 +31,10 @@ from spiral_stream.plan.fields import check_formation, field_spec
 from spiral_stream.plan.profiles import Profile
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
+from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.schema import semantic_of
 
+_PLACES: Final = {"storage_shard", "stream_id"}  # which shard and stream a row is of is known without a column
 JoinHow = Literal["inner", "left", "semi", "anti"]
 
 
@@ -395,6 +397,8 @@ class Sample(Sampled):
                 "GlobalShuffle(...) or Sequential()"
             )
             raise PlanError(msg)
+        if isinstance(self.order, ShardAwareShuffle):
+            need_columns("sample (shard_key)", tuple(sorted(set(self.order.shard_key) - _PLACES)), self.source.schema())
         if not isinstance(self.assignment, DataParallel):
             msg = f"sample: assignment={self.assignment!r}; give DataParallel(rank=..., world_size=...)"
             raise PlanError(msg)

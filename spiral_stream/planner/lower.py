@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Sequence
 from fractions import Fraction
+from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
@@ -148,7 +149,15 @@ def _mixture(sample: nodes.Sample, streams: Sequence[StreamStage], first_epoch: 
     if mix.schedule:
         points = tuple((at, _leaf_weights(mix, shares, weights)) for at, weights in mix.schedule)
         return Mixture(seed, Schedule(points), total=size, first_epoch=first_epoch)
-    return Mixture(seed, apportion(size, shares), first_epoch=first_epoch)
+    quotas = apportion(size, shares)
+    if 0 in quotas:
+        name, share = streams[quotas.index(0)].name, shares[quotas.index(0)] / sum(shares)
+        msg = (
+            f"mix: stream {name!r} has {float(size * share):.2g} samples of an epoch of {size:,}, so it would never come; "
+            f"take epoch_size of at least {ceil(1 / share):,}, or leave the stream out"
+        )
+        raise PlanError(msg)
+    return Mixture(seed, quotas, first_epoch=first_epoch)
 
 
 def _leaf_weights(mix: Mix, shares: Sequence[Fraction], weights: Sequence[float]) -> tuple[Fraction, ...]:

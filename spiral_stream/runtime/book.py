@@ -351,7 +351,12 @@ class FormedBook(Book):
             if self._chapter(epoch, turn[0], at[0]).drawn > at[1]:  # what it held may be gone
                 self._open.pop((epoch, turn[0], at[0]))
             chapter = self._chapter(epoch, turn[0], at[0])
-            chapter.has(at[1])
+            if not chapter.has(at[1]):
+                msg = (
+                    f"formation index: {self._folder} says that chapter {at[0]} has more batches than the {at[1]} it has; it "
+                    "was written by other code under the same versions. Remove that folder: it is made again"
+                )
+                raise CacheError(msg)
             chapter.skip(at[1])
             return chapter.draw(at[1])
 

@@ -22,7 +22,8 @@ from spiral_stream.errors import PlanError, SourceError
 from spiral_stream.expr import Expr
 from spiral_stream.plan.maps import Assembled, Context, FlatMapped, Kept, Mapped, Tokenized
 from spiral_stream.plan.nodes import Collate
-from spiral_stream.plan.tree import need
+from spiral_stream.plan.mix import Mix
+from spiral_stream.plan.tree import find, need
 from spiral_stream.planner.build import is_built
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.naming import naming
@@ -64,6 +65,8 @@ class Forming:
         later = [*(reader.key(field.column, end) for field in fields), *identity_keys(stages)]
         self._kept = reader.rests_on([*later, *wanted])
         self._unknown: list[str] | None = None
+        mix = find(collate, Mix)
+        self.moves = mix is not None and bool(mix.schedule)
 
     def kept(self, key: Key) -> bool:
         """Whether a column of a window is kept for its batches: what a map made at some cost."""
@@ -224,7 +227,10 @@ class Chapter:
             columns = [lengths_of(samples.columns[reader.length_key(column)]) for column in forming.sequences]
             lengths = np.maximum.reduce(columns)
         numbers = np.arange(self._count, self._count + len(samples), dtype=np.int64)
-        return Window(numbers, samples.places.streams, lengths, keys)
+        streams, shares = samples.places.streams, None
+        if forming.moves and len(samples):  # a schedule moves the shares: those of the window are its own
+            shares = np.bincount(streams, minlength=len(forming.stages.streams)) / len(samples)
+        return Window(numbers, streams, lengths, keys, shares=shares)
 
     def _key(self, samples: Samples, text: str, key: Expr) -> NDArray[np.float64] | Int64:
         forming = self._forming
