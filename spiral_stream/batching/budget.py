@@ -83,6 +83,7 @@ class Limits:
     max_tokens: int | None
     padded: bool
     additive: tuple[int, ...]  # A
+    even: bool = True  # whether a chapter's last two batches are cut alike
 
     @property
     def only_counts(self) -> bool:
@@ -126,7 +127,7 @@ def limits_of(budget: BatchBudget | None, setting: Setting) -> Limits:
         if setting.batch_size is None:
             msg = "collate: batch_size is None and there is no budget. Give batch_size, or budget=BatchBudget(max_tokens=...)"
             raise PlanError(msg)
-        return Limits(setting.multiple, setting.batch_size, None, padded=True, additive=())
+        return Limits(setting.multiple, setting.batch_size, None, padded=True, additive=(), even=setting.even)
     padded = budget.count == "padded"
     if budget.max_tokens is not None and padded and budget.max_tokens < setting.multiple:
         msg = (

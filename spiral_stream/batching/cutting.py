@@ -93,9 +93,9 @@ def even_end(ends: Int64, lengths: Int64 | None, costs: tuple[Int64, ...], limit
         limits: as there.
 
     Returns:
-        shape [J + 1], int64; the same where the last batch is full or the only one.
+        shape [J + 1], int64; the same where the last batch is full or the only one, or the limits say so.
     """
-    if len(ends) < 3 or is_full(int(ends[-2]), int(ends[-1]), lengths, costs, limits):  # noqa: PLR2004  two batches
+    if not limits.even or len(ends) < 3 or is_full(int(ends[-2]), int(ends[-1]), lengths, costs, limits):  # noqa: PLR2004  two batches
         return ends
     part = slice(int(ends[-3]), int(ends[-1]))
     size = part.stop - part.start

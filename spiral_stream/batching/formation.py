@@ -49,6 +49,7 @@ class Setting:
     ahead: NDArray[np.float64] | None = (
         None  # [K] samples that each stream is ahead of its share at the chapter's start
     )
+    even: bool = True  # whether the chapter's last two batches are cut alike; else the last one is short
 
 
 @final
@@ -155,7 +156,10 @@ class Tail(ABC):  # noqa: B024  a closed family of rules; the arithmetic is in `
 @final
 @dataclass(frozen=True, slots=True)
 class DropPartial(Tail):
-    """Drop the short batch, then the batches that do not fill a step of all ranks."""
+    """Drop the short batch, then the batches that do not fill a step of all ranks.
+
+    Where formation counts samples (no budget, or packing) a chapter's last batch is short; under a budget none is.
+    """
 
 
 @final

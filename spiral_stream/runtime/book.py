@@ -46,7 +46,9 @@ class FormationIndex:
         data = self._file.read_bytes()
         records = np.frombuffer(data[: len(data) // _RECORD.itemsize * _RECORD.itemsize], dtype=_RECORD)
         known = [(int(r["lane"]), int(r["chapter"]), int(r["batches"]), int(r["check"])) for r in records]
-        return {(lane, chapter): batches for lane, chapter, batches, check in known if check == key(lane, chapter, batches)}
+        return {
+            (lane, chapter): batches for lane, chapter, batches, check in known if check == key(lane, chapter, batches)
+        }
 
     def append(self, lane: int, chapter: int, batches: int) -> None:
         """Enter a chapter; a record is shorter than any block, so appenders do not mix, and a torn one fails its check.

@@ -16,13 +16,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream import expr, seeding
-from spiral_stream.batching.formation import CHAPTER_WINDOWS, Formation, Former, Membership, Setting, Window
+from spiral_stream.batching.formation import (
+    CHAPTER_WINDOWS,
+    DropPartial,
+    Formation,
+    Former,
+    Membership,
+    Setting,
+    Window,
+)
 from spiral_stream.batching.packing import Packed
 from spiral_stream.errors import PlanError, SourceError
 from spiral_stream.expr import Expr
 from spiral_stream.plan.maps import Assembled, Context, FlatMapped, Kept, Mapped, Tokenized
-from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.mix import Mix
+from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import find, need
 from spiral_stream.planner.build import is_built
 from spiral_stream.planner.physical import Stages
@@ -65,6 +73,10 @@ class Forming:
         later = [*(reader.key(field.column, end) for field in fields), *identity_keys(stages)]
         self._kept = reader.rests_on([*later, *wanted])
         self._unknown: list[str] | None = None
+        counted = isinstance(formation, Packed) or getattr(formation, "budget", None) is None
+        self.whole = counted and isinstance(
+            collate.last, DropPartial
+        )  # batches of a fixed count: a short one is dropped
         mix = find(collate, Mix)
         self.moves = mix is not None and bool(mix.schedule)
 
@@ -156,6 +168,7 @@ class Chapter:
             size=self.end - self._at,
             multiple=forming.multiple,
             batch_size=forming.batch_size,
+            even=not forming.whole,
             shares=shares,
             ahead=ahead,
         )
@@ -210,7 +223,10 @@ class Chapter:
 
     def _formed(self, window: Window, *, final: bool) -> list[Membership]:
         try:
-            return self._former.form(window, final=final)
+            formed = self._former.form(window, final=final)
+            if not final or not self._forming.whole:
+                return formed
+            return [batch for batch in formed if batch.rows == (self._forming.batch_size or 1)]
         except SourceError as error:
             number = getattr(error, "sample", None)
             if number is not None:

@@ -41,7 +41,10 @@ def test_languages_are_told_by_their_words_and_scripts() -> None:
 
 
 def test_repeated_short_and_encoded_texts_are_of_low_quality() -> None:
-    prose = "Every sample stands in the ledger, so that a batch can be found again by anyone who asks for it at any time they like."
+    prose = (
+        "Every sample stands in the ledger, so that a batch can be found again by anyone who asks for it at any time "
+        "they like."
+    )
 
     assert quality(prose) == 1.0
     for poor in ("", "too short", "again and again\n" * 50, "a" * 4_000, "1.0, 2.5, 3.75, 4.125, " * 40):

@@ -48,7 +48,9 @@ seeds = st.integers(0, 2**40)
 orders = st.one_of(
     st.just(Sequential()),
     st.builds(GlobalShuffle, seed=seeds, clump_size=st.integers(1, 9)),
-    st.builds(ShardAwareShuffle, seed=seeds, shard_key=st.lists(st.sampled_from(["storage_shard", "label_id"]), min_size=1)),
+    st.builds(
+        ShardAwareShuffle, seed=seeds, shard_key=st.lists(st.sampled_from(["storage_shard", "label_id"]), min_size=1)
+    ),
     st.builds(
         HashBucketed,
         seed=seeds,

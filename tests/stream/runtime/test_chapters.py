@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -140,3 +141,17 @@ def test_a_resumed_run_reads_the_text_of_its_chapter_only(catalog: sp.Catalog) -
         assert resumed.metrics()["source_rows"] == 44
         assert random.batch(150)["sample_id"] == batches[150]  # the index knows where chapters begin
         assert random.metrics()["source_rows"] <= 64
+
+
+@pytest.mark.parametrize("formation", [sp.WindowedBucket(window_size=64), sp.Packed(max_tokens=64, window_size=64)])
+def test_a_fixed_count_drops_the_short_batch_of_a_chapter_and_no_other(tmp_path: Path, formation: Any) -> None:
+    catalog = make_catalog(tmp_path, {"web": 203}, longest=30)
+    sampled = tokenized(catalog.table("web"), sp.GlobalShuffle(seed=2))
+
+    def rows(last: Any) -> list[int]:
+        with sampled.collate(batch_size=8, formation=formation, last=last, fields=fields()).to_numpy() as stream:
+            return [len(batch["ids"]) for batch in stream]
+
+    dropped, kept = rows(sp.DropPartial), rows(sp.KeepPartial)
+    assert set(dropped) == {8}
+    assert 0 <= sum(kept) - sum(dropped) < 8 + (len(kept) - len(dropped) > 1) * 8
