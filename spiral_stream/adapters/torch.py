@@ -29,7 +29,7 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
     """A `PreparedStream` of dicts of tensors and lists. Iterate it bare or under ``DataLoader(batch_size=None)``."""
 
     _relay: Relay | None = None
-    _began: Cursor | None = None  # where the pass of this worker began
+    _began: Cursor | None = None  # where passes of this worker begin, until the main process moves
     _had = 0  # batches that it gave in it
     _loaded = 0  # batches of the next pass that it gave in an earlier run
 
@@ -48,9 +48,11 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
         info = get_worker_info()
         if info is None:
             return self._run(0, 1)
-        self._in_worker = True
+        self._in_worker, seen = True, self._seen_serial
         self._adopt_shared()
-        self._began, self._had, self._loaded = self._cursor, self._loaded, 0
+        if self._began is None or self._seen_serial != seen:  # else a pass that was left has moved the cursor on
+            self._began = self._cursor
+        self._had, self._loaded = self._loaded, 0
         return self._as_worker(self._began, info.id + self._had * info.num_workers, info.num_workers)
 
     def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Tensors]:
@@ -95,7 +97,7 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
         if saved is not None and not self.forked and saved != self.fingerprint:
             msg = f"resume: saved by plan {saved}, this is plan {self.fingerprint}. Restore the old plan, or start a new epoch"
             raise ResumeError(msg)
-        self._cursor, self._loaded = Cursor.from_json(state), state["worker"][2]
+        self._cursor, self._began, self._loaded = Cursor.from_json(state), None, state["worker"][2]
 
     def worker_batches(self, worker: int, workers: int) -> Iterator[dict[str, Any]]:
         """Every ``workers``-th batch from the ``worker``-th on, as arrays; what `Relay` asks of the other interpreter."""

@@ -104,7 +104,7 @@ def test_a_part_of_an_epoch_is_an_estimate_of_it(catalog: sp.Catalog, monkeypatc
 
 def test_packing_says_how_full_rows_are(catalog: sp.Catalog) -> None:
     formation = sp.Packed(max_tokens=128, window_size=256)
-    with program(catalog, formation=formation, composition=None, batch_size=4) as stream:
+    with program(catalog, formation=formation, composition=None, batch_size=4, last=sp.KeepPartial) as stream:
         found, truth = batch_of(stream), delivered(stream)
 
     assert operands(found["utilisation"]) == (truth["tokens"], truth["places"])
