@@ -12,9 +12,23 @@ from typing import ClassVar, final
 from spiral_stream.fields.sequence import WIDE, Kind, TokenField, check_dtype, check_value
 
 
+class LabelField(TokenField):
+    """Tokens as what a loss compares with, and a value that it leaves out."""
+
+    ignore_index: int
+
+    def __post_init__(self) -> None:
+        check_dtype(self, WIDE)
+        check_value(self, "ignore_index")
+
+    @property
+    def padding(self) -> int:
+        return self.ignore_index
+
+
 @final
 @dataclass(frozen=True, slots=True)
-class ShiftedLabels(TokenField):
+class ShiftedLabels(LabelField):
     """The next token: ``labels[t] = tokens[t + 1]``, for a loss between ``logits[t]`` and ``labels[t]``.
 
     **Not for models that shift by themselves**, as Hugging Face's ``...ForCausalLM`` do when they are given
@@ -37,18 +51,10 @@ class ShiftedLabels(TokenField):
     dtype: str = "int64"
     device: str | None = None
 
-    def __post_init__(self) -> None:
-        check_dtype(self, WIDE)
-        check_value(self, "ignore_index")
-
-    @property
-    def padding(self) -> int:
-        return self.ignore_index
-
 
 @final
 @dataclass(frozen=True, slots=True)
-class Labels(TokenField):
+class Labels(LabelField):
     """The tokens themselves, ``ignore_index`` at padding, **for models that shift by themselves**.
 
     Hugging Face's ``...ForCausalLM`` compare ``logits[t]`` with ``labels[t + 1]``. A loop that computes its own
@@ -69,11 +75,3 @@ class Labels(TokenField):
     ignore_index: int = -100
     dtype: str = "int64"
     device: str | None = None
-
-    def __post_init__(self) -> None:
-        check_dtype(self, WIDE)
-        check_value(self, "ignore_index")
-
-    @property
-    def padding(self) -> int:
-        return self.ignore_index

@@ -8,7 +8,7 @@ where each column comes from.
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial, reduce
@@ -29,20 +29,17 @@ from spiral_stream.plan import nodes
 from spiral_stream.plan.fingerprint import canonical, digest
 from spiral_stream.plan.tree import walk
 from spiral_stream.planner.columns import Columns, Right, Rowed, UInt64, in_memory
+from spiral_stream.planner.kept import KeptColumns
 from spiral_stream.planner.select import Computed, choose
 from spiral_stream.relational.identity_index import IdentityIndex, build_index
 from spiral_stream.relational.publish import publish
 from spiral_stream.relational.selection import Selection, whole
 from spiral_stream.relational.selection_build import build_selection
-from spiral_stream.schema import semantic_of
 from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.sources.source import ROW
 
 INDEX_ROWS: Final = 1 << 16  # identities looked at at a time
 EXAMPLES: Final = 5
-KEPT_ROWS: Final = 1 << 26  # most rows of a kept column: 67 M, about 2 GB of identities
-NARROW_BYTES: Final = 64  # most bytes of a kept text, on average
-_MOST_TEXT: Final = (1 << 31) - 1  # bytes of one Arrow array of texts
 
 
 @final
@@ -72,7 +69,7 @@ class Selected:
         env = {name: expr.from_json(value) for name, value in meta["env"].items()}
         schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(meta["schema"])))
         self.columns = Columns(base, rows.ordinals, rights, env, schema)
-        self._kept: dict[str, pa.Array] = {}
+        self.kept = KeptColumns(folder, self.columns, self.total, self._pieces)
 
     def close(self) -> None:
         """Release the base relation and the joined ones."""
@@ -142,58 +139,6 @@ class Selected:
             draft.replace(file)
         mapped: NDArray[np.uint32] = np.load(file, mmap_mode="r")
         return mapped
-
-    def fetch(self, rows: UInt64, names: Sequence[str]) -> pa.Table:
-        """Columns for surviving rows: from the kept ones where there are, else late, by address."""
-        late = [name for name in names if name not in self._kept]
-        table = self.columns.fetch(rows, late) if late or not names else None
-        if table is not None and len(late) == len(names):
-            return table
-        at = pa.array(rows)
-        found = {
-            name: table[name] if table is not None and name in late else self._kept[name].take(at) for name in names
-        }
-        return pa.table(found)
-
-    def keep(self, names: Sequence[str]) -> None:
-        """Keep narrow columns of the surviving rows beside the selection, mapped, so that a batch's rows cost no read each.
-
-        Made at the first use, one pass over the columns. Columns of long values, and those of very many rows, stay where
-        they are. A gather of 1,500 texts takes 60 us here and 5 ms through Lance.
-        """
-        if self.total > KEPT_ROWS:
-            return
-        wanted = [name for name in names if name not in self._kept and self._narrow(name)]
-        missing = [name for name in wanted if not self._column_file(name).exists()]
-        if missing:
-            parts = [table for _, table in self._pieces(tuple(missing))]
-            for name in missing:
-                column = pa.concat_arrays([part[name].combine_chunks() for part in parts])
-                _write_arrow(self._column_file(name), pa.table({name: column}))
-        for name in wanted:
-            table = pa.ipc.open_file(pa.memory_map(str(self._column_file(name)))).read_all()
-            self._kept[name] = table.column(0).chunk(0)
-
-    def _column_file(self, name: str) -> Path:
-        return self._folder / f"column-{digest(name)[:16]}.arrow"
-
-    def _narrow(self, name: str) -> bool:
-        kind = self.columns.schema.field(name).type
-        if not isinstance(self.columns.env[name], expr.Col):
-            return False  # what is computed may look at payload
-        if pa.types.is_primitive(kind):
-            return True
-        if not pa.types.is_string(kind) or semantic_of(self.columns.schema.field(name)):
-            return False  # bytes are payload
-        if self._column_file(name).exists() or self._column_file(name).with_suffix(".wide").exists():
-            return self._column_file(name).exists()
-        some = np.linspace(0, self.total - 1, min(self.total, 256)).astype(np.uint64)
-        lengths = pc.binary_length(self.columns.fetch(some, [name])[name])
-        mean = pc.mean(lengths).as_py() or 0.0
-        narrow = mean <= NARROW_BYTES and mean * self.total < _MOST_TEXT
-        if not narrow:
-            self._column_file(name).with_suffix(".wide").touch()
-        return bool(narrow)
 
     def mean(self, text: str) -> Fraction:
         """The mean of an expression over the surviving rows, exact for integers; computed once. Nulls count as 0.
@@ -281,14 +226,6 @@ def _settle(node: nodes.Node, base: OpenRelation, place: Workplace, folder: Path
             "schema": chosen.schema.serialize().to_pybytes().hex(),
         }
         (work / "selected.json").write_text(json.dumps(meta))
-
-
-def _write_arrow(file: Path, table: pa.Table) -> None:
-    """Write a table as one batch, whole or not at all."""
-    draft = file.with_suffix(f".{os.getpid()}")
-    with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    draft.replace(file)
 
 
 def _keep_right(rows: Rowed, file: Path) -> dict[str, str]:

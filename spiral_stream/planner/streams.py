@@ -39,15 +39,15 @@ def fetch(streams: Sequence[StreamStage], places: Places, names: Sequence[str]) 
         names: columns that the relational part leaves.
     """
     if len(streams) == 1:
-        return streams[0].selected.fetch(places.rows, names)
+        return streams[0].selected.kept.fetch(places.rows, names)
     own = [name for name in names if name != STREAM_ID]
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}
     if own:
-        by = np.argsort(places.streams, kind="stable")
-        parts = [streams[stream].selected.fetch(places.rows[at], own) for stream, at in split(places)]
-        back = np.empty(len(by), dtype=np.int64)
-        back[by] = np.arange(len(by))
-        whole = pa.concat_tables(parts).combine_chunks() if parts else streams[0].selected.fetch(places.rows, own)
+        groups = split(places)
+        parts = [streams[stream].selected.kept.fetch(places.rows[at], own) for stream, at in groups]
+        back = np.empty(len(places), dtype=np.int64)
+        back[np.concatenate([back[:0], *(at for _, at in groups)])] = np.arange(len(places))
+        whole = pa.concat_tables(parts).combine_chunks() if parts else streams[0].selected.kept.fetch(places.rows, own)
         columns = dict(zip(own, whole.take(pa.array(back)).columns, strict=True))
     if STREAM_ID in names:
         columns[STREAM_ID] = pa.array([stream.name for stream in streams]).take(pa.array(places.streams))

@@ -21,50 +21,14 @@ from spiral_stream.batching.formation import DropPartial, Membership, PadPartial
 from spiral_stream.errors import BindError, CacheError
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.chapters import Chapter, Drawn, Forming, chapter_count
+from spiral_stream.runtime.counts import Counts, FormationIndex
 from spiral_stream.runtime.samples import Samples
 from spiral_stream.sampling.order import UInt64
-from spiral_stream.seeding import key
 
 _OPEN_CHAPTERS: Final = 4  # kept a lane-turn; one is in use, others serve random access
 _COUNTED_AT_ONCE: Final = 1 << 22  # samples: about a second of forming
-_RECORD: Final = np.dtype([("lane", "<i8"), ("chapter", "<i8"), ("batches", "<i8"), ("check", "<u8")])
 
 Anchor = tuple[int, int, int]  # lane, chapter, and the number in the lane of the chapter's first batch
-
-
-@final
-class FormationIndex:
-    """The number of batches of each chapter of one epoch, on disk: records that anybody may append."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def read(self) -> dict[tuple[int, int], int]:
-        """(lane, chapter) -> batches."""
-        if not self._file.exists():
-            return {}
-        data = self._file.read_bytes()
-        records = np.frombuffer(data[: len(data) // _RECORD.itemsize * _RECORD.itemsize], dtype=_RECORD)
-        known = [(int(r["lane"]), int(r["chapter"]), int(r["batches"]), int(r["check"])) for r in records]
-        return {
-            (lane, chapter): batches for lane, chapter, batches, check in known if check == key(lane, chapter, batches)
-        }
-
-    def append(self, lane: int, chapter: int, batches: int) -> None:
-        """Enter a chapter; a record is shorter than any block, so appenders do not mix, and a torn one fails its check.
-
-        Raises:
-            CacheError: the folder cannot be written.
-        """
-        record = np.array([(lane, chapter, batches, key(lane, chapter, batches))], dtype=_RECORD).tobytes()
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            with self._file.open("ab", buffering=0) as file:
-                torn = -file.tell() % _RECORD.itemsize
-                file.write(bytes(torn) + record)
-        except OSError as error:
-            msg = f"formation index: cannot write {self._file} ({error.strerror}); make the folder writable, or set $SPIRAL_CACHE"
-            raise CacheError(msg) from error
 
 
 class Book(ABC):
@@ -178,8 +142,7 @@ class FormedBook(Book):
         self._lanes = forming.stages.batches.lanes
         self._total = forming.stages.epochs.total
         self.last = forming.stages.batches.last
-        self._counts: dict[int, dict[tuple[int, int], int]] = {}  # by epoch
-        self._firsts: dict[int, dict[tuple[int, int], int]] = {}
+        self._counts: dict[int, Counts] = {}  # by epoch
         self._open: dict[tuple[int, int, int], Chapter] = {}
         self._lock = threading.RLock()
 
@@ -188,31 +151,25 @@ class FormedBook(Book):
     def anchor(self, epoch: int, anchors: Iterable[Anchor]) -> None:
         """Learn where chapters begin, from a saved state."""
         with self._lock:
-            known = self._known(epoch)[1]
-            known.update({(lane, chapter): first for lane, chapter, first in anchors})
+            for lane, chapter, first in anchors:
+                self._known(epoch).begin(lane, chapter, first)
 
     def anchors(self, epoch: int, number: int) -> list[Anchor]:
         """Where the chapters begin that the batch ``number`` is next to, as far as it is known without forming anything."""
         with self._lock:
-            counts, firsts = self._known(epoch)
-            out = []
+            known, out = self._known(epoch), []
             for lane in range(self._lanes):
                 k = max(0, (number - lane + self._lanes - 1) // self._lanes)  # exact while no lane has ended
-                known = [(first, chapter) for (of, chapter), first in firsts.items() if of == lane and first <= k]
-                first, chapter = max(known, default=(0, 0))
-                while (count := counts.get((lane, chapter))) is not None and first + count <= k:
+                chapter, first = known.nearest(lane, k)
+                while (count := known.batches(lane, chapter)) is not None and first + count <= k:
                     first, chapter = first + count, chapter + 1
                 out.append((lane, chapter, first))
             return out
 
-    def _known(self, epoch: int) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
+    def _known(self, epoch: int) -> Counts:
         if epoch not in self._counts:
-            self._counts[epoch] = self._index(epoch).read()
-            self._firsts[epoch] = {(lane, 0): 0 for lane in range(self._lanes)}
-        return self._counts[epoch], self._firsts[epoch]
-
-    def _index(self, epoch: int) -> FormationIndex:
-        return FormationIndex(self._folder / f"epoch-{epoch}.index")
+            self._counts[epoch] = Counts(FormationIndex(self._folder / f"epoch-{epoch}.index"), self._lanes)
+        return self._counts[epoch]
 
     def _chapters(self, lane: int) -> int:
         return chapter_count(self._total, self._lanes, lane, self.forming.span)
@@ -229,30 +186,25 @@ class FormedBook(Book):
         return found
 
     def _batches(self, epoch: int, lane: int, number: int) -> int:
-        """How many batches a chapter has; formed and entered into the index where that is not known."""
-        counts, firsts = self._known(epoch)
-        if (lane, number) not in counts:
-            self._enter(epoch, lane, number, self._chapter(epoch, lane, number).finish())
-        if (lane, number) in firsts:
-            firsts.setdefault((lane, number + 1), firsts[lane, number] + counts[lane, number])
-        return counts[lane, number]
-
-    def _enter(self, epoch: int, lane: int, number: int, batches: int) -> None:
-        counts = self._known(epoch)[0]
-        if (lane, number) not in counts:
-            counts[lane, number] = batches
-            self._index(epoch).append(lane, number, batches)
+        """How many batches a chapter has; formed where that is not known."""
+        known = self._known(epoch)
+        count = known.batches(lane, number)
+        if count is None:
+            count = self._chapter(epoch, lane, number).finish()
+            known.enter(lane, number, count)
+        return count
 
     def _find(self, epoch: int, lane: int, k: int) -> tuple[int, int] | None:
         """The chapter that holds the k-th batch of a lane, and its place in it; None if the lane has fewer."""
-        counts, firsts = self._known(epoch)
-        first, number = max((first, c) for (of, c), first in firsts.items() if of == lane and first <= k)
-        for chapter in range(number, self._chapters(lane)):
-            if (lane, chapter) not in counts:  # a chapter under way answers before it is formed to its end
+        known = self._known(epoch)
+        start, first = known.nearest(lane, k)
+        for chapter in range(start, self._chapters(lane)):
+            known.begin(lane, chapter, first)
+            if known.batches(lane, chapter) is None:  # a chapter under way answers before it is formed to its end
                 found = self._chapter(epoch, lane, chapter)
                 there = found.has(k - first)
                 if found.done:
-                    self._enter(epoch, lane, chapter, len(found.batches))
+                    known.enter(lane, chapter, len(found.batches))
                 if there:
                     return chapter, k - first
             count = self._batches(epoch, lane, chapter)
@@ -305,8 +257,7 @@ class FormedBook(Book):
     def unknown(self, epoch: int) -> int:
         """Chapters of the epoch whose number of batches is not known."""
         with self._lock:
-            counts = self._known(epoch)[0]
-            return sum(self._chapters(lane) for lane in range(self._lanes)) - len(counts)
+            return sum(self._chapters(lane) for lane in range(self._lanes)) - len(self._known(epoch))
 
     def need_known(self, world_size: int, workers: int) -> None:
         """Refuse several readers where membership needs what each would have to compute again.
@@ -377,7 +328,7 @@ class FormedBook(Book):
             out = []
             for lane, number in sorted({self._place(epoch, p) for p in epochs.positions(epoch, stream, row)}):
                 chapter = Chapter(self.forming, epoch, lane, number)
-                self._enter(epoch, lane, number, chapter.finish())
+                self._known(epoch).enter(lane, number, chapter.finish())
                 for place in chapter.holding(stream, row):
                     first = sum(self._batches(epoch, lane, each) for each in range(number))
                     out.append(self._number(epoch, lane, first + place))

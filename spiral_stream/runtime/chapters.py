@@ -197,29 +197,37 @@ class Chapter:
                 reader.need(self._epoch, samples, forming.wanted)
         self._at += take
         self.done = final
-        first = 0
-        while first < len(samples) or (first == 0 and not len(samples)):  # once, but where samples were made of others
-            last = min(len(samples), first + max(1, self._former.room))
-            self._enter(samples.take(np.arange(first, last)) if last - first < len(samples) else samples, positions)
-            with naming(forming.stages):
-                self.batches += self._formed(self._last_window, final=final and last == len(samples))
-            first = last if len(samples) else 1
+        self._admit(samples, positions, final=final)
         tally = self._former.tally
         now = (tally.dropped, tally.truncated, tally.alone)
         dropped, truncated, alone = (after - before for before, after in zip(self._told, now, strict=True))
         self._told = now
         reader.metrics.add(filtered=filtered, dropped=dropped, truncated=truncated, alone=alone)
 
-    def _enter(self, samples: Samples, positions: NDArray[np.uint64]) -> None:
-        """Number samples, and hold what is known of them."""
-        forming = self._forming
-        self._last_window = self._window(samples)
-        if len(samples):
-            self._firsts = np.append(self._firsts, self._count)
-            self._held.append((self._count, samples.only([key for key in samples.columns if forming.kept(key)])))
-            self._positions.append(positions[samples.origins])
-            self._left.append(len(samples))
-            self._count += len(samples)
+    def _admit(self, samples: Samples, positions: NDArray[np.uint64], *, final: bool) -> None:
+        """Hand samples to the former: at once, but where flat_map or assemble made more of them than it has room for."""
+        first = 0
+        while True:
+            last = min(len(samples), first + max(1, self._former.room))
+            part = samples if last - first == len(samples) else samples.take(np.arange(first, last))
+            window = self._window(part)
+            self._hold(part, positions)
+            with naming(self._forming.stages):
+                self.batches += self._formed(window, final=final and last == len(samples))
+            first = last
+            if first == len(samples):
+                return
+
+    def _hold(self, samples: Samples, positions: NDArray[np.uint64]) -> None:
+        """Number samples, and keep what is known of them until their batches are built."""
+        if not len(samples):
+            return
+        kept = [key for key in samples.columns if self._forming.kept(key)]
+        self._firsts = np.append(self._firsts, self._count)
+        self._held.append((self._count, samples.only(kept)))
+        self._positions.append(positions[samples.origins])
+        self._left.append(len(samples))
+        self._count += len(samples)
 
     def _formed(self, window: Window, *, final: bool) -> list[Membership]:
         try:

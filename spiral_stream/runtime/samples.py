@@ -7,7 +7,7 @@ Token columns are never Arrow columns here but `Ragged` addresses.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -35,7 +35,6 @@ from spiral_stream.sampling.epoch import Places
 Int64 = NDArray[np.int64]
 Key = tuple[str, int]  # a column's name, and the map that makes it: -1 for the relational part
 RELATIONAL: Final = -1
-_TOGETHER: Final = 512  # texts that one thread encodes in a go: about a megabyte
 _LENGTH: Final = "\0len "  # before the name of a token column whose lengths stand for it in an expression
 
 
@@ -96,7 +95,7 @@ class SampleReader:
         self._relational = stages.streams[0].node.schema()
         made = [at for at, step in enumerate(stages.maps) if isinstance(step, Tokenized)]
         self._tokens = dict(zip(made, stages.tokens, strict=True))  # by the map, for two may give one name
-        self._feeds = {at: _feeds(stages, stage, metrics) for at, stage in self._tokens.items()}
+        self._feeds = {at: _feeds(stages, stage, metrics, self._pool) for at, stage in self._tokens.items()}
         self._counts = {i: self._same_before(i) for i in range(self.end)}
 
     def close(self) -> None:
@@ -219,11 +218,11 @@ class SampleReader:
                 return Ragged.of_flat(*self._tokens[at].encoder.encode(texts))
         if len(feeds) == 1:
             rows = samples.places.rows
-            return _at_rows(feeds[0], ordinals(self._stages.streams, 0, rows), np.arange(len(rows)), self._pool)
+            return _at_rows(feeds[0], ordinals(self._stages.streams, 0, rows), np.arange(len(rows)))
         found, places = [], []
         for stream, where in split(samples.places):
             own = ordinals(self._stages.streams, stream, samples.places.rows[where])
-            found.append(_at_rows(feeds[stream], own, where, self._pool))
+            found.append(_at_rows(feeds[stream], own, where))
             places.append(where)
         if not found:
             return Ragged.of_flat(np.empty(0, dtype=np.uint16), np.zeros(1, dtype=np.int64))
@@ -360,34 +359,21 @@ def pointing(samples: Samples) -> Iterator[None]:
         raise
 
 
-def _feeds(stages: Stages, stage: TokenStage, metrics: Metrics) -> list[TokenFeed]:
+def _feeds(stages: Stages, stage: TokenStage, metrics: Metrics, pool: Executor) -> list[TokenFeed]:
     return [
-        TokenFeed(stream.base, prefix, store.open(), metrics)
+        TokenFeed(stream.base, prefix, store.open(), metrics, pool)
         for stream, prefix, store in zip(stages.streams, stage.prefixes, stage.stores, strict=False)
     ]
 
 
-def _at_rows(feed: TokenFeed, own: NDArray[np.uint64], where: Int64, pool: ThreadPoolExecutor) -> Ragged:
-    """Tokens of one stream's rows; text that is in no cache is encoded by several threads."""
+def _at_rows(feed: TokenFeed, own: NDArray[np.uint64], where: Int64) -> Ragged:
+    """Tokens of one stream's rows; an error's row counts among all samples."""
     try:
-        missing = feed.missing(own)
-        if np.count_nonzero(missing) <= _TOGETHER:
-            return feed.tokens(own)
-        cuts = range(0, len(own), _TOGETHER)
-        return Ragged.concat(list(pool.map(lambda at: _from(feed, own, at), cuts)))
+        return feed.tokens(own)
     except DataError as error:
         row = getattr(error, "row", None)
         if row is not None:
             error.row = int(where[row])  # type: ignore[attr-defined]  # read by whoever knows the identities
-        raise
-
-
-def _from(feed: TokenFeed, own: NDArray[np.uint64], at: int) -> Ragged:
-    try:
-        return feed.tokens(own[at : at + _TOGETHER])
-    except DataError as error:
-        if hasattr(error, "row"):
-            error.row += at
         raise
 
 

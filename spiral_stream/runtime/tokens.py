@@ -7,18 +7,22 @@ a shard it meets and 0.1 us a row.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.cache.kind import Rows
 from spiral_stream.cache.reader import CachedShard, CacheReader
 from spiral_stream.cache.tokens import TokenPrefix
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.errors import CacheError, DataError
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.runtime.metrics import Metrics
+
+TOGETHER: Final = 512  # texts that are fetched and encoded in a go: about a megabyte
 
 Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
@@ -46,15 +50,24 @@ class _Found:
 
 @final
 class TokenFeed:
-    """One text column of an open relation. Thread-safe; a call for rows that are not cached encodes in its own thread."""
+    """One text column of an open relation. Thread-safe.
+
+    Text that is not cached is encoded in the caller's thread, or, much of it, by the threads of ``pool``.
+    """
 
     def __init__(
-        self, relation: OpenRelation, prefix: TokenPrefix, cache: CacheReader | None, metrics: Metrics
+        self,
+        relation: OpenRelation,
+        prefix: TokenPrefix,
+        cache: CacheReader | None,
+        metrics: Metrics,
+        pool: Executor | None = None,
     ) -> None:
         self._relation = relation
         self._prefix = prefix
         self._cache = cache
         self._metrics = metrics
+        self._pool = pool
         self._keys: list[str] = relation.manifest.content_keys.to_pylist()
         self._shard_rows: list[int] = relation.manifest.shard_rows.tolist()
 
@@ -151,19 +164,23 @@ class TokenFeed:
 
     def _encode(self, ordinals: UInt64, found: _Found) -> None:
         """Fill in the rows that are not cached."""
-        column = self._prefix.column
         places = found.missing[np.argsort(ordinals[found.missing], kind="stable")]  # in storage order no source copies
+        parts = [places[at : at + TOGETHER] for at in range(0, len(places), TOGETHER)]
+        run = map if self._pool is None or len(parts) == 1 else self._pool.map
+        for part, rows in zip(parts, run(self._kept, [ordinals[part] for part in parts]), strict=True):
+            found.owners.append(rows.payload)
+            begins = np.cumsum(rows.sizes) - rows.sizes
+            found.addresses[part] = np.uint64(rows.payload.ctypes.data) + begins.astype(np.uint64)
+            found.sizes[part] = rows.sizes
+            found.refused.update({int(part[at]): reason for at, reason in rows.refused.items()})
+            self._metrics.add(source_rows=len(part), source_bytes=rows.source_bytes)
+
+    def _kept(self, ordinals: UInt64) -> Rows:
+        """What a cache would hold of rows."""
         with self._metrics.timed("fetch_s"):
-            table = self._relation.fetch(ordinals[places], [column])
+            table = self._relation.fetch(ordinals, [self._prefix.column])
         with self._metrics.timed("transform_s"):
-            rows = self._prefix.keep_rows(table[column], self._relation.base)
-        payload = rows.payload
-        found.owners.append(payload)
-        begins = np.cumsum(rows.sizes) - rows.sizes
-        found.addresses[places] = np.uint64(payload.ctypes.data) + begins.astype(np.uint64)
-        found.sizes[places] = rows.sizes
-        found.refused.update({int(places[at]): reason for at, reason in rows.refused.items()})
-        self._metrics.add(source_rows=len(places), source_bytes=rows.source_bytes)
+            return self._prefix.keep_rows(table[self._prefix.column], self._relation.base)
 
 
 def _grouping(shards: NDArray[np.intp], count: int) -> NDArray[np.intp] | None:

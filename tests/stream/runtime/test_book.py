@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.batching.formation import Tail, as_tail
-from spiral_stream.errors import CacheError
-from spiral_stream.runtime.book import Book, FormationIndex
+from spiral_stream.runtime.book import Book
 from spiral_stream.runtime.chapters import Drawn
+from spiral_stream.runtime.counts import Counts, FormationIndex
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 
 EPOCH = 9_000  # two slices of a mixture, so that many small chapters end at one border
@@ -103,22 +103,6 @@ def test_lanes_take_turns_and_those_that_ended_are_skipped(data: st.DataObject, 
     assert FormedBook._turn(Fake(), 0, len(order)) is None  # type: ignore[arg-type]  # likewise
 
 
-@given(records=st.lists(st.tuples(*[st.integers(0, 2**40)] * 3), max_size=20), torn=st.integers(0, 23))
-def test_the_index_gives_back_what_was_entered(
-    tmp_path_factory: pytest.TempPathFactory, records: list[tuple[int, int, int]], torn: int
-) -> None:
-    file = tmp_path_factory.mktemp("index") / "deep" / "epoch-0.index"
-    index = FormationIndex(file)
-    assert index.read() == {}
-    for record in records:
-        index.append(*record)
-    if records:
-        with file.open("ab") as out:
-            out.write(b"\1" * torn)  # a writer that was killed
-
-    assert index.read() == {(lane, chapter): batches for lane, chapter, batches in records}
-
-
 # ---- one book of many chapters
 
 
@@ -147,13 +131,15 @@ def test_what_the_index_knows_is_not_formed_again(catalog: sp.Catalog, known: tu
         assert len(other) == len(ledgers)
 
 
-def test_a_state_says_where_its_chapters_begin(catalog: sp.Catalog, known: tuple[Any, list[list[Any]]]) -> None:
+def test_a_state_says_where_its_chapters_begin(
+    catalog: sp.Catalog, known: tuple[Any, list[list[Any]]], tmp_path: Path
+) -> None:
     one, ledgers = known
     for number in (0, 1, len(ledgers) // 2, len(ledgers) - 1):
         anchors = one.book.anchors(0, number)
         assert [lane for lane, _, _ in anchors] == [0, 1]
         with stream(catalog, lanes=2) as other:
-            other.book._counts[0], other.book._firsts[0] = {}, {(0, 0): 0, (1, 0): 0}  # as without the index
+            other.book._counts[0] = Counts(FormationIndex(tmp_path / "none"), 2)  # as without the index
             other.book.anchor(0, anchors)
             assert other.ledger(number) == ledgers[number]
 
@@ -179,12 +165,6 @@ def test_counting_what_takes_long_is_refused_with_the_way_out(catalog: sp.Catalo
         len(one)
 
 
-def test_an_index_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(CacheError, match=r"make the folder writable, or set \$SPIRAL_CACHE"):
-        FormationIndex(tmp_path / "file" / "epoch-0.index").append(0, 0, 1)
-
-
 def test_several_readers_need_what_decides(catalog: sp.Catalog) -> None:
     def odd(size: Any) -> Any:
         return size.to_numpy() % 2 == 1
@@ -196,15 +176,3 @@ def test_several_readers_need_what_decides(catalog: sp.Catalog) -> None:
         for world, workers, who in ((2, 1, "2 ranks"), (1, 3, "3 workers")):
             with pytest.raises(sp.BindError, match=rf"filter .*odd.*{who}.*as a column of the relation; or read with"):
                 one.book.need_known(world, workers)
-
-
-def test_a_torn_record_of_the_index_is_forgotten_and_the_next_one_read(tmp_path: Path) -> None:
-    index = FormationIndex(tmp_path / "epoch-0.index")
-    index.append(0, 0, 7)
-    index.append(0, 1, 5)
-    file = tmp_path / "epoch-0.index"
-    file.write_bytes(file.read_bytes()[:-11])
-
-    assert index.read() == {(0, 0): 7}
-    index.append(1, 4, 9)
-    assert index.read() == {(0, 0): 7, (1, 4): 9}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.planner.selected import Selected
+from spiral_stream.planner.kept import KeptColumns
 from spiral_stream.runtime.batches import BatchBuilder, Pending
 from spiral_stream.runtime.images import ImageFeed
 from tests.fixtures.streams import maker, our_threads, plan
@@ -107,15 +107,15 @@ def test_a_worker_error_comes_at_its_batch(
 
 
 def test_a_feeder_error_comes_at_its_batch(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetch, calls = Selected.fetch, iter(range(10**6))
+    fetch, calls = KeptColumns.fetch, iter(range(10**6))
 
-    def sometimes(selected: Selected, rows: Any, names: Any) -> Any:
+    def sometimes(kept: KeptColumns, rows: Any, names: Any) -> Any:
         if "label_id" in names and next(calls) == 3:
             msg = "rows cannot be read"
             raise sp.SourceError(msg)
-        return fetch(selected, rows, names)
+        return fetch(kept, rows, names)
 
-    monkeypatch.setattr(Selected, "fetch", sometimes)
+    monkeypatch.setattr(KeptColumns, "fetch", sometimes)
     with maker(catalog, prefetch=3)() as stream:
         seen = []
         with pytest.raises(sp.SourceError, match="rows cannot be read"):

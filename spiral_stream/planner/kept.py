@@ -1,0 +1,92 @@
+"""Narrow columns of the surviving rows, kept beside a selection: what a batch reads of every row.
+
+Made at the first use, by one pass over the columns, and memory-mapped from then on. A gather
+of 1,500 texts takes 13 us here and 3 ms through Lance. Columns of bytes, of long texts and of
+very many rows stay where they are, and so does what is computed, which may look at payload.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spiral_stream.expr import Col
+from spiral_stream.plan.fingerprint import digest
+from spiral_stream.planner.columns import Columns, UInt64
+from spiral_stream.schema import semantic_of
+
+MOST_ROWS: Final = 1 << 26  # of a kept column: 67 M, about 2 GB of identities
+NARROW_BYTES: Final = 64  # most bytes of a kept text, on average
+_MOST_TEXT: Final = (1 << 31) - 1  # bytes of one Arrow array of texts
+_LOOKED_AT: Final = 256  # texts, to tell how long they are
+
+Pieces = Callable[[tuple[str, ...]], Iterator[tuple[UInt64, pa.Table]]]
+
+
+@final
+class KeptColumns:
+    """The kept columns of one selection."""
+
+    def __init__(self, folder: Path, columns: Columns, total: int, pieces: Pieces) -> None:
+        self._folder, self._columns, self._total, self._pieces = folder, columns, total, pieces
+        self._kept: dict[str, pa.Array] = {}
+
+    def fetch(self, rows: UInt64, names: Sequence[str]) -> pa.Table:
+        """Columns for surviving rows: from the kept ones where there are, else late, by address."""
+        late = [name for name in names if name not in self._kept]
+        if len(late) == len(names):
+            return self._columns.fetch(rows, names)
+        at = pa.array(rows)
+        found = {name: self._kept[name].take(at) for name in names if name in self._kept}
+        if late:
+            fetched = self._columns.fetch(rows, late)
+            found |= {name: fetched[name] for name in late}
+        return pa.table({name: found[name] for name in names})
+
+    def keep(self, names: Sequence[str]) -> None:
+        """Keep those of these columns that are narrow."""
+        if self._total > MOST_ROWS:
+            return
+        wanted = [name for name in names if name not in self._kept and self._narrow(name)]
+        missing = [name for name in wanted if not self._file(name).exists()]
+        if missing:
+            parts = [table for _, table in self._pieces(tuple(missing))]
+            for name in missing:
+                column = pa.concat_arrays([part[name].combine_chunks() for part in parts])
+                _write_arrow(self._file(name), pa.table({name: column}))
+        for name in wanted:
+            table = pa.ipc.open_file(pa.memory_map(str(self._file(name)))).read_all()
+            self._kept[name] = table.column(0).chunk(0)
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"column-{digest(name)[:16]}.arrow"
+
+    def _narrow(self, name: str) -> bool:
+        field = self._columns.schema.field(name)
+        if not isinstance(self._columns.env[name], Col):
+            return False
+        if pa.types.is_primitive(field.type):
+            return True
+        if not pa.types.is_string(field.type) or semantic_of(field):
+            return False
+        wide = self._file(name).with_suffix(".wide")  # told once, so that no later start looks at texts
+        if self._file(name).exists() or wide.exists():
+            return not wide.exists()
+        some = np.linspace(0, self._total - 1, min(self._total, _LOOKED_AT)).astype(np.uint64)
+        mean = pc.mean(pc.binary_length(self._columns.fetch(some, [name])[name])).as_py() or 0.0
+        narrow = bool(mean <= NARROW_BYTES and mean * self._total < _MOST_TEXT)
+        if not narrow:
+            wide.touch()
+        return narrow
+
+
+def _write_arrow(file: Path, table: pa.Table) -> None:
+    """Write a table as one batch, whole or not at all."""
+    draft = file.with_suffix(f".{os.getpid()}")
+    with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    draft.replace(file)
