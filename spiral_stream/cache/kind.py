@@ -43,16 +43,21 @@ class Kind(ABC):
     relation: str
     column: str
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What `keep_rows` reads of the relation, the payload column first."""
+        return (self.column,)
+
     @abstractmethod
     def facts(self) -> dict[str, object]:
         """What the fingerprint covers; written beside the cache for people."""
 
     @abstractmethod
-    def keep_rows(self, column: pa.ChunkedArray, base: str) -> Rows:
+    def keep_rows(self, table: pa.Table, base: str) -> Rows:
         """What to store for some rows. Thread-safe.
 
         Args:
-            column: P values of the payload column.
+            table: P rows of the kind's columns.
             base: folder that relative references start from.
 
         Raises:

@@ -177,5 +177,4 @@ class _Runs:
 
 
 def _keep(relation: Rowed, kind: Kind, first: int, offsets: NDArray[np.uint64]) -> Rows:
-    table = relation.fetch(offsets + np.uint64(first), [kind.column])
-    return kind.keep_rows(table[kind.column], relation.base)
+    return kind.keep_rows(relation.fetch(offsets + np.uint64(first), kind.columns), relation.base)

@@ -60,8 +60,9 @@ class Prefix(Kind):
             facts["encoder"] = codec_version()
         return facts
 
-    def keep_rows(self, column: pa.ChunkedArray, base: str) -> Rows:
+    def keep_rows(self, table: pa.Table, base: str) -> Rows:
         """The images of P references; see `Kind.keep_rows`."""
+        column = table[self.column]
         payloads: list[Bytes] = []
         height, width = (np.zeros(len(column), dtype=np.int32) for _ in range(2))
         sizes = np.zeros(len(column), dtype=np.int64)

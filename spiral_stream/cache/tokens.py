@@ -66,8 +66,9 @@ class TokenPrefix(Kind):
         """Bytes of one token."""
         return int(np.dtype(self.encoder.dtype).itemsize)
 
-    def keep_rows(self, column: pa.ChunkedArray, base: str) -> Rows:  # noqa: ARG002  text is inline
+    def keep_rows(self, table: pa.Table, base: str) -> Rows:  # noqa: ARG002  text is inline
         """The tokens of P texts; see `Kind.keep_rows`."""
+        column = table[self.column]
         values: list[NDArray[np.uint16] | NDArray[np.uint32]] = []
         lengths = np.zeros(len(column), dtype=np.int64)
         refused: dict[int, str] = {}

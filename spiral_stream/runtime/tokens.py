@@ -180,7 +180,7 @@ class TokenFeed:
         with self._metrics.timed("fetch_s"):
             table = self._relation.fetch(ordinals, [self._prefix.column])
         with self._metrics.timed("transform_s"):
-            return self._prefix.keep_rows(table[self._prefix.column], self._relation.base)
+            return self._prefix.keep_rows(table, self._relation.base)
 
 
 def _grouping(shards: NDArray[np.intp], count: int) -> NDArray[np.intp] | None:
