@@ -19,10 +19,12 @@ from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import maps, nodes
 from spiral_stream.plan.checks import column_list, need_new_names
-from spiral_stream.plan.fields import is_image
+from spiral_stream.plan.clips import is_clip
+from spiral_stream.plan.fields import is_decoded
 from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.mix import Mix, Part, schedule_points, whole_count
 from spiral_stream.plan.profiles import Profile
+from spiral_stream.plan.short_clips import without_short
 from spiral_stream.plan.tree import base_scan, origin
 from spiral_stream.planner.meaning import settled, tokenized
 from spiral_stream.planner.select import collect
@@ -363,10 +365,14 @@ class Relation:
             msg = f'collate: fields={fields!r}; give a dict of name -> field, for example {{"x": Stack("x")}}'
             raise PlanError(msg)
         for name, field in fields.items():
-            if isinstance(field, Field) and is_image(field) and field.column in self.schema.names:
+            if isinstance(field, Field) and is_decoded(field) and field.column in self.schema.names:
                 self._need_own_payload(name, field.column)
-        formed = settled(self.node, formation, composition)
-        return self._with(nodes.Collate(self.node, batch_size, as_tail(last), tuple(fields.items()), formed))
+        node = self.node
+        for name, field in fields.items():
+            if is_clip(field) and field.short == "drop":
+                node = without_short(name, field, node)
+        formed = settled(node, formation, composition)
+        return self._with(nodes.Collate(node, batch_size, as_tail(last), tuple(fields.items()), formed))
 
     def to_torch(self, *, prefetch: int = 2, device: str | None = None) -> "TorchStream":
         """A stream of dicts of tensors; also a torch ``IterableDataset``."""

@@ -6,12 +6,14 @@ so a `DataError` repeats on every run and may be skipped by a declared policy.
 
 from abc import ABC, abstractmethod
 from difflib import get_close_matches
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import PlanError
+
+CLIPS: Final = {"h264": 1}  # decoders of video, which `decoders.video` reads, and the version of their frames
 
 
 class Decoder(ABC):
@@ -52,8 +54,17 @@ def decoder(name: str) -> Decoder:
     from spiral_stream.decoders.image import DECODERS
 
     if name not in DECODERS:
-        near = get_close_matches(name, DECODERS, 1)
+        near = get_close_matches(name, [*DECODERS, *CLIPS], 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        msg = f"decode: {name!r} is unknown; {hint}known are {', '.join(DECODERS)}"
+        msg = f"decode: {name!r} is unknown; {hint}known are {', '.join([*DECODERS, *CLIPS])}"
         raise PlanError(msg)
     return DECODERS[name]
+
+
+def decode_version(name: str) -> int:
+    """The version of the pixels that ``decode=name`` gives, part of fingerprints.
+
+    Raises:
+        PlanError: no such decoder.
+    """
+    return CLIPS[name] if name in CLIPS else decoder(name).VERSION

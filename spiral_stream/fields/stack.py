@@ -21,15 +21,26 @@ DTYPES: Final = (
 @final
 @dataclass(frozen=True, slots=True)
 class Stack(Field):
-    """One array ``[B, ...]`` of a number column, or of decoded and transformed images.
+    """One array ``[B, ...]`` of a number column, or of decoded and transformed images or clips.
+
+    A clip is ``[T, 3, H, W]``: T frames of a segment (`decoders.selection` says which), all of them through
+    the same transforms with the same random numbers.
 
     Args:
         column: the column of the relation.
-        decode: how to read a semantic reference: ``"jpeg"``, or ``"image"`` for any format Pillow reads.
-        transforms: image transforms in order, for a decoded column.
-        dtype: NumPy name of the result; None keeps the column's type (uint8 for images).
-        layout: ``"nchw"`` (default) or ``"nhwc"``, for images.
+        decode: how to read a semantic reference: ``"jpeg"``, ``"image"`` for any format Pillow reads, or ``"h264"``.
+        transforms: image transforms in order, for a decoded column; after the shorthands.
+        dtype: NumPy name of the result; None keeps the column's type (uint8 for images and clips).
+        layout: ``"nchw"`` (default) or ``"nhwc"`` for images, ``"ntchw"`` (default) or ``"nthwc"`` for clips.
         device: where the field is delivered; None leaves it on the host.
+        sequence_length: T, frames of a clip.
+        stride: take every ``stride``-th frame of the segment; None spreads the frames over all of it.
+        random_start: begin at a random frame of the segment instead of its first; needs ``stride``.
+        short: what a segment with too few frames becomes: ``"pad"`` (its last frame again), ``"loop"`` (from its
+            start again), or ``"drop"``: it is no sample, as column ``frame_count`` tells before anything is decoded.
+        resize_shorter: shorthand for ``Resize(n)``: the shorter side, in pixels.
+        crop: shorthand for ``CenterCrop(n)``, or ``RandomCrop(n)`` with ``random_crop``.
+        random_crop: crop at a random place, the same for all frames of a clip.
     """
 
     column: str
@@ -38,15 +49,28 @@ class Stack(Field):
     dtype: str | None = None
     layout: str | None = None
     device: str | None = None
+    sequence_length: int | None = None
+    stride: int | None = None
+    random_start: bool = False
+    short: str = "pad"
+    resize_shorter: int | None = None
+    crop: int | tuple[int, int] | None = None
+    random_crop: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "transforms", tuple(self.transforms))
         if self.dtype is not None and self.dtype not in DTYPES:
             msg = f"Stack({self.column!r}): dtype={self.dtype!r} is unknown; it is one of {', '.join(DTYPES)}"
             raise PlanError(msg)
-        if self.decode is None and (self.transforms or self.layout):
-            msg = f'Stack({self.column!r}): transforms and layout are for decoded images; add decode="jpeg"'
+        shorthands = (self.resize_shorter, self.crop, self.sequence_length, self.stride)
+        if self.decode is None and (self.transforms or self.layout or any(each is not None for each in shorthands)):
+            msg = f'Stack({self.column!r}): transforms, layout and frames are of decoded images; add decode="jpeg" or "h264"'
             raise PlanError(msg)
+        if self.random_crop and self.crop is None:
+            msg = f"Stack({self.column!r}): random_crop needs a size; add crop=224"
+            raise PlanError(msg)
+        if isinstance(self.crop, list):
+            object.__setattr__(self, "crop", tuple(self.crop))
 
     def spec(self, column: pa.Field) -> FieldSpec:
         semantic = semantic_of(column)

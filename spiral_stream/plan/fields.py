@@ -1,4 +1,4 @@
-"""What a batch will hold under each name, and which names are images."""
+"""What a batch will hold under each name, and which names are images or clips."""
 
 from collections.abc import Sequence
 from math import lcm
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from spiral_stream.batching.formation import Formation, Setting
 from spiral_stream.batching.packing import Packed
-from spiral_stream.decoders.decoder import Decoder, decoder
+from spiral_stream.decoders.decoder import CLIPS, Decoder, decoder
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import kind_of, parse
 from spiral_stream.fields.field import Field, FieldSpec
@@ -16,11 +16,12 @@ from spiral_stream.fields.list import List
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.checks import bound_type
-from spiral_stream.schema import JPEG_REF, semantic_of
+from spiral_stream.plan.clips import clip_costs, clip_parts, shorthands
+from spiral_stream.schema import H264_REF, JPEG_REF, semantic_of
 from spiral_stream.transforms.image import ImageProgram, compile_image
 
 
-def is_image(field: Field) -> bool:
+def is_decoded(field: Field) -> bool:
     """Whether the field decodes a reference instead of copying a column."""
     return isinstance(field, Stack) and field.decode is not None
 
@@ -32,9 +33,11 @@ def image_parts(field: Stack) -> tuple[Decoder, ImageProgram]:
         PlanError: unknown decoder, or transforms that do not form a legal chain.
     """
     assert field.decode is not None
-    return decoder(field.decode), compile_image(
-        field.transforms, dtype=field.dtype or "uint8", layout=field.layout or "nchw"
-    )
+    if (field.sequence_length, field.stride, field.random_start, field.short) != (None, None, False, "pad"):
+        msg = f'sequence_length, stride, random_start and short are of clips, decode="h264"; decode={field.decode!r} reads images'
+        raise PlanError(msg)
+    chain = (*shorthands(field), *field.transforms)
+    return decoder(field.decode), compile_image(chain, dtype=field.dtype or "uint8", layout=field.layout or "nchw")
 
 
 def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
@@ -46,7 +49,13 @@ def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
     try:
         if not isinstance(field, Stack) or field.decode is None:
             return field.spec(column)
-        _need_images(field, column)
+        if field.decode in CLIPS:
+            _need_semantic(field, column, H264_REF)
+            selection, frames = clip_parts(field)
+            assert frames.output_shape is not None
+            shape = (selection.sequence_length, *frames.output_shape)
+            return FieldSpec(frames.dtype, shape, field.layout or "ntchw", field.device)
+        _need_semantic(field, column, JPEG_REF)
         _, program = image_parts(field)
         unknown: tuple[Any, ...] = (3, None, None) if (field.layout or "nchw") == "nchw" else (None, None, 3)
         return FieldSpec(field.dtype or "uint8", program.output_shape or unknown, field.layout or "nchw", field.device)
@@ -84,20 +93,29 @@ def check_formation(
             'add one, for example fields={"input_ids": Pad("tokens")}'
         )
         raise PlanError(msg)
-    if formation.cost_names:
+    costs = clip_costs(fields)
+    if formation.cost_names and not costs["frames"]:
         msg = (
             f"collate: {' and '.join(f'max_{name}' for name in formation.cost_names)} of BatchBudget counts decoded "
             "frames of video, which no field decodes; text has no such cost: use max_tokens, or batch_size"
         )
         raise PlanError(msg)
+    for name in formation.cost_names:
+        limit = getattr(getattr(formation, "budget", None), f"max_{name}")
+        if costs[name] > limit:
+            msg = (
+                f"collate: max_{name}={limit:,} of BatchBudget holds no sample: one has {costs[name]:,} {name}; raise it, "
+                "or ask for fewer or smaller frames (sequence_length, crop)"
+            )
+            raise PlanError(msg)
     multiple = lcm(*(field.multiple for _, field in fields if isinstance(field, SequenceField)))
     formation.with_composition(None).former(Setting(0, 0, multiple, batch_size))  # refuses limits that nothing can keep
 
 
-def _need_images(field: Stack, column: pa.Field) -> None:
-    if semantic_of(column) != JPEG_REF:
+def _need_semantic(field: Stack, column: pa.Field, semantic: str) -> None:
+    if semantic_of(column) != semantic:
         msg = (
-            f"decode={field.decode!r} needs a column of type {JPEG_REF}; {field.column!r} is "
-            f"{semantic_of(column) or column.type}. Register it with semantic={{'{field.column}': '{JPEG_REF}'}}"
+            f"decode={field.decode!r} needs a column of type {semantic}; {field.column!r} is "
+            f"{semantic_of(column) or column.type}. Register it with semantic={{'{field.column}': '{semantic}'}}"
         )
         raise PlanError(msg)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from spiral_stream import expr
-from spiral_stream.decoders.decoder import decoder
+from spiral_stream.decoders.decoder import decode_version
 from spiral_stream.decoders.image import codec_version
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field
@@ -30,6 +30,9 @@ from spiral_stream.transforms.python import Function
 FORMAT: Final = 1  # raised when the canonical form changes, so that no old fingerprint can collide with a new one
 _LINE: Final = 60  # characters of a value in a message
 _LATER: Final = ("formation",)
+_LATER_OF_STACK: Final = frozenset(
+    ("sequence_length", "stride", "random_start", "short", "resize_shorter", "crop", "random_crop")
+)
 _BINDINGS: Final = {(nodes.Sample, "epoch"), (DataParallel, "rank"), (DataParallel, "world_size")}
 
 
@@ -91,6 +94,8 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
     for each in dataclasses.fields(value):
         if isinstance(value, Field) and each.name == "device":
             continue
+        if isinstance(value, Stack) and each.name in _LATER_OF_STACK and getattr(value, each.name) == each.default:
+            continue
         if each.init and (type(value), each.name) not in _BINDINGS:
             yield each.name, getattr(value, each.name)
 
@@ -110,7 +115,7 @@ def _value(value: Any) -> Any:
         if not is_ours(value):  # by what it does, wherever it lies
             out["@code"] = code_fingerprint(cls)
         if isinstance(value, Stack) and value.decode is not None:
-            out["@decoder"] = decoder(value.decode).VERSION
+            out["@decoder"] = decode_version(value.decode)
         return {**out, **{name: _value(item) for name, item in _fields(value)}}
     if value is None or isinstance(value, bool | int | str):
         return value

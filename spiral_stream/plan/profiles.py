@@ -70,6 +70,21 @@ class Jpeg(Profile):
         return True
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Frames(Profile):
+    """Decoded frames of clips (stub of the lead; helper C writes it)."""
+
+    shorter_side: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_side("Frames", self.shorter_side)
+
+    @property
+    def changes_pixels(self) -> bool:
+        return self.shorter_side is not None
+
+
 def _check_side(name: str, side: int | None) -> None:
     if side is not None and side < 1:
         msg = f"{name}: shorter_side={side}; give at least 1 pixel, or None to keep the size"

@@ -31,6 +31,12 @@ def caches(stages: Stages) -> Iterator[CacheWork]:
     for k, stream in enumerate(stages.streams):
         for image in {image.prefixes[k].fingerprint: image for image in stages.images}.values():
             yield CacheWork(stream, image.prefixes[k], image.stores[k], image.name)
+        for clip in stages.clips:
+            kind, store = clip.kinds[k], clip.stores[k]
+            if kind is None or store is None:  # nothing is kept of the clips, so where their frames lie is
+                yield CacheWork(stream, clip.indexes[k], clip.index_stores[k], clip.name)
+            else:
+                yield CacheWork(stream, kind, store, clip.name)
         for tokens in stages.tokens:
             if tokens.prefixes:
                 yield CacheWork(stream, tokens.prefixes[k], tokens.stores[k], tokens.name)

@@ -10,7 +10,7 @@ from spiral_stream.plan.tree import need, replaced
 
 
 def evaluation(plan: Deliver, epoch: int, last: Tail) -> Deliver:
-    """The same rows and fields with nothing random: epoch pinned, transforms in their deterministic form.
+    """The same rows and fields with nothing random: epoch pinned, transforms in their deterministic form, clips from their start.
 
     Args:
         plan: a delivered plan.
@@ -24,6 +24,7 @@ def evaluation(plan: Deliver, epoch: int, last: Tail) -> Deliver:
 
 
 def _deterministic(field: Field) -> Field:
-    if not isinstance(field, Stack) or not field.transforms:
+    if not isinstance(field, Stack) or field.decode is None:
         return field
-    return replace(field, transforms=tuple(part for each in field.transforms for part in each.evaluation()))
+    fixed = tuple(part for each in field.transforms for part in each.evaluation())
+    return replace(field, transforms=fixed, random_start=False, random_crop=False)

@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from spiral_stream.batching.fixed import FixedBatches
+from spiral_stream.cache.clips import ClipKind
+from spiral_stream.cache.kind import Kind
 from spiral_stream.cache.prefix import Prefix
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.tokens import TokenPrefix
+from spiral_stream.cache.video_index import IndexKind
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.errors import CacheError, PlanError
 from spiral_stream.expr import parse
@@ -24,13 +27,14 @@ from spiral_stream.fields.field import FieldSpec
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
-from spiral_stream.plan.fields import field_spec, image_parts, is_image
+from spiral_stream.plan.clips import TIMES, clip_parts, is_clip
+from spiral_stream.plan.fields import field_spec, image_parts, is_decoded
 from spiral_stream.plan.fingerprint import canonical, fingerprint
 from spiral_stream.plan.maps import Tokenized
 from spiral_stream.plan.mix import STREAM_ID, Mix, parts_of, per_stream
-from spiral_stream.plan.profiles import Source
+from spiral_stream.plan.profiles import Frames, Source
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
-from spiral_stream.planner.physical import ImageStage, PlainStage, SequenceStage, Stages, TokenStage
+from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SequenceStage, Stages, TokenStage
 from spiral_stream.planner.rebase import Rebase
 from spiral_stream.planner.selected import Workplace, select
 from spiral_stream.planner.streams import StreamStage
@@ -76,10 +80,12 @@ def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -
     _keep_plan(place.root, whole, canonical(plan))
     maps = tuple(each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled))[1:]
     have = collate.schema()
-    plains, images, sequences = [], [], []
+    plains, images, clips, sequences = [], [], [], []
     for name, field in collate.fields:
         spec = field_spec(name, field, have.field(field.column))
-        if isinstance(field, Stack) and field.decode is not None:
+        if is_clip(field):
+            clips.append(_clip(name, field, spec, streams, place.root))
+        elif isinstance(field, Stack) and field.decode is not None:
             images.append(_image(name, field, spec, streams, place.root))
         elif isinstance(field, SequenceField):
             sequences.append(SequenceStage(name, field, spec))
@@ -100,6 +106,7 @@ def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -
         plains=tuple(plains),
         sequences=tuple(sequences),
         images=tuple(images),
+        clips=tuple(clips),
         tokens=tuple(tokens),
         warnings=tuple(s.base.manifest.shard_note for s in streams if s.base.manifest.shard_note),
     )
@@ -110,7 +117,7 @@ def _read_by_batches(collate: nodes.Collate, sample: nodes.Sample) -> list[str]:
     keys = [
         name for text in (collate.formation.key_texts if collate.formation else ()) for name in parse(text).columns()
     ]
-    fields = [field.column for _, field in collate.fields if not is_image(field)]
+    fields = [field.column for _, field in collate.fields if not is_decoded(field)]
     have = sample.schema().names
     return [name for name in dict.fromkeys([*sample.identity, *fields, *keys]) if name in have and name != STREAM_ID]
 
@@ -173,18 +180,51 @@ def _image(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamSta
     decoder, program = image_parts(field)
     prefixes, stores = [], []
     for stream in streams:
-        column = origin(stream.node, field.column)
-        if column is None:
-            msg = (
-                f"collate: field {name!r}: {field.column!r} of stream {stream.name!r} is joined or computed; images are "
-                "read from the relation that owns the samples: name a column of its own"
-            )
-            raise PlanError(msg)
+        column = _own_column(name, field, stream)
         profile = profiles(stream.node).get(field.column, Source())
         prefix = Prefix(stream.base.entry.name, column, decoder, profile)
         prefixes.append(prefix)
-        stores.append(CacheStore(root / "caches" / prefix.fingerprint, prefix.facts()))
+        stores.append(_store(prefix, root))
     return ImageStage(name, field.column, spec, tuple(prefixes), tuple(stores), program)
+
+
+def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ClipStage:
+    selection, program = clip_parts(field)
+    indexes, kinds = [], []
+    for stream in streams:
+        column = _own_column(name, field, stream)
+        relation = stream.base.entry.name
+        profile = profiles(stream.node).get(field.column, Source())
+        indexes.append(IndexKind(relation, column))
+        timed = set(TIMES) <= set(stream.base.schema.names)
+        kinds.append(ClipKind(relation, column, selection, profile, timed) if isinstance(profile, Frames) else None)
+    return ClipStage(
+        name,
+        field.column,
+        spec,
+        selection,
+        program,
+        tuple(indexes),
+        tuple(_store(each, root) for each in indexes),
+        tuple(kinds),
+        tuple(None if each is None else _store(each, root) for each in kinds),
+    )
+
+
+def _own_column(name: str, field: Stack, stream: StreamStage) -> str:
+    """The column of the stream's relation that a decoded field reads."""
+    column = origin(stream.node, field.column)
+    if column is None:
+        msg = (
+            f"collate: field {name!r}: {field.column!r} of stream {stream.name!r} is joined or computed; images and clips "
+            "are read from the relation that owns the samples: name a column of its own"
+        )
+        raise PlanError(msg)
+    return column
+
+
+def _store(kind: Kind, root: Path) -> CacheStore:
+    return CacheStore(root / "caches" / kind.fingerprint, kind.facts())
 
 
 def _tokens(node: Tokenized, streams: Sequence[StreamStage], catalog: Catalog, root: Path) -> TokenStage:
@@ -204,7 +244,7 @@ def _tokens(node: Tokenized, streams: Sequence[StreamStage], catalog: Catalog, r
             return TokenStage(node.name, tokenize.column, encoder, (), ())
         prefix = TokenPrefix(stream.base.entry.name, column, encoder)
         prefixes.append(prefix)
-        stores.append(CacheStore(root / "caches" / prefix.fingerprint, prefix.facts()))
+        stores.append(_store(prefix, root))
     return TokenStage(node.name, tokenize.column, encoder, tuple(prefixes), tuple(stores))
 
 

@@ -9,10 +9,13 @@ import numpy as np
 
 from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.formation import Formation
+from spiral_stream.cache.clips import ClipKind
 from spiral_stream.cache.prefix import Prefix
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.tokens import TokenPrefix
+from spiral_stream.cache.video_index import IndexKind
 from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.decoders.selection import FrameSelection
 from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.plan.nodes import Collate, Deliver, Sampled
@@ -76,6 +79,27 @@ class ImageStage:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
+class ClipStage:
+    """A field of clips: which frames, from which files or which cache, and what is done to each frame."""
+
+    name: str
+    column: str
+    spec: FieldSpec
+    selection: FrameSelection
+    program: ImageProgram  # of one frame
+    indexes: tuple[IndexKind, ...]  # one a stream: where the frames of its files lie
+    index_stores: tuple[CacheStore, ...]
+    kinds: tuple[ClipKind | None, ...]  # one a stream: in which form its clips are kept; None: not at all
+    stores: tuple[CacheStore | None, ...]
+
+    @property
+    def frames(self) -> int:
+        """T, of one clip."""
+        return self.selection.sequence_length
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
 class TokenStage:
     """A column of tokens; one prefix and store a stream where the text is a column of the relation itself."""
 
@@ -104,6 +128,7 @@ class Stages:
     plains: tuple[PlainStage, ...]
     sequences: tuple[SequenceStage, ...]
     images: tuple[ImageStage, ...]
+    clips: tuple[ClipStage, ...]
     tokens: tuple[TokenStage, ...]
     warnings: tuple[str, ...]
 
@@ -163,6 +188,7 @@ class Stages:
         return (
             *(stage.spec for stage in self.plains),
             *(stage.spec for stage in self.images),
+            *(stage.spec for stage in self.clips),
             *(stage.spec for stage in self.sequences),
         )
 

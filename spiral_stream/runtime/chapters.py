@@ -28,6 +28,7 @@ from spiral_stream.batching.formation import (
 from spiral_stream.batching.packing import Packed
 from spiral_stream.errors import PlanError, SourceError
 from spiral_stream.expr import Expr
+from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.maps import Assembled, Context, FlatMapped, Kept, Mapped, Tokenized
 from spiral_stream.plan.mix import Mix
 from spiral_stream.plan.nodes import Collate
@@ -60,6 +61,10 @@ class Forming:
         self.batch_size = collate.batch_size
         self.source = collate.source
         self.keys = [expr.parse(text) for text in formation.key_texts]
+        costs = clip_costs(collate.fields)
+        self.costs = [
+            costs[name] for name in formation.cost_names
+        ]  # the same for every sample: the plan fixes a clip's size
         self.sequences = sorted({stage.field.column for stage in stages.sequences})
         self.multiple = lcm(*(stages.multiple(column) for column in self.sequences))
         self.span = formation.window_size * CHAPTER_WINDOWS
@@ -254,7 +259,8 @@ class Chapter:
         streams, shares = samples.places.streams, None
         if forming.moves and len(samples):  # a schedule moves the shares: those of the window are its own
             shares = np.bincount(streams, minlength=len(forming.stages.streams)) / len(samples)
-        return Window(numbers, streams, lengths, keys, shares=shares)
+        costs = tuple(np.full(len(samples), each, dtype=np.int64) for each in forming.costs)
+        return Window(numbers, streams, lengths, keys, costs, shares)
 
     def _key(self, samples: Samples, text: str, key: Expr) -> NDArray[np.float64] | Int64:
         forming = self._forming

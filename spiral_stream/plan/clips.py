@@ -1,0 +1,66 @@
+"""Clips in a plan: which frames a field takes, and what they cost a budget."""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Final, TypeGuard
+
+from numpy import dtype
+
+from spiral_stream.decoders.decoder import CLIPS
+from spiral_stream.decoders.selection import FrameSelection
+from spiral_stream.errors import PlanError
+from spiral_stream.fields.field import Field
+from spiral_stream.fields.stack import Stack
+from spiral_stream.transforms.image import CenterCrop, ImageProgram, ImageTransform, Resize, compile_image
+
+LAYOUTS: Final = {"ntchw": "nchw", "nthwc": "nhwc"}  # of clips, and of their frames
+TIMES: Final = ("start_time_ms", "duration_ms")  # columns: where a segment lies in its file
+
+
+def is_clip(field: Field) -> TypeGuard[Stack]:
+    """Whether the field decodes clips."""
+    return isinstance(field, Stack) and field.decode in CLIPS
+
+
+def clip_parts(field: Stack) -> tuple[FrameSelection, ImageProgram]:
+    """Which frames a clip field takes, and the compiled transforms of one frame.
+
+    Raises:
+        PlanError: no ``sequence_length``, transforms that do not form a legal chain, or none that fix the size.
+    """
+    if field.sequence_length is None:
+        msg = f"decode={field.decode!r} needs the number of frames a clip; add sequence_length=16"
+        raise PlanError(msg)
+    selection = FrameSelection(field.sequence_length, field.stride, field.random_start, field.short)
+    layout = field.layout or "ntchw"
+    if layout not in LAYOUTS:
+        msg = f"clips: layout {layout!r} is unknown; known are {', '.join(LAYOUTS)}"
+        raise PlanError(msg)
+    chain = (*shorthands(field), *field.transforms)
+    program = compile_image(chain, dtype=field.dtype or "uint8", layout=LAYOUTS[layout])
+    if program.output_shape is None:
+        msg = "clips of one batch need one size; add crop=224, or transforms=[Resize((height, width))]"
+        raise PlanError(msg)
+    return selection, program
+
+
+def clip_costs(fields: Sequence[tuple[str, Field]]) -> dict[str, int]:
+    """What one sample counts for against a budget: ``frames`` and ``bytes`` of its clips as they are delivered."""
+    costs = {"frames": 0, "bytes": 0}
+    for _, field in fields:
+        if is_clip(field):
+            selection, program = clip_parts(field)
+            assert program.output_shape is not None
+            costs["frames"] += selection.sequence_length
+            costs["bytes"] += selection.sequence_length * prod(program.output_shape) * dtype(program.dtype).itemsize
+    return costs
+
+
+def shorthands(field: Stack) -> Iterator[ImageTransform]:
+    """The transforms that a field's shorthands stand for."""
+    if field.resize_shorter is not None:
+        yield Resize(field.resize_shorter)
+    if field.crop is not None:
+        from spiral_stream.transforms.crops import RandomCrop
+
+        yield RandomCrop(field.crop) if field.random_crop else CenterCrop(field.crop)
