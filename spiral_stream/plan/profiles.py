@@ -1,4 +1,4 @@
-"""In which form a cache keeps an image: bytes as they are, pixels, or a smaller JPEG.
+"""In which form a cache keeps an image or a clip: bytes as they are, pixels, or smaller JPEGs.
 
 A profile is part of the plan: a shard that is not cached yet goes through the
 same steps on the fly, so batches do not depend on what is built.
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 from spiral_stream.errors import PlanError
+from spiral_stream.schema import H264_REF, JPEG_REF
 
 BEST_QUALITY: Final = 100  # of libjpeg's scale from 1
 
@@ -17,12 +18,17 @@ class Profile(ABC):
     """One storage form."""
 
     VERSION: ClassVar[int] = 1
-    lossy: ClassVar[bool] = False  # whether an encoder's choices are in the pixels
+    SEMANTIC: ClassVar[str] = JPEG_REF  # the columns that it is a form of
 
     @property
     @abstractmethod
     def changes_pixels(self) -> bool:
         """Whether batches differ from those of the bytes as they are; then the profile is part of the fingerprint."""
+
+    @property
+    def lossy(self) -> bool:
+        """Whether an encoder's choices are in the pixels."""
+        return False
 
 
 @final
@@ -57,35 +63,63 @@ class Jpeg(Profile):
 
     shorter_side: int | None = None
     quality: int = 90
-    lossy: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_side("Jpeg", self.shorter_side)
-        if not 1 <= self.quality <= BEST_QUALITY:
-            msg = f"Jpeg: quality={self.quality}; the encoder takes 1 to 100"
-            raise PlanError(msg)
+        _check_quality("Jpeg", self.quality)
 
     @property
     def changes_pixels(self) -> bool:
+        return True
+
+    @property
+    def lossy(self) -> bool:
         return True
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Frames(Profile):
-    """Decoded frames of clips (stub of the lead; helper C writes it)."""
+    """Of a clip: its decoded frames, upright, shrunk (never enlarged) to this shorter side; None keeps the size.
+
+    uint8 RGB pixels, or with ``quality`` (1 to 100) a JPEG each: a clip of key frames only, about a tenth of the
+    bytes, and lossy, so that the encoder enters the fingerprint. A clip whose frames are chosen without a random
+    number is kept as the frames that are chosen, any other as all frames of its segment.
+    """
+
+    SEMANTIC: ClassVar[str] = H264_REF
 
     shorter_side: int | None = None
+    quality: int | None = None
 
     def __post_init__(self) -> None:
         _check_side("Frames", self.shorter_side)
+        if self.quality is not None:
+            _check_quality("Frames", self.quality)
 
     @property
     def changes_pixels(self) -> bool:
-        return self.shorter_side is not None
+        return self.shorter_side is not None or self.lossy
+
+    @property
+    def lossy(self) -> bool:
+        return self.quality is not None
+
+
+def forms_of(semantic: str) -> str:
+    """How the profiles of a column are written, for messages."""
+    if semantic == H264_REF:
+        return "Frames(shorter_side=256), or Frames(shorter_side=256, quality=90) for JPEGs of the frames"
+    return "Source(), Raw(shorter_side=...) or Jpeg(shorter_side=...)"
 
 
 def _check_side(name: str, side: int | None) -> None:
     if side is not None and side < 1:
         msg = f"{name}: shorter_side={side}; give at least 1 pixel, or None to keep the size"
+        raise PlanError(msg)
+
+
+def _check_quality(name: str, quality: int) -> None:
+    if not 1 <= quality <= BEST_QUALITY:
+        msg = f"{name}: quality={quality}; the encoder takes 1 to 100"
         raise PlanError(msg)
