@@ -25,7 +25,8 @@ from spiral_stream.fields.pad import Pad, PadMask
 from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
 from spiral_stream.fields.stack import Stack
 from spiral_stream.params import RuntimeParam
-from spiral_stream.plan.profiles import Jpeg, Raw, Source
+from spiral_stream.plan.profiles import Frames, Jpeg, Raw, Source
+from spiral_stream.planner.videos import index_videos
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.relation import Relation, Stream, mix
 from spiral_stream.sampling.assignment import DataParallel
@@ -53,6 +54,7 @@ __all__ = [
     "DataError",
     "DataParallel",
     "DropPartial",
+    "Frames",
     "GlobalShuffle",
     "HashBucketed",
     "ImageFolder",
@@ -96,6 +98,7 @@ __all__ = [
     "cache_fingerprint",
     "col",
     "connect",
+    "index_videos",
     "len_",
     "lit",
     "mix",

@@ -211,9 +211,9 @@ class _CudaDelivery:
         self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._devices = stream.devices()
         self._finishers = {
-            image.name: _Finisher(image.program, image.spec.dtype, image.spec.layout, device)
-            for image in stream.stages.images
-            if self._devices.get(image.name) not in (None, "cpu")
+            stage.name: _Finisher(stage.program, stage.spec.dtype, stage.program.layout, device)
+            for stage in (*stream.stages.images, *stream.stages.clips)
+            if self._devices.get(stage.name) not in (None, "cpu")
         }
         self._copying: deque[tuple[torch.cuda.Event, Batch]] = deque()
 
@@ -259,7 +259,7 @@ class _CudaDelivery:
 
 @final
 class _Finisher:
-    """Normalize, cast and lay out uint8 NHWC images on the device."""
+    """Normalize, cast and lay out uint8 NHWC images, or NTHWC clips, on the device."""
 
     def __init__(self, program: Any, dtype: str | None, layout: str | None, device: torch.device) -> None:
         _, mean, std = program.on_device()
@@ -268,10 +268,10 @@ class _Finisher:
         self._dtype = getattr(torch, dtype or "uint8")
         self._nchw = layout != "nhwc"
 
-    def __call__(self, images_BHWC: torch.Tensor) -> torch.Tensor:
-        out = images_BHWC
+    def __call__(self, pixels_HWC: torch.Tensor) -> torch.Tensor:
+        out = pixels_HWC
         if self._dtype.is_floating_point:
             out = (
                 out.to(torch.float32).mul_(float(np.float32(1 / 255))).sub_(self._mean).div_(self._std).to(self._dtype)
             )
-        return out.permute(0, 3, 1, 2).contiguous() if self._nchw else out
+        return out.movedim(-1, -3).contiguous() if self._nchw else out

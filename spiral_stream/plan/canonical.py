@@ -50,7 +50,7 @@ _VALUES: Final = {
     for cls in (
         *(DropPartial, KeepPartial, PadPartial, List, Stack, RuntimeParam, DataParallel),
         *(HashBucketed, ShuffleBuckets, Sequential, ShardAwareShuffle, GlobalShuffle),
-        *(profiles.Source, profiles.Raw, profiles.Jpeg),
+        *(profiles.Source, profiles.Raw, profiles.Jpeg, profiles.Frames),
         *(mix.Part, WindowedBucket, BucketKey, BatchBudget, StratifiedByStream, OneStream, Packed),
         *(Pad, PadMask, ShiftedLabels, Labels, Segments, Positions, CuSeqlens, Tokenize),
         *(image.RandomResizedCrop, image.RandomHorizontalFlip, image.Resize, image.CenterCrop, image.Normalize),

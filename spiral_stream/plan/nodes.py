@@ -28,7 +28,7 @@ from spiral_stream.plan.checks import (
     need_whole,
 )
 from spiral_stream.plan.fields import check_formation, field_spec
-from spiral_stream.plan.profiles import Profile
+from spiral_stream.plan.profiles import Profile, forms_of
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
@@ -365,7 +365,11 @@ class Cache(Relational):
                 )
                 raise PlanError(msg)
             if not isinstance(profile, Profile):
-                msg = f"cache: {name!r} is given {profile!r}; give Source(), Raw(shorter_side=...) or Jpeg(shorter_side=...)"
+                msg = f"cache: {name!r} is given {profile!r}; give {forms_of(semantic)}"
+                raise PlanError(msg)
+            if profile.SEMANTIC != semantic:
+                kept = f"{type(profile).__name__} keeps {profile.SEMANTIC}"
+                msg = f"cache: {name!r} is {semantic}, and {kept}; give {forms_of(semantic)}"
                 raise PlanError(msg)
 
     def schema(self) -> pa.Schema:

@@ -17,6 +17,7 @@ from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.decoders import region
 from spiral_stream.errors import DataError, SourceError
 from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.stored import stored_rows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.sources.reference import resolve
 from spiral_stream.transforms.image import ImageProgram
@@ -122,28 +123,18 @@ class ImageFeed:
 
     def _cached(self, cache: CacheReader, ordinals: UInt64, rows: _Rows) -> NDArray[np.int64]:
         """Fill what the cache holds; return the places it does not."""
-        manifest = self._relation.manifest
-        shards = manifest.shard_of(ordinals)
-        missing = []
+        left = np.ones(len(ordinals), dtype=np.bool_)
         with self._metrics.timed("fetch_s"):
-            for shard in np.unique(shards):
-                places = np.flatnonzero(shards == shard)
-                stored = cache.shard(manifest.content_keys[int(shard)].as_py())
-                if stored is None:
-                    missing.append(places)
-                    continue
-                found = stored.find(ordinals[places] - manifest.starts[shard])
-                missing.append(places[found < 0])
-                places, found = places[found >= 0], found[found >= 0]
+            for places, stored, at in stored_rows(self._relation, cache, ordinals):
+                left[places] = False
                 if stored.any_refused:
-                    self._refuse(places, [stored.refused(at) for at in found.tolist()])
+                    self._refuse(places, [stored.refused(each) for each in at.tolist()])
                 rows.owners.append(stored)
-                rows.addresses[places], rows.lengths[places] = stored.locate(found)
-                rows.heights[places] = stored.beside["height"][found]
-                rows.widths[places] = stored.beside["width"][found]
-        left = np.concatenate(missing)
-        self._metrics.add(cached_rows=len(ordinals) - len(left))
-        return left
+                rows.addresses[places], rows.lengths[places] = stored.locate(at)
+                rows.heights[places] = stored.beside["height"][at]
+                rows.widths[places] = stored.beside["width"][at]
+        self._metrics.add(cached_rows=len(ordinals) - np.count_nonzero(left))
+        return np.flatnonzero(left)
 
     def _refuse(self, places: NDArray[np.int64], reasons: list[str | None]) -> None:
         for place, reason in zip(places.tolist(), reasons, strict=True):

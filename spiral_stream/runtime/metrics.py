@@ -22,6 +22,9 @@ class Metrics:
     dropped: int = 0
     truncated: int = 0
     alone: int = 0
+    short_clips: int = 0  # segments with too few frames, padded or looped
+    frames_kept: int = 0  # this and the next: of clips decoded from originals
+    frames_decoded: int = 0
     plan_s: float = 0.0
     fetch_s: float = 0.0
     transform_s: float = 0.0

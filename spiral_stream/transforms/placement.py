@@ -35,7 +35,7 @@ class Geometry:
     out_h: int
     out_w: int
 
-    def inside_boxes(self, rows: slice) -> "Geometry":
+    def inside_boxes(self, rows: slice | NDArray[np.int64]) -> "Geometry":
         """The geometry of some of the images, for pixels that begin at the boxes' corners."""
         corner = np.zeros_like(self.top[rows])
         cut = (corner, corner, self.crop_h[rows], self.crop_w[rows])

@@ -1,0 +1,109 @@
+"""The video index of a relation: built for its storage shards, and told as a table for people and statistics."""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spiral_stream.cache.materialize import Progress, ShardWork, build
+from spiral_stream.cache.reader import CachedShard
+from spiral_stream.cache.store import CacheStore
+from spiral_stream.cache.video_index import IndexKind
+from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.catalog.registry import Catalog
+from spiral_stream.errors import CacheError, PlanError
+from spiral_stream.planner.lower import cache_root
+from spiral_stream.schema import H264_REF, semantic_of
+
+
+def index_videos(
+    catalog: Catalog,
+    relation: str,
+    column: str,
+    shards: Sequence[str] | None = None,
+    report: Callable[[Progress], None] = lambda _: None,
+) -> pa.Table:
+    """Build what is missing of the video index, and tell what it holds. Streams of the relation then use it.
+
+    Args:
+        catalog: where the relation is registered.
+        relation: its name.
+        column: a column of type ``video/h264-ref``.
+        shards: names of storage shards; None takes all.
+        report: told what is done so far.
+
+    Returns:
+        a row for each of the relation's: ``row`` (int64, its ordinal), ``uri``, ``offset``, ``length`` (null for inline
+        bytes), int32 ``frames``, ``duration_ms``, ``height``, ``width`` (upright), ``milli_fps``, ``key_distance`` (most
+        frames between key frames), ``rotation``, all null where a file cannot be used, and ``error``, which says why.
+
+    Raises:
+        PlanError: the column is no reference to videos, or a shard is unknown.
+        SourceError: storage failed.
+        CacheError: the cache folder cannot be written.
+    """
+    with closing(catalog.entry(relation).open()) as base:
+        if column not in base.schema.names or semantic_of(base.schema.field(column)) != H264_REF:
+            msg = (
+                f"index_videos: {relation}.{column} is no column of type {H264_REF}; register the relation with "
+                f"semantic={{{column!r}: {H264_REF!r}}}"
+            )
+            raise PlanError(msg)
+        works = _works(base, shards)
+        kind = IndexKind(relation, column)
+        store = CacheStore(cache_root(catalog) / "caches" / kind.fingerprint, kind.facts())
+        build(base, kind, store, works, len(os.sched_getaffinity(0)), report)
+        reader = store.open()
+        tables = []
+        for work in works:
+            stored = None if reader is None else reader.shard(work.key)
+            if stored is None:
+                msg = f"index_videos: shard {work.name!r} is not in the index just built; drop {store.folder} and build it again"
+                raise CacheError(msg)
+            tables.append(_table(base, column, work, stored))
+        return pa.concat_tables(tables)
+
+
+def _works(base: OpenRelation, shards: Sequence[str] | None) -> list[ShardWork]:
+    manifest = base.manifest
+    names = manifest.shard_names.to_pylist()
+    unknown = sorted(set(shards or ()) - set(names))
+    if unknown:
+        msg = f"index_videos: {base.entry.name} has no storage shard {unknown[0]!r}; it has {', '.join(map(repr, names[:10]))}"
+        raise PlanError(msg)
+    return [
+        ShardWork(
+            name, manifest.content_keys[i].as_py(), int(manifest.starts[i]), rows, np.arange(rows, dtype=np.uint64)
+        )
+        for i, name in enumerate(names)
+        if (shards is None or name in shards) and (rows := int(manifest.shard_rows[i]))
+    ]
+
+
+def _table(base: OpenRelation, column: str, work: ShardWork, stored: CachedShard) -> pa.Table:
+    ordinals = work.offsets + np.uint64(work.first)
+    at = stored.find(work.offsets)
+    reasons = [stored.refused(each) for each in at.tolist()]
+    bad = np.array([reason is not None for reason in reasons], dtype=np.bool_)
+    named = _named(base.fetch(ordinals, [column])[column].combine_chunks())
+    facts = {name: pa.array(values[at], mask=bad) for name, values in stored.beside.items()}
+    return pa.table({"row": ordinals.astype(np.int64), **named, **facts, "error": pa.array(reasons, pa.string())})
+
+
+def _named(references: Any) -> dict[str, pa.Array]:
+    """What references name: uri, offset and length, null where there is none."""
+    kinds = {"uri": pa.string(), "offset": pa.int64(), "length": pa.int64()}
+    if pa.types.is_struct(references.type):
+        inside = {field.name for field in references.type}
+        return {
+            name: pc.struct_field(references, name).cast(kind) if name in inside else pa.nulls(len(references), kind)
+            for name, kind in kinds.items()
+        }
+    out = {name: pa.nulls(len(references), kind) for name, kind in kinds.items()}
+    if pa.types.is_string(references.type) or pa.types.is_large_string(references.type):
+        out["uri"] = references.cast(pa.string())
+    return out

@@ -1,0 +1,232 @@
+"""Clips of a payload column by row address: from the cache of clips where it has them, else decoded from the files.
+
+A batch's references are fetched in one go, by address; then every few clips are a task. Of originals the video
+index tells where the frames lie (or one look at the file does); only the wanted ones are decoded, the crop's box of
+each becomes RGB, and the image transforms do the rest, with one draw a clip. Kept clips go through the same
+transforms, and one that is not kept yet through the same profile, so batches do not depend on what is built.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.cache.clips import ClipKind, Clips
+from spiral_stream.cache.reader import CachedShard
+from spiral_stream.cache.video_index import index_of
+from spiral_stream.decoders.selection import segment_of
+from spiral_stream.decoders.video import decode, feed_plan, to_rgb
+from spiral_stream.decoders.video_index import VideoIndex
+from spiral_stream.errors import DataError, SourceError
+from spiral_stream.plan.clips import TIMES
+from spiral_stream.planner.physical import ClipStage, Stages
+from spiral_stream.planner.streams import StreamStage, ordinals, split
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.stored import stored_rows
+from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.order import UInt64
+from spiral_stream.seeding import uniforms
+from spiral_stream.sources.located import Located, locate
+from spiral_stream.transforms.image import ImageProgram
+
+PIECE: Final = 1  # clips of originals that a task decodes: 10 to 50 ms
+KEPT_PIECE: Final = 4  # clips of a cache: 1 to 4 ms each
+
+Int64 = NDArray[np.int64]
+Stored = tuple[CachedShard, int]  # a shard, and a place in it
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Found:
+    """P clips of one stream, ready to be read piece by piece. Lists are [P]."""
+
+    kept: list[Stored | None]  # in the cache of clips
+    index: list[Stored | None]  # in the video index
+    rows: list[int]  # of the tables below; -1 where kept
+    table: pa.Table  # [M] what is not kept: references, and times where there are any
+    located: list[Located | SourceError]  # [M] of originals
+
+
+@final
+class ClipFeed:
+    """One payload column of one stream. Thread-safe."""
+
+    def __init__(self, stream: StreamStage, stage: ClipStage, k: int, metrics: Metrics) -> None:
+        self._relation, self._metrics, self._selection = stream.base, metrics, stage.selection
+        self._kind: ClipKind | None = stage.kinds[k]
+        store = stage.stores[k]
+        self._cache = None if store is None else store.open()
+        self._column = stage.indexes[k].column
+        self._timed = set(TIMES) <= set(stream.base.schema.names)
+        self._index = stage.index_stores[k].open()
+
+    @property
+    def piece(self) -> int:
+        """Clips that one task reads."""
+        return PIECE if self._kind is None else KEPT_PIECE
+
+    def find(self, rows: UInt64) -> Found:
+        """Look up P clips by ordinal; reads references and times, no payload.
+
+        Raises:
+            SourceError: the relation cannot be read.
+        """
+        with self._metrics.timed("fetch_s"):
+            kept = self._stored(self._cache, rows)
+            missing = np.array([at for at, each in enumerate(kept) if each is None], dtype=np.int64)
+            missing = missing[np.argsort(rows[missing], kind="stable")]  # in storage order no source copies to reorder
+            names = [self._column, *(TIMES if self._timed else ())]
+            table = (
+                self._relation.fetch(rows[missing], names) if len(missing) else pa.table({name: [] for name in names})
+            )
+            at = np.full(len(rows), -1, dtype=np.int64)
+            at[missing] = np.arange(len(missing))
+            index: list[Stored | None] = [None] * len(rows)
+            located: list[Located | SourceError] = []
+            if self._kind is None and len(missing):
+                index = self._stored(self._index, rows)
+                located = [self._locate(table[self._column], row) for row in range(len(missing))]
+        self._metrics.add(cached_rows=len(rows) - len(missing), source_rows=len(missing))
+        return Found(kept, index, at.tolist(), table, located)
+
+    def render(self, found: Found, part: list[int], keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
+        """Read, decode and transform some of the clips into ``out``.
+
+        Args:
+            found: from `find`.
+            part: Q of its P places.
+            keys: shape [Q], uint64: the samples' own random keys.
+            program: the compiled transforms of a frame.
+            out: shape [Q, T, *frame].
+
+        Raises:
+            DataError: a clip's bytes or times are bad; ``row`` is its place in ``part``.
+            SourceError: storage failed; likewise.
+        """
+        draws = uniforms(keys, "frames", 0, 1)[:, 0]
+        with self._metrics.timed("transform_s"):
+            if self._kind is not None:
+                short = self._render_kept(self._kind, found, part, draws, keys, program, out)
+                self._metrics.add(short_clips=int(np.count_nonzero(short)))
+                return
+            for row, at in enumerate(part):  # clips, each of 10 ms and more
+                try:
+                    self._render_original(found, at, float(draws[row]), keys[row], program, out[row])
+                except SourceError as error:
+                    raise _at(row, error) from error
+
+    # ---- originals
+
+    def _render_original(
+        self, found: Found, at: int, draw: float, key: np.uint64, program: ImageProgram, out: NDArray[Any]
+    ) -> None:
+        row = found.rows[at]
+        located = found.located[row]
+        if isinstance(located, SourceError):
+            raise located
+        index = self._indexed(found.index[at], located)
+        start, duration = self._times(found.table, row)
+        segment = segment_of(index.times_F, index.duration, start, duration)
+        chosen, short = self._selection.choose(index.times_F, segment, draw)
+        wanted, back = np.unique(chosen, return_inverse=True)
+        feed = feed_plan(index, wanted)
+        frames = decode(index, located.read, wanted, feed)
+        height, width = index.displayed
+        count = len(chosen)
+        placed = program.geometry(
+            np.full(count, height, np.int32), np.full(count, width, np.int32), np.full(count, key)
+        )
+        boxes = placed.boxes()[: len(wanted), :4]
+        pixels = to_rgb(frames, boxes, index.rotation, full_range=index.full_range, matrix=index.matrix)
+        inside = placed.inside_boxes(slice(None))
+        program.render(inside, pixels.addresses[back], pixels.strides[back], inside.crop_h, inside.crop_w, out)
+        self._metrics.add(short_clips=int(short), frames_kept=len(wanted), frames_decoded=feed.decoded)
+
+    def _indexed(self, stored: Stored | None, located: Located) -> VideoIndex:
+        """The index of a file: the stored one if it is of these bytes, else what a look at the file finds."""
+        if stored is not None:
+            shard, at = stored
+            if shard.refused(at) is None:
+                addresses, sizes = shard.locate(np.array([at]))
+                data = (ctypes.c_ubyte * int(sizes[0])).from_address(int(addresses[0]))
+                index = VideoIndex.from_bytes(memoryview(data).cast("B"))
+                if index.stamp == located.stamp():
+                    return index
+        return index_of(located)
+
+    def _times(self, table: pa.Table, row: int) -> tuple[int | None, int | None]:
+        if not self._timed:
+            return None, None
+        start, duration = (table[name][row].as_py() for name in TIMES)
+        return start, duration
+
+    def _locate(self, column: pa.ChunkedArray, row: int) -> Located | SourceError:
+        try:
+            return locate(column.slice(row, 1), self._relation.base)[0]
+        except SourceError as error:
+            return error
+
+    # ---- kept clips
+
+    def _render_kept(
+        self,
+        kind: ClipKind,
+        found: Found,
+        part: list[int],
+        draws: NDArray[np.float64],
+        keys: UInt64,
+        program: ImageProgram,
+        out: NDArray[Any],
+    ) -> NDArray[np.bool_]:
+        clips = Clips(len(part))
+        for row, at in enumerate(part):
+            stored = found.kept[at]
+            if stored is None:
+                rows = kind.keep_rows(found.table.slice(found.rows[at], 1), self._relation.base, draws[row : row + 1])
+                if rows.refused:
+                    raise _at(row, DataError(rows.refused[0]))
+                clips.put_rows(np.array([row]), rows)
+                continue
+            shard, place = stored
+            reason = shard.refused(place)
+            if reason is not None:
+                raise _at(row, DataError(reason))
+            where = np.array([place])
+            clips.put(np.array([row]), *shard.locate(where), {n: a[where] for n, a in shard.beside.items()}, shard)
+        return kind.render(clips, draws, keys, program, out)
+
+    def _stored(self, cache: Any, rows: UInt64) -> list[Stored | None]:
+        out: list[Stored | None] = [None] * len(rows)
+        for places, shard, at in stored_rows(self._relation, cache, rows):
+            for place, where in zip(places.tolist(), at.tolist(), strict=True):
+                out[place] = (shard, where)
+        return out
+
+
+@final
+class ClipField:
+    """One clip field of a plan, of one or several streams. Thread-safe."""
+
+    def __init__(self, stages: Stages, stage: ClipStage, metrics: Metrics) -> None:
+        self._streams = stages.streams
+        self._feeds = [ClipFeed(stream, stage, k, metrics) for k, stream in enumerate(stages.streams)]
+
+    def find(self, places: Places) -> list[tuple[ClipFeed, Found, list[int], Int64]]:
+        """Pieces of a batch, each a task of its own: the feed, what it found, its places there, their rows of the batch."""
+        pieces = []
+        for k, where in split(places):
+            feed = self._feeds[k]
+            found = feed.find(ordinals(self._streams, k, places.rows[where]))
+            for first in range(0, len(where), feed.piece):
+                part = list(range(first, min(first + feed.piece, len(where))))
+                pieces.append((feed, found, part, where[part]))
+        return pieces
+
+
+def _at(row: int, error: SourceError) -> SourceError:
+    error.row = row  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
+    return error
