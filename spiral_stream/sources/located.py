@@ -1,0 +1,184 @@
+"""Where the bytes of a reference lie: a part of them at a time, without reading the rest.
+
+A video of a gigabyte is named by one reference, and a clip of it needs a few hundred
+kilobytes. `locate` finds the file and the size of each reference (one ``stat`` a
+distinct file); `Located.read` reads a range of it. Files are opened at the first read,
+at most `OPEN_FILES` of one call stay open, and one that is dropped closes when the last
+thread that reads it is done. A read costs about 3 us over its bytes.
+"""
+
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final, final
+
+import pyarrow as pa
+import xxhash
+
+from spiral_stream.errors import SourceError
+from spiral_stream.sources.reference import (
+    Form,
+    ReferenceDataError,
+    ReferenceSourceError,
+    byte_ranges,
+    form_of,
+    inline_views,
+    path_of,
+    read_at,
+    too_short,
+    unreadable,
+)
+
+OPEN_FILES: Final = 8  # of one call of `locate`
+STAMP_BYTES: Final = 4096  # at either end, which the stamp covers
+
+
+@final
+class _Handle:
+    """One open file; closed with its last reference, so never while a thread reads it."""
+
+    def __init__(self, path: str) -> None:
+        self.number = -1
+        self.number = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+
+    def __del__(self) -> None:
+        if self.number >= 0:
+            os.close(self.number)
+
+
+@final
+class _Files:
+    """The few files of one call that are open. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, _Handle] = OrderedDict()
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        with self._lock:
+            handle = self._open.get(path)
+        if handle is None:
+            handle = _Handle(path)  # outside the lock: a slow folder delays only who asks for it
+        with self._lock:
+            self._open[path] = handle
+            self._open.move_to_end(path)
+            dropped = self._open.popitem(last=False)[1] if len(self._open) > OPEN_FILES else None
+        del dropped  # closed here, if nobody reads it
+        return read_at(handle.number, length, offset)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Located:
+    """The bytes that one reference names, readable in part. Thread-safe."""
+
+    name: str  # for messages: a path, path[offset + length], or "inline bytes"
+    size: int  # bytes
+    path: str | None = None  # None of inline bytes
+    offset: int = 0  # in the file
+    _data: memoryview = field(default=memoryview(b""), repr=False)
+    _files: _Files | None = field(default=None, repr=False)
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """Exactly ``length`` bytes from ``offset``; of inline bytes a view, not a copy.
+
+        Raises:
+            SourceError: the bytes end before, or cannot be read.
+        """
+        if offset < 0 or length < 0 or offset + length > self.size:
+            msg = f"{self.name} has {self.size} bytes, {offset} + {length} were asked for. " + _RESTORE
+            raise SourceError(msg)
+        if self.path is None or self._files is None:
+            return self._data[offset : offset + length]
+        try:
+            return memoryview(self._files.read(self.path, self.offset + offset, length))
+        except OSError as error:
+            msg = f"{self.name}: {error.strerror or error}. " + _RESTORE
+            raise SourceError(msg) from error
+
+    def stamp(self) -> int:
+        """64 bits of the size and of the bytes at both ends: tells a changed file from the one that was there.
+
+        The same for every copy of the bytes, wherever they lie. A change in the middle alone goes unseen.
+
+        Raises:
+            SourceError: it cannot be read.
+        """
+        edge = min(STAMP_BYTES, self.size)
+        seen = xxhash.xxh3_64(self.size.to_bytes(8, "little"))
+        seen.update(self.read(0, edge))
+        seen.update(self.read(self.size - edge, edge))
+        return seen.intdigest()
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """What is named: a file (or, inline, all its bytes), where in it, and how much. Equal for the same bytes."""
+        named = self.path if self.path is not None else xxhash.xxh3_128_hexdigest(self._data)
+        return named, self.offset, self.size
+
+
+_RESTORE: Final = "Restore the file, or register what it holds now"
+
+
+def locate(values: pa.Array | pa.ChunkedArray, base: str) -> list[Located]:
+    """Where the bytes that each reference names lie, in order. Reads none of them.
+
+    Args:
+        values: P references: binary or large_binary (inline), utf8 (a path or
+            ``file://`` URI), or struct<uri, offset, length> (a byte range).
+        base: folder that relative paths start from.
+
+    Raises:
+        ReferenceDataError: a null or a negative range; ``row`` says which.
+        ReferenceSourceError: a missing file or one that ends too early.
+    """
+    chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+    places = _Places(base)
+    found: list[Located] = []
+    for chunk in chunks:
+        try:
+            found += places.of_chunk(chunk)
+        except (ReferenceDataError, ReferenceSourceError) as error:
+            error.row += len(found)
+            raise
+    return found
+
+
+@final
+class _Places:
+    """The files of one call, each found once."""
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+        self._files = _Files()
+        self._sizes: dict[str, tuple[str, int]] = {}
+
+    def of_chunk(self, array: pa.Array) -> list[Located]:
+        form = form_of(array)
+        if form is Form.INLINE:
+            return [Located("inline bytes", len(view), _data=view) for view in inline_views(array)]
+        if form is Form.FILE:
+            return [self._whole(uri, row) for row, uri in enumerate(array.to_pylist())]
+        named = byte_ranges(array)
+        parts = zip(named.files.tolist(), named.starts.tolist(), named.lengths.tolist(), strict=True)
+        return [self._part(named.uris[code], start, length, row) for row, (code, start, length) in enumerate(parts)]
+
+    def _whole(self, uri: str, row: int) -> Located:
+        path, size = self._found(uri, row)
+        return Located(path, size, path, 0, _files=self._files)
+
+    def _part(self, uri: str, start: int, length: int, row: int) -> Located:
+        path, size = self._found(uri, row)
+        if start + length > size:
+            raise too_short(row, path, size, start, length)
+        return Located(f"{path}[{start} + {length}]", length, path, start, _files=self._files)
+
+    def _found(self, uri: str, row: int) -> tuple[str, int]:
+        if uri not in self._sizes:
+            path = path_of(uri, self._base, row)
+            try:
+                self._sizes[uri] = path, os.stat(path).st_size  # noqa: PTH116
+            except OSError as error:
+                raise unreadable(row, path, error) from error
+        return self._sizes[uri]
