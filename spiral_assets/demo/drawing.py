@@ -32,9 +32,9 @@ class Painter:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         rng = np.random.default_rng([seed, 0])
-        self._textures = [_field(rng, slope=1.1), _field(rng, slope=0.9, stretch=5.0), _field(rng, slope=1.3)]
-        self._tint = _field(rng, slope=1.8)
-        self._grain = _field(rng, slope=0.25)
+        self._textures = [noise(rng, slope=1.1), noise(rng, slope=0.9, stretch=5.0), noise(rng, slope=1.3)]
+        self._tint = noise(rng, slope=1.8)
+        self._grain = noise(rng, slope=0.25)
         self._canvas = np.empty(3 * LONGEST_SIDE * LONGEST_SIDE, np.float32)
 
     def draw(self, number: int, label: int) -> NDArray[np.uint8]:
@@ -63,11 +63,11 @@ class Painter:
     def _background(self, region: Plane, rng: np.random.Generator, detail: float) -> None:
         """Fill ``region``, shape [3, h, W], with one coloured texture under a light gradient."""
         _, height, width = region.shape
-        light = _crop(self._textures[rng.integers(3)], height, width, rng) * np.float32(rng.uniform(18, 38))
-        light += _crop(self._grain, height, width, rng) * np.float32(detail)
+        light = cut(self._textures[rng.integers(3)], height, width, rng) * np.float32(rng.uniform(18, 38))
+        light += cut(self._grain, height, width, rng) * np.float32(detail)
         top, bottom = rng.uniform(-30, 30, 2)
         light += np.linspace(top, bottom, height, dtype=np.float32)[:, None]
-        tint = _crop(self._tint, height, width, rng)
+        tint = cut(self._tint, height, width, rng)
         base, gain, shift = rng.uniform(60, 190) + rng.normal(0, 20, 3), rng.uniform(0.85, 1.1, 3), rng.normal(0, 10, 3)
         for channel in range(3):
             np.multiply(tint, np.float32(shift[channel]), out=region[channel])
@@ -89,7 +89,7 @@ class Painter:
         inside, pattern = SHAPES[label](u, v)
         alpha = np.clip(inside * np.float32(side / 3) + np.float32(0.5), 0, 1)
         shade: Plane = 1 + np.float32(rng.uniform(-0.3, 0.3)) * x + np.float32(rng.uniform(-0.3, 0.3)) * y
-        shade += _crop(self._grain, len(y), len(x), rng) * np.float32(rng.uniform(0.02, 0.09))
+        shade += cut(self._grain, len(y), len(x), rng) * np.float32(rng.uniform(0.02, 0.09))
         first, second = _two_colours(rng)
         for channel in range(3):
             paint = pattern * np.float32(first[channel] - second[channel]) + np.float32(second[channel])
@@ -100,7 +100,7 @@ class Painter:
             part += paint
 
 
-def _field(rng: np.random.Generator, slope: float, stretch: float = 1.0) -> Plane:
+def noise(rng: np.random.Generator, slope: float, stretch: float = 1.0) -> Plane:
     """Noise of mean 0 and deviation 1 with amplitude ``f ** -slope``; ``stretch`` > 1 makes it lie flat.
 
     Returns:
@@ -114,7 +114,8 @@ def _field(rng: np.random.Generator, slope: float, stretch: float = 1.0) -> Plan
     return np.asarray(field / field.std(), np.float32)
 
 
-def _crop(field: Plane, height: int, width: int, rng: np.random.Generator) -> Plane:
+def cut(field: Plane, height: int, width: int, rng: np.random.Generator) -> Plane:
+    """A part of a noise field, as a view; its sides are less than `FIELD_SIDE`."""
     top, left = rng.integers(0, FIELD_SIDE - height), rng.integers(0, FIELD_SIDE - width)
     return field[top : top + height, left : left + width]
 
