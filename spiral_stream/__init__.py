@@ -35,7 +35,7 @@ from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.shuffle import GlobalShuffle
 from spiral_stream.sources.arrow import Arrow
-from spiral_stream.sources.folder import ImageFolder
+from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.transforms.image import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize
@@ -94,6 +94,7 @@ __all__ = [
     "Stream",
     "StreamError",
     "Tokenize",
+    "VideoFolder",
     "WindowedBucket",
     "cache_fingerprint",
     "col",

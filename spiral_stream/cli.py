@@ -10,7 +10,7 @@ from rich.table import Table
 from spiral_stream.catalog.statistics import load_statistics
 from spiral_stream.connection import Catalog, connect
 from spiral_stream.errors import SpiralError
-from spiral_stream.sources.folder import ImageFolder
+from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
@@ -24,7 +24,8 @@ class Kind(StrEnum):
 
     lance = "lance"
     parquet = "parquet"
-    folder = "folder"
+    folder = "folder"  # of class folders of images
+    videos = "videos"  # likewise
 
 
 def _open(where: str | None) -> Catalog:
@@ -34,7 +35,9 @@ def _open(where: str | None) -> Catalog:
 def _source(kind: Kind, path: str) -> Source:
     if kind is Kind.lance:
         return Lance(path)
-    return Parquet(path) if kind is Kind.parquet else ImageFolder(path)
+    if kind is Kind.parquet:
+        return Parquet(path)
+    return VideoFolder(path) if kind is Kind.videos else ImageFolder(path)
 
 
 @app.command()

@@ -128,7 +128,7 @@ class Catalog:
         if not isinstance(source, Source):
             msg = (
                 f"register {name!r}: {_shortly(source)} is a {type(source).__name__}, not a source; give Lance(uri), "
-                "Parquet(uri), ImageFolder(uri) or Arrow(table)"
+                "Parquet(uri), ImageFolder(path), VideoFolder(path) or Arrow(table)"
             )
             raise CatalogError(msg)
         columns = (identity,) if isinstance(identity, str) else tuple(identity)

@@ -1,4 +1,4 @@
-"""Images in class folders, read as torchvision's ImageFolder reads them.
+"""Images or videos in class folders, read as torchvision's ImageFolder reads them.
 
 One unit a class folder, rows sorted by path, never in the order the file system
 lists them. Everything but the payload is known from the listing; a file is
@@ -17,31 +17,42 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import Expr
-from spiral_stream.schema import JPEG_REF, with_semantic
+from spiral_stream.schema import H264_REF, JPEG_REF, with_semantic
 from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.sources.paths import absolute, not_found
 from spiral_stream.sources.source import Reader, Source, Unit, content_key
 
 # torchvision.datasets.folder.IMG_EXTENSIONS; what a decoder cannot read it refuses by name.
-EXTENSIONS: Final = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-SCHEMA: Final = with_semantic(
-    pa.schema(
-        [
-            ("sample_id", pa.utf8()),
-            ("image_ref", pa.utf8()),
-            ("label_id", pa.int64()),
-            ("class_name", pa.utf8()),
-            ("size_bytes", pa.int64()),
-            ("storage_shard", pa.utf8()),
-        ]
-    ),
-    {"image_ref": JPEG_REF},
-)
+IMAGES: Final = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+VIDEOS: Final = (".mp4", ".m4v", ".mov", ".mkv", ".ts", ".avi")
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFolder(Source):
+    """``path/<class>/**/<file>``."""
+
+    REFERENCE: ClassVar[str]  # the column that names the files
+    SEMANTIC: ClassVar[str]
+    EXTENSIONS: ClassVar[tuple[str, ...]]
+    path: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", absolute(self.path))
+
+    def open(self) -> Reader:
+        return ClassFolderReader(self)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of every such folder."""
+        kinds = {"sample_id": pa.utf8(), self.REFERENCE: pa.utf8(), "label_id": pa.int64(), "class_name": pa.utf8()}
+        sized = {**kinds, "size_bytes": pa.int64(), "storage_shard": pa.utf8()}
+        return with_semantic(pa.schema(list(sized.items())), {self.REFERENCE: self.SEMANTIC})
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class ImageFolder(Source):
+class ImageFolder(ClassFolder):
     """``path/<class>/**/<image>``: labels are the places of the sorted class names.
 
     Columns: ``sample_id`` and ``image_ref`` (path relative to ``path``),
@@ -49,29 +60,41 @@ class ImageFolder(Source):
     """
 
     KIND: ClassVar[str] = "image_folder"
-    path: str
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "path", absolute(self.path))
-
-    def open(self) -> Reader:
-        return ImageFolderReader(self)
+    REFERENCE: ClassVar[str] = "image_ref"
+    SEMANTIC: ClassVar[str] = JPEG_REF
+    EXTENSIONS: ClassVar[tuple[str, ...]] = IMAGES
 
 
 @final
-class ImageFolderReader(Reader):
-    """A listed folder of images."""
+@dataclass(frozen=True, slots=True)
+class VideoFolder(ClassFolder):
+    """``path/<class>/**/<video>``: each file is one clip; labels are the places of the sorted class names.
 
-    def __init__(self, source: ImageFolder) -> None:
+    Columns: ``sample_id`` and ``clip_ref`` (path relative to ``path``),
+    ``label_id``, ``class_name``, ``size_bytes``, ``storage_shard`` (the class folder).
+    """
+
+    KIND: ClassVar[str] = "video_folder"
+    REFERENCE: ClassVar[str] = "clip_ref"
+    SEMANTIC: ClassVar[str] = H264_REF
+    EXTENSIONS: ClassVar[tuple[str, ...]] = VIDEOS
+
+
+@final
+class ClassFolderReader(Reader):
+    """A listed folder of class folders."""
+
+    def __init__(self, source: ClassFolder) -> None:
+        kind = type(source).__name__
         if not Path(source.path).is_dir():
-            raise not_found(source.path, "ImageFolder")
-        self.schema = SCHEMA
+            raise not_found(source.path, kind)
+        self.schema = source.schema
         self.base = source.path
         try:
-            self._units, tables = _list_classes(source.path)
+            self._units, tables = _list_classes(source)
         except (OSError, UnicodeEncodeError) as error:
             what = f"the name {error.object!r} is not UTF-8" if isinstance(error, UnicodeEncodeError) else str(error)
-            msg = f"ImageFolder {source.path}: {what}. Rename or remove it, or check its rights"
+            msg = f"{kind} {source.path}: {what}. Rename or remove it, or check its rights"
             raise SourceError(msg) from error
         self._memory = MemoryReader(pa.concat_tables(tables), self._units, self.base)
 
@@ -90,46 +113,48 @@ class ImageFolderReader(Reader):
         return self._memory.fetch(rows, columns)
 
 
-def _list_classes(root: str) -> tuple[list[Unit], list[pa.Table]]:
+def _list_classes(source: ClassFolder) -> tuple[list[Unit], list[pa.Table]]:
+    kind, root = type(source).__name__, source.path
     classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    what = "image" if isinstance(source, ImageFolder) else "video"
     if not classes:
-        msg = f"ImageFolder: {root} has no class folders; images lie in {root}/<class name>/<image>"
+        msg = f"{kind}: {root} has no class folders; {what}s lie in {root}/<class name>/<{what}>"
         raise SourceError(msg)
     units, tables = [], []
     for label, name in enumerate(classes):
-        files = sorted(_images(os.path.join(root, name), name))  # noqa: PTH118  Path costs 10x as much a file
+        files = sorted(_files(os.path.join(root, name), name, source.EXTENSIONS))  # noqa: PTH118  Path costs 10x as much a file
         if not files:
             msg = (
-                f"ImageFolder: class folder {name!r} of {root} has no image "
-                f"({' '.join(EXTENSIONS)}). Remove the folder, or put images into it"
+                f"{kind}: class folder {name!r} of {root} has no {what} "
+                f"({' '.join(source.EXTENSIONS)}). Remove the folder, or put {what}s into it"
             )
             raise SourceError(msg)
         paths, sizes, times = zip(*files, strict=True)
         count = len(paths)
-        columns = {
-            "sample_id": pa.array(paths, pa.utf8()),
-            "image_ref": pa.array(paths, pa.utf8()),
-            "label_id": pa.array(np.full(count, label, dtype=np.int64)),
-            "class_name": pa.array([name] * count, pa.utf8()),
-            "size_bytes": pa.array(sizes, pa.int64()),
-            "storage_shard": pa.array([name] * count, pa.utf8()),
-        }
+        columns = [
+            pa.array(paths, pa.utf8()),
+            pa.array(paths, pa.utf8()),
+            pa.array(np.full(count, label, dtype=np.int64)),
+            pa.array([name] * count, pa.utf8()),
+            pa.array(sizes, pa.int64()),
+            pa.array([name] * count, pa.utf8()),
+        ]
         facts = "\0".join(paths), np.array(sizes, np.int64).tobytes(), np.array(times, np.int64).tobytes()
         # the label is part of the rows, and it moves when a class is added before this one
         units.append(Unit(name, count, sum(sizes), content_key(label, *facts), (count,)))
-        tables.append(pa.table(columns, schema=SCHEMA))
+        tables.append(pa.table(columns, schema=source.schema))
     return units, tables
 
 
-def _images(folder: str, relative: str) -> Iterator[tuple[str, int, int]]:
-    """(relative path, bytes, mtime in ns) of each image below ``folder``; 3 us a file in CPython."""
+def _files(folder: str, relative: str, extensions: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:
+    """(relative path, bytes, mtime in ns) of each file of a kind below ``folder``; 3 us a file in CPython."""
     with os.scandir(folder) as entries:
         for entry in entries:
             name = f"{relative}/{entry.name}"
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():
-                yield from _images(entry.path, name)
-            elif entry.name.lower().endswith(EXTENSIONS):
+                yield from _files(entry.path, name, extensions)
+            elif entry.name.lower().endswith(extensions):
                 facts = entry.stat()
                 yield name, facts.st_size, facts.st_mtime_ns

@@ -6,12 +6,12 @@ from typing import Any, Final
 
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.arrow import Arrow
-from spiral_stream.sources.folder import ImageFolder
+from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
 
-_KINDS: Final[dict[str, type[Source]]] = {kind.KIND: kind for kind in (ImageFolder, Lance, Parquet)}
+_KINDS: Final[dict[str, type[Source]]] = {kind.KIND: kind for kind in (ImageFolder, Lance, Parquet, VideoFolder)}
 
 
 def source_to_json(source: Source) -> dict[str, Any]:

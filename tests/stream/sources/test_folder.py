@@ -2,11 +2,12 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from spiral_stream.errors import SourceError
-from spiral_stream.schema import JPEG_REF, semantic_of
-from spiral_stream.sources.folder import ImageFolder
+from spiral_stream.schema import H264_REF, JPEG_REF, semantic_of
+from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.reference import resolve
 
 FILES = {"dog/2.jpg": b"d2", "cat/b/1.JPEG": b"c1!", "cat/a.png": b"c0", "dog/1.jpg": b"d", "cat/notes.txt": b"-"}
@@ -108,3 +109,18 @@ def test_a_missing_folder_is_refused_with_what_lies_near(tmp_path: Path) -> None
     (tmp_path / "pictures").mkdir()
     with pytest.raises(SourceError, match="near it: pictures"):
         ImageFolder(str(tmp_path / "picture")).open()
+
+
+def test_a_folder_of_class_folders_of_videos_is_a_relation_of_clips(tmp_path: Path) -> None:
+    for name in ("run/b.mp4", "run/a.MOV", "jump/c.mkv", "jump/.hidden.mp4", "jump/notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"video")
+    with VideoFolder(str(tmp_path)).open() as reader:
+        table = pa.Table.from_batches(list(reader.scan(reader.schema.names)))
+    assert table["clip_ref"].to_pylist() == ["jump/c.mkv", "run/a.MOV", "run/b.mp4"]
+    assert table["label_id"].to_pylist() == [0, 1, 1]
+    assert semantic_of(table.schema.field("clip_ref")) == H264_REF
+
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match=r"class folder 'empty' of .* has no video .*put videos into it"):
+        VideoFolder(str(tmp_path)).open()
