@@ -61,6 +61,9 @@ def shorthands(field: Stack) -> Iterator[ImageTransform]:
     if field.resize_shorter is not None:
         yield Resize(field.resize_shorter)
     if field.crop is not None:
-        from spiral_stream.transforms.crops import RandomCrop
+        if not field.random_crop:
+            yield CenterCrop(field.crop)
+        else:
+            from spiral_stream.transforms.crops import RandomCrop
 
-        yield RandomCrop(field.crop) if field.random_crop else CenterCrop(field.crop)
+            yield RandomCrop(field.crop)

@@ -12,18 +12,20 @@ from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from spiral_stream.batching.formation import Membership, Packing
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.segments import CuSeqlens
 from spiral_stream.fields.sequence import Placed, TokenField
-from spiral_stream.planner.physical import ImageStage, Stages
+from spiral_stream.planner.physical import ClipStage, ImageStage, Stages
 from spiral_stream.runtime.book import Book
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.chapters import Drawn
+from spiral_stream.runtime.clips import ClipFeed, ClipField, Found
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.naming import naming
-from spiral_stream.runtime.pictures import Pictures
+from spiral_stream.runtime.pictures import Pictures, at_rows
 from spiral_stream.runtime.samples import SampleReader, Samples, as_lists
 from spiral_stream.sampling.order import UInt64
 
@@ -86,6 +88,10 @@ class BatchBuilder:
             stage.name: stage.program.on_device()[0] if stage.name in split else stage.program
             for stage in stages.images
         }
+        self._clips = {stage.name: ClipField(stages, stage, metrics) for stage in stages.clips}
+        self._programs |= {
+            stage.name: stage.program.on_device()[0] if stage.name in split else stage.program for stage in stages.clips
+        }
         self._slots = slots
         end = reader.end
         columns = dict.fromkeys(stage.field.column for stage in stages.plains)
@@ -104,9 +110,12 @@ class BatchBuilder:
         with naming(self._stages, samples, 0):
             self._plains(samples, shape, fields)
         parts = self._sequences(samples, shape, fields, pool)
-        keys = self._keys(epoch, samples) if self._stages.images else np.empty(0, dtype=np.uint64)
+        pixels = self._stages.images or self._stages.clips
+        keys = self._keys(epoch, samples) if pixels else np.empty(0, dtype=np.uint64)
         for stage in self._stages.images:
             parts += self._image(stage, samples, keys, fields, pool)
+        for clip in self._stages.clips:
+            parts += self._clip(clip, samples, keys, fields, pool)
         self._metrics.add(batches=1, samples=len(samples) if shape.packing is None else _distinct(shape))
         return Pending(lambda: Batch(numbers, fields), parts)
 
@@ -164,7 +173,8 @@ class BatchBuilder:
         return parts
 
     def _keys(self, epoch: int, samples: Samples) -> UInt64:
-        if all(stage.program.deterministic for stage in self._stages.images):
+        clips = all(stage.program.deterministic and stage.selection.deterministic for stage in self._stages.clips)
+        if clips and all(stage.program.deterministic for stage in self._stages.images):
             return np.zeros(len(samples), dtype=np.uint64)
         return self._reader.random_keys(epoch, samples)
 
@@ -199,6 +209,26 @@ class BatchBuilder:
                 feed.render(places.take(np.arange(count)[part]), keys[part], program, out[part])
 
         return [pool.submit(piece, start) for start in range(0, count, PIECE_ROWS)]
+
+    def _clip(
+        self, stage: ClipStage, samples: Samples, keys: UInt64, fields: dict[str, Any], pool: Executor
+    ) -> list[Future[None]]:
+        program, count = self._programs[stage.name], len(samples)
+        assert program.output_shape is not None  # the plan fixes a clip's size
+        shape = (stage.frames, *program.output_shape)
+        out = self._slots.take((count, *shape), program.dtype, _room(self._stages, count, self._merge))
+        fields[stage.name] = out
+        with naming(self._stages, samples, 0):
+            pieces = self._clips[stage.name].find(samples.places)
+
+        def piece(feed: ClipFeed, found: Found, part: list[int], rows: NDArray[np.int64]) -> None:
+            own = out[rows[0] : rows[-1] + 1] if _together(rows) else np.empty((len(rows), *shape), dtype=out.dtype)
+            with naming(self._stages, samples, 0), at_rows(rows):
+                feed.render(found, part, keys[rows], program, own)
+            if not _together(rows):
+                out[rows] = own
+
+        return [pool.submit(piece, *each) for each in pieces]
 
 
 def joined(drawn: Sequence[Drawn]) -> Drawn:
@@ -245,6 +275,10 @@ def place(tokens: Ragged, shape: Membership, multiple: int, *, alone: bool) -> P
 def as_ragged(column: pa.Array | Ragged) -> Ragged:
     """A sequence column as addresses."""
     return column if isinstance(column, Ragged) else Ragged.of_arrow(column)
+
+
+def _together(rows: NDArray[np.int64]) -> bool:
+    return int(rows[-1] - rows[0]) == len(rows) - 1
 
 
 def _cuts(placed: Placed) -> list[int]:

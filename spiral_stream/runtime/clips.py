@@ -133,18 +133,19 @@ class ClipFeed:
         segment = segment_of(index.times_F, index.duration, start, duration)
         chosen, short = self._selection.choose(index.times_F, segment, draw)
         wanted, back = np.unique(chosen, return_inverse=True)
-        feed = feed_plan(index, wanted)
-        frames = decode(index, located.read, wanted, feed)
+        frames = decode(index, located.read, wanted, located.size)
         height, width = index.displayed
         count = len(chosen)
         placed = program.geometry(
             np.full(count, height, np.int32), np.full(count, width, np.int32), np.full(count, key)
         )
         boxes = placed.boxes()[: len(wanted), :4]
-        pixels = to_rgb(frames, boxes, index.rotation, full_range=index.full_range, matrix=index.matrix)
+        corners, strides, _ = to_rgb(frames, boxes, index.rotation, index.full_range, index.matrix)
         inside = placed.inside_boxes(slice(None))
-        program.render(inside, pixels.addresses[back], pixels.strides[back], inside.crop_h, inside.crop_w, out)
-        self._metrics.add(short_clips=int(short), frames_kept=len(wanted), frames_decoded=feed.decoded)
+        program.render(inside, corners[back], strides[back], inside.crop_h, inside.crop_w, out)
+        self._metrics.add(
+            short_clips=int(short), frames_kept=len(wanted), frames_decoded=feed_plan(index, wanted).decoded
+        )
 
     def _indexed(self, stored: Stored | None, located: Located) -> VideoIndex:
         """The index of a file: the stored one if it is of these bytes, else what a look at the file finds."""

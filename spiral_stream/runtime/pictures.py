@@ -35,7 +35,7 @@ class Pictures:
             return
         for stream, where in split(places):
             own = np.empty((len(where), *out.shape[1:]), dtype=out.dtype)
-            with _at(where):
+            with at_rows(where):
                 rows = ordinals(self._streams, stream, places.rows[where])
                 self._feeds[stream].render(rows, keys[where], program, own)
             out[where] = own
@@ -44,7 +44,7 @@ class Pictures:
         """`ImageFeed.pixels` for samples."""
         out: list[Any] = [None] * len(places)
         for stream, where in split(places):
-            with _at(where):
+            with at_rows(where):
                 found = self._feeds[stream].pixels(ordinals(self._streams, stream, places.rows[where]))
             for at, image in zip(where.tolist(), found, strict=True):  # references, beside decoding
                 out[at] = image
@@ -52,7 +52,7 @@ class Pictures:
 
 
 @contextmanager
-def _at(where: NDArray[np.int64]) -> Iterator[None]:
+def at_rows(where: NDArray[np.int64]) -> Iterator[None]:
     """Count an error's row among all samples."""
     try:
         yield

@@ -1,0 +1,230 @@
+"""Video streams as a whole, over drawn plans: every law holds for every selection, crop, order, tail and cache."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import spiral_stream as sp
+from spiral_stream.testing import check_elastic, check_replay, check_resume, frozen, same
+from tests.fixtures.clips import LABELS, SEGMENTS, Clips, register, video_catalog
+
+pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
+
+FEW = settings(max_examples=max(6, settings().max_examples // 8), suppress_health_check=[HealthCheck.too_slow])
+CACHES: Final = ("none", "index", "half", "full")
+PROFILES: Final = (None, sp.Frames(shorter_side=40), sp.Frames(shorter_side=40, quality=85))
+ORDERS: Final = (
+    sp.HashBucketed(seed=3, bucket_count=16, bucket_order=sp.ShuffleBuckets(seed=3)),
+    sp.ShardAwareShuffle(seed=5, shuffle_block_size=8),
+)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A plan over the two relations."""
+
+    field: sp.Stack
+    order: Any
+    last: Any
+    profile: sp.Frames | None
+    window: int
+    budget: sp.BatchBudget
+
+    def make(self, catalog: sp.Catalog, **bindings: int) -> Any:
+        segments = catalog.table(SEGMENTS)
+        if self.profile is not None:
+            segments = segments.cache(clip_ref=self.profile)
+        joined = segments.join(catalog.table(LABELS), on="sample_id").filter(sp.col("confidence") >= 0.7)
+        sampled = joined.sample(
+            identity="sample_id",
+            order=self.order,
+            epoch=sp.RuntimeParam("epoch"),
+            assignment=sp.DataParallel(
+                rank=sp.RuntimeParam("data_parallel_rank"), world_size=sp.RuntimeParam("data_parallel_world_size")
+            ),
+        )
+        formed = sp.WindowedBucket(
+            window_size=self.window, keys=[sp.BucketKey("frame_count"), sp.BucketKey("width * height")], budget=self.budget
+        )
+        fields = {"frames": self.field, "caption": sp.List("caption"), "sample_id": sp.List("sample_id")}
+        stream = sampled.collate(batch_size=4, formation=formed, last=self.last, fields=fields).to_numpy()
+        stream.bind(data_parallel_rank=0, data_parallel_world_size=1, **{"epoch": 0, **bindings})
+        return stream
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Drawn:
+    frames = draw(st.sampled_from([1, 3, 4]))
+    stride = draw(st.sampled_from([None, 1, 5]))
+    field = sp.Stack(
+        "clip_ref",
+        decode="h264",
+        sequence_length=frames,
+        stride=stride,
+        random_start=stride is not None and draw(st.booleans()),
+        short=draw(st.sampled_from(["pad", "loop"])),
+        resize_shorter=draw(st.sampled_from([32, 40])),
+        crop=draw(st.sampled_from([24, (32, 16)])),
+        random_crop=draw(st.booleans()),
+        transforms=draw(st.sampled_from([(), (sp.RandomHorizontalFlip(),)])),
+        dtype=draw(st.sampled_from(["uint8", "float16"])),
+        layout=draw(st.sampled_from([None, "ntchw", "nthwc"])),
+    )
+    return Drawn(
+        field,
+        draw(st.sampled_from(ORDERS)),
+        draw(st.sampled_from([sp.DropPartial, sp.KeepPartial, sp.PadPartial])),
+        draw(st.sampled_from(PROFILES)),
+        draw(st.sampled_from([6, 16])),
+        sp.BatchBudget(max_frames=draw(st.sampled_from([frames * 3, frames * 10]))),
+    )
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Clips]:
+    made = video_catalog(tmp_path_factory.mktemp("clips"), files=5, each=3)
+    out = {"none": made}
+    for name in CACHES[1:]:
+        catalog = sp.connect(str(tmp_path_factory.mktemp(name) / "catalog"))
+        register(catalog, made.segments, made.labels)
+        out[name] = replace(made, catalog=catalog)
+    sp.index_videos(out["index"].catalog, SEGMENTS, "clip_ref")
+    sp.index_videos(out["half"].catalog, SEGMENTS, "clip_ref", shards=["shard-00001"])
+    return out
+
+
+def run(stream: Any) -> list[dict[str, Any]]:
+    with stream:
+        return [frozen(batch) for batch in stream]
+
+
+# ---- laws
+
+
+@FEW
+@given(drawn=plans())
+def test_a_plan_replays_and_any_batch_can_be_built_alone(shelf: Mapping[str, Clips], drawn: Drawn) -> None:
+    catalog = shelf["none"].catalog
+    check_replay(lambda: drawn.make(catalog, epoch=1))
+    whole = run(drawn.make(catalog, epoch=1))
+    with drawn.make(catalog) as stream:
+        for number in reversed(range(len(whole))):
+            assert same(stream.batch(number, epoch=1), whole[number])
+
+
+@FEW
+@given(drawn=plans(), stop=st.integers(0, 3))
+def test_a_stopped_plan_goes_on_where_it_was(shelf: Mapping[str, Clips], drawn: Drawn, stop: int) -> None:
+    check_resume(lambda: drawn.make(shelf["none"].catalog), [min(stop, len(run(drawn.make(shelf["none"].catalog))))])
+
+
+@FEW
+@given(drawn=plans())
+def test_any_world_size_delivers_one_sequence(shelf: Mapping[str, Clips], drawn: Drawn) -> None:
+    check_elastic(lambda: drawn.make(shelf["index"].catalog), (1, 2, 3, 4))
+
+
+@FEW
+@given(drawn=plans(), first=st.integers(1, 2))
+def test_a_run_moves_from_one_world_size_to_others(shelf: Mapping[str, Clips], drawn: Drawn, first: int) -> None:
+    catalog = shelf["none"].catalog
+    plan = replace(drawn, last=sp.KeepPartial)
+    whole = run(plan.make(catalog))
+    seen: list[dict[str, Any]] = []
+    state: Any = None
+    for world in (1, 2, 3, 1):
+        streams = [plan.make(catalog, data_parallel_rank=r, data_parallel_world_size=world) for r in range(world)]
+        for stream in streams:
+            if state is not None:
+                stream.load_state_dict(state)
+        runs = [iter(stream) for stream in streams]
+        for _ in range(first if world != 1 or state is None else len(whole)):
+            seen += [frozen(batch) for each in runs if (batch := next(each, None)) is not None]
+        for each in runs:
+            each.close()  # type: ignore[attr-defined]  # generators
+        state = streams[0].state_dict()
+        for stream in streams:
+            stream.close()
+        if len(seen) >= len(whole):
+            break
+
+    assert len(seen) == len(whole)
+    assert all(same(a, b) for a, b in zip(seen, whole, strict=True))
+
+
+@FEW
+@given(drawn=plans(), cached=st.sampled_from(CACHES[1:]))
+def test_batches_do_not_depend_on_what_is_built(shelf: Mapping[str, Clips], drawn: Drawn, cached: str) -> None:
+    whole = run(drawn.make(shelf["none"].catalog))
+    catalog = shelf[cached].catalog
+    with drawn.make(catalog) as stream:
+        if cached == "full":
+            stream.materialize(lambda _: None)
+        if cached == "half" and drawn.profile is not None:  # only a part of the rows is kept
+            few = catalog.table(SEGMENTS).filter(sp.col("start_time_ms") > 0).cache(clip_ref=drawn.profile)
+            plan = few.sample(identity="sample_id", order=drawn.order).collate(batch_size=2, fields={"x": drawn.field})
+            with plan.to_numpy() as part:
+                part.materialize(lambda _: None)
+        found = [frozen(batch) for batch in stream]
+
+    assert len(found) == len(whole)
+    assert all(same(a, b) for a, b in zip(found, whole, strict=True))
+
+
+@FEW
+@given(drawn=plans(), cached=st.sampled_from(CACHES))
+def test_a_batch_keeps_its_budget_and_its_shape(shelf: Mapping[str, Clips], drawn: Drawn, cached: str) -> None:
+    frames = drawn.field.sequence_length or 0
+    for batch in run(drawn.make(shelf[cached].catalog)):
+        rows = len(batch["sample_id"])
+        shape = (3, 24, 24) if drawn.field.crop == 24 else (3, 32, 16)
+        if drawn.field.layout == "nthwc":
+            shape = (*shape[1:], 3)
+        assert batch["frames"].shape == (rows, frames, *shape)
+        assert batch["frames"].dtype == np.dtype(drawn.field.dtype)
+        assert 1 <= rows <= 4
+        assert rows * frames <= (drawn.budget.max_frames or 0)
+        assert batch["caption"] == [f"a clip called {name}" for name in batch["sample_id"]]
+
+
+# ---- examples
+
+
+def test_one_draw_places_the_crop_of_all_frames_of_a_clip(tmp_path: Path) -> None:
+    made = video_catalog(tmp_path, files=1, each=1)
+    still = sp.Stack("clip_ref", decode="h264", sequence_length=2, stride=1, crop=(48, 80), random_crop=True)
+    whole = sp.Stack("clip_ref", decode="h264", sequence_length=2, stride=1, crop=(64, 96))
+    plan = made.catalog.table(SEGMENTS).sample(identity="sample_id", order=sp.Sequential())
+    with plan.collate(batch_size=1, fields={"a": still, "b": whole}, last=sp.KeepPartial).to_numpy() as stream:
+        places = []
+        for epoch in range(6):
+            batch = stream.batch(0, epoch=epoch)
+            fits = [
+                {
+                    (y, x)
+                    for y in range(17)
+                    for x in range(17)
+                    if np.array_equal(batch["b"][0, t, :, y : y + 48, x : x + 80], batch["a"][0, t])
+                }
+                for t in range(2)
+            ]
+            assert fits[0] & fits[1]
+            places.append(tuple(sorted(fits[0] & fits[1])))
+    assert len(set(places)) > 1
+
+
+def test_evaluation_has_nothing_random(tmp_path: Path) -> None:
+    made = video_catalog(tmp_path, files=1, each=2)
+    field = sp.Stack(
+        "clip_ref", decode="h264", sequence_length=2, stride=2, random_start=True, crop=32, random_crop=True
+    )
+    plan = made.catalog.table(SEGMENTS).sample(identity="sample_id", order=sp.Sequential())
+    with plan.collate(batch_size=2, fields={"a": field}).to_numpy() as stream, stream.eval() as fixed:
+        assert same(fixed.batch(0, epoch=0), fixed.batch(0, epoch=1))
+        assert not same(stream.batch(0, epoch=0), stream.batch(0, epoch=1))
