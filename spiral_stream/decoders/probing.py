@@ -1,0 +1,339 @@
+"""How a video index is made: one pass of the demuxer over the file, and one decoded key frame.
+
+The demuxer reads through blocks of 1 MiB, so Python is called a few times a megabyte, and only the container
+that the first bytes name is tried: a list of other files, which libavformat would follow, is no video here.
+Nothing that the file claims is believed before it is compared with its size (`boxes`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Final, final
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.decoders.boxes import LONGEST, check_boxes
+from spiral_stream.decoders.slices import length_bytes, slices_of
+from spiral_stream.decoders.video_index import VideoIndex
+from spiral_stream.errors import DataError, SourceError
+
+# F frames in presentation order, P packets in decode order
+
+Read = Callable[[int, int], memoryview]  # offset, length
+
+BLOCK_BYTES: Final = 1 << 20
+_BEFORE: Final = 64  # bytes between where a container says a packet is and its first byte: 4 in Matroska, 16 in FLV
+_TRIES: Final = 4  # key packets that are decoded to see what the pictures are like
+_LONGEST_US: Final = 1 << 50  # 35 years
+_MOV: Final = frozenset(
+    (b"ftyp", b"styp", b"moov", b"moof", b"mdat", b"free", b"skip", b"wide", b"pnot", b"uuid", b"sidx")
+)
+_FULL: Final = 2  # AVCOL_RANGE_JPEG
+_WAY_OUT: Final = "Restore the file, or filter its rows out"
+_REMUX: Final = "Put it into an MP4 (ffmpeg -i in -c copy out.mp4), or filter its rows out"
+
+
+def probed(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
+    """See `video_index.probe`."""
+    file = _File(read, size)
+    kind = _container(file, name)
+    if kind == "mov":
+        check_boxes(file.at, size, name)
+    try:
+        with av.open(file, format=kind, buffer_size=BLOCK_BYTES, metadata_errors="replace") as container:
+            stream = _video(container, name)
+            found = _demuxed(container, stream, file, name)
+            look = _look(stream, found, name)
+            if kind == "mov":
+                _refuse_short(stream, found, size, name)
+            base, rate = stream.time_base, stream.guessed_rate
+    except (av.FFmpegError, MemoryError, OverflowError, UnicodeError) as error:
+        if file.failed is not None:
+            raise file.failed from error
+        msg = f"{name}: its {kind} container cannot be read ({_reason(error)}). {_WAY_OUT}"
+        raise DataError(msg) from error
+    if file.failed is not None:
+        raise file.failed
+    times_F, packets_F, duration = _presented(found, base, rate, name)
+    return VideoIndex(
+        codec="h264",
+        extradata=found.extradata,
+        times_F=times_F,
+        duration=duration,
+        packets_F=packets_F,
+        offsets_P=np.array(found.offsets, np.int64),
+        sizes_P=np.array(found.sizes, np.int32),
+        keys_P=_entries(found, packets_F),
+        disposable_P=np.array(found.disposable, np.bool_),
+        direct=found.direct,
+        stamp=stamp,
+        **look,
+    )
+
+
+@final
+class _File:
+    """A file for libavformat over ``read``: large blocks, and errors kept until the call is over.
+
+    An exception inside a callback of PyAV is printed, not raised; here the file just ends there.
+    """
+
+    def __init__(self, read: Read, size: int) -> None:
+        self._read, self._size, self._place = read, size, 0
+        self._first, self._block = 0, memoryview(b"")
+        self.failed: SourceError | None = None
+
+    def at(self, offset: int, length: int) -> memoryview:
+        """Bytes by offset; as many as there are."""
+        length = max(0, min(length, self._size - offset))
+        inside = offset - self._first
+        if inside < 0 or inside + length > len(self._block):
+            count = min(max(BLOCK_BYTES, length), self._size - offset)
+            self._first, self._block, inside = offset, self._read(offset, count) if count > 0 else memoryview(b""), 0
+        return self._block[inside : inside + length]
+
+    def read(self, count: int) -> bytes:
+        try:
+            data = b"" if self.failed else bytes(self.at(self._place, count))
+        except SourceError as error:
+            self.failed = error
+            return b""
+        self._place += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._place = max(0, offset + (0, self._place, self._size)[whence])
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+
+def _container(file: _File, name: str) -> str:
+    """The demuxer for what the first bytes say.
+
+    Raises:
+        DataError: none that is read here.
+    """
+    head = bytes(file.at(0, 256))
+    if head[4:8] in _MOV:
+        return "mov"
+    if head[:4] == b"\x1a\x45\xdf\xa3":
+        return "matroska"
+    if head[:4] == b"FLV\x01":
+        return "flv"
+    if any(head[at : at + 1] == b"G" == head[at + step : at + step + 1] for at, step in ((0, 188), (4, 192))):
+        return "mpegts"
+    begins = f"it begins with {head[:12].hex(' ')}" if head else "it is empty"
+    msg = f"{name}: {begins}, which is no MP4, MOV, Matroska, FLV or MPEG-TS. {_REMUX}"
+    raise DataError(msg)
+
+
+def _video(container: Any, name: str) -> Any:
+    """The first stream of pictures; the others are not read.
+
+    Raises:
+        DataError: there is none, or it is no H.264.
+    """
+    pictures = [s for s in container.streams.video if not int(s.disposition) & _STILL]
+    if not pictures:
+        kinds = sorted({f"{s.type} ({_codec(s)})" for s in container.streams})
+        held = f"only {', '.join(kinds)}" if kinds else "no stream at all"
+        msg = f"{name} has no video stream, {held}. Name a file that has one, or filter its rows out"
+        raise DataError(msg)
+    stream = pictures[0]
+    if stream.codec_context is None or stream.codec_context.name != "h264":
+        msg = (
+            f"{name}: its video is {_codec(stream)}; h264 is what is decoded. Re-encode it "
+            "(ffmpeg -i in -c:v libx264 out.mp4), or filter its rows out"
+        )
+        raise DataError(msg)
+    for other in container.streams:
+        if other is not stream:
+            other.discard = av.stream.Discard.all
+    return stream
+
+
+_STILL: Final = int(av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails)
+
+
+def _codec(stream: Any) -> str:
+    return "of an unknown codec" if stream.codec_context is None else str(stream.codec_context.name)
+
+
+@final
+@dataclass(slots=True)
+class _Found:
+    """What the demuxer said of P packets."""
+
+    extradata: bytes
+    prefix: int
+    ticks: list[int | None] = field(default_factory=list)  # presentation time
+    lasts: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    keys: list[bool] = field(default_factory=list)
+    disposable: list[bool] = field(default_factory=list)
+    shown: list[bool] = field(default_factory=list)
+    first_keys: list[bytes] = field(default_factory=list)  # a few key packets
+    direct: bool = True
+
+
+def _demuxed(container: Any, stream: Any, file: _File, name: str) -> _Found:
+    """Go through the packets once.
+
+    Raises:
+        DataError: there are too many, or the parameter sets change on the way.
+    """
+    extradata = stream.codec_context.extradata or b""
+    found = _Found(extradata, length_bytes(extradata))
+    for packet in container.demux(stream):  # 5 us a packet
+        if not packet.size:
+            continue
+        if len(found.sizes) == LONGEST:
+            msg = f"{name} has more than {LONGEST} frames. Cut it into parts, or filter its rows out"
+            raise DataError(msg)
+        if packet.has_sidedata("new_extradata") and bytes(packet.get_sidedata("new_extradata")) != extradata:
+            msg = (
+                f"{name} changes its parameter sets at packet {len(found.sizes)}. Re-encode it, or filter its rows out"
+            )
+            raise DataError(msg)
+        _note(found, packet, file)
+    if not found.sizes:
+        msg = f"{name} has a video stream without a frame. {_WAY_OUT}"
+        raise DataError(msg)
+    return found
+
+
+def _note(found: _Found, packet: Any, file: _File) -> None:
+    data = bytes(packet)
+    says = slices_of(data, found.prefix, bool(packet.is_keyframe))
+    # a damaged first packet is no key packet to libavformat; without it the times of all others would shift
+    entry = says.entry or not (found.sizes or says.whole)
+    offset = -1 if packet.pos is None or packet.pos < 0 else int(packet.pos)
+    if found.direct:
+        inside = bytes(file.at(offset, len(data) + _BEFORE)).find(data) if offset >= 0 else -1
+        found.direct = inside >= 0
+        offset += max(inside, 0)
+    found.ticks.append(packet.pts)
+    found.lasts.append(packet.duration or 0)
+    found.offsets.append(offset)
+    found.sizes.append(len(data))
+    found.keys.append(entry)
+    found.disposable.append(says.disposable)
+    found.shown.append(says.frame and not packet.is_discard)
+    if entry and len(found.first_keys) < _TRIES:
+        found.first_keys.append(data)
+
+
+def _refuse_short(stream: Any, found: _Found, size: int, name: str) -> None:
+    """Refuse an MP4 whose index names packets beyond its last byte.
+
+    Raises:
+        DataError: it is cut short.
+    """
+    entries = stream.index_entries
+    named = len(entries)
+    ends = entries[named - 1].pos + entries[named - 1].size if named else 0
+    if named > len(found.sizes) or ends > size:
+        msg = f"{name} ends early: its index names {named} packets, {len(found.sizes)} are there. {_WAY_OUT}"
+        raise DataError(msg)
+
+
+def _look(stream: Any, found: _Found, name: str) -> dict[str, Any]:
+    """What the pictures are like, from the first key frame that decodes.
+
+    Raises:
+        DataError: none does, or they are to be shown mirrored.
+    """
+    codec = stream.codec_context
+    codec.thread_count = 1
+    frame = None
+    for data in found.first_keys:
+        try:
+            frames = [*codec.decode(av.Packet(data)), *codec.decode(None)]
+        except av.FFmpegError:
+            frames = []
+        if frames:
+            frame = frames[0]
+            break
+        codec.flush_buffers()
+    if frame is None:
+        msg = f"{name}: none of its first {len(found.first_keys)} key frames can be decoded. {_WAY_OUT}"
+        raise DataError(msg)
+    return {
+        "width": frame.width,
+        "height": frame.height,
+        "rotation": _rotation(frame, name),
+        "full_range": frame.color_range == _FULL or frame.format.name.startswith("yuvj"),
+        "matrix": int(frame.colorspace),
+    }
+
+
+def _rotation(frame: Any, name: str) -> int:
+    """Degrees clockwise, a multiple of 90, that show the frame upright."""
+    matrix = frame.side_data.get("DISPLAYMATRIX")
+    if matrix is not None:
+        a, b, _, c, d = np.frombuffer(matrix, np.int32)[:5].tolist()
+        if a * d - b * c < 0:
+            msg = f"{name} is to be shown mirrored, which is not done here. Re-encode it, or filter its rows out"
+            raise DataError(msg)
+    return int(round(-frame.rotation / 90) * 90 % 360)
+
+
+def _presented(
+    found: _Found, base: Fraction, rate: Fraction | None, name: str
+) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
+    """Times [F] and packets [F] of the frames that are shown, and the end of the last.
+
+    Raises:
+        DataError: a frame has no time, times are absurd, or no frame can be decoded and shown.
+    """
+    first = found.keys.index(True)  # `_look` has decoded one
+    packets = np.flatnonzero(np.array(found.shown, np.bool_))
+    packets = packets[packets >= first]  # those before have nothing to be decoded from
+    untimed = [p for p in (first, *packets.tolist()) if found.ticks[p] is None]
+    if untimed:
+        msg = f"{name}: packet {untimed[0]} has no presentation time. {_REMUX}"
+        raise DataError(msg)
+    ticks = np.array([found.ticks[p] for p in packets.tolist()], np.int64)
+    late = ticks >= (found.ticks[first] or 0)  # nor have those that are shown before the first key frame
+    ticks, packets = ticks[late], packets[late]
+    if not len(ticks):
+        msg = f"{name}: no frame of it is shown. {_WAY_OUT}"
+        raise DataError(msg)
+    order = np.argsort(ticks, kind="stable")
+    ticks, packets = ticks[order], packets[order]
+    last = found.lasts[int(packets[-1])]
+    if last <= 0:
+        steps = np.diff(ticks[-2:]).tolist()
+        last = steps[0] if steps else round((1 / rate if rate else Fraction(1, 25)) / base)
+    span = int(ticks[-1]) - int(ticks[0]) + last
+    if span * base * 1_000_000 > _LONGEST_US:
+        msg = f"{name}: its last frame ends {float(span * base):.0f} s after the first. {_WAY_OUT}"
+        raise DataError(msg)
+    times = _microseconds(np.append(ticks - ticks[0], span), base)
+    return times[:-1], packets.astype(np.int32), int(times[-1])
+
+
+def _microseconds(ticks: NDArray[np.int64], base: Fraction) -> NDArray[np.int64]:
+    """Ticks in microseconds, halves up; seconds and their rest apart, as the product of both may not fit."""
+    seconds, rest = np.divmod(ticks * base.numerator, base.denominator)
+    us: NDArray[np.int64] = seconds * 1_000_000 + (2 * rest * 1_000_000 + base.denominator) // (2 * base.denominator)
+    return us
+
+
+def _entries(found: _Found, packets_F: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Shape [P]: the key packets. One that an edit list hides at the end starts none of the frames shown."""
+    keys_P = np.array(found.keys, np.bool_)
+    end = found.ticks[int(packets_F[-1])] or 0
+    for p in np.flatnonzero(keys_P & ~np.array(found.shown, np.bool_)).tolist():
+        tick = found.ticks[p]
+        keys_P[p] = tick is not None and tick <= end
+    return keys_P
+
+
+def _reason(error: BaseException) -> str:
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)
