@@ -28,7 +28,7 @@ help:  ## list the targets
 
 install: $(READY)  ## make .venv with everything in it
 
-demo: $(READY)  ## images, then text: run the Dagster job, train, kill, resume (ONLY=text; IMAGES=<folder of class folders>)
+demo: $(READY)  ## images, text, video: run the Dagster job, train, kill, resume (ONLY=video; IMAGES=<folder of class folders>)
 	$(BIN)/python -m spiral_assets.demo $(if $(ONLY),--only $(ONLY)) $(if $(IMAGES),--images "$(IMAGES)")
 
 test: $(READY)  ## run the tests that CI runs

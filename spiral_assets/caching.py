@@ -29,7 +29,7 @@ def built(
         facts: more metadata.
     """
     begun = time.monotonic()
-    done = stream.materialize(_Logged(context))
+    done = stream.materialize(Logged(context))
     seconds = time.monotonic() - begun
     (data_version,) = stream.stages.data_versions.values()
     return dg.MaterializeResult(
@@ -62,7 +62,7 @@ def complete(stream: "spiral.PreparedStream", store: Any) -> dg.AssetCheckResult
     )
 
 
-class _Logged:
+class Logged:
     """Progress as log lines, one every few seconds: Dagster has no progress bar."""
 
     def __init__(self, context: dg.AssetExecutionContext) -> None:

@@ -16,7 +16,7 @@ SHOWN: Final = 5  # offenders in a description
 def registered(
     catalog: "spiral.Catalog",
     name: str,
-    source: "spiral.Lance | spiral.ImageFolder | spiral.Arrow",
+    source: "spiral.Lance | spiral.ImageFolder | spiral.Parquet | spiral.Arrow",
     descriptions: Mapping[str, str],
     identity: str = "sample_id",
     semantic: dict[str, str] | None = None,

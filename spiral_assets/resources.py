@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import spiral_stream as spiral
     from spiral_assets.demo.images import DrawnImages
     from spiral_assets.demo.texts import WrittenTexts
+    from spiral_assets.demo.videos import DrawnVideos
 
 # OpenMP's threads spin while they wait; where the cores are shared, with the stream's own threads too, sleeping is
 # 5 times as fast (two cores under load 3.5: 740 images/s instead of 145), and 25 % slower where they are idle.
@@ -59,6 +60,20 @@ class TextsResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # yield
     def tokenizer(self) -> Path:
         """Where the tokenizer that is trained on them is written."""
         return Path(self.root) / "tokenizer" / "tokenizer.json"
+
+
+class VideosResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # yields itself
+    """The videos to register: drawn and encoded ones under ``root``."""
+
+    root: str = Field(default=dg.EnvVar("SPIRAL_DATA_ROOT"), description="Folder of drawn videos.")
+    count: int = Field(default=48, description="Videos to draw.")
+    shards: int = Field(default=6, description="Storage shards of their segments.")
+
+    def drawn(self) -> "DrawnVideos":
+        """The drawn videos; what is there already as asked is kept."""
+        from spiral_assets.demo.videos import write_video_relations
+
+        return write_video_relations(Path(self.root) / "videos", self.count, shards=self.shards, progress=False)
 
 
 class RunsResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # yields itself

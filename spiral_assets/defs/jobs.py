@@ -8,13 +8,13 @@ import dagster as dg
 TRAINED: Final = dg.AssetSelection.groups("training")
 
 # By dagster.yaml one run of a value goes ahead and the others wait: a cache has one builder at a time.
-BUILDERS: Final = {"images": "imagenet_decoded", "text": "text_tokens"}
-NIGHTLY: Final = {"images": "0 3 * * *", "text": "0 4 * * *"}
+BUILDERS: Final = {"images": "imagenet_decoded", "text": "text_tokens", "video": "video_clips"}
+NIGHTLY: Final = {"images": "0 3 * * *", "text": "0 4 * * *", "video": "0 5 * * *"}
 
 
 @dg.definitions
 def jobs() -> dg.Definitions:
-    """For images and for text, one job runs it all; another prepares every night."""
+    """For images, text and video, one job runs it all; another prepares every night."""
     made = [job for domain in BUILDERS for job in _jobs(domain)]
     schedules = [
         dg.ScheduleDefinition(name=f"nightly_{domain}", job_name=f"prepare_{domain}", cron_schedule=when)

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from spiral_assets.resources import CatalogResource, ImagesResource, RunsResource, TextsResource
+from spiral_assets.resources import CatalogResource, ImagesResource, RunsResource, TextsResource, VideosResource
 
 
 @dg.definitions
@@ -13,6 +13,7 @@ def resources() -> dg.Definitions:
             "catalog": CatalogResource(uri=dg.EnvVar("SPIRAL_CATALOG")),
             "images": ImagesResource(root=dg.EnvVar("SPIRAL_DATA_ROOT")),
             "texts": TextsResource(root=dg.EnvVar("SPIRAL_DATA_ROOT")),
+            "videos": VideosResource(root=dg.EnvVar("SPIRAL_DATA_ROOT")),
             "runs": RunsResource(root=dg.EnvVar("SPIRAL_DATA_ROOT")),
             "pipes": dg.PipesSubprocessClient(),
         },

@@ -1,4 +1,4 @@
-"""``make demo``: data -> Dagster -> a trained model, killed once and resumed at the exact next batch; images, then text."""
+"""``make demo``: data -> Dagster -> a trained model, killed once and resumed at the exact next batch; images, text, video."""
 
 import os
 import time
@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from spiral_assets.demo.job import CONSOLE
-from spiral_assets.demo.parts import images_part, text_part
+from spiral_assets.demo.parts import images_part, text_part, video_part
 from spiral_assets.plans import images as image_plans
 from spiral_assets.plans import text as text_plans
+from spiral_assets.plans import video as video_plans
 
 
 class Part(StrEnum):
@@ -19,6 +20,7 @@ class Part(StrEnum):
 
     IMAGES = "images"
     TEXT = "text"
+    VIDEO = "video"
 
 
 def main(
@@ -28,6 +30,8 @@ def main(
     epochs: Annotated[int, typer.Option(min=2, help="Epochs to train on images.")] = image_plans.EPOCHS,
     characters: Annotated[int, typer.Option(min=200_000, help="Characters of text a relation.")] = 4_000_000,
     steps: Annotated[int, typer.Option(min=20, help="Steps to train on text.")] = text_plans.STEPS,
+    videos: Annotated[int, typer.Option(min=12, help="Videos to draw.")] = 48,
+    video_steps: Annotated[int, typer.Option(min=20, help="Steps to train on video.")] = video_plans.STEPS,
 ) -> None:
     """Run everything, kill each training once, prove that it went on exactly."""
     begun = time.monotonic()
@@ -37,6 +41,8 @@ def main(
         shown.append(images_part(root, images, count, epochs))
     if only in {None, Part.TEXT}:
         shown.append(text_part(root, characters, steps))
+    if only in {None, Part.VIDEO}:
+        shown.append(video_part(root, videos, video_steps))
     CONSOLE.print(f"{time.monotonic() - begun:,.0f} s. `make ui` shows the assets and the runs in Dagster")
     if not all(shown):
         raise typer.Exit(1)

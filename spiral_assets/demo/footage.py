@@ -48,7 +48,11 @@ FORMS: Final = (
     Form(640, 360, Fraction(12), 48, 0),
     Form(320, 240, Fraction(24), 12, 3),
 )
-SPECIAL: Final[Mapping[int, Mapping[str, bool]]] = {0: {"variable": True}, 1: {"sound": True}, 2: {"turned": True}}
+SPECIAL: Final = {
+    0: replace(FORMS[0], variable=True),
+    1: replace(FORMS[1], sound=True),
+    2: replace(FORMS[2], turned=True),
+}
 
 
 @final
@@ -76,7 +80,7 @@ def planned(seed: int, number: int, *, shorten: float, cut: bool) -> Video:
     borders = accumulate((round(length * shorten) for length in lengths.tolist()), initial=0)
     return Video(
         number=number,
-        form=replace(FORMS[number % len(FORMS)], **SPECIAL.get(number, {})),
+        form=SPECIAL.get(number, FORMS[number % len(FORMS)]),
         source=source,
         creator=f"{source}-{creator:02d}",
         uploaded_ns=FIRST_UPLOAD_NS + int(rng.uniform(*SOURCES[source][1]) * DAY_NS),
@@ -112,23 +116,25 @@ class Studio:
         for place, ((begin, end), (reference, frames)) in enumerate(
             zip(pairwise(video.borders_ms), written, strict=True)
         ):
-            rows.append({
-                "sample_id": f"{name}-{place:02d}",
-                "video_id": name,
-                "clip_ref": reference,
-                "start_time_ms": begin,
-                "duration_ms": end - begin,
-                "frame_count": frames,
-                "width": form.width,
-                "height": form.height,
-                "fps": 1_000 * frames / (end - begin) if form.variable else float(form.fps),
-                "source": video.source,
-                "creator_id": video.creator,
-                "upload_ts": video.uploaded_ns,
-                "label_id": labels[place],
-                "caption": scenes[place].caption,
-                "confidence": confidence[place],
-            })
+            rows.append(
+                {
+                    "sample_id": f"{name}-{place:02d}",
+                    "video_id": name,
+                    "clip_ref": reference,
+                    "start_time_ms": begin,
+                    "duration_ms": end - begin,
+                    "frame_count": frames,
+                    "width": form.width,
+                    "height": form.height,
+                    "fps": 1_000 * frames / (end - begin) if form.variable else float(form.fps),
+                    "source": video.source,
+                    "creator_id": video.creator,
+                    "upload_ts": video.uploaded_ns,
+                    "label_id": labels[place],
+                    "caption": scenes[place].caption,
+                    "confidence": confidence[place],
+                }
+            )
         return rows
 
     def _file(self, video: Video, scenes: Sequence[Scene], rng: np.random.Generator) -> list[tuple[Row, int]]:

@@ -127,9 +127,7 @@ def _ground(rng: np.random.Generator, height: int, width: int, grounds: Grounds)
     return picture
 
 
-def _object(
-    rng: np.random.Generator, size: tuple[int, int], motion: int, kind: int, colour: str
-) -> _Object:
+def _object(rng: np.random.Generator, size: tuple[int, int], motion: int, kind: int, colour: str) -> _Object:
     """One object and its way: along an axis, or about its own place."""
     short, name = min(size), MOTIONS[motion]
     side = short * rng.uniform(*SIDE)

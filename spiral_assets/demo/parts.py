@@ -1,4 +1,4 @@
-"""The parts of the demo: images and text, each from data to a trained model that was killed once."""
+"""The parts of the demo: images, text and video, each from data to a trained model that was killed once."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ from spiral_assets.demo.job import CONSOLE, Outcome, explain, run_job, summary
 from spiral_assets.demo.proof import Proof
 from spiral_assets.plans import images as image_plans
 from spiral_assets.plans import text as text_plans
+from spiral_assets.plans import video as video_plans
 
 
 def images_part(root: Path, own: Path | None, count: int, epochs: int) -> bool:
@@ -79,6 +80,45 @@ def text_part(root: Path, characters: int, steps: int) -> bool:
     table.add_row("caches", f"{tokens:,} tokens of {rows:,} documents, {new:,} of them built now")
     table.add_row("loss", f"{result['loss']:.2f} nats a token; by chance {result['chance']:.2f}")
     table.add_row("training", f"{result['tokens_per_s']:,.0f} tokens/s; bound by {result['bound_by']}")
+    CONSOLE.print(table)
+    return _shown(outcome, proof, learned=result["beats_chance"])
+
+
+def video_part(root: Path, count: int, steps: int) -> bool:
+    """Draw and encode videos, index them, train a classifier of movement; whether it showed what it should.
+
+    Args:
+        root: of the demo's data.
+        count: videos to draw.
+        steps: to train.
+    """
+    from spiral_assets.demo.videos import write_video_relations
+
+    CONSOLE.rule("Video")
+    drawn = write_video_relations(root / "videos", count)
+    videos = f"{drawn.videos:,} H.264 videos in {drawn.shards} storage shards, {drawn.video_bytes / 1e6:,.0f} MB"
+    CONSOLE.print(f"{videos}; {drawn.segments:,} segments with a label and a caption")
+    CONSOLE.rule("Dagster job video: register, check, index, measure, build the cache, save the streams, train")
+    config = {
+        "ops": {"models__video_cnn": {"config": {"steps": steps}}},
+        "resources": {"videos": {"config": {"count": count}}},
+    }
+    outcome = run_job("video", root, config)
+    if outcome is None:
+        return False
+    explain(video_plans.TRAIN)
+    CONSOLE.rule("Summary of video")
+    result, built = outcome.result, outcome.metadata("caches__video_clips")
+    proof = outcome.prove(video_plans.TRAIN, steps)
+    table = summary(outcome, proof)
+    files = outcome.metadata("catalog__video__index")
+    turned = outcome.metadata("stats__video__training_segments__clip_stats")["turned"]
+    indexed = f"{files['dagster/row_count']:,} files, {turned} of them on their side, {files['refused']} refused"
+    table.add_row("video index", indexed)
+    table.add_row("cache", f"{built['dagster/row_count']:,} clips of decoded frames, {built['rows_built']:,} built now")
+    accuracy = f"{result['accuracy']:.1%} of {result['validated_on']:,} clips of unseen videos"
+    table.add_row("accuracy", f"{accuracy}; chance {result['chance']:.1%}")
+    table.add_row("training", f"{result['clips_per_s']:,.0f} clips/s; bound by {result['bound_by']}")
     CONSOLE.print(table)
     return _shown(outcome, proof, learned=result["beats_chance"])
 

@@ -1,8 +1,5 @@
-"""The image task: a network small enough for a CPU, its loss, and how it is judged."""
+"""The image task: a network small enough for a CPU, and its loss."""
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -35,41 +32,3 @@ class Classifier(Learner):
 
     def loss(self, batch: dict[str, Any]) -> torch.Tensor:
         return torch.nn.functional.cross_entropy(self.model(batch["image"]), batch["label"])
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Score:
-    """Right answers on images that were not trained on."""
-
-    right: int
-    samples: int
-    most_frequent: int  # samples of the most frequent class
-
-    @property
-    def accuracy(self) -> float:
-        return self.right / self.samples
-
-    @property
-    def chance(self) -> float:
-        """What always naming the most frequent class would reach."""
-        return self.most_frequent / self.samples
-
-    @property
-    def beats_chance(self) -> bool:
-        """Whether the accuracy lies more than three standard deviations of guessing above chance."""
-        deviation = math.sqrt(self.chance * (1 - self.chance) / self.samples)
-        return self.accuracy > self.chance + 3 * deviation
-
-
-@torch.no_grad()
-def score(model: torch.nn.Module, batches: Iterable[Any]) -> Score:
-    """Judge a model on every sample of a stream."""
-    model.eval()
-    right = 0
-    labels = []
-    for batch in batches:
-        right += int((model(batch["image"]).argmax(1) == batch["label"]).sum())
-        labels.append(batch["label"].clone())  # a batch's memory is used again
-    every = torch.cat(labels)
-    return Score(right, len(every), int(torch.bincount(every).max()))

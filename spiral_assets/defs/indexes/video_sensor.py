@@ -1,0 +1,38 @@
+"""Indexes the videos of storage shards that are new or changed, as soon as the relation is registered with them."""
+
+from typing import Final
+
+import dagster as dg
+
+from spiral_assets.defs.indexes.video import video_index
+from spiral_assets.partitions import VIDEO_SHARDS
+from spiral_assets.plans import video as plans
+from spiral_assets.resources import CatalogResource
+
+EVERY_S: Final = 60
+
+index_video = dg.define_asset_job(
+    "index_video",
+    dg.AssetSelection.assets(video_index),
+    partitions_def=VIDEO_SHARDS,
+    description="Index the videos of some storage shards.",
+    tags={"spiral/cache": "video_index"},
+)
+
+
+@dg.sensor(job=index_video, minimum_interval_seconds=EVERY_S)
+def changed_video_shards(context: dg.SensorEvaluationContext, catalog: CatalogResource) -> dg.SensorResult:
+    """One run a storage shard that is new or whose data changed: a run key is a shard and the version of its data."""
+    opened = catalog.open()
+    if plans.RELATION not in opened.tables():
+        return dg.SensorResult(skip_reason=f"{plans.RELATION} is not registered yet")
+    manifest = opened.entry(plans.RELATION).manifest()
+    shards = dict(zip(manifest.shard_names.to_pylist(), manifest.content_keys.to_pylist(), strict=True))
+    known = context.instance.get_dynamic_partitions(str(VIDEO_SHARDS.name))
+    unknown = [shard for shard in shards if shard not in known]
+    return dg.SensorResult(
+        run_requests=[
+            dg.RunRequest(run_key=f"{shard}:{version}", partition_key=shard) for shard, version in shards.items()
+        ],
+        dynamic_partitions_requests=[VIDEO_SHARDS.build_add_request(unknown)] if unknown else [],
+    )

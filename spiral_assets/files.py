@@ -1,0 +1,41 @@
+"""The video index as people look at it: a row a file instead of a row a segment."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def by_file(rows: "pa.Table") -> "pa.Table":
+    """A row a distinct file, in the order in which rows first name it.
+
+    Args:
+        rows: of `spiral_stream.index_videos`.
+
+    Returns:
+        ``file`` (path, or path[offset+length]), ``uri``, ``offset``, ``length``, ``segments`` (rows that name it),
+        ``frames``, ``duration_ms``, ``width``, ``height``, ``fps``, ``rotation``, ``key_distance``, ``error``.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    reference = ["uri", "offset", "length"]
+    facts = ["frames", "duration_ms", "width", "height", "milli_fps", "rotation", "key_distance", "error"]
+    inline = pc.if_else(rows["uri"].is_null(), rows["row"], pa.scalar(-1, pa.int64()))  # each such row is a file
+    grouped = rows.append_column("inline", inline).group_by([*reference, "inline"], use_threads=False)
+    files = grouped.aggregate([("row", "count"), *((name, "first") for name in facts)])
+    return pa.table(
+        {
+            "file": pa.array(map(_name, *(files[name].to_pylist() for name in (*reference, "inline"))), pa.string()),
+            **{name: files[name] for name in reference},
+            "segments": files["row_count"],
+            **{name: files[f"{name}_first"] for name in facts if name != "milli_fps"},
+            "fps": pc.divide(files["milli_fps_first"].cast(pa.float64()), 1_000.0),
+        }
+    )
+
+
+def _name(uri: str | None, offset: int | None, length: int | None, row: int) -> str:
+    if uri is None:
+        return f"row {row}"
+    return uri if offset is None else f"{uri}[{offset}+{length}]"
