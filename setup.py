@@ -18,6 +18,11 @@ setup(
             libraries=["dl"],
         ),
         Extension(
+            "spiral_stream.decoders._frames",
+            sources=["spiral_stream/decoders/_frames.c"],
+            extra_compile_args=["-O3", "-std=gnu11", "-fno-strict-aliasing"],
+        ),
+        Extension(
             "spiral_stream.batching._packing",
             sources=["spiral_stream/batching/_packing.c"],
             extra_compile_args=["-O2", "-std=gnu11"],

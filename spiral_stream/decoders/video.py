@@ -1,0 +1,207 @@
+"""Some frames of an H.264 video: which packets they need, and their pixels.
+
+A clip of 16 frames needs neither the container nor most of the file. `feed_plan` takes the packets from
+the key frame before each wanted frame up to it, without the disposable ones (no frame refers to them;
+half of the packets that x264 writes by default) and without groups of pictures that hold no wanted frame.
+`decode` reads those bytes and gives them to a bare codec context: the frames have the same bits as a
+decode of the whole file (tests/stream/decoders). `to_rgb` turns only a box of each frame into RGB.
+
+Nothing is concealed. A packet that the decoder refuses, a frame that it flags, one that does not come, or
+one of another size is a `DataError` that names frame and time. Damage that is itself a valid stream (a
+flipped bit in a residual) cannot be seen by any decoder.
+
+Cost, 320 x 240 x264 at its defaults, 16 frames of 4 s: see docs/benchmarks. Sample aspect ratios are ignored.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.decoders import contexts
+from spiral_stream.decoders.packets import demux_packets, read_packets
+from spiral_stream.decoders.rgb import Pixels, to_rgb
+from spiral_stream.decoders.video_index import VideoIndex
+from spiral_stream.errors import DataError
+
+__all__ = ["Feed", "Pixels", "decode", "feed_plan", "to_rgb"]
+
+# U wanted frames, K packets to feed, P packets of the file, F frames of the file
+
+Int = NDArray[np.int64]
+Read = Callable[[int, int], memoryview]  # offset, length
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Packets to decode for some frames.
+
+    Attributes:
+        packets: shape [K], int64, ascending: ordinals of packets in decode order.
+        starts: shape [R], int64, ascending, the first 0: places in ``packets`` where decoding starts anew.
+    """
+
+    packets: Int
+    starts: Int
+
+    @property
+    def decoded(self) -> int:
+        """Frames that are decoded to have the wanted ones."""
+        return len(self.packets)
+
+
+def feed_plan(index: VideoIndex, wanted: Int) -> Feed:
+    """Which packets to decode.
+
+    A frame is decoded from the last key frame before it in decode order; if it is shown before that key
+    frame (open group of pictures), from the key frame before that one.
+
+    Args:
+        index: of the file.
+        wanted: shape [U], int64, U at least 1: ordinals of frames in presentation order.
+    """
+    targets = np.sort(index.packets_F[wanted].astype(np.int64))
+    shown = _shown(index)
+    keys = _keys(index)
+    group = np.searchsorted(keys, targets, "right") - 1
+    group = np.maximum(group - (shown[keys[group]] > shown[targets]), 0)
+    return _covering(index, keys[group], targets)
+
+
+def _covering(index: VideoIndex, first: Int, targets: Int) -> Feed:
+    """Packets from each first [U] to its target [U], ascending, without disposable ones that are no target."""
+    low, high = int(first.min()), int(targets[-1]) + 1
+    depth = np.zeros(high - low + 1, np.int64)
+    np.add.at(depth, first - low, 1)
+    np.add.at(depth, targets + 1 - low, -1)
+    inside = np.cumsum(depth[:-1]) > 0
+    fed = inside & ~index.disposable_P[low:high]
+    fed[targets - low] = fed[first - low] = True
+    packets = np.flatnonzero(fed)
+    starts = np.flatnonzero(inside & np.concatenate([[True], ~inside[:-1]]))
+    return Feed(packets + low, np.searchsorted(packets, starts))
+
+
+def _shown(index: VideoIndex) -> Int:
+    """Shape [P]: when each packet's frame is shown, as an ordinal; -1 where it is not."""
+    shown = np.full(len(index.keys_P), -1, np.int64)
+    shown[index.packets_F] = np.arange(len(index.packets_F))
+    return shown
+
+
+def _keys(index: VideoIndex) -> Int:
+    """Packets at which decoding may start, ascending; the first packet of the file is one."""
+    keys = np.flatnonzero(index.keys_P)
+    return keys if len(keys) and keys[0] == 0 else np.concatenate([[0], keys])
+
+
+class _Damage(Exception):  # noqa: N818  an answer inside this room
+    """A packet that gives no sound frame, and why."""
+
+    def __init__(self, packet: int, why: str) -> None:
+        super().__init__(why)
+        self.packet, self.why = packet, why
+
+
+def decode(index: VideoIndex, read: Read, wanted: Int, size: int) -> list[av.VideoFrame]:
+    """Decode some frames, on this thread alone.
+
+    Args:
+        index: of the file.
+        read: gives ``length`` bytes of the file from ``offset``.
+        wanted: shape [U], int64: ordinals of frames in presentation order, in any order, also repeated.
+        size: bytes of the file.
+
+    Returns:
+        U frames in the order of ``wanted``, as stored (not turned); a repeated one is the same object.
+
+    Raises:
+        DataError: a wanted frame, or one that it depends on, is damaged or does not come.
+        SourceError: from ``read``.
+    """
+    if not len(wanted):
+        return []
+    feed = feed_plan(index, wanted)
+    packets = feed.packets
+    payloads = read_packets(index, read, packets) if index.direct else demux_packets(index, read, size, packets)
+    goals = np.zeros(len(index.keys_P), np.bool_)
+    goals[index.packets_F[wanted]] = True
+    found: dict[int, av.VideoFrame] = {}
+    for start, stop in zip(feed.starts, [*feed.starts[1:], len(packets)], strict=True):
+        run = _Run(index, packets[start:stop], payloads[start:stop], goals)
+        try:
+            found.update(run.decode())
+        except _Damage as damage:
+            raise DataError(run.told(damage)) from damage
+    return [found[packet] for packet in index.packets_F[wanted].tolist()]
+
+
+class _Run:
+    """Packets that are decoded one after the other, from a key packet on.
+
+    An IDR picture lets nothing before it be referred to, so every complaint of the decoder there is an error.
+    After another key packet (open groups of pictures) it complains of clean streams, of references that are
+    not there: then errors, flags and frames that do not come decide.
+    """
+
+    def __init__(self, index: VideoIndex, packets: Int, payloads: list[memoryview], goals: NDArray[np.bool_]) -> None:
+        self.index, self.packets, self.payloads = index, packets, payloads
+        self.goals_P = goals
+        self.shown_P = _shown(index)
+        self.strict = contexts.begins_anew(index, payloads[0])
+        self.begin = int(self.shown_P[packets[0]])
+
+    def decode(self) -> dict[int, av.VideoFrame]:
+        """The wanted frames by packet.
+
+        Raises:
+            _Damage: one of them, or one that it may depend on, is not sound.
+        """
+        decoder = contexts.borrow(self.index, self.strict)
+        frames: list[av.VideoFrame] = []
+        packet = -1
+        try:
+            for packet, payload in zip(self.packets.tolist(), self.payloads, strict=True):
+                unit = av.Packet(payload)
+                unit.pts = packet  # frames come in another order; this tells them apart
+                frames += self._checked(decoder.decode(unit))
+            frames += self._checked(decoder.decode(None))
+        except av.error.FFmpegError as error:
+            raise _Damage(packet, f"the decoder refuses it ({error.strerror})") from error
+        contexts.give_back(self.index, self.strict, decoder, self.payloads)
+        return self._complete(frames)
+
+    def _checked(self, frames: list[av.VideoFrame]) -> list[av.VideoFrame]:
+        for frame in frames:
+            if frame.is_corrupt and (self.strict or not 0 <= self.shown_P[frame.pts] < self.begin):
+                raise _Damage(frame.pts, "the decoder marks it as damaged")
+        return frames
+
+    def _complete(self, frames: list[av.VideoFrame]) -> dict[int, av.VideoFrame]:
+        seen = {frame.pts: frame for frame in frames}
+        due = self.shown_P[self.packets] >= 0 if self.strict else self.goals_P[self.packets]
+        lost = [packet for packet in self.packets[due].tolist() if packet not in seen]
+        if lost:
+            raise _Damage(lost[0], "the decoder gives no frame for it")
+        found = {packet: seen[packet] for packet in self.packets[self.goals_P[self.packets]].tolist()}
+        for packet, frame in found.items():
+            if (frame.width, frame.height) != (self.index.width, self.index.height):
+                why = f"it is {frame.width} x {frame.height} where {self.index.width} x {self.index.height} is expected"
+                raise _Damage(packet, why)
+        return found
+
+    def told(self, damage: _Damage) -> str:
+        """What to tell the user."""
+        goals = self.packets[self.goals_P[self.packets]]
+        asked = int(goals[min(int(np.searchsorted(goals, damage.packet)), len(goals) - 1)])
+        needs = "" if asked == damage.packet else f", which {self._name(asked)} may need,"
+        return (
+            f"video: {self._name(damage.packet)}{needs} cannot be decoded: {damage.why}. The file is damaged there; "
+            'restore it, or leave such samples out with collate(on_error="skip")'
+        )
+
+    def _name(self, packet: int) -> str:
+        frame = int(self.shown_P[packet])
+        return f"packet {packet}" if frame < 0 else f"frame {frame} ({self.index.times_F[frame] / 1e6:.3f} s)"
