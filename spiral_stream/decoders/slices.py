@@ -13,7 +13,7 @@ MESSAGE_BYTES: Final = 4096  # of a unit of messages: a recovery point comes amo
 
 _IDR, _SEI = 5, 6
 _SLICES: Final = range(1, 6)
-_BESIDE: Final = range(6, 20)  # messages, parameter sets, ends, filling, and extensions that say nothing here
+_KNOWN: Final = range(1, 20)  # slices, messages, parameter sets, ends, filling, extensions
 _RECOVERY_POINT: Final = 6  # type of a message
 _CONFIGURED: Final = 1  # first byte of an AVCDecoderConfigurationRecord
 _SHORTEST_RECORD: Final = 7
@@ -50,9 +50,12 @@ def slices_of(data: bytes, prefix: int, key: bool) -> Slices:
         key: whether the container calls it a key packet.
     """
     frame = late = False
-    end = 0
+    stop = 0
     for seen, (at, end) in enumerate(_units(data, prefix), 1):
         kind = data[at] & 31
+        if kind not in _KNOWN or seen > UNITS:
+            break
+        stop = end
         if kind in _SLICES:
             frame = True
             late = late and kind != _IDR
@@ -60,12 +63,7 @@ def slices_of(data: bytes, prefix: int, key: bool) -> Slices:
                 return Slices(frame=True, disposable=False, entry=key and not late)
         elif kind == _SEI:
             late = late or (key and _recovery_frames(data[at + 1 : min(end, at + 1 + MESSAGE_BYTES)]) > 0)
-        elif kind not in _BESIDE:
-            end = -1  # no unit begins like that
-            break
-        if seen == UNITS:
-            break
-    if end != len(data):  # looked at in part, or damaged: the container's word holds
+    if stop != len(data):  # looked at in part, or damaged: the container's word holds
         return Slices(frame=True, disposable=False, entry=key and not (frame and late), whole=False)
     return Slices(frame, frame, key and frame and not late)
 

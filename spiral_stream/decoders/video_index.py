@@ -17,8 +17,8 @@ frames, as periodic intra refresh writes).
 
 Containers: MP4 and MOV (whole or fragmented), Matroska, FLV, MPEG-TS. Of the first three the packets lie in one
 piece in the file, which is checked byte by byte (`direct`); of MPEG-TS they have to be demuxed. AVI and bare H.264
-have no presentation times and are refused. Sample aspect ratios are ignored. Cost: 2 ms and 7 us a frame, plus
-reading the file once (measured: 240 frames, 444 KB, 3.5 ms).
+have no presentation times and are refused. Sample aspect ratios are ignored. Cost: 1 ms and 15 us a frame, and
+reading the file once (240 frames of 320 x 240, 444 KB: 5.8 ms, of which 2 ms decode a key frame).
 """
 
 import struct
@@ -100,7 +100,6 @@ class VideoIndex:
         shown_P = np.full(len(self.keys_P), -1, np.int64)
         shown_P[self.packets_F] = np.arange(len(self.packets_F))
         packets_N = self.packets_F[segment.first : segment.stop].astype(np.int64)
-        # no packet earlier than the key packet that the first frames need; two steps back cover open groups
         keys = np.flatnonzero(self.keys_P)
         group_N = np.searchsorted(keys, packets_N, "right") - 1
         group_N -= shown_P[keys[group_N]] > np.arange(segment.first, segment.stop)
