@@ -4,7 +4,7 @@ The payload of a clip, little-endian: int64 words K, start and end of the segmen
 then U + 1 offsets of the pictures from the payload's first byte, then the U pictures end to end, each packed
 RGB or a JPEG. K is the number of frames chosen when it was kept, and the table their pictures (a frame that
 is repeated is kept once); K = 0 leaves the choice to the reader, and the table has the pictures' times (us).
-Reading follows addresses and copies no picture: 10 us a clip, which resizing takes 40 times over.
+Reading follows addresses and copies no picture: 13 us a clip, beside 700 of resizing.
 """
 
 import ctypes
@@ -115,7 +115,7 @@ class Clips:
         addresses_PT = np.empty((count, frames), dtype=np.uint64)
         lengths_PT = np.empty((count, frames), dtype=np.int64)
         short_P = self.beside["short"] == 1
-        for at in range(count):  # 10 us a clip
+        for at in range(count):  # 13 us a clip
             chosen, times, segment, offsets = self._head(at)
             if not len(chosen):
                 try:
