@@ -1,6 +1,7 @@
 """A location of its own for each test: an empty catalog, a few drawn images, some text, an instance that is forgotten."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from spiral_assets.definitions import defs
 IMAGES = 60
 SHARDS = 3
 CHARACTERS = 200_000  # of text a relation
+VIDEOS = 9  # five segments each; the fourth and the eighth are held out
+VIDEO_SHARDS = 3
 
 
 class Place:
@@ -30,14 +33,17 @@ class Place:
         ops: Mapping[str, Any] | None = None,
         images: Mapping[str, Any] | None = None,
         run_id: str | None = None,
+        videos: Mapping[str, Any] | None = None,
+        partitions: Mapping[str, Any] | None = None,
     ) -> dg.ExecuteInProcessResult:
-        """Materialize these keys (``catalog/vision/imagenet_train``), or run these checks alone."""
+        """Materialize these keys (``catalog/vision/imagenet_train``), or run these checks alone; of some ``partitions``."""
         config = {
             "loggers": {"console": {"config": {"log_level": "WARNING"}}},
             "ops": dict(ops or {}),
             "resources": {
                 "images": {"config": {"count": IMAGES, "shards": SHARDS, **(images or {})}},
                 "texts": {"config": {"characters": CHARACTERS}},
+                "videos": {"config": {"count": VIDEOS, "shards": VIDEO_SHARDS, **(videos or {})}},
             },
         }
         if checks is not None:
@@ -47,7 +53,9 @@ class Place:
         one = dg.define_asset_job("part", wanted)
         whole = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[one]))
         chosen = whole.resolve_job_def("part" if keys or checks is not None else job)
-        return chosen.execute_in_process(instance=self.instance, run_config=config, run_id=run_id, raise_on_error=False)
+        return chosen.execute_in_process(
+            instance=self.instance, run_config=config, run_id=run_id, raise_on_error=False, **(partitions or {})
+        )
 
 
 def metadata(result: dg.ExecuteInProcessResult, key: str) -> dict[str, Any]:
@@ -80,11 +88,19 @@ def steps(result: dg.ExecuteInProcessResult, kind: str) -> set[str]:
     return {str(event.step_key) for event in result.all_events if event.event_type_value == kind}
 
 
+@contextmanager
+def placed(root: Path) -> Iterator[Place]:
+    """The code location over a folder, which its environment names as long."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SPIRAL_CATALOG", str(root / "catalog"))
+        patched.setenv("SPIRAL_CACHE", str(root / "caches"))
+        patched.setenv("SPIRAL_DATA_ROOT", str(root / "data"))
+        made = Place(root)
+        yield made
+        made.instance.dispose()
+
+
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setenv("SPIRAL_CATALOG", str(tmp_path / "catalog"))
-    monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "caches"))
-    monkeypatch.setenv("SPIRAL_DATA_ROOT", str(tmp_path / "data"))
-    made = Place(tmp_path)
-    yield made
-    made.instance.dispose()
+def place(tmp_path: Path) -> Iterator[Place]:
+    with placed(tmp_path) as made:
+        yield made

@@ -17,29 +17,43 @@ ASSETS = {
     "caches/code_tokens": "caches",
     "caches/fineweb_tokens": "caches",
     "caches/imagenet_decoded": "caches",
+    "caches/video_clips": "caches",
+    "caches/video_index": "caches",
     "caches/wikipedia_tokens": "caches",
     "catalog/text/code_documents": "catalog",
     "catalog/text/fineweb_documents": "catalog",
     "catalog/text/wikipedia_documents": "catalog",
+    "catalog/video/index": "catalog",
+    "catalog/video/segment_labels": "catalog",
+    "catalog/video/training_segments": "catalog",
     "catalog/vision/imagenet_labels": "catalog",
     "catalog/vision/imagenet_train": "catalog",
     "models/images_cnn": "training",
     "models/text_lm": "training",
+    "models/video_cnn": "training",
     "stats/text/token_lengths": "stats",
+    "stats/video/training_segments/clip_stats": "stats",
+    "stats/video/training_segments/skew": "stats",
     "stats/vision/imagenet_train/shard_stats": "stats",
     "streams/images": "streams",
     "streams/text_pretraining": "streams",
+    "streams/video": "streams",
     "tokenizers/llama_tokenizer": "tokenizers",
 }
 WARNINGS = {
     "models/images_cnn: beats_chance",
+    "catalog/video/segment_labels: every_segment_is_labelled",
     "models/text_lm: beats_chance",
+    "models/video_cnn: beats_chance",
+    "stats/video/training_segments/clip_stats: few_clips_are_short",
+    "stats/video/training_segments/skew: no_creator_has_most",
     "stats/vision/imagenet_train/shard_stats: labels_are_mixed",
 }
 CHECKS = WARNINGS | {
     "caches/code_tokens: cache_is_complete",
     "caches/fineweb_tokens: cache_is_complete",
     "caches/imagenet_decoded: cache_is_complete",
+    "caches/video_clips: cache_is_complete",
     "caches/wikipedia_tokens: cache_is_complete",
     "catalog/text/code_documents: identity_is_unique",
     "catalog/text/code_documents: schema_is_as_declared",
@@ -47,12 +61,18 @@ CHECKS = WARNINGS | {
     "catalog/text/fineweb_documents: schema_is_as_declared",
     "catalog/text/wikipedia_documents: identity_is_unique",
     "catalog/text/wikipedia_documents: schema_is_as_declared",
+    "catalog/video/index: files_are_usable",
+    "catalog/video/index: segments_lie_in_their_files",
+    "catalog/video/segment_labels: one_label_a_segment",
+    "catalog/video/segment_labels: schema_is_as_declared",
+    "catalog/video/training_segments: identity_is_unique",
+    "catalog/video/training_segments: schema_is_as_declared",
     "catalog/vision/imagenet_labels: label_is_unique",
     "catalog/vision/imagenet_train: identity_is_unique",
     "catalog/vision/imagenet_train: references_resolve",
     "catalog/vision/imagenet_train: schema_is_as_declared",
 }
-JOBS = {"images", "prepare_images", "text", "prepare_text"}
+JOBS = {"images", "prepare_images", "text", "prepare_text", "video", "prepare_video", "index_video"}
 # Loading must not touch data nor import what only running needs: a run worker and every step process load it again.
 FRUGAL = """
 import sys
@@ -75,8 +95,12 @@ def test_the_location_offers_these_names() -> None:
     assert checks == CHECKS
     repository = location.get_repository_def()
     assert {j.name for j in repository.get_all_jobs() if not j.name.startswith("__")} == JOBS
-    assert [schedule.name for schedule in repository.schedule_defs] == ["nightly_images", "nightly_text"]
-    assert repository.sensor_defs == []
+    assert [schedule.name for schedule in repository.schedule_defs] == [
+        "nightly_images",
+        "nightly_text",
+        "nightly_video",
+    ]
+    assert [sensor.name for sensor in repository.sensor_defs] == ["changed_video_shards"]
 
 
 def test_every_asset_says_what_it_is_whose_and_of_what_kind() -> None:
@@ -103,7 +127,7 @@ def test_failures_that_nothing_may_be_built_on_block_and_others_only_warn() -> N
 
 def test_a_job_runs_one_task_and_prepares_without_training() -> None:
     location = defs()
-    for domain in ("images", "text"):
+    for domain in ("images", "text", "video"):
         every = {key.to_user_string() for key in location.resolve_job_def(domain).asset_layer.executable_asset_keys}
         prepared = {
             key.to_user_string()

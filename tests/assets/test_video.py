@@ -1,0 +1,324 @@
+"""The video workflow: segments and labels, the index by storage shard, statistics, the clip cache, the saved streams."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import dagster as dg
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import spiral_stream as spiral
+from spiral_assets.defs.indexes.video_sensor import changed_video_shards
+from spiral_assets.demo.moving import SAID
+from spiral_assets.demo.videos import DrawnVideos, write_video_relations
+from spiral_assets.plans import video as plans
+from spiral_assets.resources import CatalogResource
+from tests.assets.conftest import VIDEO_SHARDS, VIDEOS, Place, data_version, evaluations, metadata, placed, steps
+
+SEGMENTS = "catalog/video/training_segments"
+LABELS = "catalog/video/segment_labels"
+SHARDS_INDEX = "caches/video_index"
+INDEX = "catalog/video/index"
+STATS = "stats/video/training_segments/clip_stats"
+SKEW = "stats/video/training_segments/skew"
+CACHE = "caches/video_clips"
+STREAM = "streams/video"
+ROWS = 5 * VIDEOS
+TURNED = "files/vid-0002.mp4"
+
+
+@pytest.fixture(scope="session")
+def footage(tmp_path_factory: pytest.TempPathFactory) -> DrawnVideos:
+    """Videos that no test writes to; at ``root / "videos"`` of the resource."""
+    root = tmp_path_factory.mktemp("footage") / "videos"
+    return write_video_relations(root, VIDEOS, shards=VIDEO_SHARDS, workers=0, progress=False)
+
+
+@pytest.fixture
+def own(footage: DrawnVideos, place: Place) -> Path:
+    """A copy to spoil, where the location looks for it."""
+    root = place.root / "data" / "videos"
+    shutil.copytree(footage.root, root)
+    record = root / "videos.json"
+    record.write_text(record.read_text().replace(footage.root, str(root)))
+    return root
+
+
+@pytest.fixture(scope="module")
+def prepared(
+    footage: DrawnVideos, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Place, dg.ExecuteInProcessResult]]:
+    """Everything but the training, once; for tests that only look."""
+    with placed(tmp_path_factory.mktemp("prepared")) as place:
+        yield place, place.run(job="prepare_video", videos=config(footage))
+
+
+def config(footage: DrawnVideos) -> dict[str, Any]:
+    return {"root": str(Path(footage.root).parent)}
+
+
+def catalog(place: Place) -> spiral.Catalog:
+    return spiral.connect(str(place.root / "catalog"))
+
+
+def looked_at(path: Path) -> dict[str, int]:
+    """What PyAV finds in a file."""
+    with av.open(str(path)) as file:
+        frames = list(file.decode(video=0))
+    keys = [place for place, frame in enumerate(frames) if frame.key_frame]
+    turned = frames[0].rotation != 0
+    sides = (frames[0].width, frames[0].height)
+    return {
+        "frames": len(frames),
+        "width": sides[turned],
+        "height": sides[not turned],
+        "rotation": 90 if turned else 0,
+        "key_distance": int(np.diff([*keys, len(frames)]).max()),
+    }
+
+
+def test_one_job_prepares_everything_and_all_checks_pass(prepared: tuple[Place, dg.ExecuteInProcessResult]) -> None:
+    place, result = prepared
+
+    assert result.success
+    assert {name for name, each in evaluations(result).items() if not each.passed} == set()
+    assert catalog(place).tables() == [plans.INDEX, plans.LABELS, plans.RELATION]
+    assert catalog(place).streams() == [plans.TRAIN, plans.VALIDATION]
+    facts = metadata(result, SEGMENTS)
+    assert (facts["dagster/row_count"], facts["storage_shards"]) == (ROWS, VIDEO_SHARDS)
+    columns = {column.name: column for column in facts["dagster/column_schema"].columns}
+    assert columns[plans.COLUMN].type == plans.H264
+    assert columns["sample_id"].constraints.unique
+    assert data_version(place, SEGMENTS) == catalog(place).entry(plans.RELATION).data_version
+
+
+def test_the_index_is_a_partition_a_storage_shard(prepared: tuple[Place, dg.ExecuteInProcessResult]) -> None:
+    place, result = prepared
+    entry = catalog(place).entry(plans.RELATION)
+    shards = entry.manifest().shard_names.to_pylist()
+
+    key = dg.AssetKey(SHARDS_INDEX.split("/"))
+    assert place.instance.get_materialized_partitions(key) == set(shards)
+    events = [event.materialization for event in result.get_asset_materialization_events() if event.asset_key == key]
+    told = {event.partition: event for event in events if event.partition}
+    assert sum(event.metadata["rows"].value for event in told.values()) == ROWS
+    assert sum(event.metadata["files"].value for event in told.values()) == VIDEOS - 1 + 5  # the last is five clips
+    versions = dict(zip(shards, entry.manifest().content_keys.to_pylist(), strict=True))
+    assert {name: (event.tags or {})["dagster/data_version"] for name, event in told.items()} == versions
+
+
+def test_the_relation_of_files_says_what_is_in_them(
+    footage: DrawnVideos, prepared: tuple[Place, dg.ExecuteInProcessResult]
+) -> None:
+    rows = catalog(prepared[0]).table(plans.INDEX).to_arrow().to_pylist()
+
+    assert len(rows) == VIDEOS - 1 + 5
+    assert sum(row["segments"] for row in rows) == ROWS
+    assert {row["error"] for row in rows} == {None}
+    assert set(rows[0]) <= set(plans.DESCRIPTIONS) | {"uri", "offset", "length"}
+    for row in rows:
+        if row["uri"].endswith(".mp4"):
+            found = looked_at(Path(footage.root) / row["uri"])
+            assert {name: row[name] for name in found} == found, row["uri"]
+    assert [row["uri"] for row in rows if row["rotation"]] == [TURNED]
+    assert sum(row["uri"].endswith(".tar") for row in rows) == 5
+
+
+def test_statistics_are_counted_and_shown_in_plots(prepared: tuple[Place, dg.ExecuteInProcessResult]) -> None:
+    place, result = prepared
+    clips, skew = metadata(result, STATS), metadata(result, SKEW)
+    rows = catalog(place).table(plans.RELATION).to_arrow()
+
+    assert clips["dagster/row_count"] == skew["dagster/row_count"] == ROWS
+    assert (clips["files"], clips["turned"], clips["refused"]) == (VIDEOS + 4, 1, 0)
+    assert clips["hours"] == round(sum(rows["duration_ms"].to_pylist()) / 3_600_000, 3)
+    sizes = {record.data["sizes"]: record.data["files"] for record in clips["sizes"].records}
+    assert sizes["240 x 320"] == 2
+    distances = [record.data["key_distances"] for record in clips["key_distances"].records]
+    assert distances == sorted(distances)
+    assert min(distances) == 12
+    for name in ("segments_by_length", "files_by_sizes", "files_by_frame_rates", "files_by_key_distances"):
+        assert clips[name].startswith("![bars](data:image/png;base64,")
+    sources = rows["source"].to_pylist()
+    assert skew["source_largest_share"] == round(max(map(sources.count, sources)) / ROWS, 4)
+    assert 1 <= skew["source_effective"] <= len(set(sources)) + 1e-9
+    assert skew["creator_id_effective"] > skew["source_effective"]
+    assert skew["source_explained_by_upload"] > 0.5
+    for value in [*clips.values(), *skew.values()]:
+        if hasattr(value, "records"):
+            assert len(value.records) <= 50
+            assert len(value.schema.columns) <= 6
+
+
+def test_the_cache_holds_every_clip_and_the_streams_read_it(prepared: tuple[Place, dg.ExecuteInProcessResult]) -> None:
+    place, result = prepared
+    built, saved = metadata(result, CACHE), metadata(result, STREAM)
+    opened = catalog(place)
+
+    assert (built["rows_built"], built["rows_refused"], built["shards_built"]) == (ROWS, 0, VIDEO_SHARDS)
+    labels = {row["sample_id"]: row for row in opened.table(plans.LABELS).to_arrow().to_pylist()}
+    seen: dict[str, set[str]] = {}
+    for name in (plans.TRAIN, plans.VALIDATION):
+        seen[name] = set()
+        with opened.open_stream(name, device="cpu", epoch=0) as stream:
+            for batch in stream:
+                seen[name] |= set(batch["sample_id"])
+                rows = len(batch["sample_id"])
+                assert rows <= plans.BATCH
+                assert tuple(batch["frames"].shape) == (rows, plans.FRAMES, 3, plans.SIDE, plans.SIDE)
+                assert str(batch["frames"].dtype) == "torch.uint8"
+                assert batch["caption"] == [labels[each]["caption"] for each in batch["sample_id"]]
+                assert batch["label"].tolist() == [labels[each]["label_id"] for each in batch["sample_id"]]
+                assert all(
+                    caption.endswith(SAID[label])
+                    for caption, label in zip(batch["caption"], batch["label"].tolist(), strict=True)
+                )
+            assert stream.metrics()["cache_hit_rate"] == 1.0
+    assert {each.rpartition("-")[0][-1] for each in seen[plans.VALIDATION]} == {"3", "7"}
+    assert not {each.rpartition("-")[0] for each in seen[plans.TRAIN]} & {
+        each.rpartition("-")[0] for each in seen[plans.VALIDATION]
+    }
+    assert (saved["samples_per_epoch"], saved["validation_samples"]) == tuple(map(len, seen.values()))
+    long = {
+        row["sample_id"] for row in opened.table(plans.RELATION).to_arrow().to_pylist() if row["duration_ms"] >= 2_000
+    }
+    sure = {name for name, row in labels.items() if row["confidence"] >= np.float32(plans.SURE)}
+    assert set().union(*seen.values()) == long & sure
+    assert "frames" in saved["explain"]
+
+
+def test_a_second_run_builds_nothing_and_changes_no_version(
+    footage: DrawnVideos, prepared: tuple[Place, dg.ExecuteInProcessResult]
+) -> None:
+    place, _ = prepared
+    keys = (SEGMENTS, LABELS, INDEX, STATS, SKEW, CACHE, STREAM)
+    versions = {key: data_version(place, key) for key in keys}
+
+    again = place.run(job="prepare_video", videos=config(footage))
+
+    assert metadata(again, CACHE)["rows_built"] == 0
+    assert {key: data_version(place, key) for key in keys} == versions
+
+
+def test_a_run_for_a_partition_indexes_that_shard_alone(footage: DrawnVideos, place: Place) -> None:
+    assert place.run(SEGMENTS, videos=config(footage)).success
+
+    result = place.run(SHARDS_INDEX, partitions={"partition_key": "part-0001"}, videos=config(footage))
+
+    key = dg.AssetKey(SHARDS_INDEX.split("/"))
+    assert place.instance.get_materialized_partitions(key) == {"part-0001"}
+    assert metadata(result, SHARDS_INDEX)["dagster/row_count"] == 5 * VIDEOS // VIDEO_SHARDS
+    assert len(list((place.root / "caches").glob("caches/*/ledger/*.json"))) == 1
+    span = {"dagster/asset_partition_range_start": "part-0000", "dagster/asset_partition_range_end": "part-0002"}
+    assert place.run(SHARDS_INDEX, partitions={"tags": span}, videos=config(footage)).success
+    assert len(place.instance.get_materialized_partitions(key)) == VIDEO_SHARDS
+    assert len(list((place.root / "caches").glob("caches/*/ledger/*.json"))) == VIDEO_SHARDS
+
+
+def test_the_sensor_asks_for_each_shard_once_and_for_a_changed_one_again(place: Place, own: Path) -> None:
+    def asked() -> dict[str, str]:
+        resource = CatalogResource(uri=str(place.root / "catalog"))
+        context = dg.build_sensor_context(instance=place.instance, resources={"catalog": resource})
+        found = changed_video_shards(context)
+        assert isinstance(found, dg.SensorResult)
+        return {str(each.partition_key): str(each.run_key) for each in found.run_requests or ()}
+
+    assert asked() == {}
+    assert place.run(SEGMENTS).success
+    first = asked()
+    assert sorted(first) == [f"part-{shard:04d}" for shard in range(VIDEO_SHARDS)]
+    path = own / "training_segments" / "part-0001.parquet"
+    pq.write_table(pq.read_table(path).slice(1), path)
+    assert place.run(SEGMENTS).success
+    second = asked()
+    assert {shard for shard in first if first[shard] != second[shard]} == {"part-0001"}
+
+
+def two_labels(own: Path) -> None:
+    labels = pq.read_table(own / "segment_labels.parquet")
+    pq.write_table(pa.concat_tables([labels, labels.slice(4, 1)]), own / "segment_labels.parquet")
+
+
+def cut_short(own: Path) -> None:
+    path = own / "files" / "vid-0004.mp4"
+    path.write_bytes(path.read_bytes()[:9_000])
+    measure(own)
+
+
+def take_away(own: Path) -> None:
+    path = own / "files" / "vid-0004.mp4"
+    with av.open(str(path), "w", format="mp4") as file:
+        sound = file.add_stream("aac", rate=22_050)
+        file.mux(sound.encode(None))
+    measure(own)
+
+
+def measure(own: Path) -> None:
+    """Let the references say how long their files are now."""
+    for path in (own / "training_segments").iterdir():
+        table = pq.read_table(path)
+        rows = table.to_pylist()
+        for row in rows:
+            if row["clip_ref"]["uri"].endswith(".mp4"):
+                row["clip_ref"]["length"] = (own / row["clip_ref"]["uri"]).stat().st_size
+        pq.write_table(pa.Table.from_pylist(rows, table.schema), path)
+
+
+def begin_too_late(own: Path) -> None:
+    change(own, "start_time_ms", lambda value: value + 60_000)
+
+
+def narrow(own: Path) -> None:
+    for path in (own / "training_segments").iterdir():
+        table = pq.read_table(path)
+        at = table.schema.get_field_index("frame_count")
+        pq.write_table(table.set_column(at, "frame_count", table["frame_count"].cast(pa.int64())), path)
+
+
+def change(own: Path, column: str, to: Callable[[Any], Any]) -> None:
+    """Change a column in the first row of the first shard."""
+    path = own / "training_segments" / "part-0000.parquet"
+    table = pq.read_table(path)
+    rows = table.to_pylist()
+    rows[0][column] = to(rows[0][column])
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "failing", "said"),
+    [
+        (two_labels, "one_label_a_segment", "1 identities repeat: vid-"),
+        (narrow, "schema_is_as_declared", "frame_count is int64, declared int32"),
+        (cut_short, "files_are_usable", f"1 of {VIDEOS + 4} files cannot be used: files/vid-0004.mp4"),
+        (take_away, "files_are_usable", f"1 of {VIDEOS + 4} files cannot be used: files/vid-0004.mp4"),
+        (begin_too_late, "segments_lie_in_their_files", "1 segments lie outside their file: vid-"),
+    ],
+)
+def test_unsound_video_fails_one_check_and_stops_what_is_built_on_it(
+    place: Place, own: Path, spoil: Callable[[Path], None], failing: str, said: str
+) -> None:
+    spoil(own)
+
+    result = place.run(job="prepare_video")
+
+    assert not result.success
+    found = evaluations(result)
+    assert {name for name, each in found.items() if not each.passed and each.blocking} == {failing}
+    assert said in (found[failing].description or "")
+    assert "caches__video_clips" not in steps(result, "STEP_SUCCESS")
+
+
+def test_segments_without_a_label_are_a_warning(place: Place, own: Path) -> None:
+    labels = pq.read_table(own / "segment_labels.parquet")
+    pq.write_table(labels.slice(2), own / "segment_labels.parquet")
+
+    found = evaluations(place.run(SEGMENTS, LABELS))["every_segment_is_labelled"]
+
+    assert not found.passed
+    assert not found.blocking
+    assert "2 segments without a label, 0 labels without a segment" in (found.description or "")
