@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 BENCH_VENV := .bench-venv
 BENCH_READY := $(BENCH_VENV)/.installed
-BENCH ?= images text
+BENCH ?= images text video
 MOSAIC_VENV := .mosaic-venv
 MOSAIC_READY := $(MOSAIC_VENV)/.installed
 
@@ -43,7 +43,7 @@ check: $(READY)  ## formatting, lint, types, import contract
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(BENCH_READY)  ## images and text per CPU second beside the peers; writes docs/benchmarks (BENCH=text BENCH_ARGS="--repeats 7")
+bench: $(BENCH_READY)  ## images, text and video per CPU second beside the peers; writes docs/benchmarks (BENCH=text BENCH_ARGS="--repeats 7")
 	for theme in $(BENCH); do $(BENCH_VENV)/bin/python -m benchmarks.$$theme $(BENCH_ARGS); done
 
 bench-mosaic: $(MOSAIC_READY)  ## install Mosaic, whose pins exclude ours, for `make bench BENCH=text` (6 GB)
