@@ -49,9 +49,11 @@ def probed(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
             if kind == "mov":
                 _refuse_short(stream, found, size, name)
             base, rate = stream.time_base, stream.guessed_rate
-    except (av.FFmpegError, MemoryError, OverflowError, UnicodeError) as error:
-        if file.failed is not None:
+    except (DataError, av.FFmpegError, MemoryError, OverflowError, ValueError) as error:
+        if file.failed is not None:  # whatever was made of a file that just ended
             raise file.failed from error
+        if isinstance(error, DataError):
+            raise
         msg = f"{name}: its {kind} container cannot be read ({_reason(error)}). {_WAY_OUT}"
         raise DataError(msg) from error
     if file.failed is not None:
