@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import av
@@ -38,6 +39,7 @@ _YUV, _GRAY, _SEMI, _PLANAR_RGB = range(4)  # kinds of the kernel
 _FORMS: Final = {"yuv420p": (1, 1), "yuv422p": (1, 0), "yuv444p": (0, 0), "yuv440p": (0, 1)}
 
 
+@lru_cache(maxsize=32)
 def constants(matrix: int, full_range: bool) -> Int32:
     """Shape [6], int32: black, luma, red_v, green_u, green_v, blue_u; the last five in units of 2**-14.
 

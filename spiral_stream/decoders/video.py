@@ -152,6 +152,9 @@ class _Run:
         self.shown_P = _shown(index)
         self.strict = contexts.begins_anew(index, payloads[0])
         self.begin = int(self.shown_P[packets[0]])
+        due = self.shown_P[packets] >= 0 if self.strict else goals[packets]
+        self.due = set(packets[due].tolist())  # packets whose frame has to come
+        self.found: dict[int, av.VideoFrame] = {}
 
     def decode(self) -> dict[int, av.VideoFrame]:
         """The wanted frames by packet.
@@ -160,37 +163,34 @@ class _Run:
             _Damage: one of them, or one that it may depend on, is not sound.
         """
         decoder = contexts.borrow(self.index, self.strict)
-        frames: list[av.VideoFrame] = []
         packet = -1
         try:
             for packet, payload in zip(self.packets.tolist(), self.payloads, strict=True):
                 unit = av.Packet(payload)
                 unit.pts = packet  # frames come in another order; this tells them apart
-                frames += self._checked(decoder.decode(unit))
-            frames += self._checked(decoder.decode(None))
+                self._take(decoder.decode(unit))
+            self._take(decoder.decode(None))
         except av.error.FFmpegError as error:
+            if isinstance(error, MemoryError):
+                raise
             raise _Damage(packet, f"the decoder refuses it ({error.strerror})") from error
+        if self.due:
+            raise _Damage(min(self.due), "the decoder gives no frame for it")
         contexts.give_back(self.index, self.strict, decoder, self.payloads)
-        return self._complete(frames)
+        return self.found
 
-    def _checked(self, frames: list[av.VideoFrame]) -> list[av.VideoFrame]:
+    def _take(self, frames: list[av.VideoFrame]) -> None:
+        """Check frames; keep only the wanted ones, so that the decoder uses the memory of the others again."""
         for frame in frames:
-            if frame.is_corrupt and (self.strict or not 0 <= self.shown_P[frame.pts] < self.begin):
-                raise _Damage(frame.pts, "the decoder marks it as damaged")
-        return frames
-
-    def _complete(self, frames: list[av.VideoFrame]) -> dict[int, av.VideoFrame]:
-        seen = {frame.pts: frame for frame in frames}
-        due = self.shown_P[self.packets] >= 0 if self.strict else self.goals_P[self.packets]
-        lost = [packet for packet in self.packets[due].tolist() if packet not in seen]
-        if lost:
-            raise _Damage(lost[0], "the decoder gives no frame for it")
-        found = {packet: seen[packet] for packet in self.packets[self.goals_P[self.packets]].tolist()}
-        for packet, frame in found.items():
-            if (frame.width, frame.height) != (self.index.width, self.index.height):
-                why = f"it is {frame.width} x {frame.height} where {self.index.width} x {self.index.height} is expected"
-                raise _Damage(packet, why)
-        return found
+            packet = frame.pts
+            self.due.discard(packet)
+            if frame.is_corrupt and (self.strict or not 0 <= self.shown_P[packet] < self.begin):
+                raise _Damage(packet, "the decoder marks it as damaged")
+            if self.goals_P[packet]:
+                if (frame.width, frame.height) != (self.index.width, self.index.height):
+                    size = f"{frame.width} x {frame.height}"
+                    raise _Damage(packet, f"it is {size} where {self.index.width} x {self.index.height} is right")
+                self.found[packet] = frame
 
     def told(self, damage: _Damage) -> str:
         """What to tell the user."""
