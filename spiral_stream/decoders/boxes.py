@@ -23,9 +23,24 @@ _BOXES: Final = 1 << 20  # at the top: a fragmented file has two a fragment
 _DEPTH: Final = 12
 _HEADER: Final = 8  # bytes of a box before what is in it
 _INSIDE: Final = frozenset(
-    (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"edts", b"moof", b"traf", b"mvex", b"dinf", b"udta", b"tref")
+    (
+        b"free",
+        b"hoov",
+        b"moov",
+        b"trak",
+        b"mdia",
+        b"minf",
+        b"stbl",
+        b"edts",
+        b"moof",
+        b"traf",
+        b"mvex",
+        b"dinf",
+        b"udta",
+        b"tref",
+    )
 )
-_SKIPPED: Final = frozenset((b"mdat", b"free", b"skip"))
+_LOOKED_AT: Final = _INSIDE | {b"stsz", b"stz2", b"trun", b"elst", b"cmov"}  # libavformat finds a moov in a free, too
 
 
 def check_boxes(read: Read, size: int, name: str) -> None:
@@ -42,27 +57,27 @@ def check_boxes(read: Read, size: int, name: str) -> None:
     claims = _Claims(size, name)
     at = 0
     for _ in range(_BOXES):
-        if at + 8 > size:
+        if at + _HEADER > size:
             return
-        head = bytes(read(at, min(16, size - at)))
-        length, kind = _length(head, size - at)
-        if length < _HEADER:
+        head = bytes(read(at, min(2 * _HEADER, size - at)))
+        length, kind, header = _length(head, size - at)
+        if length < header:
             return  # no box: the demuxer says what it makes of it
-        if kind not in _SKIPPED:
+        if kind in _LOOKED_AT:
             inside = min(length, size - at)
             if inside > INDEX_BYTES:
                 raise claims.refuse(kind, f"takes {inside} bytes, more than {INDEX_BYTES}")
-            claims.walk(kind, read(at, inside)[8:], 0)
+            claims.walk(kind, read(at, inside)[header:], 0)
         at += length
     raise claims.refuse(kind, f"is one of more than {_BOXES}")
 
 
-def _length(head: bytes, rest: int) -> tuple[int, bytes]:
-    """A box's length with its header, and its kind."""
+def _length(head: bytes, rest: int) -> tuple[int, bytes, int]:
+    """A box's length with its header, its kind, and the length of its header."""
     length, kind = struct.unpack_from(">I4s", head)
-    if length == 1 and len(head) == 16:  # noqa: PLR2004  the length follows in 64 bits
-        length = struct.unpack_from(">Q", head, 8)[0]
-    return (rest if length == 0 else length), kind
+    if length == 1 and len(head) == 2 * _HEADER:  # the length follows in 64 bits
+        return struct.unpack_from(">Q", head, _HEADER)[0], kind, 2 * _HEADER
+    return (rest if length == 0 else length), kind, _HEADER
 
 
 @final
@@ -101,7 +116,9 @@ class _Claims:
         self._bytes += count * max(constant, 1)
         self._samples += 0 if constant else count
         if self._bytes > self._size or self._samples > LONGEST:
-            raise self.refuse(kind, f"claims {count} samples, which {self._size} bytes cannot hold")
+            raise self.refuse(
+                kind, f"claims {count} samples, in all {self._bytes} bytes or more, of a file of {self._size}"
+            )
 
     def _chunks(self, stbl: memoryview) -> None:
         """Refuse runs of chunks that hold more samples than there are bytes."""
@@ -114,14 +131,14 @@ class _Claims:
         ends = np.append(runs_R3[1:, 0], min(struct.unpack_from(">I", places, 4)[0], len(places) // 4) + 1)
         total = float((np.maximum(ends - runs_R3[:, 0], 0) * runs_R3[:, 1]).sum()) if held else 0.0
         if total > self._size:
-            raise self.refuse(b"stsc", f"claims {total:.0f} samples, which {self._size} bytes cannot hold")
+            raise self.refuse(b"stsc", f"claims {total:.0f} samples, of a file of {self._size} bytes")
 
 
 def _children(body: memoryview) -> Iterator[tuple[bytes, memoryview]]:
     at = 0
-    while at + 8 <= len(body):
-        length, kind = _length(bytes(body[at : at + 16]), len(body) - at)
-        if length < _HEADER:
+    while at + _HEADER <= len(body):
+        length, kind, header = _length(bytes(body[at : at + 2 * _HEADER]), len(body) - at)
+        if length < header:
             return
-        yield kind, body[at + 8 : at + length]
+        yield kind, body[at + header : at + length]
         at += length
