@@ -25,7 +25,7 @@ from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.mix import Mix, Part, schedule_points, whole_count
 from spiral_stream.plan.profiles import Profile
 from spiral_stream.plan.short_clips import without_short
-from spiral_stream.plan.tree import base_scan, origin
+from spiral_stream.plan.tree import base_scan, owner
 from spiral_stream.planner.meaning import settled, tokenized
 from spiral_stream.planner.select import collect
 from spiral_stream.prepared import PreparedStream
@@ -366,7 +366,7 @@ class Relation:
             raise PlanError(msg)
         for name, field in fields.items():
             if isinstance(field, Field) and is_decoded(field) and field.column in self.schema.names:
-                self._need_own_payload(name, field.column)
+                self._need_payload(name, field.column)
         node = self.node
         for name, field in fields.items():
             if is_clip(field) and field.short == "drop":
@@ -403,18 +403,17 @@ class Relation:
         """The outline of a plan that is no stream yet; a stream's ``explain()`` has every section."""
         return explain_plan(self.node)
 
-    def _need_own_payload(self, name: str, column: str) -> None:
-        """Payload is read by row address from the relation that owns the samples, under its own name."""
-        own = origin(self.node, column)
-        if own == column:
-            return
-        base = base_scan(self.node).relation
-        if own is None:
-            way_out = f"images are read from {base!r}, which owns the samples; start from the relation that holds them"
-        else:
-            way_out = f"it is {own!r} of {base!r} by another name; keep that name: Stack({own!r}, decode=...)"
-        msg = f"collate: field {name!r}: {column!r} is no column of {base!r} itself; {way_out}"
-        raise PlanError(msg)
+    def _need_payload(self, name: str, column: str) -> None:
+        """Payload is read by row address from a relation of the catalog, under its own name."""
+        found = owner(self.node, column)
+        if found is None:
+            msg = f"collate: field {name!r}: {column!r} is computed; images and clips are read from a column of a relation"
+            raise PlanError(msg)
+        relation, own = found
+        if own != column:
+            way_out = f"it is {own!r} of {relation!r} by another name; keep that name: Stack({own!r}, decode=...)"
+            msg = f"collate: field {name!r}: {column!r} is no column of {relation!r} itself; {way_out}"
+            raise PlanError(msg)
 
     def _need_relations(self, verb: str, *others: "Relation") -> None:
         """Names are looked up in one catalog: that of the first relation."""

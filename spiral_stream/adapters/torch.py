@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from spiral_stream.adapters.relay import Relay
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import BindError, ResumeError
+from spiral_stream.planner.physical import ClipStage, ImageStage
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.runtime.batches import Batch
 from spiral_stream.runtime.buffers import Slots
@@ -210,9 +211,10 @@ class _CudaDelivery:
         self._device = device
         self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._devices = stream.devices()
+        decoded: list[ImageStage | ClipStage] = [*stream.stages.images, *stream.stages.clips]
         self._finishers = {
             stage.name: _Finisher(stage.program, stage.spec.dtype, stage.program.layout, device)
-            for stage in (*stream.stages.images, *stream.stages.clips)
+            for stage in decoded
             if self._devices.get(stage.name) not in (None, "cpu")
         }
         self._copying: deque[tuple[torch.cuda.Event, Batch]] = deque()

@@ -163,7 +163,9 @@ class _Runs:
                 self._waiting.append((offsets, job))
             offsets, job = self._waiting.popleft()
             rows = job.result()
-            self._pace.learn(len(offsets), rows.source_bytes)
+            self._pace.learn(
+                len(offsets), max(rows.source_bytes, int(rows.sizes.sum()))
+            )  # raw clips are 15 times their source
             left -= len(offsets)
             yield offsets.astype(np.uint32), rows
 

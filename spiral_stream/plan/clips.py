@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Final, TypeGuard
+from typing import Final, TypeGuard, cast
 
 from numpy import dtype
 
 from spiral_stream.decoders.decoder import CLIPS
-from spiral_stream.decoders.selection import FrameSelection
+from spiral_stream.decoders.selection import FrameSelection, Short
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
@@ -31,7 +31,7 @@ def clip_parts(field: Stack) -> tuple[FrameSelection, ImageProgram]:
     if field.sequence_length is None:
         msg = f"decode={field.decode!r} needs the number of frames a clip; add sequence_length=16"
         raise PlanError(msg)
-    selection = FrameSelection(field.sequence_length, field.stride, field.random_start, field.short)
+    selection = FrameSelection(field.sequence_length, field.stride, field.random_start, cast("Short", field.short))
     layout = field.layout or "ntchw"
     if layout not in LAYOUTS:
         msg = f"clips: layout {layout!r} is unknown; known are {', '.join(LAYOUTS)}"

@@ -367,7 +367,7 @@ class Cache(Relational):
             if not isinstance(profile, Profile):
                 msg = f"cache: {name!r} is given {profile!r}; give {forms_of(semantic)}"
                 raise PlanError(msg)
-            if profile.SEMANTIC != semantic:
+            if semantic != profile.SEMANTIC:
                 kept = f"{type(profile).__name__} keeps {profile.SEMANTIC}"
                 msg = f"cache: {name!r} is {semantic}, and {kept}; give {forms_of(semantic)}"
                 raise PlanError(msg)

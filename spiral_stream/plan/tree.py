@@ -78,12 +78,32 @@ def origin(node: Node, column: str) -> str | None:
     return column
 
 
+def owner(node: Node, column: str) -> tuple[str, str] | None:
+    """The relation of the catalog that a column is of, unchanged, and its name there; None if it is computed."""
+    for each in spine(node):
+        if isinstance(each, WithColumns) and column in each.names:
+            expr = each.exprs[each.names.index(column)]
+            if not isinstance(expr, Col):
+                return None
+            column = expr.name
+        elif isinstance(each, Join) and column in (taken := each.taken()):
+            return owner(each.right, taken[column])
+        elif isinstance(each, Scan):
+            return each.relation, column
+        elif each.VERB in ("aggregate", "union", "sql"):
+            return None
+    return None
+
+
 def profiles(node: Node) -> dict[str, Profile]:
     """Declared cache profiles by column; the declaration nearest to `Sample` wins."""
     out: dict[str, Profile] = {}
     for each in spine(node):
         if isinstance(each, Cache):
             out = {**dict(each.profiles), **out}
+        elif isinstance(each, Join):
+            theirs = profiles(each.right)
+            out = {**{name: theirs[own] for name, own in each.taken().items() if own in theirs}, **out}
     return out
 
 

@@ -9,10 +9,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from spiral_stream.cache.kind import Kind
-from spiral_stream.cache.materialize import Progress, ShardWork, build
+from spiral_stream.cache.materialize import Progress, build
 from spiral_stream.cache.store import CacheStore
+from spiral_stream.planner.payload import Payload
 from spiral_stream.planner.physical import Stages, TokenStage
-from spiral_stream.planner.streams import StreamStage
 
 
 @final
@@ -20,7 +20,7 @@ from spiral_stream.planner.streams import StreamStage
 class CacheWork:
     """One cache of one stream."""
 
-    stream: StreamStage
+    payload: Payload
     kind: Kind
     store: CacheStore
     field: str  # of the batch, or the column that a map adds
@@ -28,34 +28,39 @@ class CacheWork:
 
 def caches(stages: Stages) -> Iterator[CacheWork]:
     """The caches of a plan, each once a stream."""
-    for k, stream in enumerate(stages.streams):
+    for k in range(len(stages.streams)):
         for image in {image.prefixes[k].fingerprint: image for image in stages.images}.values():
-            yield CacheWork(stream, image.prefixes[k], image.stores[k], image.name)
+            yield CacheWork(image.payloads[k], image.prefixes[k], image.stores[k], image.name)
         for clip in stages.clips:
             kind, store = clip.kinds[k], clip.stores[k]
             if kind is None or store is None:  # nothing is kept of the clips, so where their frames lie is
-                yield CacheWork(stream, clip.indexes[k], clip.index_stores[k], clip.name)
+                yield CacheWork(clip.payloads[k], clip.indexes[k], clip.index_stores[k], clip.name)
             else:
-                yield CacheWork(stream, kind, store, clip.name)
+                yield CacheWork(clip.payloads[k], kind, store, clip.name)
         for tokens in stages.tokens:
             if tokens.prefixes:
-                yield CacheWork(stream, tokens.prefixes[k], tokens.stores[k], tokens.name)
+                yield CacheWork(tokens.payloads[k], tokens.prefixes[k], tokens.stores[k], tokens.name)
 
 
 def built(work: CacheWork) -> int:
-    """How many of the rows that a stream needs its cache holds; no payload is read."""
+    """How many of the rows that a stream reads its cache holds; no payload is read."""
     covered = work.store.covered(committed=True)
     return sum(
         int(covered[shard.key][shard.offsets.astype(np.int64)].sum())
-        for shard in shard_works(work.stream)
+        for shard in work.payload.needed()
         if shard.key in covered
     )
+
+
+def needed(work: CacheWork) -> int:
+    """How many rows a stream reads of the relation that holds the payload."""
+    return sum(len(shard.offsets) for shard in work.payload.needed())
 
 
 def is_built(stages: Stages, tokens: TokenStage) -> bool:
     """Whether a token column is cached for every row that the plan keeps."""
     works = [work for work in caches(stages) if work.field == tokens.name]
-    return bool(works) and all(built(work) == work.stream.selected.total for work in works)
+    return bool(works) and all(built(work) == needed(work) for work in works)
 
 
 def materialize(stages: Stages, threads: int, report: Callable[[Progress], None] | None = None) -> Progress:
@@ -73,24 +78,8 @@ def materialize(stages: Stages, threads: int, report: Callable[[Progress], None]
     return done
 
 
-def shard_works(stream: StreamStage) -> list[ShardWork]:
-    """The rows that one stream needs, shard by shard."""
-    manifest = stream.base.manifest
-    return [
-        ShardWork(
-            manifest.shard_names[i].as_py(),
-            manifest.content_keys[i].as_py(),
-            int(manifest.starts[i]),
-            int(manifest.shard_rows[i]),
-            offsets,
-        )
-        for i in range(len(manifest.shard_names))
-        if len(offsets := stream.selected.offsets_of_shard(i))
-    ]
-
-
 def _build(work: CacheWork, threads: int, report: Callable[[Progress], None]) -> Progress:
-    return build(work.stream.base, work.kind, work.store, shard_works(work.stream), threads, report)
+    return build(work.payload.relation, work.kind, work.store, work.payload.needed(), threads, report)
 
 
 def _tuple(progress: Progress) -> tuple[int, ...]:

@@ -34,10 +34,13 @@ from spiral_stream.plan.maps import Tokenized
 from spiral_stream.plan.mix import STREAM_ID, Mix, parts_of, per_stream
 from spiral_stream.plan.profiles import Frames, Source
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
+from spiral_stream.plan.turned import turned
+from spiral_stream.planner.payload import Payload, own_payload, payload_of
 from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SequenceStage, Stages, TokenStage
 from spiral_stream.planner.rebase import Rebase
 from spiral_stream.planner.selected import Workplace, select
 from spiral_stream.planner.streams import StreamStage
+from spiral_stream.relational.join import FanOutError
 from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.sampling.mixture import Mixture, apportion
 from spiral_stream.sampling.order import Population
@@ -124,7 +127,15 @@ def _read_by_batches(collate: nodes.Collate, sample: nodes.Sample) -> list[str]:
 
 def _stream(name: str, node: nodes.Node, sample: nodes.Sample, place: Workplace) -> StreamStage:
     base = place.open_relation(base_scan(node).relation)
-    selected = select(node, base, place)
+    try:
+        selected = select(node, base, place)
+    except FanOutError:
+        pairs = turned(node, sample.identity)
+        if pairs is None:
+            raise
+        base.close()
+        node, base = pairs, place.open_relation(base_scan(pairs).relation)
+        selected = select(node, base, place)
     if selected.total == 0:
         steps = "; ".join(f"{what}: {left:,} rows left" for what, left in selected.counts)
         where = f"mix: stream {name!r}: " if name else "sample: "
@@ -178,25 +189,27 @@ def _leaf_weights(mix: Mix, shares: Sequence[Fraction], weights: Sequence[float]
 
 def _image(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ImageStage:
     decoder, program = image_parts(field)
-    prefixes, stores = [], []
+    payloads, prefixes, stores = [], [], []
     for stream in streams:
-        column = _own_column(name, field, stream)
+        payload = _payload(name, field, stream)
+        payloads.append(payload)
         profile = profiles(stream.node).get(field.column, Source())
-        prefix = Prefix(stream.base.entry.name, column, decoder, profile)
+        prefix = Prefix(payload.relation.entry.name, payload.column, decoder, profile)
         prefixes.append(prefix)
         stores.append(_store(prefix, root))
-    return ImageStage(name, field.column, spec, tuple(prefixes), tuple(stores), program)
+    return ImageStage(name, field.column, spec, tuple(payloads), tuple(prefixes), tuple(stores), program)
 
 
 def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ClipStage:
     selection, program = clip_parts(field)
-    indexes, kinds = [], []
+    payloads, indexes, kinds = [], [], []
     for stream in streams:
-        column = _own_column(name, field, stream)
-        relation = stream.base.entry.name
+        payload = _payload(name, field, stream)
+        payloads.append(payload)
+        relation, column = payload.relation.entry.name, payload.column
         profile = profiles(stream.node).get(field.column, Source())
         indexes.append(IndexKind(relation, column))
-        timed = set(TIMES) <= set(stream.base.schema.names)
+        timed = set(TIMES) <= set(payload.relation.schema.names)
         kinds.append(ClipKind(relation, column, selection, profile, timed) if isinstance(profile, Frames) else None)
     return ClipStage(
         name,
@@ -204,6 +217,7 @@ def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStag
         spec,
         selection,
         program,
+        tuple(payloads),
         tuple(indexes),
         tuple(_store(each, root) for each in indexes),
         tuple(kinds),
@@ -211,16 +225,16 @@ def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStag
     )
 
 
-def _own_column(name: str, field: Stack, stream: StreamStage) -> str:
-    """The column of the stream's relation that a decoded field reads."""
-    column = origin(stream.node, field.column)
-    if column is None:
+def _payload(name: str, field: Stack, stream: StreamStage) -> Payload:
+    """Where a decoded field's bytes lie."""
+    found = payload_of(stream.selected, stream.base, field.column)
+    if found is None:
         msg = (
-            f"collate: field {name!r}: {field.column!r} of stream {stream.name!r} is joined or computed; images and clips "
-            "are read from the relation that owns the samples: name a column of its own"
+            f"collate: field {name!r}: {field.column!r} of stream {stream.name!r} is computed; images and clips are read "
+            "from a relation of the catalog: name a column of its own"
         )
         raise PlanError(msg)
-    return column
+    return found
 
 
 def _store(kind: Kind, root: Path) -> CacheStore:
@@ -237,15 +251,16 @@ def _tokens(node: Tokenized, streams: Sequence[StreamStage], catalog: Catalog, r
             "the old tokenizer under that name"
         )
         raise PlanError(msg)
-    prefixes, stores = [], []
+    payloads, prefixes, stores = [], [], []
     for stream in streams:
         column = _own_text(node.source, stream, tokenize.column)
         if column is None:
-            return TokenStage(node.name, tokenize.column, encoder, (), ())
+            return TokenStage(node.name, tokenize.column, encoder, (), (), ())
+        payloads.append(own_payload(stream.selected, stream.base, column))
         prefix = TokenPrefix(stream.base.entry.name, column, encoder)
         prefixes.append(prefix)
         stores.append(_store(prefix, root))
-    return TokenStage(node.name, tokenize.column, encoder, tuple(prefixes), tuple(stores))
+    return TokenStage(node.name, tokenize.column, encoder, tuple(payloads), tuple(prefixes), tuple(stores))
 
 
 def _own_text(node: nodes.Node, stream: StreamStage, column: str) -> str | None:

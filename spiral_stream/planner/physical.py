@@ -20,6 +20,7 @@ from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.plan.nodes import Collate, Deliver, Sampled
 from spiral_stream.plan.tree import need
+from spiral_stream.planner.payload import Payload
 from spiral_stream.planner.selected import Selected
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.sampling.epoch import EpochOrder
@@ -62,6 +63,7 @@ class ImageStage:
     name: str
     column: str
     spec: FieldSpec
+    payloads: tuple[Payload, ...]  # one a stream, as the two below
     prefixes: tuple[Prefix, ...]
     stores: tuple[CacheStore, ...]
     program: ImageProgram
@@ -87,9 +89,10 @@ class ClipStage:
     spec: FieldSpec
     selection: FrameSelection
     program: ImageProgram  # of one frame
-    indexes: tuple[IndexKind, ...]  # one a stream: where the frames of its files lie
+    payloads: tuple[Payload, ...]  # one a stream, as the four below
+    indexes: tuple[IndexKind, ...]  # where the frames of its files lie
     index_stores: tuple[CacheStore, ...]
-    kinds: tuple[ClipKind | None, ...]  # one a stream: in which form its clips are kept; None: not at all
+    kinds: tuple[ClipKind | None, ...]  # in which form its clips are kept; None: not at all
     stores: tuple[CacheStore | None, ...]
 
     @property
@@ -106,7 +109,8 @@ class TokenStage:
     name: str
     column: str
     encoder: TextEncoder
-    prefixes: tuple[TokenPrefix, ...]  # empty: the text is computed, so nothing can be kept
+    payloads: tuple[Payload, ...]
+    prefixes: tuple[TokenPrefix, ...]  # empty, as the others: the text is computed, so nothing can be kept
     stores: tuple[CacheStore, ...]
 
 

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from spiral_stream import expr
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.dialects.numpy import passes, to_column
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import DataError, PlanError
 from spiral_stream.plan import nodes
 from spiral_stream.plan.fingerprint import canonical, digest
 from spiral_stream.plan.tree import walk
-from spiral_stream.planner.columns import Columns, Right, Rowed, UInt64, in_memory
+from spiral_stream.planner.columns import Columns, Right, Rowed, UInt64, in_memory, place_of
 from spiral_stream.planner.kept import KeptColumns
 from spiral_stream.planner.select import Computed, choose
 from spiral_stream.relational.identity_index import IdentityIndex, build_index
@@ -81,6 +81,30 @@ class Selected:
         rows = np.arange(self._firsts[shard], self._firsts[shard + 1], dtype=np.uint64)
         offsets: UInt64 = self._rows.ordinals(rows) - self._base.manifest.starts[shard]
         return offsets
+
+    def owner(self, name: str) -> tuple[int | None, str] | None:
+        """Which joined relation a column is of (None: the base), unchanged, and its name there; None if it is computed."""
+        leaf = self.columns.env[name]
+        return place_of(leaf.name) if isinstance(leaf, expr.Col) else None
+
+    def joined(self, k: int) -> OpenRelation | MemoryReader:
+        """The k-th joined relation."""
+        return self._beside[k]
+
+    def joined_ordinals(self, k: int, rows: UInt64) -> UInt64:
+        """Shape [P] -> [P], uint64: rows of the k-th joined relation beside surviving rows.
+
+        Raises:
+            DataError: a row has none there, as a left join may leave it.
+        """
+        found = self._rows.right(k, rows)
+        if len(found) and found.min() < 0:
+            error = DataError(
+                "the row has no match in the joined relation, so there is nothing to read; take how='inner'"
+            )
+            error.row = int(np.argmin(found))  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
+            raise error
+        return found.astype(np.uint64)
 
     def find(self, values: Mapping[str, Any]) -> UInt64:
         """The surviving rows whose columns have these values: by a scan of the base where they are its own."""

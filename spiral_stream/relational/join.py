@@ -21,6 +21,10 @@ _EXAMPLES: Final = 5
 _NONE: Final = -1
 
 
+class FanOutError(PlanError):
+    """Left rows have several right ones."""
+
+
 def join_n_to_1(left: pa.Table, right: pa.Table, *, how: str = "inner", on: str = "") -> Int64:
     """For each left row, the right row with equal keys.
 
@@ -34,7 +38,8 @@ def join_n_to_1(left: pa.Table, right: pa.Table, *, how: str = "inner", on: str 
         shape [N], int64: the right row (the first of several), -1 where there is none.
 
     Raises:
-        PlanError: a left row has several matches, with examples and the ways out; or key types differ.
+        FanOutError: a left row has several matches, with examples and the ways out.
+        PlanError: key types differ.
     """
     on = on or ", ".join(left.column_names)
     ours, theirs = np.zeros(len(left), np.int64), np.zeros(len(right), np.int64)
@@ -106,10 +111,10 @@ def _refuse_fan_out(codes: Int64, counts: Int64, right: pa.Table, first: Int64, 
     msg = (
         f"join on {on}: {len(codes):,} keys have several rows on the right, so left rows would multiply and identities "
         f"repeat: {', '.join(examples)}. Keep one right row a key with .distinct({names}), make one of them with "
-        f".group_by({names}).aggregate(...), or start from the right relation, join this one to it, and name an "
-        "identity=[...] that tells its rows apart"
+        f".group_by({names}).aggregate(...), or make each pair a sample: name an identity=[...] with a "
+        "column of the right relation that tells them apart (an inner join then starts from the right relation)"
     )
-    raise PlanError(msg)
+    raise FanOutError(msg)
 
 
 def _shown(key: Sequence[object]) -> str:

@@ -83,12 +83,12 @@ class BatchBuilder:
         self._reader = reader
         self._metrics = metrics
         self._merge = merge
-        self._images = {stage.name: Pictures(stages, stage, metrics) for stage in stages.images}
+        self._images = {stage.name: Pictures(stage, metrics) for stage in stages.images}
         self._programs = {
             stage.name: stage.program.on_device()[0] if stage.name in split else stage.program
             for stage in stages.images
         }
-        self._clips = {stage.name: ClipField(stages, stage, metrics) for stage in stages.clips}
+        self._clips = {stage.name: ClipField(stage, metrics) for stage in stages.clips}
         self._programs |= {
             stage.name: stage.program.on_device()[0] if stage.name in split else stage.program for stage in stages.clips
         }

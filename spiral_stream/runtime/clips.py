@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.cache.clips import ClipKind, Clips
+from spiral_stream.cache.clips import ClipKind
+from spiral_stream.cache.kept_clips import Clips
 from spiral_stream.cache.reader import CachedShard
 from spiral_stream.cache.video_index import index_of
 from spiral_stream.decoders.selection import segment_of
@@ -22,8 +23,8 @@ from spiral_stream.decoders.video import decode, feed_plan, to_rgb
 from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError, SourceError
 from spiral_stream.plan.clips import TIMES
-from spiral_stream.planner.physical import ClipStage, Stages
-from spiral_stream.planner.streams import StreamStage, ordinals, split
+from spiral_stream.planner.physical import ClipStage
+from spiral_stream.planner.streams import split
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.stored import stored_rows
 from spiral_stream.sampling.epoch import Places
@@ -55,13 +56,13 @@ class Found:
 class ClipFeed:
     """One payload column of one stream. Thread-safe."""
 
-    def __init__(self, stream: StreamStage, stage: ClipStage, k: int, metrics: Metrics) -> None:
-        self._relation, self._metrics, self._selection = stream.base, metrics, stage.selection
+    def __init__(self, stage: ClipStage, k: int, metrics: Metrics) -> None:
+        self._relation, self._metrics, self._selection = stage.payloads[k].relation, metrics, stage.selection
         self._kind: ClipKind | None = stage.kinds[k]
         store = stage.stores[k]
         self._cache = None if store is None else store.open()
         self._column = stage.indexes[k].column
-        self._timed = set(TIMES) <= set(stream.base.schema.names)
+        self._timed = set(TIMES) <= set(self._relation.schema.names)
         self._index = stage.index_stores[k].open()
 
     @property
@@ -212,16 +213,16 @@ class ClipFeed:
 class ClipField:
     """One clip field of a plan, of one or several streams. Thread-safe."""
 
-    def __init__(self, stages: Stages, stage: ClipStage, metrics: Metrics) -> None:
-        self._streams = stages.streams
-        self._feeds = [ClipFeed(stream, stage, k, metrics) for k, stream in enumerate(stages.streams)]
+    def __init__(self, stage: ClipStage, metrics: Metrics) -> None:
+        self._payloads = stage.payloads
+        self._feeds = [ClipFeed(stage, k, metrics) for k in range(len(stage.payloads))]
 
     def find(self, places: Places) -> list[tuple[ClipFeed, Found, list[int], Int64]]:
         """Pieces of a batch, each a task of its own: the feed, what it found, its places there, their rows of the batch."""
         pieces = []
         for k, where in split(places):
             feed = self._feeds[k]
-            found = feed.find(ordinals(self._streams, k, places.rows[where]))
+            found = feed.find(self._payloads[k].ordinals(places.rows[where]))
             for first in range(0, len(where), feed.piece):
                 part = list(range(first, min(first + feed.piece, len(where))))
                 pieces.append((feed, found, part, where[part]))

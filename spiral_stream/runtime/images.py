@@ -133,7 +133,7 @@ class ImageFeed:
                 rows.addresses[places], rows.lengths[places] = stored.locate(at)
                 rows.heights[places] = stored.beside["height"][at]
                 rows.widths[places] = stored.beside["width"][at]
-        self._metrics.add(cached_rows=len(ordinals) - np.count_nonzero(left))
+        self._metrics.add(cached_rows=int(np.count_nonzero(~left)))
         return np.flatnonzero(left)
 
     def _refuse(self, places: NDArray[np.int64], reasons: list[str | None]) -> None:

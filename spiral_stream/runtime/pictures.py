@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError
-from spiral_stream.planner.physical import ImageStage, Stages
-from spiral_stream.planner.streams import ordinals, split
+from spiral_stream.planner.physical import ImageStage
+from spiral_stream.planner.streams import split
 from spiral_stream.runtime.images import ImageFeed
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sampling.epoch import Places
@@ -21,22 +21,22 @@ from spiral_stream.transforms.image import ImageProgram
 class Pictures:
     """One image field of a plan. Thread-safe."""
 
-    def __init__(self, stages: Stages, stage: ImageStage, metrics: Metrics) -> None:
-        self._streams = stages.streams
+    def __init__(self, stage: ImageStage, metrics: Metrics) -> None:
+        self._payloads = stage.payloads
         self._feeds = [
-            ImageFeed(stream.base, prefix, store.open(), metrics)
-            for stream, prefix, store in zip(stages.streams, stage.prefixes, stage.stores, strict=True)
+            ImageFeed(payload.relation, prefix, store.open(), metrics)
+            for payload, prefix, store in zip(stage.payloads, stage.prefixes, stage.stores, strict=True)
         ]
 
     def render(self, places: Places, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
         """`ImageFeed.render` for samples."""
         if len(self._feeds) == 1:
-            self._feeds[0].render(ordinals(self._streams, 0, places.rows), keys, program, out)
+            self._feeds[0].render(self._payloads[0].ordinals(places.rows), keys, program, out)
             return
         for stream, where in split(places):
             own = np.empty((len(where), *out.shape[1:]), dtype=out.dtype)
             with at_rows(where):
-                rows = ordinals(self._streams, stream, places.rows[where])
+                rows = self._payloads[stream].ordinals(places.rows[where])
                 self._feeds[stream].render(rows, keys[where], program, own)
             out[where] = own
 
@@ -45,7 +45,7 @@ class Pictures:
         out: list[Any] = [None] * len(places)
         for stream, where in split(places):
             with at_rows(where):
-                found = self._feeds[stream].pixels(ordinals(self._streams, stream, places.rows[where]))
+                found = self._feeds[stream].pixels(self._payloads[stream].ordinals(places.rows[where]))
             for at, image in zip(where.tolist(), found, strict=True):  # references, beside decoding
                 out[at] = image
         return out

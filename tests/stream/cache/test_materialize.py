@@ -272,7 +272,7 @@ def test_runs_grow_and_shrink_with_the_bytes_of_their_rows(tmp_path: Path) -> No
 
     assert done.payload_bytes == 2 * (200 * 100_000 + 2 * 9_800)
     assert asked[:3] == [32, 32, 32]  # begun before the first was done
-    assert asked[3:13] == [10] * 10  # as many as a megabyte holds
+    assert asked[3:23] == [5] * 20  # as many as a megabyte holds, of what is kept: two bytes a byte read
     assert asked[-2] == kind.RUN_ROWS
 
 
