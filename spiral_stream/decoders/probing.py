@@ -128,8 +128,8 @@ def _container(file: _File, name: str) -> str:
         return "flv"
     if any(head[at : at + 1] == b"G" == head[at + step : at + step + 1] for at, step in ((0, 188), (4, 192))):
         return "mpegts"
-    begins = f"it begins with {head[:12].hex(' ')}" if head else "it is empty"
-    msg = f"{name}: {begins}, which is no MP4, MOV, Matroska, FLV or MPEG-TS. {_REMUX}"
+    begins = f"it begins with {head[:12].hex(' ')}," if head else "it is empty,"
+    msg = f"{name}: {begins} which is no MP4, MOV, Matroska, FLV or MPEG-TS. {_REMUX}"
     raise DataError(msg)
 
 
@@ -237,10 +237,14 @@ def _refuse_short(stream: Any, found: _Found, size: int, name: str) -> None:
         DataError: it is cut short.
     """
     entries = stream.index_entries
-    named = len(entries)
-    ends = entries[named - 1].pos + entries[named - 1].size if named else 0
-    if named > len(found.sizes) or ends > size:
-        msg = f"{name} ends early: its index names {named} packets, {len(found.sizes)} are there. {_WAY_OUT}"
+    named, there = len(entries), len(found.sizes)
+    end = entries[named - 1].pos + entries[named - 1].size if named else 0
+    if named > there:
+        named = sum(entry.size > 0 for entry in entries)  # a sample of no bytes is a frame left out, not a lost one
+    if named > there or end > size:
+        msg = (
+            f"{name} ends early: it has {size} bytes, and its index names {named} packets up to byte {end}. {_WAY_OUT}"
+        )
         raise DataError(msg)
 
 
@@ -263,7 +267,12 @@ def _look(stream: Any, found: _Found, name: str) -> dict[str, Any]:
             break
         codec.flush_buffers()
     if frame is None:
-        msg = f"{name}: none of its first {len(found.first_keys)} key frames can be decoded. {_WAY_OUT}"
+        tried = (
+            f"none of its first {len(found.first_keys)} key frames can be decoded"
+            if found.first_keys
+            else "it has no key frame"
+        )
+        msg = f"{name}: {tried}. {_WAY_OUT}"
         raise DataError(msg)
     return {
         "width": frame.width,
