@@ -38,7 +38,14 @@ from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
-from spiral_stream.transforms.image import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize
+from spiral_stream.transforms.steps import (
+    CenterCrop,
+    Normalize,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    Resize,
+)
 from spiral_stream.transforms.text import Tokenize
 
 __all__ = [
@@ -74,6 +81,7 @@ __all__ = [
     "Positions",
     "PreparedStream",
     "Progress",
+    "RandomCrop",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "Raw",

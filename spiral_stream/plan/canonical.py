@@ -33,7 +33,7 @@ from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
 from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.shuffle import GlobalShuffle
-from spiral_stream.transforms import image
+from spiral_stream.transforms import steps
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text import Tokenize
 
@@ -53,7 +53,8 @@ _VALUES: Final = {
         *(profiles.Source, profiles.Raw, profiles.Jpeg, profiles.Frames),
         *(mix.Part, WindowedBucket, BucketKey, BatchBudget, StratifiedByStream, OneStream, Packed),
         *(Pad, PadMask, ShiftedLabels, Labels, Segments, Positions, CuSeqlens, Tokenize),
-        *(image.RandomResizedCrop, image.RandomHorizontalFlip, image.Resize, image.CenterCrop, image.Normalize),
+        *(steps.RandomResizedCrop, steps.RandomHorizontalFlip, steps.RandomCrop, steps.CenterCrop),
+        *(steps.Resize, steps.Normalize),
     )
 }
 

@@ -11,7 +11,8 @@ from spiral_stream.decoders.selection import FrameSelection, Short
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
-from spiral_stream.transforms.image import CenterCrop, ImageProgram, ImageTransform, Resize, compile_image
+from spiral_stream.transforms.image import ImageProgram, compile_image
+from spiral_stream.transforms.steps import CenterCrop, ImageTransform, RandomCrop, Resize
 
 LAYOUTS: Final = {"ntchw": "nchw", "nthwc": "nhwc"}  # of clips, and of their frames
 TIMES: Final = ("start_time_ms", "duration_ms")  # columns: where a segment lies in its file
@@ -61,9 +62,4 @@ def shorthands(field: Stack) -> Iterator[ImageTransform]:
     if field.resize_shorter is not None:
         yield Resize(field.resize_shorter)
     if field.crop is not None:
-        if not field.random_crop:
-            yield CenterCrop(field.crop)
-        else:
-            from spiral_stream.transforms.crops import RandomCrop
-
-            yield RandomCrop(field.crop)
+        yield RandomCrop(field.crop) if field.random_crop else CenterCrop(field.crop)

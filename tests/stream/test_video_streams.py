@@ -54,7 +54,7 @@ class Drawn:
         )
         fields = {"frames": self.field, "caption": sp.List("caption"), "sample_id": sp.List("sample_id")}
         stream = sampled.collate(batch_size=4, formation=formed, last=self.last, fields=fields).to_numpy()
-        stream.bind(data_parallel_rank=0, data_parallel_world_size=1, **{"epoch": 0, **bindings})
+        stream.bind(**{"epoch": 0, "data_parallel_rank": 0, "data_parallel_world_size": 1, **bindings})
         return stream
 
 
