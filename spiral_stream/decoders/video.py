@@ -13,7 +13,7 @@ flipped bit in a residual) cannot be seen by any decoder.
 Cost, 320 x 240 x264 at its defaults, 16 frames of 4 s: see docs/benchmarks. Sample aspect ratios are ignored.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import av
@@ -129,12 +129,24 @@ def decode(index: VideoIndex, read: Read, wanted: Int, size: int) -> list[av.Vid
     goals = np.zeros(len(index.keys_P), np.bool_)
     goals[index.packets_F[wanted]] = True
     found: dict[int, av.VideoFrame] = {}
-    for start, stop in zip(feed.starts, [*feed.starts[1:], len(packets)], strict=True):
-        run = _Run(index, packets[start:stop], payloads[start:stop], goals)
+
+    def run(starts: Sequence[int], stop: int) -> None:
+        """Decode from the first of these starts on; alone from each where one after the other fails."""
+        part = _Run(index, packets[starts[0] : stop], payloads[starts[0] : stop], goals)
         try:
-            found.update(run.decode())
+            found.update(part.decode())
         except _Damage as damage:
-            raise DataError(run.told(damage)) from damage
+            if len(starts) == 1:
+                raise DataError(part.told(damage)) from damage
+            for start, end in zip(starts, [*starts[1:], stop], strict=True):
+                run([start], end)
+
+    starts = feed.starts.tolist()
+    anew = [contexts.begins_anew(index, payloads[start]) for start in starts]
+    # at an IDR picture the decoder goes on by itself; a flush before each costs 0.1 ms, 8 % at groups of 12 frames
+    firsts = [k for k in range(len(starts)) if not (k and anew[k - 1] and anew[k])]
+    for k, end in zip(firsts, [*firsts[1:], len(starts)], strict=True):
+        run(starts[k:end], starts[end] if end < len(starts) else len(packets))
     return [found[packet] for packet in index.packets_F[wanted].tolist()]
 
 
