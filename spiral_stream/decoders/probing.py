@@ -315,6 +315,7 @@ def _presented(
     if not len(ticks):
         msg = f"{name}: no frame of it is shown. {_WAY_OUT}"
         raise DataError(msg)
+    _refuse_restart(found, packets, ticks, name)
     order = np.argsort(ticks, kind="stable")
     ticks, packets = ticks[order], packets[order]
     last = found.lasts[int(packets[-1])]
@@ -327,6 +328,21 @@ def _presented(
         raise DataError(msg)
     times = _microseconds(np.append(ticks - ticks[0], span), base)
     return times[:-1], packets.astype(np.int32), int(times[-1])
+
+
+def _refuse_restart(found: _Found, packets: NDArray[np.intp], ticks: NDArray[np.int64], name: str) -> None:
+    """Refuse times that begin again: frames of different times would be taken for neighbours.
+
+    Nothing that comes before a key packet is shown after it.
+
+    Raises:
+        DataError: they do, as where MPEG-TS files were put end to end.
+    """
+    keys = np.array(found.keys, np.bool_)[packets]
+    back = np.flatnonzero(keys[1:] & (ticks[1:] < np.maximum.accumulate(ticks)[:-1])) + 1
+    if len(back):
+        msg = f"{name}: presentation times go back at packet {int(packets[back[0]])}. {_REMUX}"
+        raise DataError(msg)
 
 
 def _microseconds(ticks: NDArray[np.int64], base: Fraction) -> NDArray[np.int64]:

@@ -42,6 +42,18 @@ KINDS: dict[str, tuple[str, Made]] = {
     "intra refresh": ("e.mp4", replace(PLAIN, b_frames=0, options=(("intra-refresh", "1"),))),
     "variable frame rate": ("f.mp4", replace(PLAIN, variable=True)),
     "slices": ("g.mp4", replace(PLAIN, options=(("slices", "4"),))),
+    "interlaced": (
+        "q.mp4",
+        replace(PLAIN, height=64, options=(("flags", "+ildct+ilme"), ("x264-params", "tff=1:keyint=12"))),
+    ),
+    "many references": (
+        "r.mkv",
+        replace(PLAIN, options=(("x264-params", "ref=8:bframes=7:b-adapt=0:b-pyramid=strict:keyint=15:open-gop=1"),)),
+    ),
+    "late and uneven": (
+        "s.mp4",
+        replace(PLAIN, frames=6, ticks=(600_000, 602_500, 602_501, 609_000, 609_100, 700_000)),
+    ),
     "one group": ("h.mov", replace(PLAIN, gop=200)),
     "29.97": ("i.mp4", replace(PLAIN, fps=Fraction(30_000, 1_001))),
     "rotated": ("j.mp4", replace(PLAIN, rotation=90)),
@@ -373,6 +385,11 @@ def test_a_truncated_stream_holds_the_frames_that_are_there(
     times, _ = reference_frames(path, "luma")
 
     assert index_of(path).times_F.tolist() == times.tolist()
+
+
+def test_times_that_begin_again_are_refused(made: Callable[[str], Path]) -> None:
+    with pytest.raises(DataError, match=r"times go back at packet 36\. Put it into an MP4"):
+        index_in(made("MPEG-TS").read_bytes() * 2)
 
 
 @pytest.mark.parametrize(
