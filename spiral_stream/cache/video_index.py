@@ -162,7 +162,7 @@ class IndexKind(Kind):
         payloads: list[bytes] = []
         refused: dict[int, str] = {}
         source_bytes = 0
-        for at in range(count):  # 60 us a row of a file that is known, beside 2 ms and more of one that is not
+        for at in range(count):  # 0.1 ms a row of a file that is known, 2 ms and more of another
             try:
                 located = locate(table[self.column].slice(at, 1), base)[0]
                 index, read = _PROBES.index_of(located, _probe)
