@@ -72,9 +72,8 @@ def summary(outcome: Outcome, proof: Proof) -> Table:
     """What any of the jobs shows: its checks, the kill, and the proof that it cost no batch."""
     checks = outcome.job.get_asset_check_evaluations()
     table = Table("what", "result")
-    table.add_row(
-        "Dagster run", f"{outcome.job.run_id[:8]}, {len(outcome.job.get_asset_materialization_events())} assets"
-    )
+    assets = {event.asset_key for event in outcome.job.get_asset_materialization_events()}  # one may be of a partition
+    table.add_row("Dagster run", f"{outcome.job.run_id[:8]}, {len(assets)} assets")
     warned = "".join(f"; {check.check_name} warns: {check.description}" for check in checks if not check.passed)
     table.add_row("asset checks", f"{sum(check.passed for check in checks)} of {len(checks)} passed{warned}")
     if outcome.killed is not None:

@@ -7,7 +7,7 @@ import torch
 
 from spiral_assets.training.loop import Learner
 
-LEARNING_RATE = 3e-3
+LEARNING_RATE = 1.5e-3
 WIDTHS = (16, 32, 64)  # channels after each halving of the sides
 
 

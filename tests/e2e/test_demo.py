@@ -14,6 +14,7 @@ import spiral_stream as spiral
 from spiral_assets.demo.images import write_image_relation
 from spiral_assets.plans import images as plans
 from spiral_assets.plans import text as text_plans
+from spiral_assets.plans import video as video_plans
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
@@ -21,6 +22,8 @@ COUNT = 600  # eight batches an epoch, sixty images to validate on
 EPOCHS = 12
 CHARACTERS = 400_000
 STEPS = 40
+VIDEOS = 20
+VIDEO_STEPS = 72
 
 
 def demo(place: Path, *arguments: str) -> str:
@@ -91,6 +94,15 @@ def test_the_demo_does_the_same_on_text(tmp_path: Path, monkeypatch: pytest.Monk
     check(tmp_path, output, text_plans.TRAIN, STEPS, "10 of 10 passed")
     for stream in text_plans.PROPORTIONS:
         assert stream in output.partition("EXPLAIN DATA")[2]
+
+
+def test_the_demo_does_the_same_on_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "data" / "caches"))
+    output = demo(tmp_path, "--only", "video", "--videos", str(VIDEOS), "--video-steps", str(VIDEO_STEPS))
+
+    result = check(tmp_path, output, video_plans.TRAIN, VIDEO_STEPS, "11 of 11 passed")
+    assert result["accuracy"] > 2 * result["chance"]
+    assert f"{VIDEOS - 1 + 5} files, 1 of them on their side, 0 refused" in output
 
 
 @pytest.mark.slow

@@ -21,6 +21,9 @@ from spiral_assets.definitions import defs
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 STATS = ["stats", "vision", "imagenet_train", "shard_stats"]
+CLIPS = ["stats", "video", "training_segments", "clip_stats"]
+INDEXED = ["caches", "video_index"]
+VIDEO = ([*("catalog", "video"), "training_segments"], INDEXED, [*("catalog", "video"), "index"], CLIPS)
 START_S = 180  # five processes on two busy cores
 STOP_S = 60
 BROWSER = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
@@ -30,7 +33,13 @@ query($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNod
   groupName kinds
   assetMaterializations(limit: 1) { metadataEntries { label
     ... on IntMetadataEntry { intValue }
+    ... on MarkdownMetadataEntry { mdStr }
     ... on TableMetadataEntry { table { records } } } }
+} } }
+"""
+PARTITIONS = """
+query($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {
+  partitionKeys partitionStats { numPartitions numMaterialized }
 } } }
 """
 
@@ -71,12 +80,14 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def measure() -> None:
-    """Register a few images and measure them."""
-    wanted = dg.AssetSelection.assets(dg.AssetKey(["catalog", "vision", "imagenet_train"]), dg.AssetKey(STATS))
+    """Register a few images and videos and measure them."""
+    images = (["catalog", "vision", "imagenet_train"], STATS)
+    wanted = dg.AssetSelection.assets(*(dg.AssetKey(key) for key in (*images, *VIDEO)))
     job = dg.define_asset_job("measured", wanted)
     with dg.DagsterInstance.get() as instance:
         whole = dg.Definitions.merge(defs(), dg.Definitions(jobs=[job])).resolve_job_def("measured")
-        config = {"resources": {"images": {"config": {"count": 60, "shards": 3}}}}
+        few = {"images": {"config": {"count": 60, "shards": 3}}, "videos": {"config": {"count": 4, "shards": 2}}}
+        config = {"resources": few}
         assert whole.execute_in_process(instance=instance, run_config=config).success
 
 
@@ -113,6 +124,19 @@ def test_the_server_knows_the_assets_and_what_was_measured(address: str) -> None
     assert entries["storage_shards"]["intValue"] == 3
     columns = [json.loads(record)["column"] for record in entries["columns"]["table"]["records"]]
     assert {"sample_id", "label_id", "storage_shard"} <= set(columns)
+
+
+def test_the_index_is_shown_by_storage_shard_and_clips_in_plots(address: str) -> None:
+    node = ask(address, PARTITIONS, key={"path": INDEXED})["assetNodeOrError"]
+    assert node["partitionKeys"] == ["part-0000", "part-0001"]
+    assert node["partitionStats"] == {"numPartitions": 2, "numMaterialized": 2}
+
+    found = ask(address, QUERY, key={"path": CLIPS})["assetNodeOrError"]["assetMaterializations"][0]
+
+    entries = {entry["label"]: entry for entry in found["metadataEntries"]}
+    assert entries["turned"]["intValue"] == 1
+    for plot in ("segments_by_length", "files_by_sizes", "files_by_frame_rates", "files_by_key_distances"):
+        assert "data:image/png;base64," in entries[plot]["mdStr"]
 
 
 def test_a_browser_shows_the_page_of_the_statistics(address: str, tmp_path: Path) -> None:
