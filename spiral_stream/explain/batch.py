@@ -9,6 +9,7 @@ from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.formation import DropPartial, Int64, PadPartial
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.windowed import WindowedBucket
+from spiral_stream.explain.costs import clip_batches, sample_costs
 from spiral_stream.explain.formed import FirstBatches
 from spiral_stream.explain.outline import budget_of
 from spiral_stream.explain.subject import STOPS, Subject, percent
@@ -39,6 +40,11 @@ def _fixed(subject: Subject) -> dict[str, Any]:
         "global batches an epoch": count,
         "steps of this rank": batches.steps(bound.world_size, bound.merge, bound.rank),
         "rows dropped an epoch": f"{dropped:,} ({dropped / max(1, total):.2%} of {total:,})",
+        **{
+            f"{name} a batch": f"{batches.batch_size * cost:,}, {cost:,} a sample"
+            for name, cost in sample_costs(subject).items()
+            if cost
+        },
     }
 
 
@@ -118,6 +124,7 @@ def _shapes(subject: Subject, first: FirstBatches) -> dict[str, Any]:
         out |= _packing(subject, first)
     else:
         out |= _filling(subject, first)
+    out |= clip_batches(subject, first, mark)
     tally = first.tally
     out["oversize samples"] = f"{mark}dropped {tally.dropped:,}, truncated {tally.truncated:,}, alone {tally.alone:,}"
     if subject.stages.mixed:

@@ -10,6 +10,7 @@ from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.cursor import STATE_VERSION, Cursor
 from spiral_stream.explain.subject import Subject
+from spiral_stream.fields.field import FieldSpec
 from spiral_stream.runtime.book import FormedBook
 
 _STATE_BYTES: Final = 400  # a state with one segment and one relation, as JSON
@@ -57,16 +58,28 @@ def _batch_bytes(subject: Subject) -> tuple[int, str]:
             stages.batches.batch_size * merge
         ), "~ at 256 tokens a row " if stages.sequences else ""
     token = sum(np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype)
-    sample = sum(np.dtype(plain.spec.dtype).itemsize for plain in stages.plains if plain.spec.dtype)
+    decoded = [*(stage.spec for stage in stages.images), *(stage.spec for stage in stages.clips)]
+    sample = sum(map(_item_bytes, [*(stage.spec for stage in stages.plains), *decoded]))
     if isinstance(formation, Packed):
         return formation.max_tokens * stages.batches.batch_size * token * merge, "at most "
     budget = formation.budget if isinstance(formation, WindowedBucket) else None
     if budget is not None and budget.max_tokens is not None and budget.count == "padded":
         return (budget.max_tokens * token + formation.window_size * sample) * merge, "at most "
+    if budget is not None and budget.max_frames is not None and stages.clips and budget.oversize != "alone":
+        frames = sum(clip.frames for clip in stages.clips)
+        rows = min(budget.max_frames // frames, subject.forming.batch_size or formation.window_size)
+        return rows * sample * merge, "at most "
     if not isinstance(subject.first, str) and subject.first.batches:
         first = subject.first
         return int((first.rows * (first.widths * token + sample)).max()) * merge, "~"
     return stages.batch_bytes(stages.batches.batch_size * merge), "~ at 256 tokens a row "
+
+
+def _item_bytes(spec: FieldSpec) -> int:
+    """Bytes of one sample's value; 0 of Python values, unknown dimensions count as 1."""
+    if spec.dtype is None:
+        return 0
+    return int(np.prod([n or 1 for n in spec.shape], dtype=np.int64)) * np.dtype(spec.dtype).itemsize
 
 
 def resume_facts(subject: Subject) -> dict[str, Any]:

@@ -6,18 +6,23 @@ from typing import Any
 import numpy as np
 
 from spiral_stream.errors import CatalogError
+from spiral_stream.explain.clips import cache_text, clip_facts, coverage, frame_bytes, hit, where_made
 from spiral_stream.explain.subject import Subject
 from spiral_stream.plan.maps import Mapped, Tokenized
-from spiral_stream.planner.physical import ImageStage, TokenStage
+from spiral_stream.planner.physical import ClipStage, ImageStage, TokenStage
 
 
 def materialize_facts(subject: Subject) -> dict[str, Any]:
     """A row a map that makes payload, and a row a field of the batch."""
-    fields = [_image(subject, image) for image in subject.stages.images] + _plains(subject) + _sequences(subject)
-    order = subject.stages.field_names
-    made = [_tokens(subject, stage) for stage in subject.stages.tokens] + _mapped(subject)
+    stages = subject.stages
+    fields = [_image(subject, image) for image in stages.images] + [_clip(subject, clip) for clip in stages.clips]
+    fields += _plains(subject) + _sequences(subject)
+    order = stages.field_names
+    made = [_tokens(subject, stage) for stage in stages.tokens] + _mapped(subject)
     rows = [*made, *sorted(fields, key=lambda row: order.index(row["field"]))]
-    named = {f"tokenizer of {stage.name}": _tokenizer(subject, stage) for stage in subject.stages.tokens}
+    named = {f"tokenizer of {stage.name}": _tokenizer(subject, stage) for stage in stages.tokens}
+    for clip in stages.clips:
+        named |= clip_facts(subject, clip)
     return {**named, "fields": rows}
 
 
@@ -32,8 +37,14 @@ def _image(subject: Subject, image: ImageStage) -> dict[str, Any]:
     )
     where = f"after membership; normalized on {_place(subject.devices.get(image.name))}"
     cache = f"{image.prefix.profile} {image.prefix.fingerprint[:8]}"
-    have = sum(subject.rows_built.get((each.fingerprint, k), 0) for k, each in enumerate(image.prefixes))
-    return _row(image.name, where, size, cache, _built(have, _needed(subject)), _hit(subject.metrics))
+    built = _built(*subject.coverage(each.fingerprint for each in image.prefixes))
+    return _row(image.name, where, size, cache, built, _hit(subject.metrics))
+
+
+def _clip(subject: Subject, clip: ClipStage) -> dict[str, Any]:
+    where = f"{where_made(subject)}; {_place(subject.devices.get(clip.name))}"
+    built = _built(*coverage(subject, clip))
+    return _row(clip.name, where, frame_bytes(clip), cache_text(clip), built, hit(subject, clip))
 
 
 def _plains(subject: Subject) -> list[dict[str, Any]]:
@@ -60,8 +71,7 @@ def _tokens(subject: Subject, stage: TokenStage) -> dict[str, Any]:
     where = _when(subject, f"len({stage.name})")
     if not stage.prefixes:
         return _row(stage.name, f"{where}; {stage.column} is computed", size, "none: of no relation")
-    total = _needed(subject)
-    have = sum(subject.rows_built.get((each.fingerprint, k), 0) for k, each in enumerate(stage.prefixes))
+    have, total = subject.coverage(each.fingerprint for each in stage.prefixes)
     if have < total:
         subject.warnings.add(
             f"{stage.name}: {total - have:,} of {total:,} rows are in no cache, so their text is tokenized again in every "
@@ -98,10 +108,6 @@ def _tokenizer(subject: Subject, stage: TokenStage) -> str:
     except CatalogError:  # dropped since the stream was opened
         return f"{name}, tokens {stage.encoder.digest[:8]}"
     return f"{name} sha256:{entry.digest[:8]}, {entry.vocab_size:,} ids, by {entry.engine}"
-
-
-def _needed(subject: Subject) -> int:
-    return sum(stream.selected.total for stream in subject.stages.streams)
 
 
 def _built(have: int, total: int) -> str:

@@ -1,10 +1,14 @@
 """The plan as numbered lines, in the order in which its nodes read one another."""
 
+import numpy as np
+
 from spiral_stream.batching.formation import Formation
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.expr import Expr
+from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import maps, nodes
+from spiral_stream.plan.clips import clip_parts, is_clip, shorthands
 from spiral_stream.plan.mix import Mix, Part
 from spiral_stream.plan.tree import spine, walk
 
@@ -13,7 +17,7 @@ _ROW_VERBS = (nodes.Filter, nodes.Join, nodes.Distinct, nodes.Sort, nodes.Limit)
 
 
 def outline(node: nodes.Node) -> list[str]:
-    """One line a node, and what the planner moves."""
+    """One line a node, one a field of clips, and what the planner moves."""
     numbers: dict[int, int] = {}
     lines = []
     for i, each in enumerate(walk(node), 1):
@@ -21,6 +25,8 @@ def outline(node: nodes.Node) -> list[str]:
         reads = [numbers[id(source)] for source in each.inputs()]
         previous = reads == [i - 1] or not reads
         lines.append(f"({i}) {describe(each)}" + ("" if previous else f"   reads {_listed(reads)}"))
+        if isinstance(each, nodes.Collate):
+            lines += [f"    {name} = {clip_text(field)}" for name, field in each.fields if is_clip(field)]
     return lines + _moved(node, numbers)
 
 
@@ -89,6 +95,24 @@ def describe(node: nodes.Node) -> str:  # noqa: C901, PLR0911, PLR0912  one retu
         case _:
             slots = [name for name in getattr(node, "__slots__", ()) if name not in ("source", "parts", "columns")]
             return f"{node.VERB.capitalize()} " + ", ".join(f"{name} {getattr(node, name)}" for name in slots)
+
+
+def clip_text(field: Stack) -> str:
+    """Which frames of which column, and what is done to each."""
+    selection, program = clip_parts(field)
+    short = {"pad": "padded with their last frame", "loop": "looped", "drop": "left out by a filter"}[selection.short]
+    chain = ", ".join(map(str, (*shorthands(field), *field.transforms))) or "no transforms"
+    frames = f"{selection.sequence_length} frames of {field.column} ({field.decode}), {chosen_text(field)}"
+    layout = field.layout or "ntchw"
+    return f"{frames}, shorter segments {short}; {chain}; {np.dtype(program.dtype)} {layout}"
+
+
+def chosen_text(field: Stack) -> str:
+    """The rule that selects frames."""
+    if field.stride is None:
+        return "uniform over the segment (at the middles of equal parts)"
+    every = "every frame" if field.stride == 1 else f"every {field.stride} frames"
+    return f"{every} from {'a random start' if field.random_start else 'the start'}"
 
 
 def _mixed(node: Mix) -> str:

@@ -4,7 +4,7 @@ What costs something to find out (rows in caches, the epoch's first batches) is 
 out once, when a section first asks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, final
@@ -14,7 +14,7 @@ from spiral_stream.explain.formed import FirstBatches, first_batches
 from spiral_stream.expr import kind_of
 from spiral_stream.plan.maps import Tokenized
 from spiral_stream.planner.bind import Bound
-from spiral_stream.planner.build import built, caches
+from spiral_stream.planner.build import CacheWork, built, caches, needed
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.runtime.book import Book, FormedBook
@@ -80,9 +80,26 @@ class Subject:
 
     @cached_property
     def rows_built(self) -> dict[tuple[str, int], int]:
-        """(cache fingerprint, stream) -> rows that the stream needs and the cache holds."""
-        numbers = {id(stream): k for k, stream in enumerate(self.stages.streams)}
-        return {(work.kind.fingerprint, numbers[id(work.stream)]): built(work) for work in caches(self.stages)}
+        """(cache fingerprint, stream) -> rows that the stream reads and the cache holds."""
+        return {key: built(work) for key, work in self._works.items()}
+
+    @cached_property
+    def rows_read(self) -> dict[tuple[str, int], int]:
+        """(cache fingerprint, stream) -> rows that the stream reads of the relation that holds the payload."""
+        return {key: needed(work) for key, work in self._works.items()}
+
+    @cached_property
+    def _works(self) -> dict[tuple[str, int], CacheWork]:
+        stages = self.stages
+        payloads = [*(stage.payloads for stage in stages.images), *(stage.payloads for stage in stages.clips)]
+        payloads += [stage.payloads for stage in stages.tokens]
+        numbers = {id(payload): k for each in payloads for k, payload in enumerate(each)}
+        return {(work.kind.fingerprint, numbers[id(work.payload)]): work for work in caches(stages)}
+
+    def coverage(self, fingerprints: Iterable[str]) -> tuple[int, int]:
+        """Of the caches of one field, one a stream: rows that they hold, and rows that are read."""
+        keys = [(fingerprint, k) for k, fingerprint in enumerate(fingerprints)]
+        return sum(self.rows_built[key] for key in keys), sum(self.rows_read[key] for key in keys)
 
     @cached_property
     def first(self) -> FirstBatches | str:
@@ -92,7 +109,8 @@ class Subject:
 
     def is_built(self, fingerprint: str, stream: int) -> bool:
         """Whether a cache holds every row that a stream needs."""
-        return self.rows_built.get((fingerprint, stream)) == self.stages.streams[stream].selected.total
+        key = (fingerprint, stream)
+        return key in self._works and self.rows_built[key] == self.rows_read[key]
 
     @cached_property
     def payload(self) -> frozenset[str]:

@@ -1,5 +1,6 @@
 """The plan outline: a line a node, and what the planner moves."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.explain.outline import outline
 from tests.fixtures import texts
+from tests.stream.explain import footages
 from tests.stream.explain.mixtures import SHARES, bucketed, make_catalog
 
 
@@ -79,3 +81,38 @@ def test_a_hundred_streams_are_one_line(tmp_path: Path) -> None:
 
     assert lines[100].endswith("and 92 more, epoch_size 1,000   reads 100 of them, (1) to (100)")
     assert lines[-1] == "filter written after (101) runs in each of 100 scans"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"resize_shorter": 256, "crop": 224},
+            (
+                "uniform over the segment (at the middles of equal parts), shorter segments padded with their last frame; "
+                "Resize(size=256), CenterCrop(size=224); float16 ntchw"
+            ),
+        ),
+        (
+            {"stride": 2, "random_start": True, "short": "loop"},
+            "every 2 frames from a random start, shorter segments looped; Resize(size=64), CenterCrop(size=56); float16 ntchw",
+        ),
+        (
+            {"stride": 1, "short": "drop", "layout": "nthwc", "dtype": "uint8"},
+            (
+                "every frame from the start, shorter segments left out by a filter; Resize(size=64), CenterCrop(size=56); "
+                "uint8 nthwc"
+            ),
+        ),
+    ],
+)
+def test_clips_say_which_frames_they_are_made_of(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    segments = (
+        footages.made_up(tmp_path, 12).table("video.training_segments").cache(clip_ref=sp.Frames(shorter_side=256))
+    )
+    fields = {"label": sp.List("source"), "frames": footages.frames(**changes)}
+    lines = segments.sample(order=sp.Sequential()).collate(batch_size=2, fields=fields).explain().facts["plan"]
+
+    assert lines[-1] == f"    frames = 16 frames of clip_ref (h264), {says}"
+    assert lines[-2].endswith("fields label, frames")
+    assert any(re.match(r"\(\d\) Cache clip_ref as Frames\(shorter_side=256", line) for line in lines)

@@ -24,9 +24,9 @@ from spiral_stream import (
 from spiral_stream.catalog.statistics import measure, save_statistics
 from spiral_stream.explain import SECTIONS, Explanation
 from spiral_stream.transforms.encoder import TextEncoder
-from tests.fixtures import reads
+from tests.fixtures import clips, reads
 from tests.fixtures.programs import as_written, image_catalog, image_program
-from tests.stream.explain import mixtures
+from tests.stream.explain import footages, mixtures
 
 REPLAY = Path(__file__).parents[2] / "replay"
 TRAIN = "vision.imagenet_train"
@@ -75,6 +75,16 @@ def test_the_text_program_is_explained_as_recorded(texts: Catalog) -> None:
     assert found == (REPLAY / "explain_text.txt").read_text().rstrip("\n"), f"if this reads better, keep it:\n{found}"
 
 
+def test_the_video_program_is_explained_as_recorded(tmp_path: Path) -> None:
+    catalog = footages.measured(clips.video_catalog(tmp_path, files=5, each=5, duration_ms=1_000).catalog)
+    options: dict[str, Any] = {"batch_size": 4, "window_size": 16, "max_frames": 64, "least_ms": 1_000}
+    with footages.program(catalog, **options, resize_shorter=256, crop=224, device="cuda") as stream:
+        stream.materialize(lambda _: None)
+        found = re.sub(r"(decode bytes.*mean )[\d,]+ / max [\d,]+", r"\1# / max #", masked(str(stream.explain())))
+
+    assert found == (REPLAY / "explain_video.txt").read_text().rstrip("\n"), f"if this reads better, keep it:\n{found}"
+
+
 def test_sections_come_in_order_and_are_plain_json(catalog: Catalog) -> None:
     found = explained(catalog)
 
@@ -94,7 +104,8 @@ def test_no_payload_byte_is_read(catalog: Catalog, monkeypatch: pytest.MonkeyPat
     )
     assert seen.payload_bytes == 0
     assert {column for _, column in seen.scans} == {"label_id"}
-    assert {column for _, column in seen.fetches} <= {"label_id", "sample_id"}  # kept beside the selection
+    small = {"label_id", "sample_id", "split", "source_uri", "ingest_ts"}  # the first two are kept beside the selection
+    assert {column for _, column in seen.fetches} <= small
 
 
 @pytest.mark.parametrize("built", [False, True])
@@ -163,14 +174,10 @@ def test_skew_of_what_has_no_histogram_is_unknown(catalog: Catalog) -> None:
     )
     columns = found.facts["skew"]["columns"]
 
-    assert [row["column"] for row in columns] == ["label_id"]  # joined on, though not delivered
+    assert [row["column"] for row in columns] == ["label_id", "split"]  # joined on, though not delivered
     alone = catalog.table(TRAIN).sample(order=Sequential()).collate(batch_size=4, fields={"t": List("ingest_ts")})
-    assert (
-        alone.to_numpy()
-        .explain()
-        .facts["skew"]["columns"]
-        .startswith("unknown: no joined or delivered column has a histogram")
-    )
+    columns = alone.to_numpy().explain().facts["skew"]["columns"]
+    assert [row["column"] for row in columns] == ["split"]  # a text of few values, as sources are
 
 
 @pytest.mark.parametrize(

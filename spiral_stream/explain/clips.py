@@ -1,0 +1,202 @@
+"""Clips in EXPLAIN DATA: where they are made and kept, what decoding them takes, which are short, which cannot be used."""
+
+from typing import Any, Final
+
+import numpy as np
+
+from spiral_stream.explain.footage import Footage, first_reasons, footage
+from spiral_stream.explain.outline import chosen_text
+from spiral_stream.explain.subject import STOPS, Subject, percent
+from spiral_stream.fields.stack import Stack
+from spiral_stream.plan.nodes import Collate
+from spiral_stream.plan.short_clips import FRAME_COUNT
+from spiral_stream.plan.tree import need
+from spiral_stream.planner.physical import ClipStage
+
+_OVER_READ: Final = 4.0  # frames decoded a frame kept: most of the time goes into frames that nobody sees
+_SHORT: Final = 0.05  # of the segments: the batch holds many repeated frames
+_UNKNOWN: Final = "unknown: materialize asset video_index"
+_BUILD: Final = "stream.materialize(), or the asset that builds"
+
+
+def frame_bytes(clip: ClipStage) -> str:
+    """Bytes of a sample's frames, with what they are the product of."""
+    shape, dtype = [n or 1 for n in clip.spec.shape], np.dtype(clip.spec.dtype)
+    return f"{int(np.prod(shape)) * dtype.itemsize:,} ({' x '.join(map(str, shape))} x {dtype.itemsize} bytes)"
+
+
+def where_made(subject: Subject) -> str:
+    """Decoding never decides who shares a batch: formation looks at columns and counted frames."""
+    decides = subject.forming.decides_on() if subject.stages.formed else []
+    if decides:
+        return f"after membership: {', '.join(decides)} decides, not the frames"
+    return "after membership: all keys are columns" if subject.stages.formed else "after membership"
+
+
+def cache_text(clip: ClipStage) -> str:
+    """In which form clips are kept, or that they are not."""
+    kind = clip.kinds[0]
+    if kind is not None:
+        return f"{kind.profile} {kind.fingerprint[:8]}"
+    return f"originals; video index {clip.indexes[0].fingerprint[:8]}"
+
+
+def coverage(subject: Subject, clip: ClipStage) -> tuple[int, int]:
+    """Rows that the clip cache holds, without one the video index; and rows that are read."""
+    kinds = [kind or index for kind, index in zip(clip.kinds, clip.indexes, strict=True)]
+    return subject.coverage(kind.fingerprint for kind in kinds)
+
+
+def clip_facts(subject: Subject, clip: ClipStage) -> dict[str, Any]:
+    """What decoding takes, and what becomes of short and bad clips."""
+    seen = footage(subject, clip)
+    _warn(subject, clip, seen)
+    field = dict(need(subject.stages.plan, Collate).fields)[clip.name]
+    assert isinstance(field, Stack)
+    facts = {
+        "selection": f"{clip.frames} frames a sample, {chosen_text(field)}",
+        "over-read": _over_read(subject, clip, seen),
+        "decode bytes": _decode_bytes(seen, _mark(subject, clip, seen)),
+        "key-frame distance": _key_frames(seen, _mark(subject, clip, seen)),
+        "short clips": _short(subject, clip, seen),
+        "refused": _refused(seen),
+    }
+    return {f"{name} of {clip.name}": text for name, text in facts.items()}
+
+
+def _way_out(clip: ClipStage) -> str:
+    """How the video index comes to be without Dagster."""
+    if clip.kinds[0] is None:
+        return "stream.materialize()"
+    return ", ".join(
+        f'spiral_stream.index_videos(catalog, "{each.relation}", "{each.column}")' for each in clip.indexes
+    )
+
+
+def _measured(subject: Subject, *names: str) -> tuple[int, ...] | None:
+    if subject.metrics is None:
+        return None
+    return tuple(int(subject.metrics[name]) for name in names)
+
+
+def _mark(subject: Subject, clip: ClipStage, seen: Footage) -> str:
+    """Exact where every row was planned, and the plan leaves nothing to chance."""
+    sure = seen.planned == seen.total and clip.selection.deterministic and not subject.stages.mixed
+    return "" if sure else "~"
+
+
+def _over_read(subject: Subject, clip: ClipStage, seen: Footage) -> str:
+    parts = []
+    if seen.planned:
+        ratio = f"{seen.over_read:.2f} ({sum(seen.decoded):,}/{sum(seen.kept):,})"
+        of = f"of {seen.planned:,} of {seen.total:,} clips, by the video index"
+        parts.append(f"{_mark(subject, clip, seen)}{ratio} frames decoded / kept, {of}")
+    else:
+        parts.append(f"{_UNKNOWN}, or {_way_out(clip)}")
+    measured = _measured(subject, "frames_decoded", "frames_kept")
+    if measured is not None and measured[1]:
+        parts.append(f"! {measured[0] / measured[1]:.2f} ({measured[0]:,}/{measured[1]:,})")
+    if clip.kinds[0] is not None:
+        parts.append("paid once, when the cache is built")
+    return "; ".join(parts)
+
+
+def _decode_bytes(seen: Footage, mark: str) -> str:
+    if not seen.planned:
+        return _UNKNOWN
+    mean, most = np.mean(seen.read), max(seen.read)
+    return f"{mark}mean {mean:,.0f} / max {most:,} bytes of packets a clip, of {seen.planned:,} clips"
+
+
+def _key_frames(seen: Footage, mark: str) -> str:
+    if not seen.planned:
+        return _UNKNOWN
+    return (
+        f"{mark}median {np.median(seen.apart):,.0f} / max {max(seen.apart):,} frames, the farthest key frames of a file"
+    )
+
+
+def _short(subject: Subject, clip: ClipStage, seen: Footage) -> str:
+    policy = {"pad": "padded", "loop": "looped", "drop": f"left out, by a filter on {FRAME_COUNT}"}[
+        clip.selection.short
+    ]
+    short, of, source = _short_of(clip, seen)
+    parts = [f"{_UNKNOWN}; {policy}"]
+    if of:
+        mark = "" if of == seen.total and (seen.counted or clip.selection.deterministic) else "~"
+        parts = [f"{mark}{percent(short, of)} have fewer than {clip.selection.need} frames, by {source}: {policy}"]
+    measured = _measured(subject, "short_clips")
+    if measured is not None:
+        parts.append(f"! {measured[0]:,} met")
+    return "; ".join(parts)
+
+
+def _short_of(clip: ClipStage, seen: Footage) -> tuple[int, int, str]:
+    """Short segments, of how many, and who says so: the relation, else the cache of clips, else the video index."""
+    if seen.counted:
+        return seen.too_few, seen.counted, FRAME_COUNT
+    if seen.kept_rows and clip.selection.deterministic:
+        return seen.kept_short, seen.kept_rows, "the clip cache"
+    return seen.short, seen.planned, "the video index"
+
+
+def _refused(seen: Footage) -> str:
+    if not seen.known:
+        return _UNKNOWN
+    reasons = f": {first_reasons(seen.refused)}" if seen.refused else ""
+    where = "clip cache" if seen.kept_rows else "video index"
+    return f"{'' if seen.whole else '~'}{percent(len(seen.refused), seen.known)} of the clips in the {where}{reasons}"
+
+
+# ---- what to do about it
+
+
+def _warn(subject: Subject, clip: ClipStage, seen: Footage) -> None:
+    have, total = coverage(subject, clip)
+    left = total - have
+    kept = clip.kinds[0] is not None
+    if left and kept:
+        subject.warnings.add(
+            f"{clip.name}: {left:,} of {total:,} clips are in no cache, so they are decoded from originals in every pass: "
+            f"{_BUILD} the clip cache"
+        )
+    elif left:
+        subject.warnings.add(
+            f"{clip.name}: {left:,} of {total:,} rows are not in the video index, so their files are looked through in "
+            f"every pass: {_BUILD} the video index"
+        )
+    if not kept and seen.planned and seen.over_read > _OVER_READ:
+        subject.warnings.add(
+            f"{clip.name}: {seen.over_read:.1f} frames are decoded for each that is kept "
+            f"({sum(seen.decoded):,}/{sum(seen.kept):,}); keep decoded clips with .cache({clip.column}=Frames(...)), or "
+            "encode the files with key frames closer together"
+        )
+    _warn_of_clips(subject, clip, seen)
+
+
+def _warn_of_clips(subject: Subject, clip: ClipStage, seen: Footage) -> None:
+    """Of segments that are short, and files that cannot be used."""
+    short, of, _ = _short_of(clip, seen)
+    if of and short > _SHORT * of and clip.selection.short != "drop":
+        has = (
+            f'filter on {FRAME_COUNT} >= {clip.selection.need}, or short="drop"' if seen.counted else "a longer segment"
+        )
+        smaller = "" if clip.selection.stride in (None, 1) else ", or a smaller stride"
+        subject.warnings.add(
+            f"{clip.name}: {percent(short, of)} of the segments have fewer than {clip.selection.need} frames, so clips "
+            f"repeat frames; {has}{smaller} leaves that out"
+        )
+    if seen.refused:
+        policy = getattr(need(subject.stages.plan, Collate), "on_error", "raise")
+        stops = str(policy) == "raise"
+        subject.warnings.add(
+            f"{clip.name}: {len(seen.refused):,} of {seen.known:,} clips cannot be decoded: {first_reasons(seen.refused)}. "
+            + ('Filter them out, restore the files, or collate(on_error="skip")' if stops else f"on_error is {policy}"),
+            STOPS if stops else 1,
+        )
+
+
+def hit(subject: Subject, clip: ClipStage) -> str:
+    """Clips that came from the cache in this run; not asked where none are kept."""
+    rate = None if subject.metrics is None or clip.kinds[0] is None else subject.metrics["cache_hit_rate"]
+    return "-" if rate is None else f"! {rate:.1%}"

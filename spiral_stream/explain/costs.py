@@ -1,0 +1,148 @@
+"""What clips cost a batch: frames and bytes against the budget, and how alike the clips of a batch are to decode.
+
+The cost of a sample is the product of its bucket keys (``frame_count`` times ``width * height``: the
+pixels of its segment), which decoding follows as long as the keys are sizes. Buckets make the samples of
+a batch alike, so variance moves from inside batches to between them; both are compared with the same
+samples in their order under the same limits. Batches of one step are neighbours of like cost
+(``cost_group``), so what ranks wait for each other is told apart. Cost: O(samples seen).
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.batching.budget import limits_of
+from spiral_stream.batching.cutting import cut
+from spiral_stream.batching.formation import Int64
+from spiral_stream.batching.windowed import WindowedBucket
+from spiral_stream.explain.formed import FirstBatches
+from spiral_stream.explain.subject import Subject, percent
+from spiral_stream.plan.clips import clip_costs
+from spiral_stream.plan.nodes import Collate
+from spiral_stream.plan.tree import need
+
+Float64 = NDArray[np.float64]
+# S samples, J batches
+
+
+def sample_costs(subject: Subject) -> dict[str, int]:
+    """``frames`` and ``bytes`` that one sample delivers; zeros without clips."""
+    return clip_costs(need(subject.stages.plan, Collate).fields)
+
+
+def clip_batches(subject: Subject, first: FirstBatches, mark: str) -> dict[str, Any]:
+    """Frames, bytes and decode cost of the batches seen; nothing without clips."""
+    costs = sample_costs(subject)
+    if not costs["frames"] or not len(first.rows):
+        return {}
+    out: dict[str, Any] = {}
+    for name, cost in costs.items():
+        low, middle, high = first.rows.min() * cost, np.median(first.rows) * cost, first.rows.max() * cost
+        spread = f"min {low:,} / median {middle:,.0f} / max {high:,}"
+        out[f"{name} a batch"] = f"{mark}{spread}, {cost:,} a sample"
+    if isinstance(first.formation, WindowedBucket):
+        out |= _fill(subject, first, costs, mark)
+        out |= _tight(subject, first.formation, costs)
+        out |= _alike(subject, first, costs, mark)
+    return out
+
+
+def _fill(subject: Subject, first: FirstBatches, costs: dict[str, int], mark: str) -> dict[str, Any]:
+    """The used part of each limit, over all batches seen."""
+    batches = len(first.rows)
+    used = [
+        f"{name} {percent(int(first.rows.sum()) * costs[unit], limit * batches)}"
+        for name, unit, limit in _limits(first.formation)
+    ]
+    size = subject.forming.batch_size
+    if size is not None:
+        used.append(f"batch_size {percent(int(first.rows.sum()), size * batches)}")
+    return {"budget used": mark + "; ".join(used)} if used else {}
+
+
+def _limits(formation: Any) -> list[tuple[str, str, int]]:
+    budget = getattr(formation, "budget", None)
+    if budget is None:
+        return []
+    named = (("max_frames", "frames", budget.max_frames), ("max_bytes", "bytes", budget.max_bytes))
+    return [(name, unit, limit) for name, unit, limit in named if limit is not None]
+
+
+def _tight(subject: Subject, formation: WindowedBucket, costs: dict[str, int]) -> dict[str, str]:
+    """Which limit ends a batch: every sample costs the same, so each is a number of samples."""
+    allow = {name: limit // costs[unit] for name, unit, limit in _limits(formation)}
+    if subject.forming.batch_size is not None:
+        allow["batch_size"] = subject.forming.batch_size
+    if not allow:
+        return {}
+    least = min(allow.values())
+    tight = " and ".join(name for name, count in allow.items() if count == least)
+    other = [f"{name} would allow {count:,}" for name, count in allow.items() if count > least]
+    return {"tight bound": "; ".join([f"{tight}, {least:,} samples a batch", *other])}
+
+
+# ---- how alike the clips of a batch are
+
+
+def _alike(subject: Subject, first: FirstBatches, costs: dict[str, int], mark: str) -> dict[str, Any]:
+    """Variance of decode cost inside batches, with buckets and without."""
+    formation = first.formation
+    if not isinstance(formation, WindowedBucket) or not formation.keys:
+        return {"decode cost": "unknown: no bucket keys, so nothing says which clips cost alike"}
+    cost_S = _decode_cost(first)
+    if cost_S is None:
+        return {"decode cost": f"unknown: the keys {', '.join(formation.key_texts)} are no sizes above 0"}
+    batches = [batch.samples for batch in first.batches]
+    cost_S = cost_S / cost_S[np.concatenate(batches)].mean()
+    total = _squares(cost_S[np.concatenate(batches)])
+    if total == 0:
+        return {"decode cost": "every sample costs the same"}
+    plain = _in_order(first, costs, np.sort(np.concatenate(batches)))
+    rows = []
+    for name, groups in (("with buckets", batches), ("the same samples in order", plain)):
+        within = sum(_squares(cost_S[group]) for group in groups)
+        shares = [float(cost_S[group].std() / cost_S[group].mean()) for group in groups]
+        row: dict[str, Any] = {
+            "decode cost": name,
+            "variance in a batch": f"{mark}{within / total:.1%} ({within:,.3g}/{total:,.3g})",
+            "deviation/mean in a batch": f"{mark}median {np.median(shares):.1%} / max {max(shares):.1%}",
+        }
+        if subject.bound.world_size * subject.bound.merge > 1:
+            row["costliest batch of a step"] = mark + _in_step(subject, cost_S, groups)
+        rows.append(row)
+    product = " x ".join(text if text.isidentifier() else f"({text})" for text in formation.key_texts)
+    return {"a sample's decode cost": f"{product}, in units of its mean", "decode cost": rows}
+
+
+def _decode_cost(first: FirstBatches) -> Float64 | None:
+    """The product of each sample's keys; None where they are no sizes. Shape [S]."""
+    keys = zip(*(window.keys for window in first.windows), strict=True)
+    cost_S = np.prod([np.concatenate(key).astype(np.float64) for key in keys], axis=0)
+    return cost_S if len(cost_S) and np.isfinite(cost_S).all() and cost_S.min() > 0 else None
+
+
+def _squares(values: Float64) -> float:
+    return float(((values - values.mean()) ** 2).sum())
+
+
+def _in_order(first: FirstBatches, costs: dict[str, int], samples: Int64) -> list[Int64]:
+    """The samples cut in the order they come, under the plan's limits."""
+    assert isinstance(first.formation, WindowedBucket)
+    limits = limits_of(first.formation.budget, first.setting)
+    lengths = [window.lengths for window in first.windows]
+    known = [np.asarray(each, dtype=np.int64) for each in lengths if each is not None]
+    length = np.concatenate(known)[samples] if len(known) == len(lengths) else None
+    each = tuple(np.full(len(samples), costs[unit], dtype=np.int64) for _, unit, _ in _limits(first.formation))
+    return np.split(samples, cut(len(samples), length, each, limits)[1:-1])
+
+
+def _in_step(subject: Subject, cost_S: Float64, groups: list[Int64]) -> str:
+    """How much more than the mean the costliest batch of a step is: what the other ranks wait."""
+    group = subject.bound.world_size * subject.bound.merge
+    sums = np.array([cost_S[each].sum() for each in groups])
+    steps = sums[: len(sums) // group * group].reshape(-1, group)
+    if not len(steps):
+        return "no whole step"
+    over = steps.max(axis=1) / steps.mean(axis=1) - 1
+    return f"{over.mean():.1%} above the step's mean"

@@ -1,0 +1,205 @@
+"""Who makes up the rows that a plan keeps, whether that follows ingest time, and what the order does about it.
+
+Looked at are the columns that are joined on or delivered, of whole numbers, and the relation's columns
+of text whose statistics hold a histogram (such as ``source`` and ``creator_id``), at up to 65,536 surviving rows:
+all of them, or 32 runs spaced evenly over storage. For each value of a column the rows of the first and the last
+tenth by ingest time are compared with the whole, and so are those of the first and the last tenth of the epoch's
+order: an order that ignores ingest time is as far away as a random tenth is. Cost: 10 to 50 ms and the narrow
+reads; a column of one value, or of more than half as many as there are rows, says nothing and is left out.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spiral_stream.catalog.entry import STORAGE_SHARD
+from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.catalog.shares import Concentration, Drift, concentration, drift, tenths
+from spiral_stream.catalog.skew import Skew, distances
+from spiral_stream.catalog.statistics import KNOWN, Statistics, load_statistics
+from spiral_stream.explain.subject import Subject
+from spiral_stream.expr import kind_of
+from spiral_stream.plan import nodes
+from spiral_stream.plan.tree import need, walk
+from spiral_stream.planner.streams import StreamStage
+from spiral_stream.sampling.order import UInt64
+from spiral_stream.schema import semantic_of
+
+MOST_ROWS: Final = 1 << 16  # of a plan that are read
+_RUNS: Final = 32  # in which they lie, where there are more
+_COLUMNS: Final = 16  # that are looked at
+_LEAST_ROWS: Final = 20  # tenths of fewer say nothing
+_TIMES: Final = (
+    "ingest",
+    "upload",
+    "created",
+    "crawl",
+    "publish",
+    "date",
+    "ts",
+    "time",
+)  # by what is most likely meant
+
+Int64 = NDArray[np.int64]
+# N rows that are looked at
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """One column of the rows looked at."""
+
+    column: str
+    largest: str  # the value that most rows have
+    spread: Concentration
+    by_time: Drift | None  # None without a time
+    in_order: float | None  # total variation of the tenths of the order; None where there are too few rows
+    skew: Skew | None  # by storage shard; None where not all rows were looked at
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was found at some rows of a stream."""
+
+    rows: int
+    whole: bool  # whether those are all that the plan keeps
+    time: str | None  # the column of ingest time
+    columns: list[Shares]
+    constant: frozenset[str]  # columns that a filter, or chance, left one value of
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Holder:
+    """A relation that rows of a stream lie in."""
+
+    relation: OpenRelation
+    ordinals: Callable[[UInt64], UInt64]  # [P] surviving rows -> [P] rows of the relation
+    statistics: Statistics
+
+
+def holders(subject: Subject, k: int) -> list[Holder]:
+    """The relation that owns a stream's rows, and others that hold their payload, as far as statistics are kept."""
+    stream = subject.stages.streams[k]
+    found = {stream.base.entry.name: (stream.base, stream.selected.columns.ordinals)}
+    payloads = [stage.payloads[k] for stage in subject.stages.images]
+    payloads += [stage.payloads[k] for stage in subject.stages.clips]
+    for payload in payloads:
+        found.setdefault(payload.relation.entry.name, (payload.relation, payload.ordinals))
+    known = [(relation, ordinals, load_statistics(relation.entry)) for relation, ordinals in found.values()]
+    return [Holder(relation, ordinals, kept) for relation, ordinals, kept in known if kept is not None]
+
+
+def look_at(subject: Subject, stream: StreamStage, held: list[Holder], most: int = MOST_ROWS) -> Looked:
+    """Read the narrow columns of up to ``most`` surviving rows of one stream."""
+    rows, whole = spaced(stream.selected.total, most)
+    columns: dict[str, pa.ChunkedArray] = {}
+    time, axis = None, None
+    for each in held:
+        own, moment = own_texts(each), _time_column(each.relation.schema)
+        named = [*own, *([moment] if moment is not None and time is None else [])]
+        table = each.relation.fetch(each.ordinals(rows), named) if named else pa.table({})
+        columns |= {name: table[name] for name in own if name not in columns}
+        if time is None and moment is not None:
+            time, axis = moment, _moments(table[moment])
+    seen = _delivered(subject, stream)
+    if seen:
+        fetched = stream.selected.kept.fetch(rows, seen)
+        columns |= {name: fetched[name] for name in seen}
+    arranged = subject.stages.order.arrange(stream.population, 0 if subject.stages.mixed else subject.bound.epoch)
+    places = arranged.positions(rows).astype(np.int64) if len(rows) >= _LEAST_ROWS else None
+    shards = stream.base.manifest.shard_of(stream.selected.columns.ordinals(rows)) if whole else None
+    found = [_shares(stream, name, column, axis, places, shards) for name, column in columns.items()]
+    few = [each for each in found if each is not None and 1 < each.spread.values <= each.spread.rows // 2]
+    constant = frozenset(each.column for each in found if each is not None and each.spread.values == 1)
+    return Looked(len(rows), whole, time, few[:_COLUMNS], constant)
+
+
+def spaced(total: int, most: int) -> tuple[UInt64, bool]:
+    """Up to ``most`` of ``total`` rows, ascending, and whether those are all: runs spaced evenly over storage."""
+    if total <= most:
+        return np.arange(total, dtype=np.uint64), True
+    length = max(1, most // _RUNS)
+    starts = np.linspace(0, total - length, most // length).astype(np.uint64)
+    rows: UInt64 = np.unique(np.add.outer(starts, np.arange(length, dtype=np.uint64)))
+    return rows, False
+
+
+def own_texts(held: Holder) -> list[str]:
+    """The relation's columns of text that have a histogram: sources, creators, languages."""
+    hidden = {STORAGE_SHARD, *held.relation.entry.identity}
+    known = {name for name, mark in held.statistics.marks.items() if mark == KNOWN and name not in hidden}
+    return [field.name for field in held.relation.schema if field.name in known and _is_text(field)]
+
+
+def _is_text(field: pa.Field) -> bool:
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    return kind_of(kind) == "text" and semantic_of(field) is None
+
+
+def joined_or_delivered(subject: Subject, stream: StreamStage) -> list[str]:
+    """Columns that are joined on, and those that fields are made of."""
+    names = [name for node in walk(stream.node) if isinstance(node, nodes.Join) for name in node.left_on]
+    return list(
+        dict.fromkeys([*names, *(field.column for _, field in need(subject.stages.plan, nodes.Collate).fields)])
+    )
+
+
+def _delivered(subject: Subject, stream: StreamStage) -> list[str]:
+    """Those of them that are whole numbers, such as a label."""
+    schema = stream.selected.columns.schema
+    names = [name for name in joined_or_delivered(subject, stream) if name in schema.names]
+    hidden = {*subject.stages.identity, *subject.payload}
+    return [name for name in names if name not in hidden and kind_of(schema.field(name).type) in ("int", "bool")]
+
+
+def _time_column(schema: pa.Schema) -> str | None:
+    """The column that most likely says when a row came: by its name where there are several moments."""
+    moments = [field.name for field in schema if kind_of(field.type) in ("time", "date")]
+    rank = {name: next((i for i, word in enumerate(_TIMES) if word in name.lower()), len(_TIMES)) for name in moments}
+    return min(moments, key=lambda name: rank[name], default=None)
+
+
+def _moments(column: pa.ChunkedArray) -> pa.Array:
+    """Moments as whole numbers, null where there is none."""
+    kind = pa.int32() if pa.types.is_date32(column.type) else pa.int64()
+    return column.combine_chunks().cast(kind)
+
+
+def _shares(
+    stream: StreamStage,
+    name: str,
+    column: pa.ChunkedArray,
+    axis: pa.Array | None,
+    places: Int64 | None,
+    shards: NDArray[np.intp] | None,
+) -> Shares | None:
+    flat = column.combine_chunks()
+    encoded = (flat.dictionary_decode() if pa.types.is_dictionary(flat.type) else flat).dictionary_encode("encode")
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    if not len(codes):
+        return None
+    spread = concentration(codes)
+    by_time = None
+    if axis is not None:
+        dated = axis.is_valid().to_numpy(zero_copy_only=False)
+        if np.count_nonzero(dated) >= _LEAST_ROWS:
+            by_time = drift(np.unique(codes[dated], return_inverse=True)[1], pc.drop_null(axis).to_numpy())
+    in_order = None if places is None else tenths(codes, places)
+    largest = encoded.dictionary[spread.largest].as_py()
+    skew = None if shards is None else _by_shard(stream, codes, shards)
+    return Shares(name, "null" if largest is None else str(largest), spread, by_time, in_order, skew)
+
+
+def _by_shard(stream: StreamStage, codes: Int64, shards: NDArray[np.intp]) -> Skew:
+    present, dense = np.unique(shards, return_inverse=True)
+    pairs, counts = np.unique(np.stack([dense, codes]), axis=1, return_counts=True)
+    distance, effective, whole = distances(pairs[0], pairs[1], counts)
+    names = tuple(stream.base.manifest.shard_names.take(pa.array(present)).to_pylist())
+    return Skew(names, distance, effective, float(distance.mean()), float(np.quantile(distance, 0.95)), whole)
