@@ -1,0 +1,223 @@
+"""Every way in which a clip can be bad: the error names the sample, what was found, and the way out."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import spiral_stream as sp
+from spiral_stream.schema import H264_REF
+from tests.fixtures.videos import Made, corrupt, truncate, write_sound, write_video
+
+pytestmark = pytest.mark.timeout(300)
+
+START, DURATION = 500, 1_000
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_video(tmp_path_factory.mktemp("good") / "good.mp4", Made(frames=48, gop=24, faststart=True))
+
+
+def catalog_of(folder: Path, rows: list[tuple[Any, Any, Any]]) -> sp.Catalog:
+    """Rows of (path, start_time_ms, duration_ms)."""
+    catalog = sp.connect(str(folder / "catalog"))
+    table = pa.table(
+        {
+            "sample_id": [f"clip-{i}" for i in range(len(rows))],
+            "clip_ref": pa.array([None if path is None else str(path) for path, _, _ in rows], pa.utf8()),
+            "start_time_ms": pa.array([start for _, start, _ in rows], pa.int64()),
+            "duration_ms": pa.array([duration for _, _, duration in rows], pa.int64()),
+        }
+    )
+    catalog.register("clips", sp.Arrow(table), identity="sample_id", semantic={"clip_ref": H264_REF})
+    return catalog
+
+
+def stream(catalog: sp.Catalog, profile: Any = None, **collate: Any) -> Any:
+    clips = catalog.table("clips")
+    if profile is not None:
+        clips = clips.cache(clip_ref=profile)
+    stack = sp.Stack("clip_ref", decode="h264", sequence_length=8, crop=32)
+    plan = clips.sample(identity="sample_id", order=sp.Sequential())
+    fields = {"x": stack, "name": sp.List("sample_id")}
+    return plan.collate(batch_size=4, fields=fields, last=sp.KeepPartial, **collate).to_numpy()
+
+
+def cut_off(good: Path, folder: Path) -> tuple[Any, Any, Any]:
+    return truncate(good, folder / "bad.mp4", 0.5), START, DURATION
+
+
+def without_its_index(good: Path, folder: Path) -> tuple[Any, Any, Any]:
+    plain = write_video(folder / "plain.mp4", Made(frames=48, gop=24))
+    return truncate(plain, folder / "bad.mp4", 0.7), START, DURATION
+
+
+def no_video_at_all(good: Path, folder: Path) -> tuple[Any, Any, Any]:
+    (folder / "bad.mp4").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 20)
+    return folder / "bad.mp4", START, DURATION
+
+
+def no_bytes(good: Path, folder: Path) -> tuple[Any, Any, Any]:
+    (folder / "bad.mp4").write_bytes(b"")
+    return folder / "bad.mp4", START, DURATION
+
+
+def only_sound(good: Path, folder: Path) -> tuple[Any, Any, Any]:
+    return write_sound(folder / "bad.mp4"), START, DURATION
+
+
+def another_codec(good: Path, folder: Path) -> tuple[Any, Any, Any]:
+    return write_video(folder / "bad.mp4", Made(frames=24, codec="mpeg4", fps=24)), START, 400
+
+
+def beyond_the_end(good: Path, folder: Path) -> tuple[Any, Any, Any]:
+    return good, 1_500, DURATION
+
+
+def no_duration(good: Path, folder: Path) -> tuple[Any, Any, Any]:
+    return good, START, 0
+
+
+def before_the_start(good: Path, folder: Path) -> tuple[Any, Any, Any]:
+    return good, -5, DURATION
+
+
+def no_time(good: Path, folder: Path) -> tuple[Any, Any, Any]:
+    return good, None, DURATION
+
+
+def a_corrupt_packet(good: Path, folder: Path) -> tuple[Any, Any, Any]:
+    return corrupt(good, folder / "bad.mp4", 17), START, DURATION
+
+
+def no_reference(good: Path, folder: Path) -> tuple[Any, Any, Any]:
+    return None, START, DURATION
+
+
+BAD = {
+    cut_off: r"bad.mp4 ends early: it has \d+ bytes, and its index names 48 packets up to byte \d+. Restore the file",
+    without_its_index: r"its mov container cannot be read .*Restore the file",
+    no_video_at_all: r"it begins with 89 50 4e 47 .*, which is no MP4, MOV, Matroska, FLV or MPEG-TS. Put it into an MP4",
+    no_bytes: r"it is empty, which is no MP4",
+    only_sound: r"has no video stream, only audio \(aac\). Name a file that has one",
+    another_codec: r"its video is mpeg4; h264 is what is decoded. Re-encode it",
+    beyond_the_end: r"\[1500, 2500\) ms lies beyond the end of the file, which is 2000 ms long. Correct",
+    no_duration: r"lasts 0 ms; .* at least 1 ms. Correct",
+    before_the_start: r"starts at -5 ms",
+    no_time: r"starts at null",
+    a_corrupt_packet: r"frame 16 \(0\.667 s\) cannot be decoded: .*The file is damaged there; restore it",
+    no_reference: r"the reference is null",
+}
+Bad = Callable[[Path, Path], tuple[Any, Any, Any]]
+
+
+@pytest.mark.parametrize("profile", [None, sp.Frames(shorter_side=40)], ids=["originals", "profile"])
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.__name__)
+def test_a_bad_clip_is_named_with_the_way_out(good: Path, tmp_path: Path, bad: Bad, profile: Any) -> None:
+    catalog = catalog_of(tmp_path, [(good, 0, DURATION), bad(good, tmp_path)])
+    with pytest.raises(sp.DataError, match=BAD[bad]) as refused, stream(catalog, profile) as made:
+        list(made)
+    text = str(refused.value)
+    assert "clips: sample sample_id='clip-1': " in text
+    assert "Mend it, or leave it out with .filter(col(\"sample_id\") != 'clip-1')" in text
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.__name__)
+@pytest.mark.parametrize("built", ["nothing", "index", "clips"])
+def test_a_bad_clip_is_refused_alike_whatever_is_built(good: Path, tmp_path: Path, bad: Bad, built: str) -> None:
+    catalog = catalog_of(tmp_path, [(good, 0, DURATION), bad(good, tmp_path)])
+    texts = []
+    for _ in range(2):
+        with stream(catalog, sp.Frames(shorter_side=40) if built == "clips" else None) as made:
+            with pytest.raises(sp.DataError) as refused:
+                list(made)
+            texts.append(str(refused.value))
+            if built != "nothing":
+                made.materialize(lambda _: None)
+    assert texts[0] == texts[1]
+
+
+def test_a_missing_file_is_a_fault_of_storage(good: Path, tmp_path: Path) -> None:
+    catalog = catalog_of(tmp_path, [(good, 0, DURATION), (tmp_path / "gone.mp4", 0, DURATION)])
+    with pytest.raises(sp.SourceError, match=r"clip-1.*gone.mp4: No such file.*Restore the file") as refused:
+        with stream(catalog) as made:
+            list(made)
+    assert not isinstance(refused.value, sp.DataError)
+
+
+def test_a_file_that_changes_after_it_was_indexed_is_looked_at_again(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.mp4", Made(frames=48))
+    catalog = catalog_of(tmp_path, [(path, 0, DURATION)])
+    sp.index_videos(catalog, "clips", "clip_ref")
+    write_video(path, Made(frames=60, gop=5, first=500))
+    with stream(catalog) as made:
+        (found,) = [batch["x"].copy() for batch in made]
+    (tmp_path / "other").mkdir()
+    with stream(catalog_of(tmp_path / "other", [(path, 0, DURATION)])) as made:
+        (fresh,) = [batch["x"].copy() for batch in made]
+    assert np.array_equal(found, fresh)
+
+
+@settings(max_examples=max(15, settings().max_examples // 4), suppress_health_check=list(HealthCheck), deadline=None)
+@given(
+    places=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=40),
+    keep=st.floats(0.2, 1),
+)
+def test_no_bytes_end_the_process(good: Path, places: list[tuple[float, int]], keep: float) -> None:
+    """Bytes changed anywhere, in the container and in the packets: frames, or an error of ours."""
+    data = bytearray(good.read_bytes())
+    for at, value in places:
+        data[int(at * len(data))] = value
+    data = data[: int(len(data) * keep)]
+    table = pa.table({"sample_id": ["a"], "clip_ref": pa.array([bytes(data)], pa.large_binary())})
+    try:
+        frames = decoded(table)
+        assert frames.shape == (1, 8, 3, 32, 32)
+    except sp.DataError as error:
+        assert "sample_id='a'" in str(error)
+
+
+def decoded(table: pa.Table) -> np.ndarray[Any, Any]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        catalog = sp.connect(folder)
+        catalog.register("clips", sp.Arrow(table), identity="sample_id", semantic={"clip_ref": H264_REF})
+        with stream(catalog) as made:
+            (batch,) = list(made)
+            return np.asarray(batch["x"]).copy()
+
+
+@pytest.mark.slow
+def test_a_process_that_reads_thousands_of_damaged_clips_lives(good: Path, tmp_path: Path) -> None:
+    code = """
+import sys, numpy as np
+from spiral_stream.decoders.video import decode
+from spiral_stream.decoders.video_index import probe
+from spiral_stream.errors import DataError, SourceError
+clean = bytearray(open(sys.argv[1], "rb").read())
+index = probe(lambda o, n: memoryview(clean)[o:o + n], len(clean), "clip", 0)
+rng, good = np.random.default_rng(1), 0
+for _ in range(4000):
+    data = clean.copy()
+    for at in rng.integers(0, len(data), rng.integers(1, 60)):
+        data[at] = rng.integers(256)
+    read = lambda o, n: memoryview(data)[o:o + n]
+    try:
+        decode(index, read, np.arange(0, 48, 3), len(data))
+        good += 1
+    except (DataError, SourceError):
+        pass
+print(good)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(good)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 4_000
