@@ -11,7 +11,7 @@ import pytest
 import spiral_stream as spiral
 from spiral_assets.definitions import defs
 from spiral_assets.plans import images as plans
-from spiral_assets.plans import text
+from spiral_assets.plans import text, video
 
 ASSETS = {
     "caches/code_tokens": "caches",
@@ -145,6 +145,14 @@ def test_a_token_cache_is_as_old_as_the_code_that_tokenizes(monkeypatch: pytest.
     assert len(set(versions.values())) == 3
     monkeypatch.setattr(text, "TOKENIZER", "another")
     assert text.recipe("code") != versions["code"]
+
+
+def test_the_clip_cache_is_as_old_as_the_frames_that_the_plan_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = defs().resolve_asset_graph().get(dg.AssetKey(["caches", "video_clips"])).code_version
+
+    assert version == video.recipe()
+    monkeypatch.setattr(video, "FRAMES", video.FRAMES + 1)
+    assert video.recipe() != version
 
 
 def test_the_cache_asset_is_as_old_as_its_fingerprint() -> None:

@@ -1,6 +1,7 @@
 """The video workflow: segments and labels, the index by storage shard, statistics, the clip cache, the saved streams."""
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as spiral
+from spiral_assets.demo.killer import Killer
 from spiral_assets.demo.moving import SAID
+from spiral_assets.demo.proof import prove
 from spiral_assets.demo.videos import DrawnVideos, write_video_relations
 from spiral_assets.plans import video as plans
 from spiral_assets.resources import CatalogResource
@@ -28,6 +31,8 @@ STATS = "stats/video/training_segments/clip_stats"
 SKEW = "stats/video/training_segments/skew"
 CACHE = "caches/video_clips"
 STREAM = "streams/video"
+MODEL = "models/video_cnn"
+STEPS = 30
 ROWS = 5 * VIDEOS
 UNUSABLE = f"1 of {VIDEOS + 4} files cannot be used: files/vid-0004.mp4"
 TURNED = "files/vid-0002.mp4"
@@ -337,3 +342,35 @@ def test_segments_without_a_label_are_a_warning(place: Place, own: Path) -> None
     assert not found.passed
     assert not found.blocking
     assert "2 segments without a label, 0 labels without a segment" in (found.description or "")
+
+
+# Dagster's own Pipes client uses a preview feature and a deprecated name of Dagster's; nothing here can avoid it.
+@pytest.mark.filterwarnings("ignore:Function `PipesMessageReader.expected_writer_count`")
+@pytest.mark.filterwarnings("ignore:AssetExecutionContext.run_id is deprecated")
+@pytest.mark.slow
+def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(
+    footage: DrawnVideos, prepared: tuple[Place, dg.ExecuteInProcessResult]
+) -> None:
+    place, _ = prepared
+    run_id = "11111111-2222-3333-4444-777777777777"
+    ledger = place.root / "data" / "checkpoints" / run_id / "ledger.jsonl"
+    killer = Killer(ledger)
+    watching = threading.Thread(target=killer.watch, daemon=True)
+    watching.start()
+
+    ops = {"models__video_cnn": {"config": {"steps": STEPS, "save_every": 4}}}
+    result = place.run(MODEL, ops=ops, run_id=run_id, videos=config(footage))
+
+    killer.stop()
+    watching.join(10)
+    assert killer.killed is not None
+    assert result.success
+    proof = prove(str(place.root / "catalog"), ledger, plans.TRAIN, STEPS)
+    assert proof.exact
+    assert (proof.processes, proof.expected, proof.repeated_alike) == (2, STEPS, proof.repeated)
+    assert proof.resumed_at > (0, 0)
+    facts = metadata(result, MODEL)
+    assert facts["resumed"]
+    assert (facts["steps"], facts["clips_per_s"] > 0, facts["cache_hit_rate"]) == (STEPS, True, 1.0)
+    assert facts["validated_on"] == metadata(place.run(STREAM, videos=config(footage)), STREAM)["validation_samples"]
+    assert evaluations(result)["beats_chance"].severity.value == "WARN"
