@@ -1,11 +1,14 @@
 """The bytes of some packets of a video file.
 
 Where the index says that packets lie in the file as they are, they are read by offset: near ones together, the
-unwanted ones between them along (a read costs about 3 us over its bytes). Else (MPEG-TS) the file is demuxed from
-its start up to the last packet wanted, and packets are counted.
+unwanted ones between them along (a read costs about 3 us over its bytes). Else (MPEG-TS) the file is demuxed: from
+near the first packet, whose place its offset tells, or from the start of the file, up to the last; packets are
+counted and their sizes compared with the index.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import chain
 from typing import Final
 
 import av
@@ -21,6 +24,9 @@ Int = NDArray[np.int64]
 Read = Callable[[int, int], memoryview]  # offset, length
 
 _GAP: Final = 1 << 16  # bytes between two packets that are read along rather than skipped
+_NEAR: Final = 256  # packets that are passed over rather than sought
+_EARLIER: Final = 500_000  # us before a frame's time to which a demuxer is sent: decode order runs ahead of it
+_PROBE: Final = 1 << 18  # bytes that a demuxer may read to know its streams, instead of 5 MB
 _BLOCK: Final = 1 << 20  # bytes that the demuxer asks for at once
 _STILL: Final = int(av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails)
 
@@ -72,30 +78,46 @@ class _File:
 
 
 def demux_packets(index: VideoIndex, read: Read, size: int, packets: Int) -> list[memoryview]:
-    """The bytes of packets [K] that only a demuxer finds.
+    """The bytes of packets [K], ascending, that only a demuxer finds.
 
     Raises:
-        DataError: it finds fewer packets than the index names, or other ones.
+        DataError: it does not find them as the index says.
         SourceError: from ``read``.
     """
-    wanted, last = set(packets.tolist()), int(packets.max())
-    found: dict[int, memoryview] = {}
-    file = _File(read, size)
-    try:
-        with av.open(file, format=_format(bytes(read(0, min(size, 4)))), buffer_size=_BLOCK) as container:
-            stream = next(s for s in container.streams.video if not int(s.disposition) & _STILL)
-            counted = (packet for packet in container.demux(stream) if packet.size)
-            for place, packet in zip(range(last + 1), counted, strict=False):
-                if place in wanted:
-                    found[place] = memoryview(bytes(packet))
-    except (av.error.FFmpegError, StopIteration):
-        found.clear()
-    if file.failed is not None:
-        raise file.failed
-    if [len(found.get(packet, b"")) for packet in packets.tolist()] != index.sizes_P[packets].tolist():
-        msg = f"video: the demuxer does not find the packets up to {last} as its index says. Index the file again"
-        raise DataError(msg)
-    return [found[packet] for packet in packets.tolist()]
+    due = dict(zip(packets.tolist(), index.sizes_P[packets].tolist(), strict=True))
+    for seek in (True, False) if packets[0] > _NEAR else (False,):
+        file = _File(read, size)
+        try:
+            found = _demuxed(index, file, _format(bytes(read(0, min(size, 4)))), due, seek)
+        except (av.error.FFmpegError, StopIteration):
+            found = {}
+        if file.failed is not None:
+            raise file.failed
+        if all(len(found.get(packet, b"")) == length for packet, length in due.items()):
+            return list(found.values())
+    msg = f"video: the demuxer does not find packets {packets[0]} to {packets[-1]} as the index says. Index the file again"
+    raise DataError(msg)
+
+
+def _demuxed(index: VideoIndex, file: _File, kind: str, due: dict[int, int], seek: bool) -> dict[int, memoryview]:
+    """Those of the packets that are found on one way, from the first or from the file's start, to the last."""
+    first, last = min(due), max(due)
+    options = {"probesize": str(_PROBE)} if seek else {}
+    with av.open(file, format=kind, buffer_size=_BLOCK, options=options) as container:
+        stream = next(s for s in container.streams.video if not int(s.disposition) & _STILL)
+        packets: Iterator[av.Packet] = (packet for packet in container.demux(stream) if packet.size)
+        place = 0
+        if seek:
+            frame = np.flatnonzero(index.packets_F == first)
+            before = Fraction(int(index.times_F[frame].max(initial=0)) - _EARLIER, 1_000_000) / stream.time_base
+            container.seek(round(before) + (stream.start_time or 0), stream=stream)
+            reached = next(packets)
+            places = np.flatnonzero(index.offsets_P == reached.pos)
+            if len(places) != 1:
+                return {}  # a place that the index does not know
+            place, packets = int(places[0]), chain([reached], packets)
+        counted = zip(range(place, last + 1), packets, strict=False)
+        return {at: memoryview(bytes(packet)) for at, packet in counted if at in due}
 
 
 def _format(head: bytes) -> str:
