@@ -96,6 +96,7 @@ def test_the_demo_does_the_same_on_text(tmp_path: Path, monkeypatch: pytest.Monk
         assert stream in output.partition("EXPLAIN DATA")[2]
 
 
+@pytest.mark.slow
 def test_the_demo_does_the_same_on_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "data" / "caches"))
     output = demo(tmp_path, "--only", "video", "--videos", str(VIDEOS), "--video-steps", str(VIDEO_STEPS))
