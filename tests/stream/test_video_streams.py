@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -37,6 +38,11 @@ class Drawn:
     budget: sp.BatchBudget
 
     def make(self, catalog: sp.Catalog, **bindings: int) -> Any:
+        stream = self.plan(catalog).to_numpy()
+        stream.bind(**{"epoch": 0, "data_parallel_rank": 0, "data_parallel_world_size": 1, **bindings})
+        return stream
+
+    def plan(self, catalog: sp.Catalog) -> sp.Relation:
         segments = catalog.table(SEGMENTS)
         if self.profile is not None:
             segments = segments.cache(clip_ref=self.profile)
@@ -50,12 +56,12 @@ class Drawn:
             ),
         )
         formed = sp.WindowedBucket(
-            window_size=self.window, keys=[sp.BucketKey("frame_count"), sp.BucketKey("width * height")], budget=self.budget
+            window_size=self.window,
+            keys=[sp.BucketKey("frame_count"), sp.BucketKey("width * height")],
+            budget=self.budget,
         )
         fields = {"frames": self.field, "caption": sp.List("caption"), "sample_id": sp.List("sample_id")}
-        stream = sampled.collate(batch_size=4, formation=formed, last=self.last, fields=fields).to_numpy()
-        stream.bind(**{"epoch": 0, "data_parallel_rank": 0, "data_parallel_world_size": 1, **bindings})
-        return stream
+        return sampled.collate(batch_size=4, formation=formed, last=self.last, fields=fields)
 
 
 @st.composite
@@ -228,3 +234,112 @@ def test_evaluation_has_nothing_random(tmp_path: Path) -> None:
     with plan.collate(batch_size=2, fields={"a": field}).to_numpy() as stream, stream.eval() as fixed:
         assert same(fixed.batch(0, epoch=0), fixed.batch(0, epoch=1))
         assert not same(stream.batch(0, epoch=0), stream.batch(0, epoch=1))
+
+
+PLAN: Final = Drawn(
+    sp.Stack("clip_ref", decode="h264", sequence_length=4, stride=3, random_start=True, crop=24, random_crop=True),
+    ORDERS[0],
+    sp.KeepPartial,
+    None,
+    16,
+    sp.BatchBudget(max_bytes=4 * 3 * 24 * 24 * 3),
+)
+
+
+@pytest.mark.parametrize(
+    ("workers", "how"),
+    [
+        (0, None),
+        (1, "fork"),
+        pytest.param(4, "fork", marks=pytest.mark.slow),
+        pytest.param(2, "spawn", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")
+@pytest.mark.filterwarnings("ignore:lancedb fork support is experimental")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
+def test_workers_of_a_loader_give_the_batches_of_the_bare_loop(
+    shelf: Mapping[str, Clips], workers: int, how: str | None
+) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    plan = PLAN.plan(shelf["index"].catalog)
+    with plan.to_torch() as bare, plan.to_torch() as stream, plan.to_torch() as resumed:
+        expected = [frozen(batch) for batch in bare]
+        options = {"multiprocessing_context": how, "timeout": 120} if workers else {}
+        loader = data.DataLoader(stream, batch_size=None, num_workers=workers, **options)
+        assert all(same(frozen(a), b) for a, b in zip(loader, expected, strict=True))
+        if workers:
+            resumed.load_state_dict(stream.state_dict(delivered=2))
+            assert all(same(frozen(a), b) for a, b in zip(resumed, expected[2:], strict=True))
+    assert max(len(batch["sample_id"]) for batch in expected) == 3
+
+
+def test_metrics_count_frames_and_short_clips(shelf: Mapping[str, Clips]) -> None:
+    long = replace(
+        PLAN,
+        field=sp.Stack("clip_ref", decode="h264", sequence_length=60, crop=24),
+        budget=sp.BatchBudget(max_frames=240),
+    )
+    with long.make(shelf["index"].catalog) as stream:
+        batches = [frozen(batch) for batch in stream]
+        found = stream.metrics()
+    assert found["short_clips"] == sum(len(batch["sample_id"]) for batch in batches) == 12
+    assert found["frames_kept"] < found["frames_decoded"]
+    assert all(np.array_equal(clip[-1], clip[-2]) for batch in batches for clip in batch["frames"])
+
+
+def test_short_clips_are_dropped_by_a_filter_on_what_is_stored(tmp_path: Path) -> None:
+    made = video_catalog(tmp_path, files=2, each=2)
+    short = made.segments.set_column(
+        made.segments.schema.get_field_index("frame_count"),
+        made.segments.schema.field("frame_count"),
+        pa.array([48, 10, 48, 9], pa.int32()),
+    )
+    catalog = sp.connect(str(tmp_path / "other"))
+    register(catalog, short, made.labels)
+    field = sp.Stack("clip_ref", decode="h264", sequence_length=12, short="drop", crop=24)
+    plan = catalog.table(SEGMENTS).sample(identity="sample_id", order=sp.Sequential())
+    with plan.collate(
+        batch_size=8, fields={"x": field, "n": sp.List("sample_id")}, last=sp.KeepPartial
+    ).to_numpy() as stream:
+        assert [batch["n"] for batch in stream] == [["seg-000002", "seg-000000"]]
+        assert "filter frame_count >= 12" in str(stream.explain())
+
+    without = (
+        catalog.table(SEGMENTS).project("sample_id", "clip_ref").sample(identity="sample_id", order=sp.Sequential())
+    )
+    with pytest.raises(sp.PlanError, match=r'short="drop" needs column .frame_count..*take short="pad"'):
+        without.collate(batch_size=8, fields={"x": field})
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ({}, r"needs the number of frames a clip; add sequence_length=16"),
+        ({"sequence_length": 0}, r"sequence_length=0 is no number of frames"),
+        ({"sequence_length": 4}, r"clips of one batch need one size; add crop=224"),
+        ({"sequence_length": 4, "crop": 24, "layout": "nchw"}, r"layout 'nchw' is unknown; known are ntchw, nthwc"),
+        ({"sequence_length": 4, "crop": 24, "random_start": True}, r"there is no stride. Give stride=1"),
+        ({"sequence_length": 4, "random_crop": True}, r"random_crop needs a size; add crop=224"),
+        ({"sequence_length": 4, "crop": 24, "short": "skip"}, r"short='skip' is unknown"),
+    ],
+)
+def test_a_field_of_clips_that_cannot_be_is_refused_by_the_plan(
+    shelf: Mapping[str, Clips], field: dict[str, Any], says: str
+) -> None:
+    plan = shelf["none"].catalog.table(SEGMENTS).sample(identity="sample_id", order=sp.Sequential())
+    with pytest.raises(sp.PlanError, match=says):
+        plan.collate(batch_size=2, fields={"x": sp.Stack("clip_ref", decode="h264", **field)})
+
+
+def test_a_budget_that_holds_no_clip_is_refused_by_the_plan(shelf: Mapping[str, Clips]) -> None:
+    with pytest.raises(sp.PlanError, match=r"max_frames=3 of BatchBudget holds no sample: one has 4 frames; raise it"):
+        replace(PLAN, budget=sp.BatchBudget(max_frames=3)).plan(shelf["none"].catalog)
+
+
+def test_images_refuse_what_only_clips_have_and_the_other_way_round(shelf: Mapping[str, Clips]) -> None:
+    plan = shelf["none"].catalog.table(SEGMENTS).sample(identity="sample_id", order=sp.Sequential())
+    with pytest.raises(sp.PlanError, match=r"needs a column of type image/jpeg-ref; 'clip_ref' is video/h264-ref"):
+        plan.collate(batch_size=2, fields={"x": sp.Stack("clip_ref", decode="jpeg")})
+    with pytest.raises(sp.PlanError, match=r"clip_ref' is video/h264-ref, and Raw keeps image/jpeg-ref; give Frames"):
+        shelf["none"].catalog.table(SEGMENTS).cache(clip_ref=sp.Raw())
