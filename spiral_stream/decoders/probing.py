@@ -5,6 +5,7 @@ that the first bytes name is tried: a list of other files, which libavformat wou
 Nothing that the file claims is believed before it is compared with its size (`boxes`).
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -24,6 +25,8 @@ from spiral_stream.errors import DataError, SourceError
 Read = Callable[[int, int], memoryview]  # offset, length
 
 BLOCK_BYTES: Final = 1 << 20
+_BLOCKS: Final = 4  # that are held
+_TIMES_OVER: Final = 16  # a fragmented file of 17 MB is read 2.2 times, others once
 _BEFORE: Final = 64  # bytes between where a container says a packet is and its first byte: 4 in Matroska, 16 in FLV
 _TRIES: Final = 4  # key packets that are decoded to see what the pictures are like
 _LONGEST_US: Final = 1 << 50  # 35 years
@@ -37,7 +40,7 @@ _REMUX: Final = "Put it into an MP4 (ffmpeg -i in -c copy out.mp4), or filter it
 
 def probed(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
     """See `video_index.probe`."""
-    file = _File(read, size)
+    file = _File(read, size, name)
     kind = _container(file, name)
     if kind == "mov":
         check_boxes(file.at, size, name)
@@ -82,19 +85,36 @@ class _File:
     An exception inside a callback of PyAV is printed, not raised; here the file just ends there.
     """
 
-    def __init__(self, read: Read, size: int) -> None:
-        self._read, self._size, self._place = read, size, 0
-        self._first, self._block = 0, memoryview(b"")
+    def __init__(self, read: Read, size: int, name: str) -> None:
+        self._read, self._size, self._name, self._place = read, size, name, 0
+        self._left = _TIMES_OVER * (size + BLOCK_BYTES)
+        self._blocks: OrderedDict[int, memoryview] = OrderedDict()
         self.failed: SourceError | None = None
 
     def at(self, offset: int, length: int) -> memoryview:
         """Bytes by offset; as many as there are."""
-        length = max(0, min(length, self._size - offset))
-        inside = offset - self._first
-        if inside < 0 or inside + length > len(self._block):
-            count = min(max(BLOCK_BYTES, length), self._size - offset)
-            self._first, self._block, inside = offset, self._read(offset, count) if count > 0 else memoryview(b""), 0
-        return self._block[inside : inside + length]
+        stop = min(offset + length, self._size)
+        if offset >= stop:
+            return memoryview(b"")
+        first, last = offset // BLOCK_BYTES, (stop - 1) // BLOCK_BYTES
+        blocks = [self._block(number) for number in range(first, last + 1)]
+        held = blocks[0] if first == last else memoryview(b"".join(blocks))
+        return held[offset - first * BLOCK_BYTES : stop - first * BLOCK_BYTES]
+
+    def _block(self, number: int) -> memoryview:
+        """Bytes of one block. The demuxer and whoever looks at its packets go over the same few."""
+        block = self._blocks.pop(number, None)
+        if block is None:
+            start = number * BLOCK_BYTES
+            self._left -= BLOCK_BYTES
+            if self._left < 0:  # an index that jumps to and fro would have a gigabyte read a million times
+                msg = f"{self._name} is in an order that has it read {_TIMES_OVER} times over. {_REMUX}"
+                raise DataError(msg)
+            block = self._read(start, min(BLOCK_BYTES, self._size - start))
+        self._blocks[number] = block
+        if len(self._blocks) > _BLOCKS:
+            self._blocks.popitem(last=False)
+        return block
 
     def read(self, count: int) -> bytes:
         try:

@@ -440,6 +440,17 @@ def test_a_failure_of_storage_stays_one(
     assert capfd.readouterr().err == ""
 
 
+def test_a_file_whose_packets_jump_to_and_fro_is_not_read_for_ever(
+    plain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spiral_stream.decoders.probing.BLOCK_BYTES", 256)
+    monkeypatch.setattr("spiral_stream.decoders.probing._BLOCKS", 1)
+    monkeypatch.setattr("spiral_stream.decoders.probing._TIMES_OVER", 1)
+
+    with pytest.raises(DataError, match=r"read 1 times over\. Put it into an MP4"):
+        index_of(plain)
+
+
 def test_probing_leaves_no_file_open(plain: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(5):
