@@ -94,25 +94,44 @@ def _alike(subject: Subject, first: FirstBatches, costs: dict[str, int], mark: s
     if cost_S is None:
         return {"decode cost": f"unknown: the keys {', '.join(formation.key_texts)} are no sizes above 0"}
     batches = [batch.samples for batch in first.batches]
-    cost_S = cost_S / cost_S[np.concatenate(batches)].mean()
-    total = _squares(cost_S[np.concatenate(batches)])
+    seen = np.sort(np.concatenate(batches))
+    cost_S = cost_S / cost_S[seen].mean()
+    total = float(((cost_S[seen] - 1) ** 2).sum())
     if total == 0:
         return {"decode cost": "every sample costs the same"}
-    plain = _in_order(first, costs, np.sort(np.concatenate(batches)))
-    rows = []
-    for name, groups in (("with buckets", batches), ("the same samples in order", plain)):
-        within = sum(_squares(cost_S[group]) for group in groups)
-        shares = [float(cost_S[group].std() / cost_S[group].mean()) for group in groups]
-        row: dict[str, Any] = {
-            "decode cost": name,
-            "variance in a batch": f"{mark}{within / total:.1%} ({within:,.3g}/{total:,.3g})",
-            "deviation/mean in a batch": f"{mark}median {np.median(shares):.1%} / max {max(shares):.1%}",
-        }
-        if subject.bound.world_size * subject.bound.merge > 1:
-            row["costliest batch of a step"] = mark + _in_step(subject, cost_S, groups)
-        rows.append(row)
+    rows = [_row("with buckets", _Spread(cost_S, np.concatenate(batches), first.rows), total, mark, subject)]
+    order, sizes = _cut(first, costs, seen)
+    rows.append(_row("the same samples in order", _Spread(cost_S, order, sizes), total, mark, subject))
+    if len(formation.keys) > 1:
+        order, sizes = _cut(first, costs, seen, cost_S)
+        rows.append(_row("sorted by the product as one key", _Spread(cost_S, order, sizes), total, "~", subject))
     product = " x ".join(text if text.isidentifier() else f"({text})" for text in formation.key_texts)
     return {"a sample's decode cost": f"{product}, in units of its mean", "decode cost": rows}
+
+
+class _Spread:
+    """How decode costs lie in some batches: samples of all of them [S], batch by batch, and the size of each [J]."""
+
+    def __init__(self, cost_S: Float64, samples: Int64, sizes: Int64) -> None:
+        starts = np.cumsum(sizes) - sizes
+        cost = cost_S[samples]
+        self.sums = np.add.reduceat(cost, starts)
+        means = self.sums / sizes
+        squares = np.add.reduceat((cost - np.repeat(means, sizes)) ** 2, starts)
+        self.within = float(squares.sum())
+        self.deviations = np.sqrt(squares / sizes) / means
+
+
+def _row(name: str, spread: _Spread, total: float, mark: str, subject: Subject) -> dict[str, Any]:
+    row = {
+        "decode cost": name,
+        "variance in a batch": f"{mark}{spread.within / total:.1%} ({spread.within:,.2f}/{total:,.2f})",
+        "deviation/mean in a batch": f"{mark}median {np.median(spread.deviations):.1%} / max {spread.deviations.max():.1%}",
+    }
+    group = subject.bound.world_size * subject.bound.merge
+    if group > 1:
+        row["costliest batch of a step"] = mark + _in_step(spread.sums, group)
+    return row
 
 
 def _decode_cost(first: FirstBatches) -> Float64 | None:
@@ -122,25 +141,24 @@ def _decode_cost(first: FirstBatches) -> Float64 | None:
     return cost_S if len(cost_S) and np.isfinite(cost_S).all() and cost_S.min() > 0 else None
 
 
-def _squares(values: Float64) -> float:
-    return float(((values - values.mean()) ** 2).sum())
-
-
-def _in_order(first: FirstBatches, costs: dict[str, int], samples: Int64) -> list[Int64]:
-    """The samples cut in the order they come, under the plan's limits."""
+def _cut(
+    first: FirstBatches, costs: dict[str, int], samples: Int64, cost_S: Float64 | None = None
+) -> tuple[Int64, Int64]:
+    """Samples cut under the plan's limits, in their order or window by window by cost: samples [S], sizes [J]."""
     assert isinstance(first.formation, WindowedBucket)
+    window = first.formation.window_size
+    if cost_S is not None:
+        samples = samples[np.lexsort((cost_S[samples], np.arange(len(samples)) // window))]
     limits = limits_of(first.formation.budget, first.setting)
     lengths = [window.lengths for window in first.windows]
     known = [np.asarray(each, dtype=np.int64) for each in lengths if each is not None]
     length = np.concatenate(known)[samples] if len(known) == len(lengths) else None
     each = tuple(np.full(len(samples), costs[unit], dtype=np.int64) for _, unit, _ in _limits(first.formation))
-    return np.split(samples, cut(len(samples), length, each, limits)[1:-1])
+    return samples, np.diff(cut(len(samples), length, each, limits))
 
 
-def _in_step(subject: Subject, cost_S: Float64, groups: list[Int64]) -> str:
+def _in_step(sums: Float64, group: int) -> str:
     """How much more than the mean the costliest batch of a step is: what the other ranks wait."""
-    group = subject.bound.world_size * subject.bound.merge
-    sums = np.array([cost_S[each].sum() for each in groups])
     steps = sums[: len(sums) // group * group].reshape(-1, group)
     if not len(steps):
         return "no whole step"

@@ -86,7 +86,11 @@ class Subject:
     @cached_property
     def rows_read(self) -> dict[tuple[str, int], int]:
         """(cache fingerprint, stream) -> rows that the stream reads of the relation that holds the payload."""
-        return {key: needed(work) for key, work in self._works.items()}
+        streams = self.stages.streams
+        return {
+            key: streams[key[1]].selected.total if work.payload.relation is streams[key[1]].base else needed(work)
+            for key, work in self._works.items()
+        }
 
     @cached_property
     def _works(self) -> dict[tuple[str, int], CacheWork]:

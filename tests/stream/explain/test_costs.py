@@ -58,17 +58,19 @@ def test_frames_bytes_and_variance_are_those_of_the_epoch(
 
 def test_buckets_lower_the_variance_of_decode_cost_in_a_batch(catalog: sp.Catalog) -> None:
     with footages.program(catalog, batch_size=8) as stream:
-        sorted_, plain = batch_of(stream)["decode cost"]
+        sorted_, plain, product = batch_of(stream)["decode cost"]
     with footages.program(catalog, batch_size=8, keys=["1 * frame_count * width * height"]) as stream:
         by_cost, _ = batch_of(stream)["decode cost"]
 
     assert (sorted_["decode cost"], plain["decode cost"]) == ("with buckets", "the same samples in order")
     assert share(by_cost) < 0.1 < share(sorted_) < share(plain)
+    assert share(product) == pytest.approx(share(by_cost), abs=0.02)
+    assert product["decode cost"] == "sorted by the product as one key"
 
 
 def test_unbucketed_is_what_a_plan_without_keys_forms(catalog: sp.Catalog) -> None:
     with footages.program(catalog, batch_size=8) as stream:
-        (_, plain), product = batch_of(stream)["decode cost"], batch_of(stream)["a sample's decode cost"]
+        (_, plain, _), product = batch_of(stream)["decode cost"], batch_of(stream)["a sample's decode cost"]
     with footages.program(catalog, batch_size=8, keys=[]) as stream:
         members, without = footages.samples(stream), batch_of(stream)["decode cost"]
     frames, wide, high = (footages.column(catalog, name) for name in ("frame_count", "width", "height"))
