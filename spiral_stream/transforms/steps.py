@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal
+from functools import lru_cache
 from typing import ClassVar, Final, final
 
 import numpy as np
@@ -96,7 +97,7 @@ class RandomResizedCrop(ImageTransform):
 
     def _boxes(self, height: Int, width: Int, u: NDArray[np.float64]) -> tuple[Int, Int, Int, Int]:
         """Top, left, height, width of each box; columns 2t, 2t+1 of ``u`` are try t, the last two the place."""
-        low, high = (float(Decimal(r).ln(_DIGITS)) for r in self.ratio)
+        low, high = map(_logarithm, self.ratio)
         area = (height * width)[:, None] * (self.scale[0] + u[:, 0 : 2 * _TRIES : 2] * (self.scale[1] - self.scale[0]))
         aspect = portable_exp(low + u[:, 1 : 2 * _TRIES : 2] * (high - low))
         tried_w = np.rint(np.sqrt(area * aspect)).astype(np.int64)
@@ -265,6 +266,12 @@ class Normalize(Transform):
 TRANSFORMS: Final[Mapping[str, type[Transform]]] = {
     kind.NAME: kind for kind in (RandomResizedCrop, RandomHorizontalFlip, Resize, CenterCrop, RandomCrop, Normalize)
 }
+
+
+@lru_cache(maxsize=64)
+def _logarithm(ratio: float) -> float:
+    """Natural logarithm, the same on every machine; 65 us where it is not remembered, more than a clip's geometry."""
+    return float(Decimal(ratio).ln(_DIGITS))
 
 
 def _room(name: str, at: Placement, size: int | tuple[int, int]) -> tuple[Int, Int]:
