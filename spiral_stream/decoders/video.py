@@ -1,16 +1,21 @@
 """Some frames of an H.264 video: which packets they need, and their pixels.
 
-A clip of 16 frames needs neither the container nor most of the file. `feed_plan` takes the packets from
-the key frame before each wanted frame up to it, without the disposable ones (no frame refers to them;
-half of the packets that x264 writes by default) and without groups of pictures that hold no wanted frame.
-`decode` reads those bytes and gives them to a bare codec context: the frames have the same bits as a
-decode of the whole file (tests/stream/decoders). `to_rgb` turns only a box of each frame into RGB.
+A clip of 16 frames needs neither the container nor most of the file. `feed_plan` takes the packets from the key
+frame before each wanted frame up to it, without the disposable ones (no frame refers to them; half of the packets
+that x264 writes by default) and without groups of pictures that hold no wanted frame. `decode` reads those bytes
+and gives them to a bare codec context: the frames have the same bits as a decode of the whole file, whatever was
+decoded before (tests/stream/decoders). `to_rgb` turns only a box of each frame into RGB.
 
-Nothing is concealed. A packet that the decoder refuses, a frame that it flags, one that does not come, or
-one of another size is a `DataError` that names frame and time. Damage that is itself a valid stream (a
-flipped bit in a residual) cannot be seen by any decoder.
+Nothing is concealed. A packet that the decoder refuses, a frame that it flags, one that does not come, or one of
+another size is a `DataError` that names frame and time. Damage that is itself a valid stream cannot be seen by a
+decoder: of 36,000 damaged files (single bits, runs of noise or zeros in one packet) 33 % were told, 55 % gave
+the pixels of the sound file, 12 % other ones, the same every time.
 
-Cost, 320 x 240 x264 at its defaults, 16 frames of 4 s: see docs/benchmarks. Sample aspect ratios are ignored.
+Cost of 16 frames out of 4 s (320 x 240, 30 frames a second, x264 at its defaults, 66 of 120 packets fed, CPU time of
+one thread, same run): 9.2 ms decode, 0.4 ms `to_rgb` of the boxes, 0.6 ms resize, 11.2 ms in all; PyAV decoding all
+frames and converting 16 took 20.9 ms. 85 % is inside libavcodec; two threads cost the same CPU time a clip as one.
+Sample aspect ratios are ignored. 4:4:4 video of an x264 before version 151 decodes as if it came from a later one
+unless the clip begins at the file's start.
 """
 
 from collections.abc import Callable, Sequence
