@@ -13,6 +13,8 @@ from itertools import count
 from multiprocessing import context, sharedctypes
 from typing import Any, Final, Self
 
+import pyarrow as pa
+
 from spiral_stream.batching.formation import KeepPartial
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Catalog
@@ -244,7 +246,8 @@ class PreparedStream:
             yield numbers
 
     def _builder(self, merge: int = 1) -> BatchBuilder:
-        return BatchBuilder(self.stages, self.book, self._reader, self._metrics, self._slots(), merge, self._split())
+        refusals, slots = self._opening.refusals, self._slots()
+        return BatchBuilder(self.stages, self.book, self._reader, self._metrics, slots, refusals, merge, self._split())
 
     def _adopt_shared(self) -> None:
         """In a worker process: go where the main process moved the cursor."""
@@ -308,16 +311,21 @@ class PreparedStream:
         return next(self._delivered(iter([done, None]).__next__))
 
     def ledger(self, number: int, epoch: int | None = None) -> list[Any]:
-        """Which samples a global batch holds, in order; no payload is read that does not decide membership.
+        """Which samples a global batch holds as planned, in order; no payload is read that does not decide membership.
 
         Returns:
-            identities; tuples where the identity has several columns, the stream's name first where several are mixed, and
-            last which of its parent's parts a sample of flat_map is.
+            identities, also of samples that cannot be read (`quarantine` lists them); tuples where the identity has several
+            columns, the stream's name first where several are mixed, and last which of its parent's parts one of flat_map is.
         """
         at, stages = self._drawn(epoch), self.stages
         samples = self.book.draw(at, number).samples
         self._reader.need(at, samples, identity_keys(stages))
         return identities(stages, samples)
+
+    def quarantine(self) -> pa.Table:
+        """Samples of this plan and data that could not be read: of every rank and process, one row a place in a batch."""
+        assert self.stages  # which refuses a closed stream
+        return self._opening.refusals.quarantine.read()
 
     def locate(self, identity: Any, epoch: int | None = None) -> dict[str, int] | None:
         """Where a sample is first delivered: epoch, batch, and the step and rank under the present bindings.
@@ -373,17 +381,8 @@ class PreparedStream:
             "data": dict(self.stages.data_versions),
             "run_seed": bound.run_seed,
             **cursor.to_json(),
-            **self._edits(cursor),
+            **self._opening.edits(self.book, self._drawn(cursor.epoch), cursor.batch),
         }
-
-    def _edits(self, cursor: Cursor) -> dict[str, Any]:
-        """What a state says beyond the place: where chapters begin, and where another plan of the run ended."""
-        out: dict[str, Any] = {}
-        if isinstance(self.book, FormedBook):
-            out["chapters"] = [list(each) for each in self.book.anchors(self._drawn(cursor.epoch), cursor.batch)]
-        if self._opening.rebase is not None:
-            out["rebase"] = self._opening.rebase.to_json()
-        return out
 
     _in_worker = False
 

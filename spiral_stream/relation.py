@@ -24,6 +24,7 @@ from spiral_stream.plan.fields import is_decoded
 from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.mix import Mix, Part, schedule_points, whole_count
 from spiral_stream.plan.profiles import Profile
+from spiral_stream.plan.refusal import OnError
 from spiral_stream.plan.short_clips import without_short
 from spiral_stream.plan.tree import base_scan, owner
 from spiral_stream.planner.meaning import settled, tokenized
@@ -350,6 +351,8 @@ class Relation:
         formation: Formation | None = None,
         composition: Composition | None = None,
         last: Tail | type[Tail] = DropPartial,
+        on_error: OnError = "raise",
+        error_budget: float | None = None,
     ) -> "Relation":
         """Fix who shares a batch, what becomes of a short last one, and what each field is.
 
@@ -360,6 +363,11 @@ class Relation:
             formation: who shares a batch: ``WindowedBucket(...)``, ``Packed(...)``; None takes ``batch_size`` samples in order.
             composition: how the streams of a mixture share a batch: ``StratifiedByStream("stream_id")``, ``OneStream()``.
             last: ``DropPartial``, ``KeepPartial`` or ``PadPartial``.
+            on_error: what becomes of a sample whose payload cannot be read: ``"raise"`` stops the stream, ``"skip"`` delivers
+                the batch without it, ``"substitute"`` with a copy of the next good sample of the batch in its place.
+                `PreparedStream.quarantine` lists them.
+            error_budget: most of them that a process puts up with in an epoch: a count, or a fraction of the epoch's
+                samples (by default 0.01).
         """
         if not isinstance(fields, Mapping):
             msg = f'collate: fields={fields!r}; give a dict of name -> field, for example {{"x": Stack("x")}}'
@@ -372,7 +380,8 @@ class Relation:
             if is_clip(field) and field.short == "drop":
                 node = without_short(name, field, node)
         formed = settled(node, formation, composition)
-        return self._with(nodes.Collate(node, batch_size, as_tail(last), tuple(fields.items()), formed))
+        values = (batch_size, as_tail(last), tuple(fields.items()), formed, on_error, error_budget)
+        return self._with(nodes.Collate(node, *values))
 
     def to_torch(self, *, prefetch: int = 2, device: str | None = None) -> "TorchStream":
         """A stream of dicts of tensors; also a torch ``IterableDataset``."""

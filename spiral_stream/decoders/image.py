@@ -251,8 +251,10 @@ def _pillow_fault(name: str, view: memoryview, error: Exception) -> str:
             f"{name}: {view.nbytes:,} bytes that start with {head[:8].hex(' ')} are no image that Pillow knows; "
             "check the column or the file"
         )
+    unnamed = isinstance(error, UnidentifiedImageError)  # it says where the object lies in memory
+    why = "its header cannot be read" if unnamed else str(error)
     return (
-        f"{name}: the {kind or 'image'} of {view.nbytes:,} bytes is damaged or cannot be shown ({error}); "
+        f"{name}: the {kind or 'image'} of {view.nbytes:,} bytes is damaged or cannot be shown ({why}); "
         "fetch it again, or filter it out"
     )
 

@@ -13,6 +13,9 @@ from spiral_stream.explain.costs import clip_batches, sample_costs
 from spiral_stream.explain.formed import FirstBatches
 from spiral_stream.explain.outline import budget_of
 from spiral_stream.explain.subject import STOPS, Subject, percent
+from spiral_stream.plan.nodes import Collate
+from spiral_stream.plan.refusal import allowed, budget_text
+from spiral_stream.plan.tree import need
 from spiral_stream.runtime.book import FormedBook
 
 _BARS: Final = 8  # of the histogram of T
@@ -24,8 +27,17 @@ _ENOUGH: Final = 8  # batches, to speak of what is usual
 
 
 def batch_facts(subject: Subject) -> dict[str, Any]:
-    """The section of a fixed count, or of a formation."""
-    return _formed(subject) if subject.stages.formed else _fixed(subject)
+    """The section of a fixed count, or of a formation; where samples may be refused, what becomes of them."""
+    out = _formed(subject) if subject.stages.formed else _fixed(subject)
+    collate = need(subject.stages.plan, Collate)
+    if collate.on_error != "raise":
+        most, total = allowed(collate.error_budget, subject.stages.epochs.total), subject.stages.epochs.total
+        what = "leaves samples that cannot be read out of their batch"
+        if collate.on_error == "substitute":
+            what = "puts the next good sample of the batch in the place of one that cannot be read"
+        budget = budget_text(collate.error_budget)
+        out["on_error"] = f"{collate.on_error}: {what}; at most {most:,} of {total:,} an epoch and process ({budget})"
+    return out
 
 
 def _fixed(subject: Subject) -> dict[str, Any]:

@@ -45,6 +45,11 @@ def deliver_facts(subject: Subject) -> dict[str, Any]:
         if stages.formed:
             left_out = ", ".join(f"{name} {metrics[name]:,}" for name in ("filtered", "dropped", "truncated", "alone"))
             out["left out or cut"] = f"! {left_out} (samples of the windows formed)"
+        if metrics["refused"]:
+            done = ", ".join(f"{name} {metrics[name]:,}" for name in ("skipped", "substituted") if metrics[name])
+            out["refused"] = (
+                f"! {metrics['refused']:,} samples that cannot be read: {done}; stream.quarantine() lists them"
+            )
         out["bound by"] = f"! {metrics['bound_by']}"
     return out
 

@@ -149,7 +149,8 @@ def _collated(node: nodes.Collate) -> str:
     how = f"batch_size {node.batch_size}"
     if node.formation is not None:
         how = f"{how_formed(node.formation)}, {how}"
-    return f"Collate {how}, last {type(node.last).__name__}, fields {names}"
+    refused = "" if node.on_error == "raise" else f", on_error {node.on_error}"
+    return f"Collate {how}, last {type(node.last).__name__}{refused}, fields {names}"
 
 
 def how_formed(formation: Formation) -> str:

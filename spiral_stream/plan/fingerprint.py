@@ -29,11 +29,14 @@ from spiral_stream.transforms.python import Function
 
 FORMAT: Final = 1  # raised when the canonical form changes, so that no old fingerprint can collide with a new one
 _LINE: Final = 60  # characters of a value in a message
-_LATER: Final = ("formation",)
+_LATER: Final = {"formation": None, "on_error": "raise"}
 _LATER_OF_STACK: Final = frozenset(
     ("sequence_length", "stride", "random_start", "short", "resize_shorter", "crop", "random_crop")
 )
-_BINDINGS: Final = {(nodes.Sample, "epoch"), (DataParallel, "rank"), (DataParallel, "world_size")}
+_BINDINGS: Final = {
+    *((nodes.Sample, "epoch"), (nodes.Collate, "error_budget")),
+    *((DataParallel, "rank"), (DataParallel, "world_size")),
+}
 
 
 def canonical(node: nodes.Node) -> Any:
@@ -72,7 +75,9 @@ def _facts(node: nodes.Node) -> dict[str, Any]:
             have = node.inputs()[0].schema()
             exprs = (value,) if isinstance(value, expr.Expr) else value
             out[name] = [expr.to_json(expr.canonical(each, have)) for each in exprs]
-        elif name in _LATER and value is None:  # plans from before there was such a thing keep their fingerprint
+        elif (
+            name in _LATER and value == _LATER[name]
+        ):  # plans from before there was such a thing keep their fingerprint
             continue
         elif name == "fields":  # the order of fields is the order of the batch's keys, not what is in them
             out[name] = {key: _value(field) for key, field in sorted(value)}

@@ -29,6 +29,7 @@ from spiral_stream.plan.checks import (
 )
 from spiral_stream.plan.fields import check_formation, field_spec
 from spiral_stream.plan.profiles import Profile, forms_of
+from spiral_stream.plan.refusal import OnError, check_on_error
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
@@ -427,6 +428,8 @@ class Collate(Node):
     last: Tail
     fields: tuple[tuple[str, Field], ...]
     formation: Formation | None = None  # None: batches of a fixed count, by arithmetic
+    on_error: OnError = "raise"
+    error_budget: float | None = None  # not part of the fingerprint: it changes no batch
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, Sampled):
@@ -451,6 +454,7 @@ class Collate(Node):
             need_columns(f"collate (field {name!r})", (field.column,), have)
             field_spec(name, field, have.field(field.column))
         check_formation(self.formation, self.batch_size, self.fields, have)
+        check_on_error(self.on_error, self.error_budget, self.formation, self.source)
 
     def schema(self) -> pa.Schema:
         return self.source.schema()

@@ -18,14 +18,15 @@ from spiral_stream.batching.formation import Membership, Packing
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.segments import CuSeqlens
 from spiral_stream.fields.sequence import Placed, TokenField
-from spiral_stream.planner.physical import ClipStage, ImageStage, Stages
+from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, Stages
 from spiral_stream.runtime.book import Book
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.chapters import Drawn
 from spiral_stream.runtime.clips import ClipFeed, ClipField, Found
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.naming import naming
-from spiral_stream.runtime.pictures import Pictures, at_rows
+from spiral_stream.runtime.pictures import Pictures
+from spiral_stream.runtime.refusals import BatchRefusals, Refusals
 from spiral_stream.runtime.samples import SampleReader, Samples, as_lists
 from spiral_stream.sampling.order import UInt64
 
@@ -75,6 +76,7 @@ class BatchBuilder:
         reader: SampleReader,
         metrics: Metrics,
         slots: Slots,
+        refusals: Refusals,
         merge: int = 1,
         split: frozenset[str] = frozenset(),
     ) -> None:
@@ -93,6 +95,7 @@ class BatchBuilder:
             stage.name: stage.program.on_device()[0] if stage.name in split else stage.program for stage in stages.clips
         }
         self._slots = slots
+        self._refusals = refusals
         end = reader.end
         columns = dict.fromkeys(stage.field.column for stage in stages.plains)
         self._plain = {name: reader.key(name, end) for name in columns}
@@ -102,24 +105,26 @@ class BatchBuilder:
     def begin(self, epoch: int, numbers: range, pool: Executor) -> Pending:
         """Settle membership and columns, and start the pieces."""
         with self._metrics.timed("plan_s"), naming(self._stages, None):
-            drawn = joined([self._book.draw(epoch, number) for number in numbers])
+            each = [self._book.draw(epoch, number) for number in numbers]
+        drawn, counts = joined(each), [len(one.samples) for one in each]
         samples, shape = drawn.samples, drawn.membership
         with naming(self._stages, samples):
             self._reader.need(epoch, samples, [*self._plain.values(), *self._sequence.values()])
+        refusals = self._refusals.of(epoch, numbers, samples, counts)
+        refusals.know_unread()
         fields: dict[str, Any] = dict.fromkeys(self._stages.field_names)
-        with naming(self._stages, samples, 0):
-            self._plains(samples, shape, fields)
-        parts = self._sequences(samples, shape, fields, pool)
+        self._plains(samples, shape, fields, refusals)
+        parts = self._sequences(samples, shape, fields, refusals, pool)
         pixels = self._stages.images or self._stages.clips
         keys = self._keys(epoch, samples) if pixels else np.empty(0, dtype=np.uint64)
         for stage in self._stages.images:
-            parts += self._image(stage, samples, keys, fields, pool)
+            parts += self._image(stage, samples, keys, fields, refusals, pool)
         for clip in self._stages.clips:
-            parts += self._clip(clip, samples, keys, fields, pool)
+            parts += self._clip(clip, samples, keys, fields, refusals, pool)
         self._metrics.add(batches=1, samples=len(samples) if shape.packing is None else _distinct(shape))
-        return Pending(lambda: Batch(numbers, fields), parts)
+        return Pending(lambda: Batch(numbers, refusals.settled(fields)), parts)
 
-    def _plains(self, samples: Samples, shape: Membership, fields: dict[str, Any]) -> None:
+    def _plains(self, samples: Samples, shape: Membership, fields: dict[str, Any], refusals: BatchRefusals) -> None:
         for plain in self._stages.plains:
             dtype = plain.spec.dtype
             values = samples.columns[self._plain[plain.field.column]]
@@ -127,7 +132,8 @@ class BatchBuilder:
                 values = as_lists(values)
             if shape.packing is not None:  # the plan allows lists only: one of each row's pieces
                 rows = np.searchsorted(shape.packing.rows, np.arange(shape.rows + 1))
-                flat = plain.field.fill(values, None)
+                with naming(self._stages, samples, 0):
+                    flat = plain.field.fill(values, None)
                 fields[plain.name] = [list(flat[a:b]) for a, b in pairwise(rows)]
                 continue
             out = None
@@ -136,10 +142,19 @@ class BatchBuilder:
                 room = _room(self._stages, shape.rows, self._merge) * int(np.prod(items, dtype=np.int64))
                 flat_out = self._slots.take((shape.rows * int(np.prod(items, dtype=np.int64)),), dtype, room)
                 out = flat_out.reshape(plain.shape(shape.rows))
-            fields[plain.name] = plain.field.fill(values, out)
+            filled: Any = [None] * shape.rows if out is None else out
+
+            def fill(a: int, b: int, plain: PlainStage = plain, values: Any = values, filled: Any = filled) -> None:
+                into = None if isinstance(filled, list) else filled[a:b]
+                found = plain.field.fill(values.slice(a, b - a), into)
+                if found is not into:
+                    filled[a:b] = found
+
+            refusals.attempt(plain.name, 0, shape.rows, fill)
+            fields[plain.name] = filled
 
     def _sequences(
-        self, samples: Samples, shape: Membership, fields: dict[str, Any], pool: Executor
+        self, samples: Samples, shape: Membership, fields: dict[str, Any], refusals: BatchRefusals, pool: Executor
     ) -> list[Future[None]]:
         parts: list[Future[None]] = []
         for column, key in self._sequence.items():
@@ -156,20 +171,21 @@ class BatchBuilder:
                 assert stage.spec.dtype is not None
                 fields[stage.name] = self._slots.take((items,), stage.spec.dtype, room).reshape(placed.B, placed.T)
 
-            def piece(
+            def fill(
                 first: int, last: int, tokens: Ragged = tokens, placed: Placed = placed, stages: Any = stages
             ) -> None:
                 part, pieces = placed.part(first, last)
                 some = tokens.take(np.arange(pieces.start, pieces.stop))
-                with self._metrics.timed("transform_s"), naming(self._stages, samples, pieces.start):
+                whose = None if shape.packing is None else samples  # rows of packed samples are told apart by piece
+                with self._metrics.timed("transform_s"), naming(self._stages, whose, pieces.start):
                     for stage in stages:
                         if isinstance(stage.field, TokenField):
                             stage.field.fill_tokens(some, part, fields[stage.name][first:last])
 
             if len(cuts) == 2:  # noqa: PLR2004  one run of rows: a handover to another thread costs as much as the work
-                piece(cuts[0], cuts[1])
+                refusals.attempt(column, cuts[0], cuts[1], fill)
                 continue
-            parts += [pool.submit(piece, a, b) for a, b in pairwise(cuts)]
+            parts += [pool.submit(refusals.attempt, column, a, b, fill) for a, b in pairwise(cuts)]
         return parts
 
     def _keys(self, epoch: int, samples: Samples) -> UInt64:
@@ -184,6 +200,7 @@ class BatchBuilder:
         samples: Samples,
         keys: UInt64,
         fields: dict[str, Any],
+        refusals: BatchRefusals,
         pool: Executor,
     ) -> list[Future[None]]:
         feed, program, places = self._images[stage.name], self._programs[stage.name], samples.places
@@ -191,27 +208,42 @@ class BatchBuilder:
         if shape is None:  # the size is that of the images, so all of them are read before there is a slot
 
             def whole() -> None:
-                with naming(self._stages, samples, 0):
-                    pixels = feed.pixels(places)
-                    sizes = np.array([image.shape[:2] for image in pixels], dtype=np.int32)
-                    shape = program.shape(program.geometry(sizes[:, 0], sizes[:, 1], keys))
-                    out = np.empty((count, *shape), dtype=program.dtype)
-                    program.run(pixels, keys, out)
-                    fields[stage.name] = out
+                pixels: list[Any] = [None] * count
+
+                def read(a: int, b: int) -> None:
+                    pixels[a:b] = feed.pixels(places.take(np.arange(a, b)))
+
+                refusals.attempt(stage.name, 0, count, read)
+                good = np.array([row for row in range(count) if pixels[row] is not None], dtype=np.int64)
+                if not len(good):
+                    return
+                with naming(self._stages, samples.take(good), 0):
+                    sizes = np.array([pixels[row].shape[:2] for row in good.tolist()], dtype=np.int32)
+                    shape = program.shape(program.geometry(sizes[:, 0], sizes[:, 1], keys[good]))
+                    done = np.empty((len(good), *shape), dtype=program.dtype)
+                    program.run([pixels[row] for row in good.tolist()], keys[good], done)
+                fields[stage.name] = done if len(good) == count else spread(done, good, count)
 
             return [pool.submit(whole)]
         out = self._slots.take((count, *shape), program.dtype, _room(self._stages, count, self._merge))
         fields[stage.name] = out
 
+        def render(a: int, b: int) -> None:
+            feed.render(places.take(np.arange(a, b)), keys[a:b], program, out[a:b])
+
         def piece(start: int) -> None:
-            part = slice(start, start + PIECE_ROWS)
-            with naming(self._stages, samples, start):
-                feed.render(places.take(np.arange(count)[part]), keys[part], program, out[part])
+            refusals.attempt(stage.name, start, min(start + PIECE_ROWS, count), render)
 
         return [pool.submit(piece, start) for start in range(0, count, PIECE_ROWS)]
 
     def _clip(
-        self, stage: ClipStage, samples: Samples, keys: UInt64, fields: dict[str, Any], pool: Executor
+        self,
+        stage: ClipStage,
+        samples: Samples,
+        keys: UInt64,
+        fields: dict[str, Any],
+        refusals: BatchRefusals,
+        pool: Executor,
     ) -> list[Future[None]]:
         program, count = self._programs[stage.name], len(samples)
         assert program.output_shape is not None  # the plan fixes a clip's size
@@ -222,13 +254,23 @@ class BatchBuilder:
             pieces = self._clips[stage.name].find(samples.places)
 
         def piece(feed: ClipFeed, found: Found, part: list[int], rows: NDArray[np.int64]) -> None:
-            own = out[rows[0] : rows[-1] + 1] if _together(rows) else np.empty((len(rows), *shape), dtype=out.dtype)
-            with naming(self._stages, samples, 0), at_rows(rows):
-                feed.render(found, part, keys[rows], program, own)
-            if not _together(rows):
-                out[rows] = own
+            def render(a: int, b: int) -> None:
+                mine = rows[a:b]
+                own = out[mine[0] : mine[-1] + 1] if _together(mine) else np.empty((b - a, *shape), dtype=out.dtype)
+                feed.render(found, part[a:b], keys[mine], program, own)
+                if not _together(mine):
+                    out[mine] = own
+
+            refusals.attempt(stage.name, 0, len(rows), render, rows)
 
         return [pool.submit(piece, *each) for each in pieces]
+
+
+def spread(done: NDArray[Any], rows: NDArray[np.int64], count: int) -> NDArray[Any]:
+    """Rows of an array at their places among ``count``; what lies at the others has no meaning."""
+    out = np.zeros((count, *done.shape[1:]), dtype=done.dtype)
+    out[rows] = done
+    return out
 
 
 def joined(drawn: Sequence[Drawn]) -> Drawn:

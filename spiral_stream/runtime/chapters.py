@@ -36,7 +36,7 @@ from spiral_stream.plan.tree import find, need
 from spiral_stream.planner.build import is_built
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.naming import naming
-from spiral_stream.runtime.samples import Key, SampleReader, Samples, identity_keys, lengths_of, pointing
+from spiral_stream.runtime.samples import REFUSED, Key, SampleReader, Samples, identity_keys, lengths_of, pointing
 from spiral_stream.transforms.python import Function
 
 Int64 = NDArray[np.int64]
@@ -90,7 +90,7 @@ class Forming:
         at = key[1]
         return (
             at >= 0
-            and key in self._kept
+            and (key in self._kept or key[0] == REFUSED)
             and isinstance(self.stages.maps[at], Tokenized | Mapped | FlatMapped | Assembled)
         )
 

@@ -18,6 +18,9 @@ class Metrics:
     cached_rows: int = 0
     source_rows: int = 0
     source_bytes: int = 0
+    refused: int = 0  # of delivered batches: samples that could not be read, and what became of them
+    skipped: int = 0
+    substituted: int = 0
     filtered: int = 0  # this and the three below: of samples whose batches were formed here, each time they were
     dropped: int = 0
     truncated: int = 0

@@ -33,11 +33,21 @@ def identities(stages: Stages, samples: Samples) -> list[Any]:
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
 
+def read_identity(stages: Stages, samples: Samples) -> None:
+    """Add the identity's columns, as far as they are missing and a relation has them."""
+    names = [name for name, at in identity_keys(stages) if at == RELATIONAL and (name, at) not in samples.columns]
+    table = fetch(stages.streams, samples.places, names) if names else None
+    samples.columns.update({(name, RELATIONAL): table[name].combine_chunks() for name in names if table is not None})
+
+
 @contextmanager
-def naming(stages: Stages, samples: Samples | None = None, start: int = 0) -> Iterator[None]:
+def naming(
+    stages: Stages, samples: Samples | None = None, start: int = 0, *, skippable: bool = False
+) -> Iterator[None]:
     """Put the sample's identity before an error; it is read only then.
 
-    The error carries ``samples``, whose first it is, or ``row``, its place in the samples given from ``start`` on.
+    The error carries ``samples``, whose first it is, or ``row``, its place in the samples given from ``start`` on. With
+    ``skippable`` it is one that the plan could go on without.
     """
     try:
         yield
@@ -46,13 +56,11 @@ def naming(stages: Stages, samples: Samples | None = None, start: int = 0) -> It
         if own is None and (samples is None or row is None):
             raise
         one = own.take(np.array([0])) if own is not None else samples.take(np.array([start + row]))  # type: ignore[union-attr, operator]  # as above
-        names = [name for name, at in identity_keys(stages) if at == RELATIONAL and (name, at) not in one.columns]
-        table = fetch(stages.streams, one.places, names) if names else None
-        one.columns.update({(name, RELATIONAL): table[name].combine_chunks() for name in names if table is not None})
-        raise _named(stages, identity_table(stages, one).to_pylist()[0], error) from error
+        read_identity(stages, one)
+        raise _named(stages, identity_table(stages, one).to_pylist()[0], error, skippable=skippable) from error
 
 
-def _named(stages: Stages, values: dict[str, Any], error: SourceError) -> SourceError:
+def _named(stages: Stages, values: dict[str, Any], error: SourceError, *, skippable: bool) -> SourceError:
     who = ", ".join(f"{name}={value!r}" for name, value in values.items())
     name = stages.identity[0]
     where = stages.base.entry.name
@@ -62,4 +70,7 @@ def _named(stages: Stages, values: dict[str, Any], error: SourceError) -> Source
         f"{where}: sample {who}: {error}. "
         f'Mend it, or leave it out with .filter(col("{name}") != {values[name]!r}) before sample'
     )
-    return (DataError if isinstance(error, DataError) else SourceError)(msg)
+    if isinstance(error, DataError):
+        more = ', or go on without such samples: collate(..., on_error="skip"), which takes the run\'s saved states'
+        return DataError(msg + more if skippable else msg)
+    return SourceError(msg)

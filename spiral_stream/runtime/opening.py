@@ -17,6 +17,8 @@ from spiral_stream.planner.streams import StreamStage
 from spiral_stream.runtime.book import Book, FixedBook, FormedBook
 from spiral_stream.runtime.chapters import Forming
 from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.quarantine import Quarantine
+from spiral_stream.runtime.refusals import Refusals, Tally
 from spiral_stream.runtime.samples import SampleReader
 from spiral_stream.sampling.carry import Carry, as_ranges, joined_ranges
 from spiral_stream.sampling.mixture import Mixture
@@ -31,6 +33,7 @@ class Opening:
         self._plan, self._catalog, self._metrics = plan, catalog, metrics
         self._lowered: tuple[int, Stages] | None = None
         self._read: tuple[SampleReader, Book] | None = None
+        self._tally = Tally()
 
     @property
     def stages(self) -> Stages:
@@ -49,6 +52,13 @@ class Opening:
             self._read = (reader, self._book(stages, reader))
         return self._read
 
+    @property
+    def refusals(self) -> Refusals:
+        """What becomes of samples that cannot be read; counts are kept as long as this."""
+        stages = self.stages
+        quarantine = Quarantine(cache_root(self._catalog), stages, self.rebase)
+        return Refusals(stages, self._metrics, quarantine, self._tally)
+
     def _book(self, stages: Stages, reader: SampleReader) -> Book:
         if stages.formation is None:
             return FixedBook(stages)
@@ -57,6 +67,15 @@ class Opening:
             edits.append(reader.run_seed)
         name = digest([stages.fingerprint, dict(stages.data_versions), edits])
         return FormedBook(Forming(stages, reader, stages.formation), cache_root(self._catalog) / "formations" / name)
+
+    def edits(self, book: Book, epoch: int, batch: int) -> dict[str, Any]:
+        """What a state says beyond the place: where chapters begin, and where another plan of the run ended."""
+        out: dict[str, Any] = {}
+        if isinstance(book, FormedBook):
+            out["chapters"] = [list(each) for each in book.anchors(epoch, batch)]
+        if self.rebase is not None:
+            out["rebase"] = self.rebase.to_json()
+        return out
 
     def close(self) -> None:
         """Release what is open; the next use opens it again."""

@@ -25,16 +25,20 @@ from spiral_stream.fields.pad import Pad
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import Placed
 from spiral_stream.plan.maps import PART, Assembled, Computed, Context, FlatMapped, Kept, Mapped, Tokenized
-from spiral_stream.plan.nodes import Sampled
+from spiral_stream.plan.nodes import Collate, Sampled
+from spiral_stream.plan.tree import need
 from spiral_stream.planner.physical import Stages, TokenStage
 from spiral_stream.planner.streams import fetch, ordinals, split
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.tokens import TokenFeed
+from spiral_stream.runtime.unread import encoded, reasons, run_beside
 from spiral_stream.sampling.epoch import Places
+from spiral_stream.transforms.python import Function
 
 Int64 = NDArray[np.int64]
 Key = tuple[str, int]  # a column's name, and the map that makes it: -1 for the relational part
 RELATIONAL: Final = -1
+REFUSED: Final = "\0refused"  # column beside tokens: why a sample's text cannot be read, null where it can
 _LENGTH: Final = "\0len "  # before the name of a token column whose lengths stand for it in an expression
 
 
@@ -92,6 +96,7 @@ class SampleReader:
         self.metrics = metrics
         self._pool = ThreadPoolExecutor(threads, "spiral-encode")  # starts no thread before its first task
         self.end = len(stages.maps)
+        self._tolerant = need(stages.plan, Collate).on_error != "raise"
         self._relational = stages.streams[0].node.schema()
         made = [at for at, step in enumerate(stages.maps) if isinstance(step, Tokenized)]
         self._tokens = dict(zip(made, stages.tokens, strict=True))  # by the map, for two may give one name
@@ -187,7 +192,11 @@ class SampleReader:
     def _computed(self, epoch: int, samples: Samples, name: str, at: int) -> pa.Array | Ragged:
         step = self._stages.maps[at]
         if isinstance(step, Tokenized):
-            return self._tokenized(samples, step, at)
+            refused: dict[int, str] | None = {} if self._tolerant else None
+            tokens = self._tokenized(samples, step, at, refused)
+            if refused is not None:
+                samples.columns[REFUSED, at] = reasons(refused, len(samples))
+            return tokens
         if isinstance(step, Computed):
             value = step.exprs[step.names.index(name)]
             return self.value(samples, value, step.source, at).cast(step.schema().field(name).type)
@@ -197,32 +206,44 @@ class SampleReader:
     def _called(self, epoch: int, samples: Samples, step: Mapped | Kept | FlatMapped, at: int) -> pa.Array:
         function = step.predicate if isinstance(step, Kept) else step.function
         assert not isinstance(function, Expr)
-        columns = [as_lists(samples.columns[self.key(column, at)]) for column in function.columns]
+        columns = [as_lists(samples.columns[key]) for key in self._inputs_of(function, at)]
         keys = np.zeros(len(samples), dtype=np.uint64)
         if function.random:
             named = np.uint64(seeding.key("map", function.name, self._counts[at]))
             keys = seeding.combine(self.random_keys(epoch, samples, at), named)
         with self.metrics.timed("transform_s"):
-            return function.run(pa.table(columns, names=[*function.columns]), keys)
+            table = pa.table(columns, names=[*function.columns])
+            return run_beside(function, table, keys, self.refused(samples, self._inputs_of(function, at)))
+
+    def _inputs_of(self, function: Function, at: int) -> list[Key]:
+        return [self.key(column, at) for column in function.columns]
+
+    def refused(self, samples: Samples, keys: Iterable[Key]) -> NDArray[np.bool_]:
+        """Which samples have no text that can be read for one of these columns, shape [S]."""
+        out = np.zeros(len(samples), dtype=np.bool_)
+        for at in {at for _, at in self.rests_on(keys)} if self._tolerant else ():
+            if (REFUSED, at) in samples.columns:
+                out |= samples.columns[REFUSED, at].is_valid().to_numpy(zero_copy_only=False)  # type: ignore[union-attr]  # no tokens
+        return out
 
     def _same_before(self, at: int) -> int:
         """How many maps before this one call a function of the same name."""
         name = _called_name(self._stages.maps[at])
         return sum(name is not None and _called_name(each) == name for each in self._stages.maps[:at])
 
-    def _tokenized(self, samples: Samples, step: Tokenized, at: int) -> Ragged:
+    def _tokenized(self, samples: Samples, step: Tokenized, at: int, refused: dict[int, str] | None) -> Ragged:
         feeds = self._feeds[at]
         if not feeds:
             texts = samples.columns[self.key(step.transform.column, at)]
             with self.metrics.timed("transform_s"):
-                return Ragged.of_flat(*self._tokens[at].encoder.encode(texts))
+                return encoded(self._tokens[at].encoder, step.transform.column, texts, refused)
         if len(feeds) == 1:
             rows = samples.places.rows
-            return _at_rows(feeds[0], ordinals(self._stages.streams, 0, rows), np.arange(len(rows)))
+            return _at_rows(feeds[0], ordinals(self._stages.streams, 0, rows), np.arange(len(rows)), refused)
         found, places = [], []
         for stream, where in split(samples.places):
             own = ordinals(self._stages.streams, stream, samples.places.rows[where])
-            found.append(_at_rows(feeds[stream], own, where))
+            found.append(_at_rows(feeds[stream], own, where, refused))
             places.append(where)
         if not found:
             return Ragged.of_flat(np.empty(0, dtype=np.uint16), np.zeros(1, dtype=np.int64))
@@ -299,7 +320,9 @@ class SampleReader:
                         mask = self.value(samples, step.predicate, step.source, at)
                     else:
                         mask = self._called(epoch, samples, step, at)
-                kept = np.flatnonzero(mask.fill_null(fill_value=False).to_numpy(zero_copy_only=False))
+                passed = mask.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+                refused = self.refused(samples, self.test_keys(step, at))  # they stay: their batch counts them
+                kept = np.flatnonzero(passed | refused)
                 dropped += len(samples) - len(kept)
                 samples = samples if len(kept) == len(samples) else samples.take(kept)
             elif isinstance(step, FlatMapped):
@@ -366,15 +389,19 @@ def _feeds(stages: Stages, stage: TokenStage, metrics: Metrics, pool: Executor) 
     ]
 
 
-def _at_rows(feed: TokenFeed, own: NDArray[np.uint64], where: Int64) -> Ragged:
-    """Tokens of one stream's rows; an error's row counts among all samples."""
+def _at_rows(feed: TokenFeed, own: NDArray[np.uint64], where: Int64, refused: dict[int, str] | None = None) -> Ragged:
+    """Tokens of one stream's rows; an error's row, or a refused one, counts among all samples."""
+    found: dict[int, str] | None = None if refused is None else {}
     try:
-        return feed.tokens(own)
+        tokens = feed.tokens(own, found)
     except DataError as error:
         row = getattr(error, "row", None)
         if row is not None:
             error.row = int(where[row])  # type: ignore[attr-defined]  # read by whoever knows the identities
         raise
+    if refused is not None and found:
+        refused.update({int(where[row]): reason for row, reason in found.items()})
+    return tokens
 
 
 def _made(step: Sampled) -> tuple[str, ...]:

@@ -71,11 +71,12 @@ class TokenFeed:
         self._keys: list[str] = relation.manifest.content_keys.to_pylist()
         self._shard_rows: list[int] = relation.manifest.shard_rows.tolist()
 
-    def tokens(self, ordinals: UInt64) -> Ragged:
+    def tokens(self, ordinals: UInt64, refused: dict[int, str] | None = None) -> Ragged:
         """The tokens of rows.
 
         Args:
             ordinals: shape [S], uint64: logical ordinals, in any order, repeats allowed.
+            refused: where given, gets the reason by place of rows that cannot be read, which then have no tokens.
 
         Returns:
             S sequences in the order asked.
@@ -89,7 +90,10 @@ class TokenFeed:
         self._metrics.add(cached_rows=len(ordinals) - len(found.missing))
         if len(found.missing):
             self._encode(ordinals, found)
-        found.need_accepted()
+        if refused is None:
+            found.need_accepted()
+        else:
+            refused.update(found.refused)
         item = self._prefix.item_bytes
         items = np.full(len(ordinals), item, dtype=np.uint8)
         return Ragged(found.addresses, found.sizes // item, items, signed=False, owners=tuple(found.owners))

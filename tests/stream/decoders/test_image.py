@@ -243,3 +243,14 @@ def test_encoding_is_repeatable_and_close():
 def test_a_quality_out_of_range_is_refused(quality):
     with pytest.raises(ValueError, match="it must be from 1 to 100"):
         encode_jpeg(photo(), quality)
+
+
+@pytest.mark.parametrize("name", ["jpeg", "image"])
+def test_what_is_wrong_is_said_alike_every_time(name: str) -> None:
+    """A message is kept beside caches and in the quarantine, so it tells nothing of the process that met the bytes."""
+    said = set()
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"JPEG of 3 bytes is damaged.*its header cannot be read") as caught:
+            decoder(name).decode(bytearray(b"\xff\xd8\xff"))
+        said.add(str(caught.value))
+    assert len(said) == 1

@@ -1,0 +1,84 @@
+"""What a plan says of samples whose payload cannot be read: stop, leave them out, or let another stand in.
+
+A sample is *refused* when reading it repeats a `DataError`: a bad image, clip or text, a null where none may be, a
+row that a cache build refused. What becomes of it stays inside its own batch: ``"skip"`` delivers the batch without it,
+``"substitute"`` puts a copy of the next sample of the batch that can be read in its place, cyclically. So batches stay a
+pure function of plan, data and place. Faults of storage are no property of a sample and always raise, as do a user's
+functions.
+"""
+
+from typing import Any, Final, Literal, get_args
+
+from spiral_stream.batching.formation import Formation
+from spiral_stream.batching.packing import Packed
+from spiral_stream.errors import PlanError
+
+OnError = Literal["raise", "skip", "substitute"]
+DEFAULT_BUDGET: Final = 0.01  # of the epoch's samples
+
+
+def check_on_error(on_error: object, budget: object, formation: Formation | None, source: Any) -> None:
+    """Refuse a policy that is none, and plans in which a refused sample has no row of its own.
+
+    Args:
+        on_error: see `OnError`.
+        budget: most refused samples an epoch, a count or a fraction of its samples; None for the default.
+        formation: of the batches, or None.
+        source: the node that the batches are collated of.
+
+    Raises:
+        PlanError: says the ways out.
+    """
+    if on_error not in get_args(OnError):
+        msg = f'collate: on_error={on_error!r}; it is "raise", "skip" or "substitute"'
+        raise PlanError(msg)
+    counts = isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0
+    if budget is not None and not counts and not (isinstance(budget, float) and 0 <= budget <= 1):
+        msg = (
+            f"collate: error_budget={budget!r}; give a count of at least 0, or a fraction of the epoch's samples between "
+            "0.0 and 1.0"
+        )
+        raise PlanError(msg)
+    if on_error == "raise":
+        if budget is not None:
+            msg = (
+                f'collate: error_budget={budget!r} with on_error="raise", which stops at the first; add on_error="skip"'
+            )
+            raise PlanError(msg)
+        return
+    found = why_never(formation, source)
+    if found:
+        msg = (
+            f'collate: on_error="{on_error}" {found}, or on_error="raise" with the bad rows filtered out before sample'
+        )
+        raise PlanError(msg)
+
+
+def why_never(formation: Formation | None, source: Any) -> str:
+    """Why no sample of this plan can be taken out of its batch alone, and what else to use; "" if one can."""
+    if isinstance(formation, Packed):
+        return "with Packed, whose rows hold pieces of several samples. Use WindowedBucket, or batch_size alone"
+    node, flattened = source, False
+    while node is not None:  # from the last map back to the relations
+        if node.VERB == "assemble":
+            return "after assemble, whose samples are made of several. Leave assemble out"
+        if node.VERB == "tokenize" and flattened:
+            return "with flat_map after Tokenize, which would make samples of a text that cannot be read. Tokenize after it"
+        flattened |= node.VERB == "flat_map"
+        below = node.inputs()
+        node = below[0] if below else None
+    return ""
+
+
+def budget_text(budget: float | None) -> str:
+    """As the plan has it, for people."""
+    return f"error_budget={DEFAULT_BUDGET if budget is None else budget!r}"
+
+
+def allowed(budget: float | None, samples: int) -> int:
+    """How many refused samples an epoch of this many samples may have; of a fraction above 0 at least one."""
+    if budget is None:
+        budget = DEFAULT_BUDGET
+    if isinstance(budget, int):
+        return budget
+    return max(1, int(budget * samples)) if budget > 0 else 0

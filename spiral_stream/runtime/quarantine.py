@@ -1,0 +1,111 @@
+"""The quarantine table of a stream: which samples were refused, where, and why.
+
+Every process appends to a file of its own, so any number may write at a time: one Arrow IPC stream a batch, end to
+end, in one ``write`` each. What a killed process left unfinished is at the end of its file, where reading stops. A
+batch that was delivered again says the same again; reading keeps one row of each (epoch, batch, row). Files lie under the
+plan's fingerprint and the digest of its data versions, beside the caches.
+"""
+
+import os
+import uuid
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+import pyarrow as pa
+
+from spiral_stream.errors import CacheError
+from spiral_stream.plan.fingerprint import digest
+from spiral_stream.plan.maps import FlatMapped
+from spiral_stream.planner.physical import Stages
+from spiral_stream.planner.rebase import Rebase
+
+_FILE: Final = ".arrows"  # Arrow IPC streams, end to end
+PART: Final = "part"
+_PLACE: Final = (("epoch", pa.int64()), ("batch", pa.int64()), ("row", pa.int32()))
+_WHY: Final = (
+    *(("field", pa.utf8()), ("reason", pa.utf8()), ("relation", pa.utf8())),
+    *(("shard", pa.utf8()), ("reference", pa.utf8())),
+)
+
+
+def schema_of(stages: Stages) -> pa.Schema:
+    """The columns of a stream's quarantine: the identity's, then what tells where and why.
+
+    ``stream`` is the stream's name in a mixture; ``part`` which of its parent's samples one of flat_map is; ``row`` the
+    place in the batch as planned; ``field`` the batch's field, or the column of tokens; ``shard`` the storage shard and
+    ``reference`` the uri, where the relation names one. Of ours, a name that the identity has too ends in ``_``.
+    """
+    have = stages.streams[0].node.schema()
+    own = [pa.field(name, have.field(name).type) for name in stages.identity]
+    parts = [(PART, pa.int64())] if any(isinstance(step, FlatMapped) for step in stages.maps) else []
+    more = [*parts, ("stream", pa.utf8()), *_PLACE, *_WHY]
+    return pa.schema([*own, *(pa.field(renamed(stages, name), kind) for name, kind in more)])
+
+
+def renamed(stages: Stages, name: str) -> str:
+    """What a column of ours is called where the identity may have one of its name."""
+    while name in stages.identity:
+        name += "_"
+    return name
+
+
+@final
+class Quarantine:
+    """The files of one stream. Appending is one process's; ask `Quarantine` anew after a fork."""
+
+    def __init__(self, root: Path, stages: Stages, rebase: Rebase | None) -> None:
+        data = digest([dict(stages.data_versions), None if rebase is None else rebase.to_json()])
+        self.folder = root / "quarantine" / f"{stages.fingerprint}-{data[:16]}"
+        self.schema = schema_of(stages)
+        self._keys = [renamed(stages, name) for name, _ in _PLACE]
+        self._name = ""
+
+    def append(self, rows: pa.Table) -> None:
+        """Add rows of `schema`: those of one batch.
+
+        Raises:
+            CacheError: the folder cannot be written.
+        """
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.schema) as writer:
+            writer.write_table(rows.cast(self.schema))
+        data = sink.getvalue()
+        name = self._name or f"{os.getpid()}-{uuid.uuid4().hex}{_FILE}"
+        self._name = ""  # after a failure the next goes to another file: nothing may follow half a batch
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                written = os.write(handle, data)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            msg = f"quarantine: cannot write under {self.folder} ({error.strerror}); make it writable, or set $SPIRAL_CACHE"
+            raise CacheError(msg) from error
+        if written < data.size:
+            msg = f"quarantine: {self.folder} took {written:,} of {data.size:,} bytes; make room there, and go on"
+            raise CacheError(msg)
+        self._name = name
+
+    def read(self) -> pa.Table:
+        """All rows that any process wrote, one of each (epoch, batch, row), in that order."""
+        found = [self.schema.empty_table()]
+        for path in sorted(self.folder.glob(f"*{_FILE}")):
+            found += _streams(path)
+        table = pa.concat_tables(found).sort_by([(name, "ascending") for name in self._keys])
+        places_R3 = np.column_stack([table[name].to_numpy().astype(np.int64) for name in self._keys])
+        fresh = np.ones(len(table), dtype=np.bool_)
+        fresh[1:] = (places_R3[1:] != places_R3[:-1]).any(axis=1)
+        return table.filter(pa.array(fresh))
+
+
+def _streams(path: Path) -> list[pa.Table]:
+    """The batches of a file, up to one that was left unfinished."""
+    source, out = pa.BufferReader(path.read_bytes()), []
+    while source.tell() < source.size():
+        try:
+            out.append(pa.ipc.open_stream(source).read_all())
+        except (pa.ArrowInvalid, OSError):
+            break
+    return out

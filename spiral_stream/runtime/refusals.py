@@ -1,0 +1,333 @@
+"""What becomes of a batch some of whose samples cannot be read: `plan.refusal` carried out, batch by batch.
+
+While a batch is built, work on runs of its rows goes through `BatchRefusals.attempt`. Work that fails is done again
+without the row that failed, so a run with k bad rows costs at most 2 k more calls and as much work again; a batch
+without bad rows costs nothing. When the batch is delivered its refused rows are taken out of every field, or
+overwritten, in place; then they are counted and written to the quarantine, once a batch.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, NoReturn, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.errors import DataError, SourceError
+from spiral_stream.plan.nodes import Collate
+from spiral_stream.plan.refusal import allowed, budget_text, why_never
+from spiral_stream.plan.tree import need
+from spiral_stream.planner.payload import own_payload
+from spiral_stream.planner.physical import ClipStage, ImageStage, Stages, TokenStage
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.naming import identities, identity_table, naming, read_identity
+from spiral_stream.runtime.quarantine import PART, Quarantine, renamed
+from spiral_stream.runtime.samples import REFUSED, Samples
+from spiral_stream.schema import semantic_of
+
+Int64 = NDArray[np.int64]
+_SHOWN: Final = 3  # refused samples that a message names
+_EPOCHS: Final = 4  # whose counts are remembered: the one under way, and those that random access visits
+
+# B rows of a batch as planned
+
+
+@final
+class Tally:
+    """How many samples this process refused in each epoch's batches, each batch counted once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._epochs: dict[int, dict[int, int]] = {}  # epoch -> batch -> refused
+        self._totals: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def add(self, epoch: int, counts: Mapping[int, int]) -> tuple[bool, int]:
+        """Enter the batches of a delivery: whether any is new, and the epoch's total by now."""
+        with self._lock:
+            seen = self._epochs.pop(epoch, {})
+            new = {number: count for number, count in counts.items() if number not in seen}
+            seen.update(new)
+            self._totals[epoch] = self._totals.pop(epoch, 0) + sum(new.values())
+            self._epochs[epoch] = seen  # last used comes last
+            while len(self._epochs) > _EPOCHS:
+                oldest = next(iter(self._epochs))
+                del self._epochs[oldest], self._totals[oldest]
+            return bool(new), self._totals[epoch]
+
+
+@final
+class Refusals:
+    """The policy of one stream in one process."""
+
+    def __init__(self, stages: Stages, metrics: Metrics, quarantine: Quarantine, tally: Tally) -> None:
+        collate = need(stages.plan, Collate)
+        self.stages, self.metrics, self.quarantine, self.tally = stages, metrics, quarantine, tally
+        self.policy = collate.on_error
+        self.skippable = not why_never(collate.formation, collate.source)
+        self.budget = budget_text(collate.error_budget)
+        self.allowed = allowed(collate.error_budget, stages.epochs.total)
+        self.order = {name: at for at, name in enumerate(stages.field_names)}
+
+    def of(self, epoch: int, numbers: range, samples: Samples, counts: Sequence[int]) -> "BatchRefusals":
+        """Those of one batch that is begun.
+
+        Args:
+            epoch: the epoch.
+            numbers: of the batches that are delivered as one.
+            samples: theirs.
+            counts: how many samples each has.
+        """
+        return BatchRefusals(self, epoch, numbers, samples, np.cumsum([0, *counts]))
+
+
+@final
+@dataclass(frozen=True, slots=True, order=True)
+class _Refusal:
+    """Why a row is refused; of several reasons the first field's holds, however the work was timed."""
+
+    order: int
+    field: str
+    reason: str
+
+
+@final
+class BatchRefusals:
+    """The refused samples of one batch. `attempt` may be called by several threads at a time."""
+
+    def __init__(self, policy: Refusals, epoch: int, numbers: range, samples: Samples, bounds: Int64) -> None:
+        self._policy, self._stages = policy, policy.stages
+        self._epoch, self._numbers, self._bounds = epoch, numbers, bounds
+        self._samples = samples
+        self._tolerant = policy.policy != "raise"
+        self._found: dict[int, _Refusal] = {}
+        self._unread: list[int] = []  # rows known to be refused before any work began, ascending
+        self._lock = threading.Lock()
+
+    def know_unread(self) -> None:
+        """Refuse the samples whose text could not be read, before work on the batch begins."""
+        for (name, at), column in self._samples.columns.items():
+            if name == REFUSED:
+                step = getattr(self._stages.maps[at], "name", "")
+                assert isinstance(column, pa.Array)
+                for row in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)).tolist():
+                    self._refuse(row, step, column[row].as_py())
+        self._unread = sorted(self._found)
+
+    def attempt(
+        self, field: str, first: int, last: int, work: Callable[[int, int], None], rows: Int64 | None = None
+    ) -> None:
+        """Do work on rows [first, last) of the batch, in runs that leave out rows that fail.
+
+        Args:
+            field: the batch's field that the work is for.
+            first: see above.
+            last: see above.
+            work: called with a run's first row and the one after its last; a `DataError` of its carries ``row``, counted
+                from the run's first. Called again for what is left of a run that failed.
+            rows: where given, ``first``, ``last`` and what ``work`` gets are places in it, and it holds rows.
+
+        Raises:
+            DataError: a sample cannot be read, and the plan says ``"raise"``; names the sample.
+            SourceError: storage failed, whatever the plan says; likewise.
+        """
+        todo = self._runs(first, last, rows)
+        while todo:
+            begin, end = todo.pop()
+            with naming(self._stages, self._samples, 0, skippable=self._policy.skippable):
+                try:
+                    work(begin, end)
+                except SourceError as error:
+                    todo += self._failed(field, begin, end, error, rows)
+
+    def _failed(
+        self, field: str, begin: int, end: int, error: SourceError, rows: Int64 | None
+    ) -> list[tuple[int, int]]:
+        """What is left to do of a run that failed; raises what the plan does not put up with."""
+        row = getattr(error, "row", None)
+        at = None if row is None else begin + row
+        if not self._tolerant or not isinstance(error, DataError):
+            if at is not None:
+                error.row = at if rows is None else int(rows[at])  # type: ignore[attr-defined]  # read by `naming`
+            raise error
+        if at is None and end - begin > 1:  # which of them it is will show in one half
+            middle = (begin + end) // 2
+            return [(middle, end), (begin, middle)]
+        at = begin if at is None else at
+        self._refuse(at if rows is None else int(rows[at]), field, str(error))
+        return [(a, b) for a, b in ((at + 1, end), (begin, at)) if a < b]
+
+    def _runs(self, first: int, last: int, rows: Int64 | None) -> list[tuple[int, int]]:
+        """Runs of [first, last) without what no work is done for, the last first."""
+        if not self._unread:
+            return [(first, last)]
+        places = np.arange(first, last) if rows is None else rows[first:last]
+        out = first + np.flatnonzero(np.isin(places, self._unread))
+        borders = [first - 1, *out.tolist(), last]
+        return [(before + 1, at) for before, at in pairwise(borders) if at > before + 1][::-1]
+
+    def _refuse(self, row: int, field: str, reason: str) -> None:
+        made = _Refusal(self._policy.order.get(field, -1), field, reason)
+        with self._lock:
+            self._found[row] = min(made, self._found.get(row, made))
+
+    def good(self) -> Int64:
+        """The rows that are not refused so far, ascending."""
+        with self._lock:
+            return np.delete(np.arange(int(self._bounds[-1])), sorted(self._found))
+
+    # ---- the batch is delivered
+
+    def settled(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The batch's fields without its refused samples, or with others in their place; counts and writes them down.
+
+        Raises:
+            DataError: no sample of a batch can be read, or the budget is used up; says the ways out.
+        """
+        if not self._found:
+            return fields
+        rows = np.array(sorted(self._found))
+        counts = {
+            number: int(np.count_nonzero((rows >= a) & (rows < b)))
+            for number, (a, b) in zip(self._numbers, pairwise(self._bounds.tolist()), strict=True)
+        }
+        self._record(rows, {number: count for number, count in counts.items() if count})
+        good = self.good()
+        for (number, count), (a, b) in zip(counts.items(), pairwise(self._bounds.tolist()), strict=True):
+            if count == b - a:
+                self._refuse_batch(number, count, int(a))
+        if self._policy.policy == "skip":
+            return {name: _compacted(value, good) for name, value in fields.items()}
+        stand_ins = self._next_good(rows, good)
+        return {name: _overwritten(value, rows, stand_ins) for name, value in fields.items()}
+
+    def _next_good(self, rows: Int64, good: Int64) -> Int64:
+        """For each refused row the next good one of its batch, cyclically."""
+        batch = np.searchsorted(self._bounds, rows, side="right") - 1
+        first, last = np.searchsorted(good, self._bounds[batch]), np.searchsorted(good, self._bounds[batch + 1])
+        after = np.searchsorted(good, rows)
+        return good[np.where(after < last, after, first)]
+
+    def _record(self, rows: Int64, counts: Mapping[int, int]) -> None:
+        """Count and write down the refused rows of a delivery.
+
+        Raises:
+            DataError: there are more than the budget allows.
+        """
+        policy = self._policy
+        done = "skipped" if policy.policy == "skip" else "substituted"
+        fewer = len(rows) if policy.policy == "skip" else 0
+        policy.metrics.add(refused=len(rows), **{done: len(rows)}, samples=-fewer)
+        new, total = policy.tally.add(self._epoch, counts)
+        refused = self._samples.take(rows)
+        read_identity(self._stages, refused)
+        if new:
+            policy.quarantine.append(self._table(refused, rows))
+        if total > policy.allowed:
+            self._refuse_epoch(refused, rows, total)
+
+    def _table(self, refused: Samples, rows: Int64) -> pa.Table:
+        stages = self._stages
+        found = [self._found[row] for row in rows.tolist()]
+        batch = np.searchsorted(self._bounds, rows, side="right") - 1
+        relations, shards, references = self._origins(refused, [each.field for each in found])
+        streams = pa.array([stream.name or None for stream in stages.streams], pa.utf8())
+        identity = identity_table(stages, refused)
+        ours = {
+            PART: refused.parts,
+            "stream": streams.take(pa.array(refused.places.streams)),
+            "epoch": np.full(len(rows), self._epoch),
+            "batch": np.asarray(self._numbers)[batch],
+            "row": (rows - self._bounds[batch]).astype(np.int32),
+            "field": [each.field for each in found],
+            "reason": [each.reason for each in found],
+            "relation": relations,
+            "shard": shards,
+            "reference": references,
+        }
+        named = {renamed(stages, name): value for name, value in ours.items()}
+        names = self._policy.quarantine.schema.names
+        return pa.table({name: identity[name] if name in stages.identity else named[name] for name in names})
+
+    def _origins(self, refused: Samples, fields: Sequence[str]) -> tuple[list[str], list[str], list[str | None]]:
+        """The relation, storage shard and, where it names one, the reference of what could not be read of each sample."""
+        stages = self._stages
+        read: tuple[TokenStage | ImageStage | ClipStage, ...] = (*stages.tokens, *stages.images, *stages.clips)
+        payloads = {stage.name: stage.payloads for stage in read}
+        relations, shards = list[str](), list[str]()
+        references: list[str | None] = []
+        for at, field in enumerate(fields):  # of refused samples only
+            k, row = int(refused.places.streams[at]), refused.places.rows[at : at + 1]
+            stream, found = stages.streams[k], payloads.get(field)
+            payload = found[k] if found else own_payload(stream.selected, stream.base, "")
+            relation, ordinals = payload.relation, payload.ordinals(row)
+            relations.append(relation.entry.name)
+            shards.append(relation.manifest.shard_names[int(relation.manifest.shard_of(ordinals)[0])].as_py())
+            named = bool(payload.column) and _names_a_file(relation.schema.field(payload.column))
+            references.append(_reference(relation.fetch(ordinals, [payload.column])) if named else None)
+        return relations, shards, references
+
+    # ---- errors
+
+    def _refuse_batch(self, number: int, count: int, row: int) -> NoReturn:
+        found = self._found[row]
+        none = "its only sample cannot" if count == 1 else f"none of its {count:,} samples can"
+        msg = (
+            f'collate: batch {number:,} of epoch {self._epoch}: {none} be read, so on_error="{self._policy.policy}" leaves '
+            f"nothing; the first: {found.field}: {found.reason}. stream.quarantine() lists them: mend them, or leave them "
+            "out with .filter(...) before sample"
+        )
+        raise DataError(msg)
+
+    def _refuse_epoch(self, refused: Samples, rows: Int64, total: int) -> NoReturn:
+        found = [self._found[row] for row in rows.tolist()][-_SHOWN:]
+        last = identities(self._stages, refused.take(np.arange(len(refused))[-_SHOWN:]))
+        shown = "; ".join(f"{who!r} ({each.field}: {each.reason})" for who, each in zip(last, found, strict=True))
+        policy, name = self._policy, self._stages.identity[0]
+        msg = (
+            f"collate: {total:,} samples of epoch {self._epoch} could not be read, more than the {policy.allowed:,} that "
+            f"{policy.budget} allows of {self._stages.epochs.total:,}; the last: {shown}. All are in "
+            f"{policy.quarantine.folder}, see stream.quarantine(): mend them, leave them out before sample with "
+            f'.filter(~col("{name}").is_in([...])), or raise error_budget in collate and load the last state: it fits'
+        )
+        raise DataError(msg)
+
+
+def _compacted(value: Any, good: Int64) -> Any:
+    """The good rows of a field, moved to its beginning; the slot stays where it is."""
+    if isinstance(value, list):
+        return [value[row] for row in good.tolist()]
+    for first, begin, end in _moves(good):
+        value[first : first + end - begin] = value[begin:end]
+    return value[: len(good)]
+
+
+def _moves(good: Int64) -> Iterable[tuple[int, int, int]]:
+    """Runs of good rows: where each goes, and from where to where it lies."""
+    borders = [0, *(np.flatnonzero(np.diff(good) > 1) + 1).tolist(), len(good)]
+    return [(a, int(good[a]), int(good[b - 1]) + 1) for a, b in pairwise(borders)]
+
+
+def _overwritten(value: Any, rows: Int64, stand_ins: Int64) -> Any:
+    """A field with copies of other rows at refused ones."""
+    if isinstance(value, list):
+        instead = dict(zip(rows.tolist(), stand_ins.tolist(), strict=True))
+        return [value[instead.get(row, row)] for row in range(len(value))]
+    value[rows] = value[stand_ins]
+    return value
+
+
+def _names_a_file(column: pa.Field) -> bool:
+    """Whether a value of the column says where payload lies, and is not payload itself."""
+    kind = column.type
+    return semantic_of(column) is not None and not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _reference(fetched: pa.Table) -> str | None:
+    """A reference as text, ``uri[offset+length]`` where it is a byte range."""
+    value = fetched.column(0)[0].as_py()
+    if isinstance(value, Mapping):
+        return f"{value.get('uri')}[{value.get('offset')}+{value.get('length')}]"
+    return None if value is None else str(value)
