@@ -71,6 +71,7 @@ class VideoIndex:
     disposable_P: NDArray[np.bool_]  # noqa: N815  no other frame needs it
     direct: bool  # every packet lies in one piece where offsets_P says
     stamp: int  # `Located.stamp` of what was probed
+    first: int = 0  # which frame of the file is the first here, for messages
 
     @property
     def displayed(self) -> tuple[int, int]:
@@ -107,6 +108,7 @@ class VideoIndex:
         keys_P = self.keys_P[low:high] & (shown_P[low:high] < segment.stop)  # later frames start nothing here
         return replace(
             self,
+            first=self.first + segment.first,
             times_F=self.times_F[segment.first : segment.stop],
             packets_F=(packets_N - low).astype(np.int32),
             offsets_P=self.offsets_P[low:high],
@@ -129,7 +131,7 @@ class VideoIndex:
             self.direct,
             len(self.codec),
             len(self.extradata),
-            0,
+            self.first,
         )
         parts = [_HEADER.pack(_MAGIC, self.stamp, *numbers)]
         for name, dtype in _ARRAYS:
@@ -147,7 +149,7 @@ class VideoIndex:
         if len(data) < _HEADER.size or bytes(data[:8]) != _MAGIC:
             raise _stale(f"begins with {bytes(data[:8])!r} where {_MAGIC!r} would be right")  # noqa: EM102
         _, stamp, *numbers = _HEADER.unpack_from(data)
-        frames, packets, width, height, rotation, full, matrix, duration, direct, codec, extra, _ = numbers
+        frames, packets, width, height, rotation, full, matrix, duration, direct, codec, extra, first = numbers
         if not (0 < frames <= packets < 1 << 31 and 0 <= codec < 1 << 8 and 0 <= extra <= len(data)):
             raise _stale(f"claims {frames} frames in {packets} packets")  # noqa: EM102
         arrays: dict[str, Any] = {}
@@ -173,6 +175,7 @@ class VideoIndex:
             duration=duration,
             direct=bool(direct),
             stamp=stamp,
+            first=first,
             **arrays,
         )
         index._check()

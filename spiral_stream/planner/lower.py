@@ -208,8 +208,8 @@ def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStag
         payloads.append(payload)
         relation, column = payload.relation.entry.name, payload.column
         profile = profiles(stream.node).get(field.column, Source())
-        indexes.append(IndexKind(relation, column))
         timed = set(TIMES) <= set(payload.relation.schema.names)
+        indexes.append(IndexKind(relation, column, timed))
         kinds.append(ClipKind(relation, column, selection, profile, timed) if isinstance(profile, Frames) else None)
     return ClipStage(
         name,

@@ -16,6 +16,7 @@ from spiral_stream.cache.video_index import IndexKind
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.errors import CacheError, PlanError
+from spiral_stream.plan.clips import TIMES
 from spiral_stream.planner.lower import cache_root
 from spiral_stream.schema import H264_REF, semantic_of
 
@@ -54,7 +55,7 @@ def index_videos(
             )
             raise PlanError(msg)
         works = _works(base, shards)
-        kind = IndexKind(relation, column)
+        kind = IndexKind(relation, column, set(TIMES) <= set(base.schema.names))
         store = CacheStore(cache_root(catalog) / "caches" / kind.fingerprint, kind.facts())
         build(base, kind, store, works, len(os.sched_getaffinity(0)), report)
         reader = store.open()
