@@ -144,8 +144,12 @@ class ClipFeed:
         corners, strides, _ = to_rgb(frames, boxes, index.rotation, index.full_range, index.matrix)
         inside = placed.inside_boxes(slice(None))
         program.render(inside, corners[back], strides[back], inside.crop_h, inside.crop_w, out)
+        fed = feed_plan(index, wanted)
         self._metrics.add(
-            short_clips=int(short), frames_kept=len(wanted), frames_decoded=feed_plan(index, wanted).decoded
+            short_clips=int(short),
+            frames_kept=len(wanted),
+            frames_decoded=fed.decoded,
+            source_bytes=int(index.sizes_P[fed.packets].sum()),
         )
 
     def _indexed(self, stored: Stored | None, located: Located) -> VideoIndex:
@@ -191,6 +195,7 @@ class ClipFeed:
                 rows = kind.keep_rows(found.table.slice(found.rows[at], 1), self._relation.base, draws[row : row + 1])
                 if rows.refused:
                     raise _at(row, DataError(rows.refused[0]))
+                self._metrics.add(source_bytes=rows.source_bytes)
                 clips.put_rows(np.array([row]), rows)
                 continue
             shard, place = stored

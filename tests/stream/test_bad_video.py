@@ -1,6 +1,7 @@
 """Every way in which a clip can be bad: the error names the sample, what was found, and the way out."""
 
 import contextlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.schema import H264_REF
+from spiral_stream.testing import check_elastic, check_resume, same
 from tests.fixtures.videos import Made, corrupt, truncate, write_sound, write_video
 
 pytestmark = pytest.mark.timeout(300)
@@ -219,3 +221,60 @@ print(good)
     done = subprocess.run([sys.executable, "-c", code, str(good)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 4_000
+
+
+# ---- what on_error does about them
+
+
+@pytest.fixture(scope="module")
+def mixed(good: Path, tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
+    """Good clips, every kind of bad one among them."""
+    folder = tmp_path_factory.mktemp("mixed")
+    rows: list[tuple[Any, Any, Any]] = []
+    for bad in BAD:
+        (folder / bad.__name__).mkdir()
+        rows += [(good, 100 * len(rows) % 1_000, DURATION), bad(good, folder / bad.__name__)]
+    return catalog_of(folder, rows)
+
+
+def batches(made: Any) -> list[dict[str, Any]]:
+    with made:
+        return [{"x": batch["x"].copy(), "name": list(batch["name"])} for batch in made]
+
+
+@pytest.mark.parametrize("profile", [None, sp.Frames(shorter_side=40)], ids=["originals", "profile"])
+def test_bad_clips_are_skipped_or_replaced_counted_and_named(mixed: sp.Catalog, profile: Any) -> None:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for policy in ("skip", "substitute"):
+        with stream(mixed, profile, on_error=policy, error_budget=len(BAD)) as made:
+            found[policy] = [{"x": batch["x"].copy(), "name": list(batch["name"])} for batch in made]
+            assert made.metrics()["refused"] == len(BAD)
+            listed = made.quarantine().to_pylist()
+        assert [row["sample_id"] for row in listed] == [f"clip-{2 * i + 1}" for i in range(len(BAD))]
+        for row, says in zip(listed, BAD.values(), strict=True):
+            assert re.search(says, row["reason"]), row
+    assert [batch["name"] for batch in found["skip"]] == [
+        [f"clip-{at}", f"clip-{at + 2}"] for at in range(0, 2 * len(BAD), 4)
+    ]
+    for skipped, replaced in zip(found["skip"], found["substitute"], strict=True):
+        assert replaced["name"] == [skipped["name"][i] for i in (0, 1, 1, 0)]
+        assert np.array_equal(replaced["x"], skipped["x"][[0, 1, 1, 0]])
+
+
+@pytest.mark.parametrize("policy", ["skip", "substitute"])
+def test_refusals_are_the_same_whatever_is_built_and_on_any_world(mixed: sp.Catalog, policy: str) -> None:
+    def make(profile: Any = None) -> Any:
+        return stream(mixed, profile, on_error=policy, error_budget=len(BAD))
+
+    whole = batches(make())
+    with make() as made:
+        made.materialize(lambda _: None)
+    assert all(same(a, b) for a, b in zip(batches(make()), whole, strict=True))
+    check_elastic(make, (1, 2, 3))
+    check_resume(make, [1])
+
+
+def test_more_bad_clips_than_the_budget_end_the_epoch(mixed: sp.Catalog) -> None:
+    with pytest.raises(sp.DataError, match=r"4 samples of epoch 0 could not be read, more than the 2") as refused:
+        batches(stream(mixed, on_error="skip", error_budget=2))
+    assert "stream.quarantine()" in str(refused.value)
