@@ -136,13 +136,10 @@ class ClipFeed:
         wanted, back = np.unique(chosen, return_inverse=True)
         frames = decode(index, located.read, wanted, located.size)
         height, width = index.displayed
-        count = len(chosen)
-        placed = program.geometry(
-            np.full(count, height, np.int32), np.full(count, width, np.int32), np.full(count, key)
-        )
-        boxes = placed.boxes()[: len(wanted), :4]
+        placed = program.geometry(np.array([height], np.int32), np.array([width], np.int32), np.array([key]))
+        boxes = np.tile(placed.boxes()[:, :4], (len(wanted), 1))
         corners, strides, _ = to_rgb(frames, boxes, index.rotation, index.full_range, index.matrix)
-        inside = placed.inside_boxes(slice(None))
+        inside = placed.inside_boxes(np.zeros(len(chosen), dtype=np.int64))  # one draw a clip
         program.render(inside, corners[back], strides[back], inside.crop_h, inside.crop_w, out)
         fed = feed_plan(index, wanted)
         self._metrics.add(
