@@ -14,10 +14,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.batching.formation import Membership, Packing
+from spiral_stream.batching.formation import Formation, Membership, Packing
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.segments import CuSeqlens
 from spiral_stream.fields.sequence import Placed, TokenField
+from spiral_stream.plan.clips import clip_costs
+from spiral_stream.plan.nodes import Collate
+from spiral_stream.plan.tree import need
 from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, Stages
 from spiral_stream.runtime.book import Book
 from spiral_stream.runtime.buffers import Slots
@@ -356,6 +359,16 @@ def batch_bytes(stages: Stages, merge: int) -> int:
     if tokens is None:
         tokens = getattr(formation, "max_tokens", 0) * stages.batches.batch_size
     if not tokens:
-        return stages.batch_bytes(min(stages.batches.batch_size, formation.window_size) * merge)
+        return stages.batch_bytes(_most_samples(stages, formation) * merge)
     sizes = [np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype]
     return max(1, tokens * merge * sum(sizes))
+
+
+def _most_samples(stages: Stages, formation: Formation) -> int:
+    """Samples that a batch without tokens may have: as the plan counts them, or as many as its budget holds clips."""
+    collate = need(stages.plan, Collate)
+    most = formation.window_size if collate.batch_size is None else min(collate.batch_size, formation.window_size)
+    costs = clip_costs(collate.fields)
+    for name in formation.cost_names:
+        most = min(most, getattr(getattr(formation, "budget", None), f"max_{name}") // costs[name])
+    return int(most)
