@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import spiral_stream as sp
+from spiral_stream.schema import H264_REF
 from spiral_stream.testing import check_replay, check_resume, frozen, same
 from tests.fixtures.damaged import (
     BAD_IMAGES,
@@ -28,6 +29,7 @@ from tests.fixtures.damaged import (
     text_plan,
 )
 from tests.fixtures.streams import FIXED, our_threads
+from tests.fixtures.videos import Made, corrupt, truncate, write_video
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(300)]
 
@@ -307,6 +309,40 @@ def test_text_that_is_computed_is_refused_alike(shelf: Shelf) -> None:
     assert len(ids) == ROWS - len(BAD_TEXTS)
     assert sum("the text is null" in each for each in reasons) == 2
     assert sum("the text is not UTF-8" in each for each in reasons) == 2
+
+
+# ---- clips
+
+
+@pytest.mark.parametrize("cache", ["none", "full"])
+def test_clips_that_cannot_be_read_are_left_to_the_same_rule(tmp_path: Path, cache: str) -> None:
+    sound = write_video(tmp_path / "sound.mp4", Made(frames=24, gop=12, faststart=True))
+    corrupt(sound, tmp_path / "corrupt.mp4", 0)
+    truncate(sound, tmp_path / "short.mp4", 0.5)
+    made = sp.connect(str(tmp_path / "catalog"))
+    stack = sp.Stack("clip_ref", decode="h264", sequence_length=4, stride=2, crop=24)
+    fields = {"clip": stack, "sample_id": sp.List("sample_id")}
+    paths = [sound, tmp_path / "corrupt.mp4", None, sound, sound, tmp_path / "short.mp4", sound, sound]
+    plans: dict[str, Any] = {}
+    for name, files in (("whole", [sound] * 8), ("bad", paths)):
+        names = pa.array([None if path is None else path.name for path in files], pa.utf8())
+        table = pa.table({"sample_id": [f"clip-{row}" for row in range(8)], "clip_ref": names})
+        source = sp.Arrow(table, base=str(tmp_path))
+        made.register(name, source, identity="sample_id", semantic={"clip_ref": H264_REF})
+        clips = made.table(name).cache(clip_ref=sp.Frames(shorter_side=48)).sample(order=sp.Sequential())
+        for policy in ("raise",) if name == "whole" else ("skip", "substitute"):
+            budget = None if policy == "raise" else 3
+            plan = clips.collate(batch_size=4, fields=fields, on_error=policy, error_budget=budget)
+            with plan.to_numpy() as stream:
+                if cache == "full":
+                    assert stream.materialize(lambda _: None).refused == (3 if policy == "skip" else 0)
+                plans[policy] = [frozen(batch) for batch in stream]
+                found = stream.quarantine()
+    assert found["reference"].to_pylist() == ["corrupt.mp4", None, "short.mp4"]
+    for policy in ("skip", "substitute"):
+        drawn = Damaged("images", policy, "sequential", "keep", 1, False, {})
+        wanted = expected(drawn, plans["raise"], lambda batch, row: batch["sample_id"][row][-1] in "125")
+        assert all(same(a, b) for a, b in zip(plans[policy], wanted, strict=True))
 
 
 # ---- budget
