@@ -23,13 +23,16 @@ def by_file(rows: "pa.Table") -> "pa.Table":
     facts = ["frames", "duration_ms", "width", "height", "milli_fps", "rotation", "key_distance", "error"]
     inline = pc.if_else(rows["uri"].is_null(), rows["row"], pa.scalar(-1, pa.int64()))  # each such row is a file
     grouped = rows.append_column("inline", inline).group_by([*reference, "inline"], use_threads=False)
-    files = grouped.aggregate([("row", "count"), *((name, "first") for name in facts)])
+    files = grouped.aggregate([("row", "count"), *((name, "first") for name in facts)])  # of rows that have a value
+    usable = files["frames_first"].is_valid()  # a row may be refused for its segment, which is no fault of the file
+    errors = pc.if_else(usable, pa.scalar(None, pa.string()), files["error_first"])
     return pa.table(
         {
             "file": pa.array(map(_name, *(files[name].to_pylist() for name in (*reference, "inline"))), pa.string()),
             **{name: files[name] for name in reference},
             "segments": files["row_count"],
-            **{name: files[f"{name}_first"] for name in facts if name != "milli_fps"},
+            **{name: files[f"{name}_first"] for name in facts if name not in ("milli_fps", "error")},
+            "error": errors,
             "fps": pc.divide(files["milli_fps_first"].cast(pa.float64()), 1_000.0),
         }
     )

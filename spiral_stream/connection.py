@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from numpy.typing import NDArray
+
 from spiral_stream.cache.prefix import Prefix
 from spiral_stream.catalog import registry
+from spiral_stream.catalog.shares import Concentration, Drift, concentration, drift
 from spiral_stream.catalog.skew import Skew, skew_of
 from spiral_stream.catalog.statistics import Statistics, load_statistics, measure, save_statistics
 from spiral_stream.decoders.decoder import decoder
@@ -47,6 +50,23 @@ class Catalog(registry.Catalog):
         """How far the values of a column differ from shard to shard; None where nobody measured it."""
         found = load_statistics(self.entry(name))
         return None if found is None else skew_of(found, column)
+
+    def concentration(self, name: str, column: str) -> Concentration:
+        """How unevenly a relation's rows are spread over the values of a column; reads that column."""
+        return concentration(self._codes(name, column)[0])
+
+    def drift(self, name: str, column: str, along: str) -> Drift:
+        """How far the values of a column move along another, such as a time of ingest; reads both."""
+        codes, axis = self._codes(name, column, along)
+        return drift(codes, axis)
+
+    def _codes(self, name: str, column: str, *others: str) -> list[NDArray[Any]]:
+        """A column's values as numbers from 0, and other columns as they are, of rows where none of those is null."""
+        rows = self.table(name).project(column, *others).to_arrow()
+        for other in others:
+            rows = rows.filter(rows[other].is_valid())
+        codes = rows[column].combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
+        return [codes, *(rows[other].to_numpy() for other in others)]
 
     def save_stream(self, name: str, plan: Relation | PreparedStream) -> None:
         """Keep a stream's plan under a name, for `open_stream`. Bindings and cursor are not kept."""

@@ -78,6 +78,8 @@ class ClipFeed:
         """
         with self._metrics.timed("fetch_s"):
             kept = self._stored(self._cache, rows)
+            if not self._selection.deterministic:  # refused for any frame of its segment; this sample may need others
+                kept = [None if each is not None and each[0].refused(each[1]) is not None else each for each in kept]
             missing = np.array([at for at, each in enumerate(kept) if each is None], dtype=np.int64)
             missing = missing[np.argsort(rows[missing], kind="stable")]  # in storage order no source copies to reorder
             names = [self._column, *(TIMES if self._timed else ())]

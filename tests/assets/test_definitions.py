@@ -33,7 +33,7 @@ ASSETS = {
     "models/video_cnn": "training",
     "stats/text/token_lengths": "stats",
     "stats/video/training_segments/clip_stats": "stats",
-    "stats/video/training_segments/skew": "stats",
+    "stats/video/training_segments/shard_stats": "stats",
     "stats/vision/imagenet_train/shard_stats": "stats",
     "streams/images": "streams",
     "streams/text_pretraining": "streams",
@@ -46,7 +46,7 @@ WARNINGS = {
     "models/text_lm: beats_chance",
     "models/video_cnn: beats_chance",
     "stats/video/training_segments/clip_stats: few_clips_are_short",
-    "stats/video/training_segments/skew: no_creator_has_most",
+    "stats/video/training_segments/shard_stats: no_creator_has_most",
     "stats/vision/imagenet_train/shard_stats: labels_are_mixed",
 }
 CHECKS = WARNINGS | {

@@ -278,3 +278,19 @@ def test_more_bad_clips_than_the_budget_end_the_epoch(mixed: sp.Catalog) -> None
     with pytest.raises(sp.DataError, match=r"4 samples of epoch 0 could not be read, more than the 2") as refused:
         batches(stream(mixed, on_error="skip", error_budget=2))
     assert "stream.quarantine()" in str(refused.value)
+
+
+def test_damage_that_a_random_start_misses_refuses_nothing_whatever_is_built(tmp_path: Path) -> None:
+    """A cache keeps all frames of a segment that begins at random, and so meets damage that a sample may not."""
+    path = write_video(tmp_path / "a.mp4", Made(frames=24, gop=12))
+    catalog = catalog_of(tmp_path, [(corrupt(path, tmp_path / f"{i}.mp4", 0), 0, 1_000) for i in range(12)])
+    clips = catalog.table("clips").cache(clip_ref=sp.Frames(shorter_side=40))
+    field = sp.Stack("clip_ref", decode="h264", sequence_length=4, stride=2, random_start=True, crop=32)
+    plan = clips.sample(identity="sample_id", order=sp.Sequential())
+    fields = {"x": field, "name": sp.List("sample_id")}
+    collated = plan.collate(batch_size=12, fields=fields, on_error="skip", error_budget=12)
+    before = batches(collated.to_numpy())
+    with collated.to_numpy() as made:
+        made.materialize(lambda _: None)
+    assert 0 < len(before[0]["name"]) < 12
+    assert all(same(a, b) for a, b in zip(batches(collated.to_numpy()), before, strict=True))

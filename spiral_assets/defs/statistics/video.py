@@ -9,11 +9,9 @@ from spiral_assets.defs.indexes.video import index
 from spiral_assets.defs.relations.video import training_segments
 from spiral_assets.plans import video as plans
 from spiral_assets.resources import CatalogResource
-from spiral_assets.shares import Shares, explained
 
 if TYPE_CHECKING:
     import numpy as np
-    import pyarrow as pa
     from numpy.typing import NDArray
 
 BIN_MS: Final = 500
@@ -75,47 +73,50 @@ def clip_stats(catalog: CatalogResource) -> dg.MaterializeResult[None]:
 
 
 @dg.asset(
-    key=["stats", "video", "training_segments", "skew"],
+    key=["stats", "video", "training_segments", "shard_stats"],
     group_name="stats",
     kinds={"arrow"},
     owners=["team:data"],
     tags={"domain": "video"},
     deps=[training_segments],
 )
-def skew(catalog: CatalogResource) -> dg.MaterializeResult[None]:
+def shard_stats(catalog: CatalogResource) -> dg.MaterializeResult[None]:
     """From which sources and creators segments come, how far shards differ in it, and what upload times tell of it."""
     opened = catalog.open()
     entry = opened.entry(plans.RELATION)
     opened.measure(plans.RELATION)  # facts of the columns, for EXPLAIN
-    rows = opened.table(plans.RELATION).project(*SKEWED, "duration_ms", "upload_ts").to_arrow()
-    metadata: dict[str, Any] = {"dagster/row_count": len(rows)}
+    metadata: dict[str, Any] = {"dagster/row_count": entry.manifest().total}
     for column in SKEWED:
-        metadata |= _told(opened, rows, column)
+        metadata |= _told(opened, column)
     return dg.MaterializeResult(data_version=dg.DataVersion(entry.data_version), metadata=metadata)
 
 
-def _told(catalog: Any, rows: "pa.Table", column: str) -> dict[str, Any]:
+def _told(opened: Any, column: str) -> dict[str, Any]:
     """What there is to say of one column of origins."""
-    import pyarrow as pa
-
-    shares = Shares.of(rows[column])
-    found = catalog.skew(plans.RELATION, column)
+    found = opened.skew(plans.RELATION, column)
     assert found is not None, "a source has a histogram: its values are few"
-    hours = rows.group_by(column).aggregate([("duration_ms", "sum")])
-    long = dict(zip(hours[column].to_pylist(), hours["duration_ms_sum"].to_pylist(), strict=True))
+    spread, moved = opened.concentration(plans.RELATION, column), opened.drift(plans.RELATION, column, "upload_ts")
+    grouped = opened.table(plans.RELATION).group_by(column)
+    counted = grouped.aggregate(segments=("sample_id", "count"), lasts_ms=("duration_ms", "sum")).to_arrow()
+    rows = sorted(counted.to_pylist(), key=lambda row: (-row["segments"], row[column] or ""))
     table = [
-        {column: name, "segments": count, "share": f"{count / len(rows):.1%}", "hours": long[name] / HOUR_MS}
-        for name, count in zip(shares.names, shares.counts.tolist(), strict=True)
+        {
+            column: row[column],
+            "segments": row["segments"],
+            "share": f"{row['segments'] / spread.rows:.1%}",
+            "hours": row["lasts_ms"] / HOUR_MS,
+        }
+        for row in rows
     ]
     (worst, distance), *_ = found.worst(1)
     return {
         f"{column}_shares": reports.table(table),
-        f"segments_by_{column}": reports.bars(shares.counts.tolist()),
+        f"segments_by_{column}": reports.bars([row["segments"] for row in rows]),
         f"{column}_distance_by_shard": reports.bars(found.distance.tolist()),
-        f"{column}_largest_share": round(shares.largest, 4),
-        f"{column}_effective": round(shares.effective, 2),
+        f"{column}_largest_share": round(spread.largest_rows / spread.rows, 4),
+        f"{column}_effective": round(spread.effective, 2),
         f"{column}_worst_shard": f"{worst}: {distance:.2f} from the whole (0 alike, 1 nothing in common)",
-        f"{column}_explained_by_upload": round(explained(rows["upload_ts"].cast(pa.int64()), rows[column]), 4),
+        f"{column}_explained_by_upload": round(moved.explained, 4),
     }
 
 

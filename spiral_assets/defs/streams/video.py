@@ -5,7 +5,7 @@ import dagster as dg
 from spiral_assets import reports
 from spiral_assets.defs.caches.video import video_clips
 from spiral_assets.defs.relations.video import segment_labels
-from spiral_assets.defs.statistics.video import clip_stats, skew
+from spiral_assets.defs.statistics.video import clip_stats, shard_stats
 from spiral_assets.plans import video as plans
 from spiral_assets.resources import CatalogResource
 
@@ -16,7 +16,7 @@ from spiral_assets.resources import CatalogResource
     kinds={"pytorch"},
     owners=["team:training"],
     tags={"domain": "video"},
-    deps=[video_clips, segment_labels, clip_stats, skew],
+    deps=[video_clips, segment_labels, clip_stats, shard_stats],
 )
 def video_stream(catalog: CatalogResource) -> dg.MaterializeResult[None]:
     """The training and the validation stream, saved under their names, explained."""

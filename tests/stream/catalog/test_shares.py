@@ -1,10 +1,14 @@
 """Shares and drift: laws of the measures, and what chance alone gives."""
 
+from pathlib import Path
+
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import spiral_stream as sp
 from spiral_stream.catalog.shares import concentration, drift, explained, tenths, tenths_by_chance
 
 codes = st.lists(st.integers(0, 6), min_size=10, max_size=80).map(np.array)
@@ -62,3 +66,14 @@ def test_an_axis_that_values_follow_is_explained_and_one_that_stands_still_is_no
     assert np.isnan(explained(values, np.zeros(100)))
     assert tenths(values, np.arange(100)) == 0.5
     assert tenths_by_chance(np.array([100])) == 0
+
+
+def test_a_catalog_tells_how_rows_of_a_relation_are_spread_and_move(tmp_path: Path) -> None:
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    table = pa.table({"id": range(40), "who": ["a"] * 20 + ["b"] * 20, "at": [*range(39), None]})
+    catalog.register("rows", sp.Arrow(table), identity="id")
+
+    spread, moved = catalog.concentration("rows", "who"), catalog.drift("rows", "who", "at")
+
+    assert (spread.values, spread.largest_rows, spread.rows) == (2, 20, 40)
+    assert moved.explained == pytest.approx(0.75, abs=0.02)
