@@ -189,7 +189,7 @@ Verb = Callable[[sp.Relation], Any]
         (lambda r: plan(r, other=sp.List("image_ref")), r"use Stack\(\"image_ref\", decode=\"jpeg\"\)"),
         (lambda r: plan(r, other=sp.Stack("label_id", decode="jpeg")), "label_id.*image/jpeg-ref"),
         (lambda r: sp.Stack("label_id", dtype="flaot16"), "'flaot16' is unknown; it is one of bool, uint8"),
-        (lambda r: sp.Stack("label_id", layout="nchw"), r"are for decoded images; add decode=\"jpeg\""),
+        (lambda r: sp.Stack("label_id", layout="nchw"), r"are of decoded images; add decode=\"jpeg\" or \"h264\""),
         (lambda r: sp.Stack("image_ref", decode="jepg") and plan(r, o=sp.Stack("image_ref", decode="jepg")), "jpeg"),
         (lambda r: plan(r, batch_size=0), "batch_size"),
         (lambda r: plan(r).to_numpy(prefetch=0), "prefetch"),

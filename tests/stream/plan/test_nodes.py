@@ -139,7 +139,6 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "unknown decoder": (lambda w: w.images.sample(order=Sequential()).collate(batch_size=4, fields={"a": Stack("image_ref", decode="jpg")}), "field 'a': decode: 'jpg' is unknown; did you mean 'jpeg'"),
     "normalized bytes": (lambda w: w.images.sample(order=Sequential()).collate(batch_size=4, fields={"a": Stack("image_ref", decode="jpeg", transforms=image_transforms())}), "field 'a': images: Normalize has no place in uint8; ask for dtype float16"),
     "images as values": (lambda w: w.images.sample(order=Sequential()).collate(batch_size=4, fields={"a": List("image_ref")}), r'field \'a\': .*use Stack\("image_ref", decode="jpeg"\)'),
-    "images of a joined relation": (lambda w: w.ids.join(w.images.project("sample_id", "image_ref"), on="sample_id").sample(order=Sequential()).collate(batch_size=4, fields=image_fields(image_transforms())), "field 'image': 'image_ref' is no column of 'ids' itself; .*start from the relation that holds them"),
     "images by another name": (lambda w: w.images.project("sample_id", img=col("image_ref")).sample(order=Sequential()).collate(batch_size=4, fields={"a": Stack("img", decode="jpeg")}), r"it is 'image_ref' of 'vision.imagenet_train' by another name; keep that name: Stack\('image_ref'"),
     "tail rule": (lambda w: w.sampled.collate(**BATCH, last="drop"), "collate: last is 'drop'. Give DropPartial, KeepPartial or PadPartial"),
     "prefetch": (lambda w: w.collated.to_numpy(prefetch=0), "to_numpy: prefetch=0; give an integer of at least 1"),
