@@ -10,6 +10,7 @@ from rich.table import Table
 from spiral_stream.catalog.statistics import load_statistics
 from spiral_stream.connection import Catalog, connect
 from spiral_stream.errors import SpiralError
+from spiral_stream.schema import H264_REF, JPEG_REF
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
@@ -79,16 +80,18 @@ def register(
         list[str] | None, typer.Option(help="Column that identifies a row; repeat for several.")
     ] = None,
     image: Annotated[list[str] | None, typer.Option(help="Column that names JPEG bytes.")] = None,
+    video: Annotated[list[str] | None, typer.Option(help="Column that names H.264 videos.")] = None,
     replace: Annotated[bool, typer.Option(help="Take the place of a registered relation.")] = False,
     where: Where = None,
 ) -> None:
-    """Register a Lance dataset, Parquet files or an image folder under a name."""
-    columns = image if image is not None else (["image_ref"] if kind is Kind.folder else [])
+    """Register a Lance dataset, Parquet files, or a folder of images or videos under a name."""
+    images = image if image is not None else (["image_ref"] if kind is Kind.folder else [])
+    videos = video if video is not None else (["clip_ref"] if kind is Kind.videos else [])
     entry = _open(where).register(
         name,
         _source(kind, path),
         identity=identity or "sample_id",
-        semantic=dict.fromkeys(columns, "image/jpeg-ref"),
+        semantic=dict.fromkeys(images, JPEG_REF) | dict.fromkeys(videos, H264_REF),
         replace=replace,
     )
     manifest = entry.manifest()

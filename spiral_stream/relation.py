@@ -19,14 +19,12 @@ from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import maps, nodes
 from spiral_stream.plan.checks import column_list, need_new_names
-from spiral_stream.plan.clips import is_clip
-from spiral_stream.plan.fields import is_decoded
+from spiral_stream.plan.decoded import with_decoded
 from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.mix import Mix, Part, schedule_points, whole_count
 from spiral_stream.plan.profiles import Profile
 from spiral_stream.plan.refusal import OnError
-from spiral_stream.plan.short_clips import without_short
-from spiral_stream.plan.tree import base_scan, owner
+from spiral_stream.plan.tree import base_scan
 from spiral_stream.planner.meaning import settled, tokenized
 from spiral_stream.planner.select import collect
 from spiral_stream.prepared import PreparedStream
@@ -372,13 +370,7 @@ class Relation:
         if not isinstance(fields, Mapping):
             msg = f'collate: fields={fields!r}; give a dict of name -> field, for example {{"x": Stack("x")}}'
             raise PlanError(msg)
-        for name, field in fields.items():
-            if isinstance(field, Field) and is_decoded(field) and field.column in self.schema.names:
-                self._need_payload(name, field.column)
-        node = self.node
-        for name, field in fields.items():
-            if is_clip(field) and field.short == "drop":
-                node = without_short(name, field, node)
+        node = with_decoded(self.node, fields)
         formed = settled(node, formation, composition)
         values = (batch_size, as_tail(last), tuple(fields.items()), formed, on_error, error_budget)
         return self._with(nodes.Collate(node, *values))
@@ -411,18 +403,6 @@ class Relation:
     def explain(self) -> Explanation:
         """The outline of a plan that is no stream yet; a stream's ``explain()`` has every section."""
         return explain_plan(self.node)
-
-    def _need_payload(self, name: str, column: str) -> None:
-        """Payload is read by row address from a relation of the catalog, under its own name."""
-        found = owner(self.node, column)
-        if found is None:
-            msg = f"collate: field {name!r}: {column!r} is computed; images and clips are read from a column of a relation"
-            raise PlanError(msg)
-        relation, own = found
-        if own != column:
-            way_out = f"it is {own!r} of {relation!r} by another name; keep that name: Stack({own!r}, decode=...)"
-            msg = f"collate: field {name!r}: {column!r} is no column of {relation!r} itself; {way_out}"
-            raise PlanError(msg)
 
     def _need_relations(self, verb: str, *others: "Relation") -> None:
         """Names are looked up in one catalog: that of the first relation."""

@@ -18,13 +18,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.cache.kind import Kind, Rows
-from spiral_stream.decoders.selection import segment_of
+from spiral_stream.decoders.selection import Segment, segment_of
 from spiral_stream.decoders.video_index import VERSION, VideoIndex, probe
-from spiral_stream.errors import DataError
+from spiral_stream.errors import DataError, SourceError
 from spiral_stream.plan.clips import TIMES
 from spiral_stream.sources.located import Located, locate
 
-BESIDE: Final = ("frames", "duration_ms", "height", "width", "milli_fps", "key_distance", "rotation")
+BESIDE: Final = ("frames", "duration_ms", "height", "width", "milli_fps", "key_distance", "rotation", "segment_frames")
 REMEMBERED_BYTES: Final = 64 << 20  # of indexes: about 18 hours of video at 30 frames a second
 _LEAST_BYTES: Final = 1024  # of a remembered file, whatever its index takes
 _MOST: Final = np.iinfo(np.int32).max
@@ -143,7 +143,7 @@ class IndexKind(Kind):
 
     def facts(self) -> dict[str, object]:
         facts: dict[str, object] = {
-            "kind": ["video index", VERSION],
+            "kind": ["video index", VERSION, len(BESIDE)],
             "relation": self.relation,
             "column": self.column,
         }
@@ -153,12 +153,12 @@ class IndexKind(Kind):
         """The indexes of P references, and beside each what the whole file is like; see `Kind.keep_rows`.
 
         Beside, int32 [P] each, 0 where refused: ``frames`` and ``duration_ms`` of the file, ``height`` and ``width``
-        upright, ``milli_fps`` (frames in 1,000 s), ``key_distance`` (most frames between key frames) and
-        ``rotation`` (degrees clockwise).
+        upright, ``milli_fps`` (frames in 1,000 s), ``key_distance`` (most frames between key frames), ``rotation``
+        (degrees clockwise) and ``segment_frames``. A row whose file is not there is refused too: streams look again.
         """
         count = len(table)
         sizes = np.zeros(count, np.int64)
-        beside_7P = np.zeros((len(BESIDE), count), np.int32)
+        beside_KP = np.zeros((len(BESIDE), count), np.int32)
         payloads: list[bytes] = []
         refused: dict[int, str] = {}
         source_bytes = 0
@@ -167,25 +167,26 @@ class IndexKind(Kind):
                 located = locate(table[self.column].slice(at, 1), base)[0]
                 index, read = _PROBES.index_of(located, _probe)
                 source_bytes += located.size if read else 0
-                payload = self._part(index, table, at).to_bytes()
-            except DataError as error:
+                segment = self._segment(index, table, at)
+                payload = (index.within(segment) if self.timed else index).to_bytes()
+            except SourceError as error:
+                if not isinstance(error, DataError) and not isinstance(error.__cause__, FileNotFoundError):
+                    raise
                 refused[at] = str(error)
                 continue
             payloads.append(payload)
             sizes[at] = len(payload)
-            beside_7P[:, at] = _facts(index)
-        beside = dict(zip(BESIDE, beside_7P, strict=True))
+            beside_KP[:, at] = [*_facts(index), segment.frames]
+        beside = dict(zip(BESIDE, beside_KP, strict=True))
         return Rows(b"".join(payloads), sizes, refused, beside, source_bytes)
 
-    def _part(self, index: VideoIndex, table: pa.Table, at: int) -> VideoIndex:
-        if not self.timed:
-            return index
-        start, duration = (table[name][at].as_py() for name in TIMES)
-        return index.within(segment_of(index.times_F, index.duration, start, duration))
+    def _segment(self, index: VideoIndex, table: pa.Table, at: int) -> Segment:
+        start, duration = (table[name][at].as_py() for name in TIMES) if self.timed else (None, None)
+        return segment_of(index.times_F, index.duration, start, duration)
 
 
 def _facts(index: VideoIndex) -> NDArray[np.int64]:
-    """What stands beside an index, in the order of `BESIDE`."""
+    """What stands beside an index of its file, in the order of `BESIDE`."""
     height, width = index.displayed
     rate = round(min(index.fps * 1_000, _MOST))
     facts = (

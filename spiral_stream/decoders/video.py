@@ -221,4 +221,8 @@ class _Run:
 
     def _name(self, packet: int) -> str:
         frame = int(self.shown_P[packet])
-        return f"packet {packet}" if frame < 0 else f"frame {frame + self.index.first} ({self.index.times_F[frame] / 1e6:.3f} s)"
+        return (
+            f"packet {packet}"
+            if frame < 0
+            else f"frame {frame + self.index.first} ({self.index.times_F[frame] / 1e6:.3f} s)"
+        )

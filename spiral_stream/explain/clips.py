@@ -8,8 +8,8 @@ from spiral_stream.explain.footage import Footage, first_reasons, footage
 from spiral_stream.explain.outline import chosen_text
 from spiral_stream.explain.subject import STOPS, Subject, percent
 from spiral_stream.fields.stack import Stack
+from spiral_stream.plan.decoded import FRAME_COUNT
 from spiral_stream.plan.nodes import Collate
-from spiral_stream.plan.short_clips import FRAME_COUNT
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.physical import ClipStage
 

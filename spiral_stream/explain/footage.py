@@ -24,7 +24,7 @@ from spiral_stream.explain.shares import MOST_ROWS, spaced
 from spiral_stream.explain.subject import Subject
 from spiral_stream.expr import kind_of
 from spiral_stream.plan.clips import TIMES
-from spiral_stream.plan.short_clips import FRAME_COUNT
+from spiral_stream.plan.decoded import FRAME_COUNT
 from spiral_stream.planner.physical import ClipStage
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.runtime.stored import stored_rows

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field, FieldSpec
-from spiral_stream.schema import semantic_of
+from spiral_stream.schema import JPEG_REF, semantic_of
 
 
 @final
@@ -21,7 +21,8 @@ class List(Field):
 
     def spec(self, column: pa.Field) -> FieldSpec:
         if semantic_of(column) is not None:
-            msg = f'List({self.column!r}): the column names bytes; use Stack("{self.column}", decode="jpeg")'
+            how = "jpeg" if semantic_of(column) == JPEG_REF else "h264"
+            msg = f'List({self.column!r}): the column names bytes; use Stack("{self.column}", decode="{how}")'
             raise PlanError(msg)
         return FieldSpec(None, ())
 

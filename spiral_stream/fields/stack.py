@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.fields.field import Field, FieldSpec, fixed_numpy
-from spiral_stream.schema import semantic_of
+from spiral_stream.schema import JPEG_REF, semantic_of
 
 DTYPES: Final = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
@@ -76,7 +76,8 @@ class Stack(Field):
         semantic = semantic_of(column)
         if semantic is not None:
             msg = (
-                f'Stack({self.column!r}): the column is {semantic} and names bytes; say how to read them, decode="jpeg"'
+                f"Stack({self.column!r}): the column is {semantic} and names bytes; say how to read them, "
+                f'decode="{"jpeg" if semantic == JPEG_REF else "h264"}"'
             )
             raise PlanError(msg)
         kind = column.type

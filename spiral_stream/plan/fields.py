@@ -113,6 +113,9 @@ def check_formation(
 
 
 def _need_semantic(field: Stack, column: pa.Field, semantic: str) -> None:
+    if semantic_of(column) == H264_REF and semantic != H264_REF:
+        msg = f'{field.column!r} is {H264_REF}, which decode={field.decode!r} does not read; give decode="h264"'
+        raise PlanError(msg)
     if semantic_of(column) != semantic:
         msg = (
             f"decode={field.decode!r} needs a column of type {semantic}; {field.column!r} is "

@@ -35,7 +35,8 @@ from spiral_stream.sampling.order import Order
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.schema import semantic_of
 
-_PLACES: Final = {"storage_shard", "stream_id"}  # which shard and stream a row is of is known without a column
+_SHARD: Final = "storage_shard"
+_PLACES: Final = {_SHARD, "stream_id"}  # which shard and stream a row is of is known without a column
 JoinHow = Literal["inner", "left", "semi", "anti"]
 
 
@@ -177,7 +178,7 @@ class Join(Relational):
         need_columns("join (right side)", self.right_on, right)
         for ours, theirs in zip(self.left_on, self.right_on, strict=True):
             need_like_keys(left.field(ours), right.field(theirs))
-        names = [*left.names, *self._taken()]
+        names = [*left.names, *(ours for ours, _ in self._taken())]
         need_new_names(self.VERB, names, "give another suffix=..., or project one side first")
 
     def inputs(self) -> tuple[Node, ...]:
@@ -185,13 +186,15 @@ class Join(Relational):
 
     def taken(self) -> dict[str, str]:
         """Right columns that come through: name in the output -> name on the right."""
-        names = [name for name in self.right.schema().names if name not in self.right_on]
-        return dict(zip(self._taken(), names, strict=True)) if self.how in ("inner", "left") else {}
+        return dict(self._taken()) if self.how in ("inner", "left") else {}
 
-    def _taken(self) -> list[str]:
-        left = self.source.schema().names
-        names = [name for name in self.right.schema().names if name not in self.right_on]
-        return [name + self.suffix if name in left else name for name in names if self.how in ("inner", "left")]
+    def _taken(self) -> list[tuple[str, str]]:
+        left = set(self.source.schema().names)
+        names = [
+            name for name in self.right.schema().names if name not in self.right_on and self.how in ("inner", "left")
+        ]
+        named = [(name + self.suffix if name in left else name, name) for name in names]
+        return [(ours, name) for ours, name in named if not (name == _SHARD and ours in left)]  # every relation has one
 
     def schema(self) -> pa.Schema:
         right, missed = self.right.schema(), self.how == "left"

@@ -9,23 +9,24 @@ from typing import Final
 
 from spiral_stream.expr import Col
 from spiral_stream.plan.nodes import Join, Node, Project, WithColumns
-from spiral_stream.plan.tree import find, replaced
+from spiral_stream.plan.tree import replaced, spine
 
 _ASIDE: Final = "\0"  # after a column's name while both relations have one of that name
 
 
 def turned(node: Node, identity: tuple[str, ...]) -> Node | None:
-    """The same rows and columns, owned by the right relation of the nearest join.
+    """The same rows and columns, owned by the right relation of the join that brings columns of the identity.
 
     Args:
         node: the relational part of a plan.
         identity: columns that tell its rows apart.
 
     Returns:
-        None where that cannot be: no inner join, or an identity without a column of the right relation.
+        None where that cannot be: it is no inner join, or not the first of several, or the identity has no right column.
     """
-    join = find(node, Join)
-    if join is None or join.how != "inner" or not set(identity) & set(join.taken()):
+    bringing = (each for each in spine(node) if isinstance(each, Join) and set(identity) & set(each.taken()))
+    join = next(bringing, None)
+    if join is None or join.how != "inner" or any(isinstance(each, Join) for each in spine(join.source)):
         return None
     ours, theirs = join.source.schema().names, join.right.schema().names
     keys = dict(zip(join.left_on, join.right_on, strict=True))

@@ -230,8 +230,9 @@ def _payload(name: str, field: Stack, stream: StreamStage) -> Payload:
     found = payload_of(stream.selected, stream.base, field.column)
     if found is None:
         msg = (
-            f"collate: field {name!r}: {field.column!r} of stream {stream.name!r} is computed; images and clips are read "
-            "from a relation of the catalog: name a column of its own"
+            f"collate: field {name!r}: {field.column!r}{f' of stream {stream.name!r}' if stream.name else ''} is computed, or "
+            "of a joined relation that is itself joined or computed; images and clips are read from a relation of the "
+            "catalog: join that one by itself"
         )
         raise PlanError(msg)
     return found

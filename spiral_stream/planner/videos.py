@@ -1,6 +1,7 @@
 """The video index of a relation: built for its storage shards, and told as a table for people and statistics."""
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
@@ -27,8 +28,13 @@ def index_videos(
     column: str,
     shards: Sequence[str] | None = None,
     report: Callable[[Progress], None] = lambda _: None,
+    *,
+    afresh: bool = False,
 ) -> pa.Table:
     """Build what is missing of the video index, and tell what it holds. Streams of the relation then use it.
+
+    A stream looks for itself at files that changed since, or were not there; this table tells what was found when the
+    index was built, until it is built afresh.
 
     Args:
         catalog: where the relation is registered.
@@ -36,11 +42,13 @@ def index_videos(
         column: a column of type ``video/h264-ref``.
         shards: names of storage shards; None takes all.
         report: told what is done so far.
+        afresh: drop the whole index first, of all shards: where files changed in place.
 
     Returns:
         a row for each of the relation's: ``row`` (int64, its ordinal), ``uri``, ``offset``, ``length`` (null for inline
         bytes), int32 ``frames``, ``duration_ms``, ``height``, ``width`` (upright), ``milli_fps``, ``key_distance`` (most
-        frames between key frames), ``rotation``, all null where a file cannot be used, and ``error``, which says why.
+        frames between key frames), ``rotation``, ``segment_frames`` (of the row's segment; of the file without times), all
+        null where a row cannot be used, and ``error``, which says why.
 
     Raises:
         PlanError: the column is no reference to videos, or a shard is unknown.
@@ -57,6 +65,8 @@ def index_videos(
         works = _works(base, shards)
         kind = IndexKind(relation, column, set(TIMES) <= set(base.schema.names))
         store = CacheStore(cache_root(catalog) / "caches" / kind.fingerprint, kind.facts())
+        if afresh:
+            shutil.rmtree(store.folder, ignore_errors=True)
         build(base, kind, store, works, len(os.sched_getaffinity(0)), report)
         reader = store.open()
         tables = []

@@ -112,7 +112,7 @@ def _refuse_fan_out(codes: Int64, counts: Int64, right: pa.Table, first: Int64, 
         f"join on {on}: {len(codes):,} keys have several rows on the right, so left rows would multiply and identities "
         f"repeat: {', '.join(examples)}. Keep one right row a key with .distinct({names}), make one of them with "
         f".group_by({names}).aggregate(...), or make each pair a sample: name an identity=[...] with a "
-        "column of the right relation that tells them apart (an inner join then starts from the right relation)"
+        "column of the right relation that tells them apart, where this is the plan's first join and an inner one"
     )
     raise FanOutError(msg)
 

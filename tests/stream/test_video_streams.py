@@ -339,7 +339,65 @@ def test_a_budget_that_holds_no_clip_is_refused_by_the_plan(shelf: Mapping[str, 
 
 def test_images_refuse_what_only_clips_have_and_the_other_way_round(shelf: Mapping[str, Clips]) -> None:
     plan = shelf["none"].catalog.table(SEGMENTS).sample(identity="sample_id", order=sp.Sequential())
-    with pytest.raises(sp.PlanError, match=r"needs a column of type image/jpeg-ref; 'clip_ref' is video/h264-ref"):
+    with pytest.raises(
+        sp.PlanError, match=r"'clip_ref' is video/h264-ref, which decode='jpeg' does not read; give decode=.h264."
+    ):
         plan.collate(batch_size=2, fields={"x": sp.Stack("clip_ref", decode="jpeg")})
     with pytest.raises(sp.PlanError, match=r"clip_ref' is video/h264-ref, and Raw keeps image/jpeg-ref; give Frames"):
         shelf["none"].catalog.table(SEGMENTS).cache(clip_ref=sp.Raw())
+
+
+def test_times_that_are_not_the_relation_s_own_are_refused(shelf: Mapping[str, Clips], tmp_path: Path) -> None:
+    """The whole file would come instead, or other frames than the plan seems to say."""
+    made = shelf["none"]
+    fields = {"x": sp.Stack("clip_ref", decode="h264", sequence_length=2, crop=24)}
+    moved = made.catalog.table(SEGMENTS).with_columns(start_time_ms=sp.col("start_time_ms") + 100)
+    with pytest.raises(
+        sp.PlanError, match=r"'start_time_ms' here is not the column of 'video.training_segments'.*another name"
+    ):
+        moved.sample(identity="sample_id", order=sp.Sequential()).collate(batch_size=2, fields=fields)
+
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    files = made.segments.select(["sample_id", "clip_ref"])
+    catalog.register("files", sp.Arrow(files), identity="sample_id", semantic={"clip_ref": "video/h264-ref"})
+    times = made.segments.select(["sample_id", "start_time_ms", "duration_ms"])
+    catalog.register("times", sp.Arrow(times), identity="sample_id")
+    joined = catalog.table("times").join(catalog.table("files"), on="sample_id")
+    with pytest.raises(
+        sp.PlanError, match=r"'start_time_ms' here is not the column of 'files'.*Store the times in that relation"
+    ):
+        joined.sample(identity="sample_id", order=sp.Sequential()).collate(batch_size=2, fields=fields)
+
+    half = made.segments.select(["sample_id", "clip_ref", "duration_ms"])
+    catalog.register("half", sp.Arrow(half), identity="sample_id", semantic={"clip_ref": "video/h264-ref"})
+    with pytest.raises(
+        sp.PlanError, match=r"'half' has column 'duration_ms' and no 'start_time_ms'; a segment needs both"
+    ):
+        catalog.table("half").sample(identity="sample_id", order=sp.Sequential()).collate(batch_size=2, fields=fields)
+
+
+@pytest.mark.parametrize("asked", [{"resize_shorter": 41, "crop": 24}, {"crop": 41}], ids=["resize", "crop"])
+def test_frames_kept_smaller_than_they_are_asked_for_are_refused(
+    shelf: Mapping[str, Clips], asked: dict[str, int]
+) -> None:
+    kept = shelf["none"].catalog.table(SEGMENTS).cache(clip_ref=sp.Frames(shorter_side=40))
+    fields = {"x": sp.Stack("clip_ref", decode="h264", sequence_length=2, **asked)}
+    with pytest.raises(
+        sp.PlanError, match=r"of frames kept at Frames\(shorter_side=40\).*keep shorter_side=41 or more"
+    ):
+        kept.sample(identity="sample_id", order=sp.Sequential()).collate(batch_size=2, fields=fields)
+
+
+def test_the_index_of_videos_tells_what_is_missing_and_can_be_built_afresh(tmp_path: Path) -> None:
+    made = video_catalog(tmp_path, files=2, each=2)
+    gone = made.paths[1].rename(tmp_path / "elsewhere.mp4")
+    before = sp.index_videos(made.catalog, SEGMENTS, "clip_ref")
+    gone.rename(made.paths[1])
+    after = sp.index_videos(made.catalog, SEGMENTS, "clip_ref", afresh=True)
+
+    bad = [error for error in before["error"].to_pylist() if error is not None]
+    assert len(bad) == 2
+    assert all("video-001.mp4: No such file" in error for error in bad)
+    assert after["error"].null_count == 4
+    assert after["segment_frames"].to_pylist() == [48] * 4
+    assert after["frames"].to_pylist() == [72] * 4

@@ -80,6 +80,7 @@ def test_rows_are_indexes_with_what_statistics_ask_beside(folder: Path) -> None:
         "milli_fps": [24_000, 12_000],
         "key_distance": [12, 6],
         "rotation": [0, 90],
+        "segment_frames": [36, 24],
     }
 
 
@@ -140,9 +141,13 @@ def test_inline_clips_and_ranges_of_a_tar_are_indexed(folder: Path, probed: list
     assert len(probed) == 4
 
 
-def test_a_missing_file_is_a_failure_of_storage(folder: Path) -> None:
-    with pytest.raises(SourceError, match="none.mp4: No such file.*filter its rows out") as caught:  # noqa: RUF043
-        IndexKind("clips", "clip").keep_rows(table(["none.mp4"]), str(folder))
+def test_a_missing_file_is_told_and_another_fault_of_storage_is_raised(folder: Path, tmp_path: Path) -> None:
+    refused = IndexKind("clips", "clip").keep_rows(table(["none.mp4"]), str(folder)).refused
+    assert "none.mp4: No such file" in refused[0]
+
+    (tmp_path / "folder.mp4").mkdir()
+    with pytest.raises(SourceError, match="folder.mp4: Is a directory") as caught:  # noqa: RUF043
+        IndexKind("clips", "clip").keep_rows(table(["folder.mp4"]), str(tmp_path))
     assert not isinstance(caught.value, DataError)
 
 

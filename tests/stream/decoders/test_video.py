@@ -373,5 +373,7 @@ def test_a_file_that_no_longer_fits_its_index_is_refused():
     it = file("transport stream")
     half = it.data[: len(it.data) // 2 // 188 * 188]
 
-    with pytest.raises(DataError, match=r"the demuxer does not find packets .* as the index says. Index the file again"):
+    with pytest.raises(
+        DataError, match=r"the demuxer does not find packets .* as the index says. Index the file again"
+    ):
         it.decode([39], half)

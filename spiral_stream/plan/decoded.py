@@ -1,0 +1,112 @@
+"""What a plan must have for fields that decode: their bytes in one relation, times of clips beside them, enough pixels.
+
+Everything here is known from the plan alone, so that nothing is found out at the first batch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from spiral_stream import expr
+from spiral_stream.errors import PlanError
+from spiral_stream.fields.field import Field
+from spiral_stream.fields.stack import Stack
+from spiral_stream.plan import nodes
+from spiral_stream.plan.clips import TIMES, clip_parts, is_clip
+from spiral_stream.plan.fields import is_decoded
+from spiral_stream.plan.profiles import Frames
+from spiral_stream.plan.tree import need, owner, profiles, replaced, walk
+from spiral_stream.transforms.steps import CenterCrop, RandomCrop, Resize
+
+FRAME_COUNT: Final = "frame_count"  # column: frames of a segment
+
+
+def with_decoded(node: nodes.Node, fields: Mapping[str, Field]) -> nodes.Node:
+    """The plan that fields are collated from: the one given, less the samples whose segment is too short for a clip.
+
+    Args:
+        node: what `collate` follows.
+        fields: the batch's.
+
+    Raises:
+        PlanError: the bytes or the times of a field are computed, or a kept frame is smaller than what is asked of it.
+    """
+    for name, field in fields.items():
+        if not isinstance(field, Stack) or not is_decoded(field) or field.column not in node.schema().names:
+            continue
+        relation = _need_payload(node, name, field.column)
+        if is_clip(field):
+            _need_times(node, name, relation)
+            _need_pixels(node, name, field)
+            if field.short == "drop":
+                node = _without_short(node, name, field)
+    return node
+
+
+def _need_payload(node: nodes.Node, name: str, column: str) -> str:
+    """The relation of the catalog that holds a field's bytes, under the name that the plan has for them."""
+    found = owner(node, column)
+    if found is None:
+        msg = f"collate: field {name!r}: {column!r} is computed; images and clips are read from a column of a relation"
+        raise PlanError(msg)
+    relation, own = found
+    if own != column:
+        way_out = f"it is {own!r} of {relation!r} by another name; keep that name: Stack({own!r}, decode=...)"
+        msg = f"collate: field {name!r}: {column!r} is no column of {relation!r} itself; {way_out}"
+        raise PlanError(msg)
+    return relation
+
+
+def _need_times(node: nodes.Node, name: str, relation: str) -> None:
+    """The times of a segment are stored beside its reference: caches and the video index go by them."""
+    own = {
+        each
+        for at in walk(node)
+        if isinstance(at, nodes.Scan) and at.relation == relation
+        for each in at.schema().names
+    }
+    for column, other in (TIMES, TIMES[::-1]):
+        if column in own and other not in own:
+            msg = (
+                f"collate: field {name!r}: {relation!r} has column {column!r} and no {other!r}; a segment needs both. Add it "
+                "to the relation, or register the relation without either for clips that are whole files"
+            )
+            raise PlanError(msg)
+        if column in node.schema().names and owner(node, column) != (relation, column):
+            msg = (
+                f"collate: field {name!r}: {column!r} here is not the column of {relation!r}, which names the videos and whose "
+                "own times are read. Store the times in that relation, or give what was computed or joined another name"
+            )
+            raise PlanError(msg)
+
+
+def _need_pixels(node: nodes.Node, name: str, field: Stack) -> None:
+    """Frames are kept no smaller than they are asked for."""
+    profile = profiles(node).get(field.column)
+    side = profile.shorter_side if isinstance(profile, Frames) else None
+    _, program = clip_parts(field)
+    step = next((each for each in program.steps if isinstance(each, Resize | CenterCrop | RandomCrop)), None)
+    if side is None or step is None:
+        return
+    asked = step.size if isinstance(step.size, int) else min(step.size)
+    if asked > side:
+        msg = (
+            f"collate: field {name!r}: {type(step).__name__}({step.size}) of frames kept at Frames(shorter_side={side}) would "
+            f"enlarge them or find too few pixels; keep shorter_side={asked} or more, or ask for less"
+        )
+        raise PlanError(msg)
+
+
+def _without_short(node: nodes.Node, name: str, field: Stack) -> nodes.Node:
+    """The plan without the samples whose segment is too short for a clip, as a filter before `sample`."""
+    selection, _ = clip_parts(field)
+    sample = need(node, nodes.Sample)
+    if FRAME_COUNT not in sample.source.schema().names:
+        msg = (
+            f'collate: field {name!r}: short="drop" needs column {FRAME_COUNT!r}, since who is a sample is decided before '
+            "anything is decoded; add the frames of each segment to the relation (spiral_stream.index_videos tells "
+            'segment_frames), or take short="pad"'
+        )
+        raise PlanError(msg)
+    test = expr.col(FRAME_COUNT) >= selection.need
+    return replaced(node, sample, replace(sample, source=nodes.Filter(sample.source, test)))
