@@ -45,12 +45,12 @@ def _needed(segment: Segment) -> int:
     return decoded
 
 
-def prepare(footage: Footage, kind: str, frames: str) -> dict[str, float]:
+def prepare(footage: Footage, kind: str, frames: str) -> dict[str, str]:
     """How many frames are decoded for each one kept."""
     segments = footage.segments(kind)
     with ThreadPoolExecutor(cores()) as pool:
         decoded = sum(pool.map({"all": _all, "needed": _needed}[frames], segments))
-    return {"over_read": decoded / len(segments) / FRAMES}
+    return {"frames decoded for each one kept": f"{decoded / len(segments) / FRAMES:.2f}"}
 
 
 def batches(footage: Footage, kind: str, at_once: int, frames: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -54,14 +54,18 @@ def _stream(footage: Footage, kind: str, cache: str, threads: int | None = None)
     return stream if threads is None else type(stream)(stream.plan, stream.catalog, threads=threads)
 
 
-def prepare(footage: Footage, kind: str, cache: str) -> dict[str, float]:
-    """Build the video index, or the clip cache; what either took, and bytes on disk."""
+def prepare(footage: Footage, kind: str, cache: str) -> dict[str, str]:
+    """Build the video index, or the clip cache; how large it is, and what EXPLAIN says of over-read."""
     with _stream(footage, kind, cache) as stream:
         stream.bind(device="cpu", epoch=0, data_parallel_rank=0, data_parallel_world_size=1)
         stream.materialize()
+        explained = str(stream.explain()).splitlines()
     folder = footage.root / f"caches-{cache}"
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return {"megabytes": size / 1e6}
+    over_read = [
+        line.partition("over-read of frames")[2].strip() for line in explained if "over-read of frames" in line
+    ]
+    return {"MB on disk": f"{size / 1e6:,.0f}"} | {"over-read": text for text in over_read[:1]}
 
 
 def batches(footage: Footage, kind: str, at_once: int, cache: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
