@@ -62,10 +62,11 @@ def prepare(footage: Footage, kind: str, cache: str) -> dict[str, str]:
         explained = str(stream.explain()).splitlines()
     folder = footage.root / f"caches-{cache}"
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    over_read = [
-        line.partition("over-read of frames")[2].strip() for line in explained if "over-read of frames" in line
-    ]
-    return {"MB on disk": f"{size / 1e6:,.0f}"} | {"over-read": text for text in over_read[:1]}
+    notes = {"MB on disk": f"{size / 1e6:,.0f}"}
+    for line in explained:
+        if "over-read of frames" in line:
+            notes["over-read"] = line.partition("over-read of frames")[2].strip()
+    return notes
 
 
 def batches(footage: Footage, kind: str, at_once: int, cache: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
