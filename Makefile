@@ -31,11 +31,11 @@ install: $(READY)  ## make .venv with everything in it
 demo: $(READY)  ## images, text, video: run the Dagster job, train, kill, resume (ONLY=video; IMAGES=<folder of class folders>)
 	$(BIN)/python -m spiral_assets.demo $(if $(ONLY),--only $(ONLY)) $(if $(IMAGES),--images "$(IMAGES)")
 
-test: $(READY)  ## run the tests that CI runs
-	$(BIN)/python -m pytest
+test: $(READY)  ## run the tests that CI runs, a file a process, as many at a time as there are cores
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-all: $(READY)  ## run the slow tests too, with more examples of each law
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "not gpu"
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n auto --dist loadfile -m "not gpu"
 
 check: $(READY)  ## formatting, lint, types, import contract
 	$(BIN)/ruff format --check

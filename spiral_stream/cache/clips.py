@@ -58,6 +58,7 @@ class ClipKind(Kind):
     """
 
     RUN_BYTES: ClassVar[int] = 16 << 20
+    FIRST_ROWS: ClassVar[int] = 1  # a clip may be 4 MB or 400
     RUN_ROWS: ClassVar[int] = 4  # 16 raw frames of 256 x 341 are 4.2 MB a clip
 
     relation: str

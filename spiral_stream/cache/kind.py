@@ -39,6 +39,7 @@ class Kind(ABC):
 
     RUN_BYTES: ClassVar[int]  # source bytes that are fetched and kept in one go, about
     RUN_ROWS: ClassVar[int]  # and at most so many rows
+    FIRST_ROWS: ClassVar[int] = 32  # of the first runs, of which nothing is known
 
     relation: str
     column: str

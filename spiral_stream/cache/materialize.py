@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.cache.store import CacheStore, Chunk
 
-FIRST_ROWS: Final = 32  # of the first runs, of which nothing is known
+HELD_BYTES: Final = 512 << 20  # of runs that wait for the writer, beyond one a thread
 GROWTH: Final = 4  # at most so many times the rows of the run before
 COMMIT_EVERY_S: Final = 30.0
 
@@ -114,7 +114,7 @@ def build(
     last_commit = time.monotonic()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="spiral-build")
     try:
-        runs = _Runs(pool, relation, kind, todo, ahead=2 * threads)
+        runs = _Runs(pool, relation, kind, todo, threads)
         for work in todo:
             size = store.write(work.key, work.rows, counted(runs.of_shard(work)))
             done = replace(done, shards=done.shards + 1, payload_bytes=done.payload_bytes + size)
@@ -134,9 +134,11 @@ class _Pace:
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
-        self.rows = min(FIRST_ROWS, kind.RUN_ROWS)
+        self.rows = min(kind.FIRST_ROWS, kind.RUN_ROWS)
+        self.bytes = 0  # of the largest run so far
 
     def learn(self, rows: int, source_bytes: int) -> None:
+        self.bytes = max(self.bytes, source_bytes)
         fitting = self._kind.RUN_BYTES * rows // max(source_bytes, 1)
         grown = max(self.rows, GROWTH * rows)  # the last run of a shard is short and says nothing
         self.rows = max(1, min(fitting, self._kind.RUN_ROWS, grown))
@@ -147,9 +149,9 @@ class _Runs:
     """Runs of rows in the order of the shards, a few ahead of the writer, across the borders of shards."""
 
     def __init__(
-        self, pool: ThreadPoolExecutor, relation: Rowed, kind: Kind, shards: Sequence[ShardWork], ahead: int
+        self, pool: ThreadPoolExecutor, relation: Rowed, kind: Kind, shards: Sequence[ShardWork], threads: int
     ) -> None:
-        self._pool, self._relation, self._kind, self._ahead = pool, relation, kind, ahead
+        self._pool, self._relation, self._kind, self._threads = pool, relation, kind, threads
         self._pace = _Pace(kind)
         self._waiting: deque[tuple[NDArray[np.uint64], Future[Rows]]] = deque()
         self._cut = self._cuts(shards)
@@ -158,7 +160,7 @@ class _Runs:
         """The runs of the shard whose turn it is."""
         left = len(work.offsets)
         while left:
-            for first, offsets in islice(self._cut, self._ahead + 1 - len(self._waiting)):
+            for first, offsets in islice(self._cut, self._room()):
                 job = self._pool.submit(_keep, self._relation, self._kind, first, offsets)
                 self._waiting.append((offsets, job))
             offsets, job = self._waiting.popleft()
@@ -168,6 +170,13 @@ class _Runs:
             )  # raw clips are 15 times their source
             left -= len(offsets)
             yield offsets.astype(np.uint32), rows
+
+    def _room(self) -> int:
+        """How many more runs may begin: one a thread and the one that is next, more while they are small."""
+        ahead = min(2 * self._threads, max(self._threads, HELD_BYTES // max(1, self._pace.bytes)))
+        if not self._pace.bytes and self._kind.FIRST_ROWS == 1:  # rows may be of any size
+            ahead = self._threads
+        return max(0, ahead + 1 - len(self._waiting))
 
     def _cuts(self, shards: Sequence[ShardWork]) -> Iterator[tuple[int, NDArray[np.uint64]]]:
         for work in shards:

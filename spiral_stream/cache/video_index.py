@@ -155,6 +155,7 @@ class IndexKind(Kind):
         Beside, int32 [P] each, 0 where refused: ``frames`` and ``duration_ms`` of the file, ``height`` and ``width``
         upright, ``milli_fps`` (frames in 1,000 s), ``key_distance`` (most frames between key frames), ``rotation``
         (degrees clockwise) and ``segment_frames``. A row whose file is not there is refused too: streams look again.
+        Of a file that has to be demuxed the first of the rows that name it holds the index, and the others nothing.
         """
         count = len(table)
         sizes = np.zeros(count, np.int64)
@@ -162,23 +163,29 @@ class IndexKind(Kind):
         payloads: list[bytes] = []
         refused: dict[int, str] = {}
         source_bytes = 0
+        whole: set[int] = set()  # stamps of files whose index cannot be cut, and which an earlier row holds
         for at in range(count):  # 0.1 ms a row of a file that is known, 2 ms and more of another
             try:
                 located = locate(table[self.column].slice(at, 1), base)[0]
                 index, read = _PROBES.index_of(located, _probe)
                 source_bytes += located.size if read else 0
                 segment = self._segment(index, table, at)
-                payload = (index.within(segment) if self.timed else index).to_bytes()
+                payload = b"" if index.stamp in whole else self._payload(index, segment)
             except SourceError as error:
                 if not isinstance(error, DataError) and not isinstance(error.__cause__, FileNotFoundError):
                     raise
                 refused[at] = str(error)
                 continue
+            if self.timed and not index.direct:
+                whole.add(index.stamp)
             payloads.append(payload)
             sizes[at] = len(payload)
             beside_KP[:, at] = [*_facts(index), segment.frames]
         beside = dict(zip(BESIDE, beside_KP, strict=True))
         return Rows(b"".join(payloads), sizes, refused, beside, source_bytes)
+
+    def _payload(self, index: VideoIndex, segment: Segment) -> bytes:
+        return (index.within(segment) if self.timed else index).to_bytes()
 
     def _segment(self, index: VideoIndex, table: pa.Table, at: int) -> Segment:
         start, duration = (table[name][at].as_py() for name in TIMES) if self.timed else (None, None)

@@ -10,7 +10,7 @@
  *     B = clip((luma * y + blue_u * u + half) >> (14 + s))
  *
  * where >> rounds to minus infinity and clip bounds to 0 .. 255. Chroma is the nearest sample, at (x >> shift_x,
- * y >> shift_y). GBR pictures are shifted to 8 bits with the same rounding.
+ * y >> shift_y), or of two fields at (y >> 2) * 2 + (y & 1) where shift_y is 1. GBR pictures are shifted to 8 bits with the same rounding.
  *
  * Nothing outside the planes is read whatever the arguments are: plane sizes, boxes and places in `out` are checked
  * before the first pixel. Two paths from one source, AVX2 chosen at run time, give the same bytes.
@@ -25,13 +25,13 @@
 #include <immintrin.h>
 #endif
 
-enum { BLOCK = 512, TURNED = 16, FRACTION = 14, MAX_SIDE = 1 << 15, FORM = 6, PLANE = 3, CONSTANTS = 6 };
+enum { BLOCK = 512, TURNED = 16, FRACTION = 14, MAX_SIDE = 1 << 15, FORM = 7, PLANE = 3, CONSTANTS = 6 };
 enum { YUV, GRAY, SEMI, GBR }; /* SEMI: U and V alternate in the second plane */
 
 typedef struct {
   const uint8_t *data[3];
   int64_t line[3];
-  int height, width, shift_x, shift_y, bits, kind;
+  int height, width, shift_x, shift_y, bits, kind, fields;
 } Picture;
 
 typedef struct { int32_t black, luma, red_v, green_u, green_v, blue_u; } Matrix;
@@ -74,12 +74,19 @@ __attribute__((target("avx2"))) static int chroma_avx2(const Matrix *m, const ui
 }
 #endif
 
+/* The row of chroma that belongs to row y: of a picture of two fields, where chroma is halved, one of its own field. */
+static inline int chroma_row_of(const Picture *p, int y) {
+  if (!p->fields || !p->shift_y) return y >> p->shift_y;
+  const int row = ((y >> 2) << 1) | (y & 1), last = ((p->height + 1) >> 1) - 1;
+  return row < last ? row : last;
+}
+
 /* Terms of columns [x, x + n) of picture row y; terms[c][x & 1 ...] belongs to column x where chroma is halved. */
 ALWAYS void chroma_terms(const Picture *p, const Matrix *m, int y, int x, int n, int wide, int step, int fast,
                          Lines *lines) {
   const int s = p->bits - 8, half = 1 << (FRACTION - 1 + s), middle = 128 << s;
   const int first = x >> p->shift_x, count = ((x + n - 1) >> p->shift_x) - first + 1, size = 1 + wide;
-  const int64_t row = y >> p->shift_y;
+  const int64_t row = chroma_row_of(p, y);
   const uint8_t *us = p->data[1] + row * p->line[1] + (int64_t)first * size * step;
   const uint8_t *vs = step == 2 ? us + size : p->data[2] + row * p->line[2] + (int64_t)first * size;
   int i = 0;
@@ -170,8 +177,8 @@ ALWAYS void fill_lines(const Picture *p, const Matrix *m, int y, int x, int n, i
       for (int c = 0; c < 3; c++)
         for (int i = 0; i < n; i++) lines->terms[c][i] = 1 << (FRACTION - 1 + p->bits - 8);
     *chroma_row = 0;
-  } else if (*chroma_row != y >> p->shift_y) {
-    *chroma_row = y >> p->shift_y;
+  } else if (*chroma_row != chroma_row_of(p, y)) {
+    *chroma_row = chroma_row_of(p, y);
     if (p->kind == SEMI) chroma_terms(p, m, y, x, n, 0, 2, fast, lines);
     else if (wide) chroma_terms(p, m, y, x, n, 1, 1, fast, lines);
     else chroma_terms(p, m, y, x, n, 0, 1, fast, lines);
@@ -301,7 +308,7 @@ static void convert(Path path, const Picture *p, const Matrix *m, const int32_t 
 
 /* planes: address, bytes a row, bytes of the plane; NULL if the picture is sound, else what is not */
 static const char *read_picture(const int64_t *planes, const int32_t *form, Picture *p) {
-  *p = (Picture){{0}, {0}, form[0], form[1], form[2], form[3], form[4], form[5]};
+  *p = (Picture){{0}, {0}, form[0], form[1], form[2], form[3], form[4], form[5], form[6]};
   if (p->height < 1 || p->width < 1 || p->height > MAX_SIDE || p->width > MAX_SIDE) return "its sides must be 1 to 32768";
   if ((p->shift_x | p->shift_y) & ~1 || p->bits < 8 || p->bits > 14 || p->kind < YUV || p->kind > GBR)
     return "its form is not one that the kernel reads";

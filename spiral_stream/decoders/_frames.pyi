@@ -4,7 +4,9 @@ from numpy.typing import NDArray
 # Convert one box of each frame to packed RGB, without the GIL; ValueError names the first frame that does not fit.
 def to_rgb(
     planes: NDArray[np.int64],  # [U, 3, 3] address, bytes from row to row, bytes of the plane
-    forms: NDArray[np.int32],  # [U, 6] height width shift_x shift_y bits kind (0 YUV, 1 gray, 2 NV12, 3 GBR)
+    forms: NDArray[
+        np.int32
+    ],  # [U, 7] height width shift_x shift_y bits kind (0 YUV, 1 gray, 2 NV12, 3 GBR) fields (0, 1)
     boxes: NDArray[np.int32],  # [U, 4] top left height width in the upright picture
     places: NDArray[np.int64],  # [U] where each box goes in out
     constants: NDArray[np.int32],  # [6] black luma red_v green_u green_v blue_u, the last five times 2^14

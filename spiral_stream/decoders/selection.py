@@ -68,7 +68,7 @@ def segment_of(
             "at least 1 ms. Correct start_time_ms and duration_ms, or filter the row out"
         )
         raise DataError(msg)
-    slack = max(duration // len(times_F), 1_000)
+    slack = max(min(duration // len(times_F), duration - int(times_F[-1])), 1_000)
     start, end = start_ms * 1_000, (start_ms + duration_ms) * 1_000
     if end <= duration + slack and start < duration:
         first, stop = np.searchsorted((times_F + 500) // 1_000, [start_ms, start_ms + duration_ms]).tolist()

@@ -30,7 +30,7 @@ def deliver_facts(subject: Subject) -> dict[str, Any]:
         "prefetch": f"{stages.plan.prefetch} batches",
         "threads": subject.threads,
         "bytes a batch": f"{mark}{one:,}" if mark else one,
-        "host memory bound": f"~{host:,} bytes (prefetch + 2 slots)",
+        "host memory bound": f"~{host:,} bytes (prefetch + 2 slots){_decoding(subject)}",
     }
     if metrics is not None:
         rows = metrics["cached_rows"] + metrics["source_rows"]
@@ -52,6 +52,12 @@ def deliver_facts(subject: Subject) -> dict[str, Any]:
             )
         out["bound by"] = f"! {metrics['bound_by']}"
     return out
+
+
+def _decoding(subject: Subject) -> str:
+    """What decoding originals holds beside the batches."""
+    frames = sum(clip.frames for clip in subject.stages.clips if None in clip.kinds)
+    return f"; while decoding {frames:,} frames a thread, in the size of the file" if frames else ""
 
 
 def _batch_bytes(subject: Subject) -> tuple[int, str]:

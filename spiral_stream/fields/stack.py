@@ -58,7 +58,14 @@ class Stack(Field):
     random_crop: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.transforms, Sequence):
+            msg = f"Stack({self.column!r}): transforms={self.transforms!r}; give a list of them"
+            raise PlanError(msg)
         object.__setattr__(self, "transforms", tuple(self.transforms))
+        for name in ("random_start", "random_crop"):
+            if not isinstance(getattr(self, name), bool):
+                msg = f"Stack({self.column!r}): {name}={getattr(self, name)!r}; give True or False"
+                raise PlanError(msg)
         if self.dtype is not None and self.dtype not in DTYPES:
             msg = f"Stack({self.column!r}): dtype={self.dtype!r} is unknown; it is one of {', '.join(DTYPES)}"
             raise PlanError(msg)

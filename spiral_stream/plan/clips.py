@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Final, TypeGuard, cast
 
+import pyarrow as pa
 from numpy import dtype
 
 from spiral_stream.decoders.decoder import CLIPS
@@ -16,6 +17,18 @@ from spiral_stream.transforms.steps import CenterCrop, ImageTransform, RandomCro
 
 LAYOUTS: Final = {"ntchw": "nchw", "nthwc": "nhwc"}  # of clips, and of their frames
 TIMES: Final = ("start_time_ms", "duration_ms")  # columns: where a segment lies in its file
+
+
+def check_times(relation: str, schema: pa.Schema) -> None:
+    """Refuse times of segments that are no numbers of milliseconds.
+
+    Raises:
+        PlanError: says which column, and what would be right.
+    """
+    for column in TIMES:
+        if column in schema.names and not pa.types.is_integer(kind := schema.field(column).type):
+            msg = f"{relation}: {column!r} is {kind}; the times of segments are whole milliseconds: store them as int64"
+            raise PlanError(msg)
 
 
 def is_clip(field: Field) -> TypeGuard[Stack]:

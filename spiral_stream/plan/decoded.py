@@ -12,7 +12,7 @@ from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
-from spiral_stream.plan.clips import TIMES, clip_parts, is_clip
+from spiral_stream.plan.clips import TIMES, check_times, clip_parts, is_clip
 from spiral_stream.plan.fields import is_decoded
 from spiral_stream.plan.profiles import Frames
 from spiral_stream.plan.tree import need, owner, profiles, replaced, walk
@@ -59,12 +59,9 @@ def _need_payload(node: nodes.Node, name: str, column: str) -> str:
 
 def _need_times(node: nodes.Node, name: str, relation: str) -> None:
     """The times of a segment are stored beside its reference: caches and the video index go by them."""
-    own = {
-        each
-        for at in walk(node)
-        if isinstance(at, nodes.Scan) and at.relation == relation
-        for each in at.schema().names
-    }
+    schema = next(at.schema() for at in walk(node) if isinstance(at, nodes.Scan) and at.relation == relation)
+    check_times(relation, schema)
+    own = set(schema.names)
     for column, other in (TIMES, TIMES[::-1]):
         if column in own and other not in own:
             msg = (

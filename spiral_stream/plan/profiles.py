@@ -114,12 +114,12 @@ def forms_of(semantic: str) -> str:
 
 
 def _check_side(name: str, side: int | None) -> None:
-    if side is not None and side < 1:
-        msg = f"{name}: shorter_side={side}; give at least 1 pixel, or None to keep the size"
+    if side is not None and not (isinstance(side, int) and not isinstance(side, bool) and side >= 1):
+        msg = f"{name}: shorter_side={side!r}; give at least 1 pixel, or None to keep the size"
         raise PlanError(msg)
 
 
 def _check_quality(name: str, quality: int) -> None:
-    if not 1 <= quality <= BEST_QUALITY:
-        msg = f"{name}: quality={quality}; the encoder takes 1 to 100"
+    if not isinstance(quality, int) or isinstance(quality, bool) or not 1 <= quality <= BEST_QUALITY:
+        msg = f"{name}: quality={quality!r}; the encoder takes 1 to 100"
         raise PlanError(msg)

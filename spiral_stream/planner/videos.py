@@ -17,7 +17,7 @@ from spiral_stream.cache.video_index import IndexKind
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.errors import CacheError, PlanError
-from spiral_stream.plan.clips import TIMES
+from spiral_stream.plan.clips import TIMES, check_times
 from spiral_stream.planner.lower import cache_root
 from spiral_stream.schema import H264_REF, semantic_of
 
@@ -62,6 +62,7 @@ def index_videos(
                 f"semantic={{{column!r}: {H264_REF!r}}}"
             )
             raise PlanError(msg)
+        check_times(relation, base.schema)
         works = _works(base, shards)
         kind = IndexKind(relation, column, set(TIMES) <= set(base.schema.names))
         store = CacheStore(cache_root(catalog) / "caches" / kind.fingerprint, kind.facts())
@@ -82,6 +83,9 @@ def index_videos(
 def _works(base: OpenRelation, shards: Sequence[str] | None) -> list[ShardWork]:
     manifest = base.manifest
     names = manifest.shard_names.to_pylist()
+    if isinstance(shards, str):
+        msg = f"index_videos: shards={shards!r}; give a list of names: [{shards!r}]"
+        raise PlanError(msg)
     unknown = sorted(set(shards or ()) - set(names))
     if unknown:
         msg = f"index_videos: {base.entry.name} has no storage shard {unknown[0]!r}; it has {', '.join(map(repr, names[:10]))}"

@@ -35,6 +35,7 @@ from spiral_stream.transforms.image import ImageProgram
 
 PIECE: Final = 1  # clips of originals that a task decodes: 10 to 50 ms
 KEPT_PIECE: Final = 4  # clips of a cache: 1 to 4 ms each
+TOGETHER: Final = 16  # frames that are RGB at once: 50 MB of 1080p, cropped to a square
 
 Int64 = NDArray[np.int64]
 Stored = tuple[CachedShard, int]  # a shard, and a place in it
@@ -78,8 +79,8 @@ class ClipFeed:
         """
         with self._metrics.timed("fetch_s"):
             kept = self._stored(self._cache, rows)
-            if not self._selection.deterministic:  # refused for any frame of its segment; this sample may need others
-                kept = [None if each is not None and each[0].refused(each[1]) is not None else each for each in kept]
+            # what was refused is looked at again: the file may be mended, or this sample need other frames of it
+            kept = [None if each is not None and each[0].refused(each[1]) is not None else each for each in kept]
             missing = np.array([at for at, each in enumerate(kept) if each is None], dtype=np.int64)
             missing = missing[np.argsort(rows[missing], kind="stable")]  # in storage order no source copies to reorder
             names = [self._column, *(TIMES if self._timed else ())]
@@ -139,10 +140,13 @@ class ClipFeed:
         frames = decode(index, located.read, wanted, located.size)
         height, width = index.displayed
         placed = program.geometry(np.array([height], np.int32), np.array([width], np.int32), np.array([key]))
-        boxes = np.tile(placed.boxes()[:, :4], (len(wanted), 1))
-        corners, strides, _ = to_rgb(frames, boxes, index.rotation, index.full_range, index.matrix)
-        inside = placed.inside_boxes(np.zeros(len(chosen), dtype=np.int64))  # one draw a clip
-        program.render(inside, corners[back], strides[back], inside.crop_h, inside.crop_w, out)
+        for first in range(0, len(chosen), TOGETHER):
+            some = back[first : first + TOGETHER]
+            boxes = np.tile(placed.boxes()[:, :4], (len(some), 1))
+            shown = [frames[at] for at in some.tolist()]
+            corners, strides, _ = to_rgb(shown, boxes, index.rotation, index.full_range, index.matrix)
+            inside = placed.inside_boxes(np.zeros(len(some), dtype=np.int64))  # one draw a clip
+            program.render(inside, corners, strides, inside.crop_h, inside.crop_w, out[first : first + TOGETHER])
         fed = feed_plan(index, wanted)
         self._metrics.add(
             short_clips=int(short),
@@ -155,8 +159,8 @@ class ClipFeed:
         """The index of a file: the stored one if it is of these bytes, else what a look at the file finds."""
         if stored is not None:
             shard, at = stored
-            if shard.refused(at) is None:
-                addresses, sizes = shard.locate(np.array([at]))
+            addresses, sizes = shard.locate(np.array([at]))
+            if sizes[0]:  # else it was refused, which may be mended, or stands in another row
                 data = (ctypes.c_ubyte * int(sizes[0])).from_address(int(addresses[0]))
                 index = VideoIndex.from_bytes(memoryview(data).cast("B"))
                 if index.stamp == located.stamp():
@@ -198,9 +202,6 @@ class ClipFeed:
                 clips.put_rows(np.array([row]), rows)
                 continue
             shard, place = stored
-            reason = shard.refused(place)
-            if reason is not None:
-                raise _at(row, DataError(reason))
             where = np.array([place])
             clips.put(np.array([row]), *shard.locate(where), {n: a[where] for n, a in shard.beside.items()}, shard)
         return kind.render(clips, draws, keys, program, out)

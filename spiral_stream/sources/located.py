@@ -179,6 +179,6 @@ class _Places:
             path = path_of(uri, self._base, row)
             try:
                 self._sizes[uri] = path, os.stat(path).st_size  # noqa: PTH116
-            except OSError as error:
+            except (OSError, ValueError) as error:  # the latter of a name that holds a NUL
                 raise unreadable(row, path, error) from error
         return self._sizes[uri]

@@ -246,9 +246,9 @@ def path_of(uri: str, base: str, row: int) -> str:
     return os.path.join(base, path)  # noqa: PTH118
 
 
-def unreadable(row: int, path: str, error: OSError) -> ReferenceSourceError:
+def unreadable(row: int, path: str, error: OSError | ValueError) -> ReferenceSourceError:
     """The error for a file that cannot be opened or read."""
-    reason = error.strerror or str(error)
+    reason = getattr(error, "strerror", None) or str(error)
     return ReferenceSourceError(row, f"{path}: {reason}. Restore the file, or filter its rows out")
 
 

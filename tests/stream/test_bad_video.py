@@ -294,3 +294,58 @@ def test_damage_that_a_random_start_misses_refuses_nothing_whatever_is_built(tmp
         made.materialize(lambda _: None)
     assert 0 < len(before[0]["name"]) < 12
     assert all(same(a, b) for a, b in zip(batches(collated.to_numpy()), before, strict=True))
+
+
+@pytest.mark.parametrize("profile", [None, sp.Frames(shorter_side=40)], ids=["originals", "profile"])
+def test_a_file_that_is_mended_is_served_again_whatever_was_built(good: Path, tmp_path: Path, profile: Any) -> None:
+    bad = truncate(good, tmp_path / "bad.mp4", 0.5)
+    catalog = catalog_of(tmp_path, [(good, 0, DURATION), (bad, 0, DURATION)])
+    with stream(catalog, profile) as made:
+        made.materialize(lambda _: None)
+        with pytest.raises(sp.DataError, match="ends early"):
+            list(made)
+    bad.write_bytes(good.read_bytes())
+    ((one, other),) = [batch["x"] for batch in batches(stream(catalog, profile))]
+    assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("kind", [pa.utf8(), pa.duration("ms"), pa.bool_(), pa.float64()], ids=str)
+def test_times_that_are_no_milliseconds_are_refused_by_the_plan(good: Path, tmp_path: Path, kind: pa.DataType) -> None:
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    times = pa.array([1], pa.int64()).cast(kind)
+    table = pa.table({"sample_id": ["a"], "clip_ref": [str(good)], "start_time_ms": [0], "duration_ms": times})
+    catalog.register("clips", sp.Arrow(table), identity="sample_id", semantic={"clip_ref": H264_REF})
+    with pytest.raises(sp.PlanError, match=r"clips: 'duration_ms' is .*; .* whole milliseconds: store them as int64"):
+        stream(catalog)
+    with pytest.raises(sp.PlanError, match="store them as int64"):
+        sp.index_videos(catalog, "clips", "clip_ref")
+
+
+def test_a_path_that_cannot_be_one_is_a_fault_of_storage(tmp_path: Path) -> None:
+    catalog = catalog_of(tmp_path, [("a\0b.mp4", 0, DURATION)])
+    with pytest.raises(sp.SourceError, match="embedded null byte"):
+        batches(stream(catalog))
+
+
+def test_a_segment_past_a_long_pause_is_beyond_the_end(tmp_path: Path) -> None:
+    ticks = tuple(60_000 * at for at in (0, 1, 2, 3, 900, 901))  # ten minutes and more without a frame
+    path = write_video(tmp_path / "pause.mp4", Made(frames=6, ticks=ticks, fps=1))
+    for start in (904_000, 905_000):
+        (tmp_path / str(start)).mkdir()
+        with pytest.raises(sp.DataError, match="lies beyond the end"):
+            batches(stream(catalog_of(tmp_path / str(start), [(path, start, 100_000)])))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: sp.Frames("256"),  # type: ignore[arg-type]
+        lambda: sp.Frames(25.5),  # type: ignore[arg-type]
+        lambda: sp.Frames(quality=90.5),  # type: ignore[arg-type]
+        lambda: sp.Stack("c", decode="h264", crop=3, random_crop="no"),  # type: ignore[arg-type]
+        lambda: sp.Stack("c", decode="h264", transforms=sp.RandomHorizontalFlip()),  # type: ignore[arg-type]
+    ],
+)
+def test_values_of_another_type_are_refused_where_they_are_given(wrong: Callable[[], Any]) -> None:
+    with pytest.raises(sp.PlanError, match=r"give|takes"):
+        wrong()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from spiral_stream.decoders import _frames
 from spiral_stream.decoders.rgb import _form, constants, to_rgb
 from spiral_stream.errors import DataError
+from tests.fixtures.videos import Made, write_video
 
 FORMATS = ("yuv420p", "yuvj420p", "yuv422p", "yuv444p", "yuv440p", "gray", "nv12", "gbrp")
 FORMATS += ("yuv420p10le", "yuv422p10le", "yuv444p12le", "gray10le", "gbrp10le")
@@ -29,13 +30,16 @@ def noise(name, height, width, seed=0):
 
 def specified(frame, rotation, full_range, matrix):
     """The arithmetic of ``_frames.c`` in NumPy, of the whole upright picture [H, W, 3]."""
-    height, width, shift_x, shift_y, bits, kind = _form(frame)
+    height, width, shift_x, shift_y, bits, kind, fields = _form(frame)
     s, dtype = bits - 8, np.uint16 if bits > 8 else np.uint8
     planes = [
         np.frombuffer(p, dtype).reshape(-1, p.line_size // np.dtype(dtype).itemsize).astype(np.int64)
         for p in frame.planes
     ]
     y, x = np.arange(height)[:, None] >> shift_y, np.arange(width)[None] >> shift_x
+    if fields and shift_y:
+        rows = np.arange(height)[:, None]
+        y = np.minimum((rows >> 2) * 2 + (rows & 1), (height + 1) // 2 - 1)
     if kind == GBR:
         rgb = [(planes[k][:height, :width] + ((1 << s) >> 1)) >> s for k in (2, 0, 1)]
     else:
@@ -116,9 +120,9 @@ def test_no_argument_makes_the_kernel_leave_its_memory(data):
     forms = np.array(
         [[data.draw(small), data.draw(small), *(data.draw(st.integers(-1, 3)) for _ in range(2))]], np.int32
     )
-    forms = np.concatenate([forms, [[data.draw(st.integers(7, 15)), data.draw(st.integers(-1, 4))]]], 1).astype(
-        np.int32
-    )
+    forms = np.concatenate(
+        [forms, [[data.draw(st.integers(7, 15)), data.draw(st.integers(-1, 4)), data.draw(st.integers(0, 1))]]], 1
+    ).astype(np.int32)
     box = np.array([[data.draw(small) for _ in range(4)]], np.int32)
     place = np.array([data.draw(st.integers(-5, 5_000))], np.int64)
     out = np.zeros(data.draw(st.integers(0, 4_000)), np.uint8)
@@ -127,6 +131,19 @@ def test_no_argument_makes_the_kernel_leave_its_memory(data):
     with suppress(ValueError):
         constant = constants(2, False) if numbers is None else numbers
         _frames.to_rgb(planes, forms, box, place, constant, out, data.draw(st.sampled_from([0, 90, 180, 270])))
+
+
+def test_chroma_of_interlaced_frames_is_that_of_their_field(tmp_path):
+    """Rows of a field that moved: chroma of the other field would show as combs of colour."""
+    params = "interlaced=1:keyint=12:threads=1"
+    path = write_video(tmp_path / "fields.mp4", Made(frames=6, options=(("x264-params", params), ("crf", "10"))))
+    with av.open(str(path)) as container:
+        frames = list(container.decode(video=0))
+    assert all(frame.interlaced_frame for frame in frames)
+    for frame in frames:
+        (found,) = boxes_of([frame], [[0, 0, frame.height, frame.width]])
+        assert np.array_equal(found, specified(frame, 0, False, 2))
+        assert np.abs(found.astype(int) - frame.to_ndarray(format="rgb24")).max() <= 3
 
 
 @pytest.mark.parametrize(("name", "most"), [("yuv420p", 3), ("yuvj420p", 3), ("yuv422p", 3), ("yuv444p", 1)])
