@@ -15,8 +15,9 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.decoders.demuxed import STILL, DemuxedFile
 from spiral_stream.decoders.video_index import VideoIndex
-from spiral_stream.errors import DataError, SourceError
+from spiral_stream.errors import DataError
 
 # K packets
 
@@ -28,7 +29,6 @@ _NEAR: Final = 256  # packets that are passed over rather than sought
 _EARLIER: Final = 500_000  # us before a frame's time to which a demuxer is sent: decode order runs ahead of it
 _PROBE: Final = 1 << 18  # bytes that a demuxer may read to know its streams, instead of 5 MB
 _BLOCK: Final = 1 << 20  # bytes that the demuxer asks for at once
-_STILL: Final = int(av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails)
 
 
 def read_packets(index: VideoIndex, read: Read, packets: Int) -> list[memoryview]:
@@ -53,28 +53,16 @@ def read_packets(index: VideoIndex, read: Read, packets: Int) -> list[memoryview
     return found
 
 
-class _File:
-    """What libavformat reads from, in blocks; an exception inside its callback would be lost, so it is kept."""
+class _File(DemuxedFile):
+    """The bytes as they are asked for, in libavformat's own blocks."""
 
     def __init__(self, read: Read, size: int) -> None:
-        self._read, self._size, self._place = read, size, 0
-        self.failed: SourceError | None = None
+        super().__init__(size)
+        self._read = read
 
-    def read(self, count: int) -> bytes:
-        count = max(0, min(count, self._size - self._place))
-        try:
-            data = b"" if self.failed or not count else bytes(self._read(self._place, count))
-        except SourceError as error:
-            self.failed, data = error, b""
-        self._place += len(data)
-        return data
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._place = max(0, offset + (0, self._place, self._size)[whence])
-        return self._place
-
-    def tell(self) -> int:
-        return self._place
+    def at(self, offset: int, length: int) -> memoryview:
+        length = max(0, min(length, self._size - offset))
+        return self._read(offset, length) if length else memoryview(b"")
 
 
 def demux_packets(index: VideoIndex, read: Read, size: int, packets: Int) -> list[memoryview]:
@@ -104,7 +92,7 @@ def _demuxed(index: VideoIndex, file: _File, kind: str, due: dict[int, int], see
     first, last = min(due), max(due)
     options = {"probesize": str(_PROBE)} if seek else {}
     with av.open(file, format=kind, buffer_size=_BLOCK, options=options) as container:
-        stream = next(s for s in container.streams.video if not int(s.disposition) & _STILL)
+        stream = next(s for s in container.streams.video if not int(s.disposition) & STILL)
         packets: Iterator[av.Packet] = (packet for packet in container.demux(stream) if packet.size)
         place = 0
         if seek:

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.decoders.boxes import LONGEST, check_boxes
+from spiral_stream.decoders.demuxed import STILL, DemuxedFile
 from spiral_stream.decoders.slices import length_bytes, slices_of
 from spiral_stream.decoders.video_index import VideoIndex
-from spiral_stream.errors import DataError, SourceError
+from spiral_stream.errors import DataError
 
 # F frames in presentation order, P packets in decode order
 
@@ -79,20 +80,16 @@ def probed(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
 
 
 @final
-class _File:
-    """A file for libavformat over ``read``: large blocks, and errors kept until the call is over.
-
-    An exception inside a callback of PyAV is printed, not raised; here the file just ends there.
-    """
+class _File(DemuxedFile):
+    """The bytes in large blocks, of which the last few stay."""
 
     def __init__(self, read: Read, size: int, name: str) -> None:
-        self._read, self._size, self._name, self._place = read, size, name, 0
+        super().__init__(size)
+        self._read, self._name = read, name
         self._left = _TIMES_OVER * (size + BLOCK_BYTES)
         self._blocks: OrderedDict[int, memoryview] = OrderedDict()
-        self.failed: SourceError | None = None
 
     def at(self, offset: int, length: int) -> memoryview:
-        """Bytes by offset; as many as there are."""
         stop = min(offset + length, self._size)
         if offset >= stop:
             return memoryview(b"")
@@ -115,22 +112,6 @@ class _File:
         if len(self._blocks) > _BLOCKS:
             self._blocks.popitem(last=False)
         return block
-
-    def read(self, count: int) -> bytes:
-        try:
-            data = b"" if self.failed else bytes(self.at(self._place, count))
-        except SourceError as error:
-            self.failed = error
-            return b""
-        self._place += len(data)
-        return data
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._place = max(0, offset + (0, self._place, self._size)[whence])
-        return self._place
-
-    def tell(self) -> int:
-        return self._place
 
 
 def _container(file: _File, name: str) -> str:
@@ -159,7 +140,7 @@ def _video(container: Any, name: str) -> Any:
     Raises:
         DataError: there is none, or it is no H.264.
     """
-    pictures = [s for s in container.streams.video if not int(s.disposition) & _STILL]
+    pictures = [s for s in container.streams.video if not int(s.disposition) & STILL]
     if not pictures:
         kinds = sorted({f"{s.type} ({_codec(s)})" for s in container.streams})
         held = f"only {', '.join(kinds)}" if kinds else "no stream at all"
@@ -176,9 +157,6 @@ def _video(container: Any, name: str) -> Any:
         if other is not stream:
             other.discard = av.stream.Discard.all
     return stream
-
-
-_STILL: Final = int(av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails)
 
 
 def _codec(stream: Any) -> str:

@@ -1,10 +1,11 @@
 """From decoded frames to RGB: only a box of each, upright.
 
 A crop of a clip uses a part of each picture, and converting a whole frame with PyAV's ``to_ndarray`` costs as much as
-decoding it (0.2 to 0.6 ms at 320 x 240; 0.07 ms with one reformatter that is kept). The kernel reads the box alone and turns it on the way: 29 us for 240 x 240 of 8-bit 4:2:0, of which
-8 us are Python's, 72 us for a quarter turn. Its arithmetic is in integers and written down in ``_frames.c``, so pixels
-are the same on every machine; chroma is the nearest sample, of its own field where a frame has two. Against PyAV's ``to_ndarray`` (libswscale) values differ
-by at most 3, in 4:4:4 by 1. Gray follows the stream's range; libswscale takes every gray for full range.
+decoding it (0.2 to 0.6 ms at 320 x 240; 0.07 ms with one reformatter that is kept). The kernel reads the box alone
+and turns it on the way: 29 us for 240 x 240 of 8-bit 4:2:0, of which 8 us are Python's, 72 us for a quarter turn. Its
+arithmetic is in integers and written down in ``_frames.c``, so pixels are the same on every machine; chroma is the
+nearest sample, of its own field where a frame has two. Against PyAV's ``to_ndarray`` (libswscale) values differ by at
+most 3, in 4:4:4 by 1. Gray follows the stream's range; libswscale takes every gray for full range.
 """
 
 import re

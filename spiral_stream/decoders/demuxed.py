@@ -1,0 +1,51 @@
+"""What a demuxer of libavformat reads from: bytes by offset, with the errors that its callbacks would lose.
+
+An exception inside a callback of PyAV is printed, not raised; here the file just ends there, and the error waits in
+`DemuxedFile.failed` until the call is over.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Final
+
+import av
+
+from spiral_stream.errors import SourceError
+
+STILL: Final = int(
+    av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails
+)  # streams that are no video
+
+
+class DemuxedFile(ABC):
+    """A file for ``av.open``."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._place = size, 0
+        self.failed: SourceError | None = None
+
+    @abstractmethod
+    def at(self, offset: int, length: int) -> memoryview:
+        """Bytes by offset; as many as there are.
+
+        Raises:
+            SourceError: they cannot be read.
+        """
+
+    def read(self, count: int) -> bytes:
+        """The next bytes; none after a failure."""
+        try:
+            data = b"" if self.failed else bytes(self.at(self._place, count))
+        except SourceError as error:
+            self.failed = error
+            return b""
+        self._place += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Move to a place, never before the start."""
+        self._place = max(0, offset + (0, self._place, self._size)[whence])
+        return self._place
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._place
