@@ -110,7 +110,7 @@ class _Damage(Exception):  # noqa: N818  an answer inside this room
         self.packet, self.why = packet, why
 
 
-def decode(index: VideoIndex, read: Read, wanted: Int, size: int) -> list[av.VideoFrame]:
+def decode(index: VideoIndex, read: Read, wanted: Int, size: int, feed: Feed | None = None) -> list[av.VideoFrame]:
     """Decode some frames, on this thread alone.
 
     Args:
@@ -118,6 +118,7 @@ def decode(index: VideoIndex, read: Read, wanted: Int, size: int) -> list[av.Vid
         read: gives ``length`` bytes of the file from ``offset``.
         wanted: shape [U], int64: ordinals of frames in presentation order, in any order, also repeated.
         size: bytes of the file.
+        feed: what `feed_plan` says of ``wanted``, where it was asked already.
 
     Returns:
         U frames in the order of ``wanted``, as stored (not turned); a repeated one is the same object.
@@ -128,7 +129,7 @@ def decode(index: VideoIndex, read: Read, wanted: Int, size: int) -> list[av.Vid
     """
     if not len(wanted):
         return []
-    feed = feed_plan(index, wanted)
+    feed = feed or feed_plan(index, wanted)
     packets = feed.packets
     payloads = read_packets(index, read, packets) if index.direct else demux_packets(index, read, size, packets)
     goals = np.zeros(len(index.keys_P), np.bool_)

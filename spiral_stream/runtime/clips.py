@@ -137,7 +137,8 @@ class ClipFeed:
         segment = segment_of(index.times_F, index.duration, start, duration)
         chosen, short = self._selection.choose(index.times_F, segment, draw)
         wanted, back = np.unique(chosen, return_inverse=True)
-        frames = decode(index, located.read, wanted, located.size)
+        fed = feed_plan(index, wanted)
+        frames = decode(index, located.read, wanted, located.size, fed)
         height, width = index.displayed
         placed = program.geometry(np.array([height], np.int32), np.array([width], np.int32), np.array([key]))
         for first in range(0, len(chosen), TOGETHER):
@@ -147,7 +148,6 @@ class ClipFeed:
             corners, strides, _ = to_rgb(shown, boxes, index.rotation, index.full_range, index.matrix)
             inside = placed.inside_boxes(np.zeros(len(some), dtype=np.int64))  # one draw a clip
             program.render(inside, corners, strides, inside.crop_h, inside.crop_w, out[first : first + TOGETHER])
-        fed = feed_plan(index, wanted)
         self._metrics.add(
             short_clips=int(short),
             frames_kept=len(wanted),
