@@ -16,6 +16,7 @@ from spiral_stream.errors import (
     ResumeError,
     SourceError,
     SpiralError,
+    SpiralWarning,
     StreamError,
 )
 from spiral_stream.expr import col, len_, lit
@@ -97,6 +98,7 @@ __all__ = [
     "Source",
     "SourceError",
     "SpiralError",
+    "SpiralWarning",
     "Stack",
     "StratifiedByStream",
     "Stream",

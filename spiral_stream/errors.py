@@ -10,6 +10,8 @@
     |-- ResumeError      a saved state belongs to something else: see the diff
     `-- StreamError      a running stream failed or was used after ``close``
 
+    SpiralWarning        legal, and probably not what was meant
+
 A message says where, what was found, what would be right, and the way out.
 """
 
@@ -52,3 +54,7 @@ class ResumeError(SpiralError):
 
 class StreamError(SpiralError):
     """A stage of a running stream failed, or the stream is closed."""
+
+
+class SpiralWarning(UserWarning):
+    """What is asked for is legal, and probably not what was meant: the message says what happens, and the way out."""

@@ -16,7 +16,7 @@ from typing import ClassVar, Final, final
 
 import pyarrow as pa
 
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, SpiralWarning
 from spiral_stream.expr import kind_of, lit, parse
 from spiral_stream.plan.checks import bound_type, need_new_names, need_whole
 from spiral_stream.plan.nodes import Node, Project, Relational, WithColumns, need_relation
@@ -76,7 +76,8 @@ class Mix(Relational):
         _check_shares(self.parts)
         total = sum(part.proportion or 0.0 for part in self.parts)
         if self.parts[0].proportion is not None and abs(total - 1) > _CLOSE:
-            warnings.warn(f"mix: proportions sum to {total:g}, not 1; they are taken in relation to that", stacklevel=2)
+            msg = f"mix: proportions sum to {total:g}, not 1; they are taken in relation to that"
+            warnings.warn(msg, SpiralWarning, stacklevel=2)
         if self.epoch_size is not None:
             need_whole(self.VERB, "epoch_size", self.epoch_size, least=1)
             if self.parts[0].proportion is None:
