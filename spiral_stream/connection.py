@@ -9,6 +9,7 @@ from spiral_stream.catalog import registry
 from spiral_stream.catalog.shares import Concentration, Drift, concentration, drift
 from spiral_stream.catalog.skew import Skew, skew_of
 from spiral_stream.catalog.statistics import Statistics, load_statistics, measure, save_statistics
+from spiral_stream.catalog.verify import Verified, verify
 from spiral_stream.decoders.decoder import decoder
 from spiral_stream.errors import PlanError
 from spiral_stream.plan import canonical, nodes
@@ -45,6 +46,17 @@ class Catalog(registry.Catalog):
             found = measure(relation)
         save_statistics(entry, found)
         return found
+
+    def verify(self, name: str) -> Verified:
+        """Read every byte of a relation, files that references name too, and say which differ from what was registered.
+
+        The first call records a digest of every file, and later ones compare with it.
+
+        Raises:
+            CatalogError: the name is unknown; lists near ones.
+            SourceError: the source cannot be opened.
+        """
+        return verify(self.entry(name))
 
     def skew(self, name: str, column: str) -> Skew | None:
         """How far the values of a column differ from shard to shard; None where nobody measured it."""
