@@ -32,6 +32,7 @@ from spiral_stream.plan.canonical import encode_value
 from spiral_stream.plan.clips import TIMES
 from spiral_stream.plan.profiles import Frames
 from spiral_stream.sources.located import Located, locate
+from spiral_stream.sources.reach import Reach
 from spiral_stream.transforms.image import ImageProgram
 
 Pixels = NDArray[np.uint8]  # [H, W, 3]
@@ -86,12 +87,12 @@ class ClipKind(Kind):
             facts["encoder"] = codec_version()
         return facts
 
-    def keep_rows(self, table: pa.Table, base: str, draws: NDArray[np.float64] | None = None) -> Rows:
+    def keep_rows(self, table: pa.Table, base: Reach | str, draws: NDArray[np.float64] | None = None) -> Rows:
         """The clips of P rows; see `Kind.keep_rows`.
 
         Args:
             table: P rows of `columns`.
-            base: folder that relative references start from.
+            base: where relative references start, and which files they may name.
             draws: shape [P], float64 in [0, 1): each sample's own number where the selection begins at a random
                 frame. Only the frames that it chooses are made then; without it all frames of the segment are.
         """
@@ -155,7 +156,7 @@ class ClipKind(Kind):
         return [chosen.sequence_length, chosen.stride, chosen.short] if chosen.deterministic else ["all"]
 
     def _keep(
-        self, table: pa.Table, at: int, base: str, draw: float | None
+        self, table: pa.Table, at: int, base: Reach | str, draw: float | None
     ) -> tuple[list[Bytes], tuple[int, int, int, int], int]:
         """The payload of one row, what is kept beside it in the order of `BESIDE`, and the bytes that were read.
 

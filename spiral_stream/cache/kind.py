@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.plan.fingerprint import digest
+from spiral_stream.sources.reach import Reach
 
 
 @final
@@ -54,12 +55,12 @@ class Kind(ABC):
         """What the fingerprint covers; written beside the cache for people."""
 
     @abstractmethod
-    def keep_rows(self, table: pa.Table, base: str) -> Rows:
+    def keep_rows(self, table: pa.Table, base: Reach | str) -> Rows:
         """What to store for some rows. Thread-safe.
 
         Args:
             table: P rows of the kind's columns.
-            base: folder that relative references start from.
+            base: where relative references start, and which files they may name.
 
         Raises:
             SourceError: storage failed. Bad bytes are a refused row, not an error.

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.cache.store import CacheStore, Chunk
+from spiral_stream.sources.reach import Reach
 
 HELD_BYTES: Final = 512 << 20  # of runs that wait for the writer, beyond one a thread
 GROWTH: Final = 4  # at most so many times the rows of the run before
@@ -33,8 +34,8 @@ class Rowed(Protocol):
     """What a build reads from: an open relation."""
 
     @property
-    def base(self) -> str:
-        """Folder that relative references start from."""
+    def base(self) -> Reach:
+        """Where relative references start, and which files they may name."""
         ...
 
     def fetch(self, ordinals: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:

@@ -17,6 +17,7 @@ from spiral_stream.decoders.image import JpegDecoder, codec_version, decode_jpeg
 from spiral_stream.errors import DataError
 from spiral_stream.plan.canonical import encode_value
 from spiral_stream.plan.profiles import Jpeg, Profile, Raw
+from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.reference import resolve
 
 Pixels = NDArray[np.uint8]  # [H, W, 3]
@@ -60,7 +61,7 @@ class Prefix(Kind):
             facts["encoder"] = codec_version()
         return facts
 
-    def keep_rows(self, table: pa.Table, base: str) -> Rows:
+    def keep_rows(self, table: pa.Table, base: Reach | str) -> Rows:
         """The images of P references; see `Kind.keep_rows`."""
         column = table[self.column]
         payloads: list[Bytes] = []

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.errors import SourceError
+from spiral_stream.sources.reach import Reach
 
 VERSION: Final = 1  # of the payload's form
 PIECE_BYTES: Final = 1 << 20  # of text handed to the encoder at once
@@ -66,7 +67,7 @@ class TokenPrefix(Kind):
         """Bytes of one token."""
         return int(np.dtype(self.encoder.dtype).itemsize)
 
-    def keep_rows(self, table: pa.Table, base: str) -> Rows:  # noqa: ARG002  text is inline
+    def keep_rows(self, table: pa.Table, base: Reach | str) -> Rows:  # noqa: ARG002  text is inline
         """The tokens of P texts; see `Kind.keep_rows`."""
         column = table[self.column]
         values: list[NDArray[np.uint16] | NDArray[np.uint32]] = []

@@ -23,6 +23,7 @@ from spiral_stream.decoders.video_index import VERSION, VideoIndex, probe
 from spiral_stream.errors import DataError, SourceError
 from spiral_stream.plan.clips import TIMES
 from spiral_stream.sources.located import Located, locate
+from spiral_stream.sources.reach import Reach
 
 BESIDE: Final = ("frames", "duration_ms", "height", "width", "milli_fps", "key_distance", "rotation", "segment_frames")
 REMEMBERED_BYTES: Final = 64 << 20  # of indexes: about 18 hours of video at 30 frames a second
@@ -149,7 +150,7 @@ class IndexKind(Kind):
         }
         return {**facts, "timed": True} if self.timed else facts
 
-    def keep_rows(self, table: pa.Table, base: str) -> Rows:
+    def keep_rows(self, table: pa.Table, base: Reach | str) -> Rows:
         """The indexes of P references, and beside each what the whole file is like; see `Kind.keep_rows`.
 
         Beside, int32 [P] each, 0 where refused: ``frames`` and ``duration_ms`` of the file, ``height`` and ``width``

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, final
 import pyarrow as pa
 
 from spiral_stream.catalog.manifest import Manifest
+from spiral_stream.sources.pins import SUFFIX, Pins
 from spiral_stream.sources.source import Source
 
 if TYPE_CHECKING:
@@ -46,3 +47,13 @@ class Entry:
     def manifest(self) -> Manifest:
         """The shard table, memory-mapped; opens no source."""
         return Manifest.load(self.root / "manifests" / self.manifest_name)
+
+    def pins(self, manifest: Manifest) -> Pins | None:
+        """What the relation's files were like when it was registered; None where nothing was pinned then.
+
+        Raises:
+            SourceError: the file of pins is missing or cut.
+        """
+        if not manifest.pins:
+            return None
+        return Pins(self.root / "manifests" / f"{manifest.pins}{SUFFIX}", self.name)

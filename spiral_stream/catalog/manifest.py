@@ -45,6 +45,7 @@ class Manifest:
     unit_rows: UInt64  # [U]
     unit_keys: pa.StringArray  # [U], content keys
     shard_note: str = ""  # why the shard column does not define the shards; "" if it does or none was asked for
+    pins: str = ""  # the file beside the manifest that pins the relation's files; "" if nothing is pinned
 
     @cached_property
     def starts(self) -> UInt64:
@@ -118,6 +119,8 @@ class Manifest:
             raise CatalogError(msg)
         values = {}
         for field in fields(cls):
+            if field.name == "pins" and field.name not in table.column_names:
+                continue  # from before there were pins
             column = table.column(field.name).chunk(0)
             if pa.types.is_large_list(column.type):
                 items = column.values

@@ -5,6 +5,7 @@ stream all read columns through `OpenRelation.scan` and `OpenRelation.fetch`, as
 Arrow arrays that NumPy views without a copy where they have fixed width.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Self, final
 
@@ -14,9 +15,12 @@ from numpy.typing import NDArray
 
 from spiral_stream.catalog.entry import STORAGE_SHARD
 from spiral_stream.catalog.near import near
+from spiral_stream.catalog.pinning import own_name
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import Expr
+from spiral_stream.sources.paths import shown
 from spiral_stream.sources.predicate import needed, passing, split_without
+from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.source import ROW
 
 if TYPE_CHECKING:
@@ -33,9 +37,12 @@ class OpenRelation:
         self.entry = entry
         self.schema: pa.Schema = entry.schema
         self.manifest = entry.manifest()
+        pins = entry.pins(self.manifest)
         self._reader = entry.source.open()
+        self._reach = Reach(self._reader.base, confined=not self._reader.allow_outside, pins=pins)
         try:
             self._refuse_changes()
+            self._refuse_edits()
         except BaseException:
             self._reader.close()
             raise
@@ -43,9 +50,9 @@ class OpenRelation:
         self.synthesised = frozenset(self.schema.names) - frozenset(self._reader.schema.names)  # at most storage_shard
 
     @property
-    def base(self) -> str:
-        """Folder that relative references in the rows start from."""
-        return self._reader.base
+    def base(self) -> Reach:
+        """Where relative references in the rows start, which files they may name, and what pins those."""
+        return self._reach
 
     def scan(
         self,
@@ -157,6 +164,16 @@ class OpenRelation:
             f'Take the data as it is now with catalog.refresh("{self.entry.name}"), or restore it'
         )
         raise SourceError(msg)
+
+    def _refuse_edits(self) -> None:
+        """Compare the source's own files with what they were like when it was registered; 8 us each."""
+        pins = self._reach.pins
+        for name, path in self._reader.files().items() if pins is not None else ():
+            assert pins is not None
+            fault = pins.fault(own_name(name), os.stat(path))  # noqa: PTH116
+            if fault is not None:
+                msg = f"{self.entry.name}: {shown(path)} {fault}"
+                raise SourceError(msg)
 
     def _holding(self, unit: str) -> str:
         """The logical shards of a physical unit, if they are called otherwise."""

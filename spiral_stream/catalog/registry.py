@@ -23,6 +23,7 @@ from spiral_stream.catalog.entry import DESCRIPTION, STORAGE_SHARD, Entry
 from spiral_stream.catalog.identity import check_columns, duplicate
 from spiral_stream.catalog.manifest import Manifest, build_manifest
 from spiral_stream.catalog.near import near
+from spiral_stream.catalog.pinning import pinned
 from spiral_stream.catalog.tokenizers import TokenizerEntry, Tokenizers
 from spiral_stream.errors import CatalogError, PlanError, SpiralError
 from spiral_stream.schema import with_semantic
@@ -138,7 +139,13 @@ class Catalog:
                 schema = _described(name, reader.schema, semantic or {}, descriptions or {})
                 chosen = _shard_column(schema, shard)
                 check_columns(name, schema, columns)
-                return schema, chosen, *_measure(name, reader, columns, chosen, unique)
+                manifest, is_unique = _measure(name, reader, columns, chosen, unique)
+                return (
+                    schema,
+                    chosen,
+                    manifest if isinstance(at, Arrow) else pinned(manifest, reader, schema, self.root / "manifests"),
+                    is_unique,
+                )
 
         if isinstance(source, Arrow):
             measured(source)  # refused rows are not copied
@@ -171,6 +178,7 @@ class Catalog:
             )
             check_columns(name, types, old.identity)
             manifest, unique = _measure(name, reader, old.identity, old.shard, old.identity_unique)
+            manifest = pinned(manifest, reader, types, self.root / "manifests")
         entry = self._new_entry(
             name, stored, types, identity=old.identity, shard=old.shard, manifest=manifest, identity_unique=unique
         )
@@ -329,7 +337,7 @@ class Catalog:
         with self._locked() as database:
             if table_name not in _names(database):
                 database.create_table(table_name, source.table)
-        return Lance(str(self.root / f"{table_name}.lance"), base=source.base)
+        return Lance(str(self.root / f"{table_name}.lance"), base=source.base, allow_outside=source.allow_outside)
 
     def _commit(self, entry: Entry, manifest: Manifest, replace: bool) -> None:
         row = {

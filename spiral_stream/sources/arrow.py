@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.memory import MemoryReader
-from spiral_stream.sources.paths import absolute
+from spiral_stream.sources.paths import absolute, outside_allowed
 from spiral_stream.sources.source import Reader, Source, Unit, content_key
 
 
@@ -20,11 +20,14 @@ class Arrow(Source):
         table: the rows.
         base: folder that relative references are resolved against; by default
             the working directory at the time.
+        allow_outside: whether references may name files that do not lie below ``base``; by default
+            only where no base is given.
     """
 
     KIND: ClassVar[str] = "arrow"
     table: pa.Table
-    base: str = "."
+    base: str | None = None
+    allow_outside: bool | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.table, pa.RecordBatch):
@@ -36,13 +39,15 @@ class Arrow(Source):
         if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
             msg = f"Arrow: two columns are called {twice[0]!r}; give one another name: table.rename_columns([...])"
             raise SourceError(msg)
-        object.__setattr__(self, "base", absolute(self.base))
+        object.__setattr__(self, "allow_outside", outside_allowed(self.base, self.allow_outside))
+        object.__setattr__(self, "base", absolute(self.base or "."))
 
     def open(self) -> Reader:
         table = self.table.replace_schema_metadata(None)
         rows = len(table)
         unit = Unit("table", rows, table.nbytes, self.digest(), (rows,) if rows else ())
-        return MemoryReader(table, [unit], self.base)
+        assert self.base is not None
+        return MemoryReader(table, [unit], self.base, allow_outside=bool(self.allow_outside))
 
     def digest(self) -> str:
         """The content key of schema and rows, whatever the chunks are."""

@@ -19,7 +19,7 @@ from spiral_stream.errors import SourceError
 from spiral_stream.expr import Expr
 from spiral_stream.schema import H264_REF, JPEG_REF, with_semantic
 from spiral_stream.sources.memory import MemoryReader
-from spiral_stream.sources.paths import absolute, not_found
+from spiral_stream.sources.paths import absolute, need_file, not_found
 from spiral_stream.sources.source import Reader, Source, Unit, content_key
 
 # torchvision.datasets.folder.IMG_EXTENSIONS; what a decoder cannot read it refuses by name.
@@ -157,4 +157,5 @@ def _files(folder: str, relative: str, extensions: tuple[str, ...]) -> Iterator[
                 yield from _files(entry.path, name, extensions)
             elif entry.name.lower().endswith(extensions):
                 facts = entry.stat()
+                need_file(facts)
                 yield name, facts.st_size, facts.st_mtime_ns

@@ -10,7 +10,7 @@ costs no more than an unsorted one.
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,9 +24,10 @@ from spiral_stream.dialects.pushdown import all_of, split
 from spiral_stream.dialects.sql import to_lance
 from spiral_stream.errors import SourceError, SpiralError
 from spiral_stream.expr import Expr
-from spiral_stream.sources.paths import absolute, is_remote, not_found
+from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed, shown
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key, without_columns
+from spiral_stream.sources.watch import Facts, Watch, facts_of
 
 if TYPE_CHECKING:
     import lance
@@ -46,15 +47,19 @@ class Lance(Source):
         version: which version; None is the newest when it is opened.
         base: folder that relative references are resolved against; by default
             the folder that the dataset lies in.
+        allow_outside: whether references may name files that do not lie below ``base``; by default
+            only where no base is given.
     """
 
     KIND: ClassVar[str] = "lance"
     uri: str
     version: int | None = None
     base: str | None = None
+    allow_outside: bool | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uri", absolute(self.uri))
+        object.__setattr__(self, "allow_outside", outside_allowed(self.base, self.allow_outside))
         if self.base is not None:
             object.__setattr__(self, "base", absolute(self.base))
 
@@ -75,6 +80,7 @@ class LanceReader(Reader):
         self._dataset = _open(source)
         self.version = int(self._dataset.version)
         self.base = source.base or os.path.dirname(source.uri)  # noqa: PTH120  may be a remote URI
+        self.allow_outside = bool(source.allow_outside)
         with _storage(self._place):
             self._fragments = self._dataset.get_fragments()
             self._rows = np.array([fragment.count_rows() for fragment in self._fragments], dtype=np.uint64)
@@ -87,6 +93,10 @@ class LanceReader(Reader):
         self.schema = pa.schema([_as_read(field) for field in self._dataset.schema])
         self._local = not is_remote(source.uri)
         self._root = source.uri
+        with _storage(self._place):
+            found = [self._files_of(fragment) for fragment in self._fragments]
+        self._paths = [list(files) for files in found]
+        self._watch = Watch({path: facts for files in found for path, facts in files.items()})
 
     def units(self) -> Sequence[Unit]:
         facts = repr([(field.name, str(field.type), field.nullable) for field in self._dataset.schema])
@@ -100,6 +110,9 @@ class LanceReader(Reader):
             )
             for fragment, rows in zip(self._fragments, self._rows, strict=True)
         ]
+
+    def files(self) -> Mapping[str, str]:
+        return {os.path.relpath(path, self._root): path for paths in self._paths for path in paths}
 
     def scan(
         self,
@@ -132,6 +145,7 @@ class LanceReader(Reader):
             with _storage(self._place):
                 batch = next(batches, None)
             if batch is None:
+                self._need_unchanged(chosen)
                 return
             rows = self._physical(batch.column("_rowaddr").to_numpy())
             arrays = [_plain(batch.column(name), self.schema.field(name)) for name in read]
@@ -157,6 +171,7 @@ class LanceReader(Reader):
                 taken = self._dataset.take(pa.array(distinct), columns=plain)
                 taken = taken if as_asked else taken.take(pa.array(places))
             blobs = {name: self._read_blobs(name, rows) for name in columns if name in self._blobs}
+        self._need_unchanged(np.unique(np.searchsorted(self._starts, distinct, side="right") - 1).tolist())
         arrays = [blobs[name] if name in blobs else taken.column(name) for name in columns]  # type: ignore[union-attr]  # plain names imply a taken table
         return pa.table(arrays, schema=schema)
 
@@ -208,6 +223,31 @@ class LanceReader(Reader):
                     deleted = np.setdiff1d(everything, offsets, assume_unique=True)
                 self._deleted[unit] = deleted
             return self._deleted[unit]
+
+    def _files_of(self, fragment: "lance.LanceFragment") -> dict[str, Facts]:
+        """The local files of a fragment's rows, and what they are like; 5 us each.
+
+        Raises:
+            SourceError: one is gone, or has not the size that the manifest says.
+        """
+        found: dict[str, Facts] = {}
+        for file in fragment.data_files() if self._local else ():
+            if file.base_id is not None:
+                continue  # in another folder, which only Lance knows
+            path = os.path.join(self._root, "data", file.path)  # noqa: PTH118
+            found[path] = facts = facts_of(os.stat(path))  # noqa: PTH116
+            if file.file_size_bytes not in (None, facts[0]):
+                msg = (
+                    f"{self._place}: {shown(path)} has {facts[0]:,} bytes, its manifest says {file.file_size_bytes:,}. "
+                    "Restore the file, or write the dataset anew"
+                )
+                raise SourceError(msg)
+            if self._blobs:
+                found |= {str(each): facts_of(each.stat()) for each in Path(path).with_suffix("").glob("*.blob")}
+        return found
+
+    def _need_unchanged(self, units: Iterable[int]) -> None:
+        self._watch.need_unchanged(path for unit in units for path in self._paths[unit])
 
     def _size_bytes(self, fragment: "lance.LanceFragment") -> int | None:
         """Bytes of the fragment's files; packed blobs lie in a folder named like the data file."""

@@ -17,18 +17,9 @@ import pyarrow as pa
 import xxhash
 
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.reference import (
-    Form,
-    ReferenceDataError,
-    ReferenceSourceError,
-    byte_ranges,
-    form_of,
-    inline_views,
-    path_of,
-    read_at,
-    too_short,
-    unreadable,
-)
+from spiral_stream.sources.paths import shown
+from spiral_stream.sources.reach import Reach, ReferenceDataError, ReferenceSourceError, reach_of
+from spiral_stream.sources.reference import Form, byte_ranges, form_of, inline_views, read_at, too_short, uris_of
 
 OPEN_FILES: Final = 8  # of one call of `locate`
 STAMP_BYTES: Final = 4096  # at either end, which the stamp covers
@@ -38,9 +29,9 @@ STAMP_BYTES: Final = 4096  # at either end, which the stamp covers
 class _Handle:
     """One open file; closed with its last reference, so never while a thread reads it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, reach: Reach, uri: str) -> None:
         self.number = -1
-        self.number = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self.number, _, _ = reach.open(uri, 0)
 
     def __del__(self) -> None:
         if self.number >= 0:
@@ -51,18 +42,19 @@ class _Handle:
 class _Files:
     """The few files of one call that are open. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
         self._lock = threading.Lock()
         self._open: OrderedDict[str, _Handle] = OrderedDict()
 
-    def read(self, path: str, offset: int, length: int) -> bytes:
+    def read(self, uri: str, offset: int, length: int) -> bytes:
         with self._lock:
-            handle = self._open.get(path)
+            handle = self._open.get(uri)
         if handle is None:
-            handle = _Handle(path)  # outside the lock: a slow folder delays only who asks for it
+            handle = _Handle(self._reach, uri)  # outside the lock: a slow folder delays only who asks for it
         with self._lock:
-            self._open[path] = handle
-            self._open.move_to_end(path)
+            self._open[uri] = handle
+            self._open.move_to_end(uri)
             dropped = self._open.popitem(last=False)[1] if len(self._open) > OPEN_FILES else None
         del dropped  # closed here, if nobody reads it
         return read_at(handle.number, length, offset)
@@ -77,6 +69,7 @@ class Located:
     size: int  # bytes
     path: str | None = None  # None of inline bytes
     offset: int = 0  # in the file
+    _uri: str = ""  # as the reference spells it
     _data: memoryview = field(default=memoryview(b""), repr=False)
     _files: _Files | None = field(default=None, repr=False)
 
@@ -92,7 +85,7 @@ class Located:
         if self.path is None or self._files is None:
             return self._data[offset : offset + length]
         try:
-            return memoryview(self._files.read(self.path, self.offset + offset, length))
+            return memoryview(self._files.read(self._uri, self.offset + offset, length))
         except OSError as error:
             msg = f"{self.name}: {error.strerror or error}. " + _RESTORE
             raise SourceError(msg) from error
@@ -121,20 +114,20 @@ class Located:
 _RESTORE: Final = "Restore the file, or register what it holds now"
 
 
-def locate(values: pa.Array | pa.ChunkedArray, base: str) -> list[Located]:
+def locate(values: pa.Array | pa.ChunkedArray, base: Reach | str) -> list[Located]:
     """Where the bytes that each reference names lie, in order. Reads none of them.
 
     Args:
         values: P references: binary or large_binary (inline), utf8 (a path or
             ``file://`` URI), or struct<uri, offset, length> (a byte range).
-        base: folder that relative paths start from.
+        base: where relative paths start, and which files may be named.
 
     Raises:
-        ReferenceDataError: a null or a negative range; ``row`` says which.
-        ReferenceSourceError: a missing file or one that ends too early.
+        ReferenceDataError: a null, a NUL or a negative range; ``row`` says which.
+        ReferenceSourceError: a missing file, one that ends too early, may not be read, or changed since registration.
     """
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-    places = _Places(base)
+    places = _Places(reach_of(base))
     found: list[Located] = []
     for chunk in chunks:
         try:
@@ -149,9 +142,9 @@ def locate(values: pa.Array | pa.ChunkedArray, base: str) -> list[Located]:
 class _Places:
     """The files of one call, each found once."""
 
-    def __init__(self, base: str) -> None:
-        self._base = base
-        self._files = _Files()
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+        self._files = _Files(reach)
         self._sizes: dict[str, tuple[str, int]] = {}
 
     def of_chunk(self, array: pa.Array) -> list[Located]:
@@ -159,26 +152,23 @@ class _Places:
         if form is Form.INLINE:
             return [Located("inline bytes", len(view), _data=view) for view in inline_views(array)]
         if form is Form.FILE:
-            return [self._whole(uri, row) for row, uri in enumerate(array.to_pylist())]
+            return [self._whole(uri, row) for row, uri in enumerate(uris_of(array))]
         named = byte_ranges(array)
         parts = zip(named.files.tolist(), named.starts.tolist(), named.lengths.tolist(), strict=True)
         return [self._part(named.uris[code], start, length, row) for row, (code, start, length) in enumerate(parts)]
 
     def _whole(self, uri: str, row: int) -> Located:
         path, size = self._found(uri, row)
-        return Located(path, size, path, 0, _files=self._files)
+        return Located(shown(path), size, path, 0, uri, _files=self._files)
 
     def _part(self, uri: str, start: int, length: int, row: int) -> Located:
         path, size = self._found(uri, row)
         if start + length > size:
             raise too_short(row, path, size, start, length)
-        return Located(f"{path}[{start} + {length}]", length, path, start, _files=self._files)
+        return Located(f"{shown(path)}[{start} + {length}]", length, path, start, uri, _files=self._files)
 
     def _found(self, uri: str, row: int) -> tuple[str, int]:
         if uri not in self._sizes:
-            path = path_of(uri, self._base, row)
-            try:
-                self._sizes[uri] = path, os.stat(path).st_size  # noqa: PTH116
-            except (OSError, ValueError) as error:  # the latter of a name that holds a NUL
-                raise unreadable(row, path, error) from error
+            path, facts = self._reach.stat(uri, row)
+            self._sizes[uri] = path, facts.st_size
         return self._sizes[uri]

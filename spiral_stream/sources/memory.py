@@ -17,9 +17,9 @@ from spiral_stream.sources.source import ROW, Reader, Unit, without_columns
 class MemoryReader(Reader):
     """Serves a table whose rows are those of ``units``, laid end to end."""
 
-    def __init__(self, table: pa.Table, units: Sequence[Unit], base: str) -> None:
+    def __init__(self, table: pa.Table, units: Sequence[Unit], base: str, *, allow_outside: bool = True) -> None:
         self.schema = table.schema
-        self.base = base
+        self.base, self.allow_outside = base, allow_outside
         self._table = table.combine_chunks()
         self._units = tuple(units)
         self._starts = np.concatenate([[0], np.cumsum([unit.rows for unit in self._units])]).astype(np.int64)

@@ -12,7 +12,7 @@ import glob
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,9 +30,10 @@ from spiral_stream.dialects.arrow import to_parquet
 from spiral_stream.dialects.pushdown import split
 from spiral_stream.errors import SourceError, SpiralError
 from spiral_stream.expr import Expr
-from spiral_stream.sources.paths import absolute, not_found
+from spiral_stream.sources.paths import absolute, is_remote, not_found, open_file, outside_allowed
 from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key, without_columns
+from spiral_stream.sources.watch import Watch
 
 CACHE_BYTES: Final = 256 << 20  # decoded row groups kept by one reader
 _MAGIC: Final = "*?["
@@ -49,14 +50,18 @@ class Parquet(Source):
         path: file, folder or glob; ``~`` is expanded.
         base: folder that relative references are resolved against; by default
             the common folder of the files.
+        allow_outside: whether references may name files that do not lie below ``base``; by default
+            only where no base is given.
     """
 
     KIND: ClassVar[str] = "parquet"
     path: str
     base: str | None = None
+    allow_outside: bool | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute(self.path))
+        object.__setattr__(self, "allow_outside", outside_allowed(self.base, self.allow_outside))
         if self.base is not None:
             object.__setattr__(self, "base", absolute(self.base))
 
@@ -72,6 +77,7 @@ class _File:
     schema: pa.Schema
     content_key: str
     size_bytes: int
+    mtime_ns: int
 
     def groups(self) -> NDArray[np.int64]:
         """Rows of each row group."""
@@ -88,13 +94,17 @@ class ParquetReader(Reader):
         with ThreadPoolExecutor(max_workers=8, thread_name_prefix="spiral-footer") as pool:
             self._files = list(pool.map(lambda name: _read_footer(root, name), names))
         self.schema = _common_schema(self._files)
-        self.base = source.base or root
+        self.base, self.allow_outside = source.base or root, bool(source.allow_outside)
         groups = [file.groups() for file in self._files]
         self._file_of = np.repeat(np.arange(len(groups)), [len(rows) for rows in groups])
         self._first_group = np.concatenate([[0], np.cumsum([len(rows) for rows in groups])]).astype(np.int64)
         rows = np.concatenate(groups) if groups else np.empty(0, dtype=np.int64)
         self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)
         self._cache = _Recent(CACHE_BYTES)
+        self._watch = Watch({file.path: (file.size_bytes, file.mtime_ns) for file in self._files})
+
+    def files(self) -> Mapping[str, str]:
+        return {file.name: file.path for file in self._files}
 
     def units(self) -> Sequence[Unit]:
         return [
@@ -171,6 +181,7 @@ class ParquetReader(Reader):
             batches = opened.iter_batches(batch_size=_SCAN_ROWS, row_groups=groups, columns=list(columns))
             while True:
                 batch = next(batches, None)
+                self._watch.need_unchanged([file.path])
                 if batch is None:
                     return
                 yield batch
@@ -183,6 +194,7 @@ class ParquetReader(Reader):
             file = self._files[unit]
             with _storage(file), pq.ParquetFile(file.path, metadata=file.footer) as opened:
                 found = opened.read_row_group(group - int(self._first_group[unit]), columns=[name]).column(name)
+            self._watch.need_unchanged([file.path])
             self._cache.put((group, name), found)
         return found
 
@@ -221,6 +233,8 @@ class _Recent:
 
 def _list_files(path: str) -> tuple[str, list[str]]:
     """The common folder and the sorted names below it."""
+    if is_remote(path):
+        raise not_found(path, "Parquet")
     if any(mark in path for mark in _MAGIC) and not Path(path).exists():
         head = path[: min(path.index(mark) for mark in _MAGIC if mark in path)]
         root = os.path.dirname(head)  # noqa: PTH120
@@ -229,7 +243,7 @@ def _list_files(path: str) -> tuple[str, list[str]]:
             raise not_found(path, "Parquet")
     elif Path(path).is_dir():
         root = path
-        found = [str(name) for name in Path(path).rglob("*.parquet")]
+        found = [str(name) for name in Path(path).rglob("*.parquet") if not name.is_dir()]
         if not found:
             msg = f"Parquet: no *.parquet lies in or below {path}. Correct the path"
             raise SourceError(msg)
@@ -243,8 +257,8 @@ def _list_files(path: str) -> tuple[str, list[str]]:
 def _read_footer(root: str, name: str) -> _File:
     path = os.path.join(root, name)  # noqa: PTH118
     try:
-        with open(path, "rb") as handle:  # noqa: PTH123
-            facts = os.fstat(handle.fileno())
+        number, facts = open_file(path)
+        with open(number, "rb") as handle:  # noqa: PTH123
             handle.seek(max(0, facts.st_size - _TAIL_BYTES))
             length = int.from_bytes(handle.read(4), "little")
             handle.seek(max(0, facts.st_size - _TAIL_BYTES - length))
@@ -256,7 +270,7 @@ def _read_footer(root: str, name: str) -> _File:
         msg = f"Parquet file {path}: {error}. Replace the file, or leave it out of the path"
         raise SourceError(msg) from error
     key = content_key(footer, facts.st_size, facts.st_mtime_ns)
-    return _File(name, path, metadata, schema, key, facts.st_size)
+    return _File(name, path, metadata, schema, key, facts.st_size, facts.st_mtime_ns)
 
 
 def _common_schema(files: Sequence[_File]) -> pa.Schema:

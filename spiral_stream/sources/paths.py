@@ -1,34 +1,141 @@
-"""Which place a user's path means, and what to say when nothing is there."""
+"""Which place a path or URI means, how a file is opened, and what to say when nothing is there."""
 
 import difflib
+import errno
 import os
+import stat
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from spiral_stream.errors import SourceError
 
+SHOWN: Final = 200  # characters of a path or URI in a message
+_STORES: Final = frozenset(
+    ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "r2", "oss", "cos", "hf", "hdfs", "http", "https")
+)
+_KINDS: Final = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def shown(text: str) -> str:
+    """A path, URI or value as messages show it: printable, and cut to `SHOWN` characters."""
+    text = text if text.isprintable() else repr(text)[1:-1]
+    return text if len(text) <= SHOWN else f"{text[: SHOWN // 2]} ... {text[-SHOWN // 4 :]}"
+
 
 def is_remote(uri: str) -> bool:
-    """Whether ``uri`` names an object store (any scheme but ``file``)."""
+    """Whether ``uri`` has a scheme, and another than ``file``."""
     scheme, separator, _ = uri.partition("://")
     return bool(separator) and scheme != "file"
+
+
+def remote_fault(uri: str) -> str:
+    """What a URI with a scheme is that nothing reads here, and the way out; a clause that follows the URI."""
+    scheme = uri.partition("://")[0]
+    if scheme.lower() in _STORES:
+        return "lies on an object store, which is not read here yet. Copy it, or register local paths"
+    if scheme == "tar":
+        return (
+            "names a member of a tar, which no URI does here. Give struct<uri, offset, length>: "
+            "the tar's path, and where the member's bytes lie"
+        )
+    return f"begins with {shown(scheme)}://, a scheme that is not known here. Give a local path, or a file:/// URI"
+
+
+def local_path(uri: str) -> str:
+    """The path that a path or ``file://`` URI means.
+
+    Raises:
+        ValueError: the URI names another host, or cannot be taken apart; a clause that follows the URI, with the way out.
+    """
+    if not uri.startswith("file://"):
+        return os.path.expanduser(uri)  # noqa: PTH111
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        msg = "is no URI that can be read. Give file:///path, or a path"
+        raise ValueError(msg) from None
+    if parts.netloc not in ("", "localhost"):
+        msg = (
+            f"names a file of host {shown(parts.netloc)}, and only files of this machine are read. "
+            "Give file:///path, or a path"
+        )
+        raise ValueError(msg)
+    return unquote(parts.path, errors="surrogateescape")
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
     """The absolute path: ``~`` expanded, ``file://`` undone; remote URIs stay as they are.
 
     Links are kept, so that a dataset that is moved behind a link stays registered.
+
+    Raises:
+        SourceError: a ``file://`` URI of another host.
     """
     text = os.fspath(path)
     if is_remote(text):
         return text
-    if text.startswith("file://"):
-        text = unquote(urlsplit(text).path)
-    return os.path.abspath(os.path.expanduser(text))  # noqa: PTH100, PTH111  resolve() would follow links
+    try:
+        return os.path.abspath(local_path(text))  # noqa: PTH100  resolve() would follow links
+    except ValueError as error:
+        msg = f"{shown(text)} {error}"
+        raise SourceError(msg) from error
+
+
+def outside_allowed(base: str | None, asked: bool | None) -> bool:
+    """Whether a source's references may leave its base: as asked, and by default where no base was given.
+
+    Raises:
+        SourceError: what is asked is no yes or no.
+    """
+    if not isinstance(asked, bool | None):
+        msg = f"allow_outside={shown(repr(asked))}; give True or False"
+        raise SourceError(msg)
+    return base is None if asked is None else asked
+
+
+def need_file(facts: os.stat_result) -> None:
+    """Refuse what is no regular file: a FIFO waits for its writer, and a device may never end.
+
+    Raises:
+        OSError: says what it is.
+    """
+    if not stat.S_ISREG(facts.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(facts.st_mode), "no regular file")
+        raise OSError(errno.EINVAL, f"it is {kind}, not a file")
+
+
+def open_file(path: str) -> tuple[int, os.stat_result]:
+    """Open a regular file for reading: its descriptor, and what ``fstat`` says of it.
+
+    Looked at before it is opened, since opening a device may do something; and after, since another may have taken
+    its place. Never waits, not even for the writer of a FIFO.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+        ValueError: the path holds a NUL.
+    """
+    need_file(os.stat(path))  # noqa: PTH116
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        facts = os.fstat(handle)
+        need_file(facts)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle, facts
 
 
 def not_found(path: str, what: str) -> SourceError:
     """The error for a path at which there is no ``what``, with what lies near it."""
+    if is_remote(path):
+        return SourceError(f"{what}: {shown(path)} {remote_fault(path)}")
     place = Path(path)
     while not place.parent.exists():
         place = place.parent

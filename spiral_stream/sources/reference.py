@@ -12,52 +12,39 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from typing import Final, final
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import DataError, SourceError
-from spiral_stream.sources.paths import is_remote
+from spiral_stream.sources.paths import shown
+from spiral_stream.sources.reach import Reach, ReferenceDataError, ReferenceSourceError, reach_of, unreadable
 
 GAP_BYTES: Final = 4096  # ranges this near are read in one call: a page more costs less than a call
 READ_BYTES: Final = 32 << 20  # most bytes of one coalesced read
+_FARTHEST: Final = 1 << 62  # bytes: beyond the end of any file
+_RANGE: Final = {"uri", "offset", "length"}
 
 
-class ReferenceDataError(DataError):
-    """A reference whose own value is wrong; ``row`` is its place in the call."""
-
-    def __init__(self, row: int, message: str) -> None:
-        super().__init__(message)
-        self.row = row
-
-
-class ReferenceSourceError(SourceError):
-    """A reference whose file cannot be read; ``row`` is its place in the call."""
-
-    def __init__(self, row: int, message: str) -> None:
-        super().__init__(message)
-        self.row = row
-
-
-def resolve(values: pa.Array | pa.ChunkedArray, base: str) -> list[memoryview]:
+def resolve(values: pa.Array | pa.ChunkedArray, base: Reach | str, most_bytes: int | None = None) -> list[memoryview]:
     """The bytes that each reference names, in order.
 
     Args:
         values: P references: binary or large_binary (inline), utf8 (a path or
             ``file://`` URI), or struct<uri, offset, length> (a byte range).
-        base: folder that relative paths start from.
+        base: where relative paths start, and which files may be named.
+        most_bytes: of one file or range that is read; None reads any.
 
     Raises:
-        ReferenceDataError: a null or a negative range; ``row`` says which.
-        ReferenceSourceError: a missing file or one that ends too early.
+        ReferenceDataError: a null, a NUL, a negative range, or more bytes than that; ``row`` says which.
+        ReferenceSourceError: a missing file, one that ends too early, may not be read, or changed since registration.
     """
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+    reach = reach_of(base)
     found: list[memoryview] = []
     for chunk in chunks:
         try:
-            found += _resolve_chunk(chunk, base)
+            found += _resolve_chunk(chunk, reach, most_bytes)
         except (ReferenceDataError, ReferenceSourceError) as error:
             error.row += len(found)
             raise
@@ -87,17 +74,40 @@ def form_of(array: pa.Array) -> Form:
         return Form.INLINE
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return Form.FILE
-    if pa.types.is_struct(kind) and {"uri", "offset", "length"} <= {field.name for field in kind}:
+    if pa.types.is_struct(kind) and {field.name for field in kind} >= _RANGE:
         return Form.RANGE
-    msg = f"a reference of type {kind} names no bytes; it is binary, utf8 or struct<uri, offset, length>"
+    msg = f"a reference of type {shown(str(kind))} names no bytes; it is binary, utf8 or struct<uri, offset, length>"
     raise ReferenceSourceError(0, msg)
 
 
-def _resolve_chunk(array: pa.Array, base: str) -> list[memoryview]:
+def uris_of(texts: pa.Array) -> list[str]:
+    """Texts of references as Python strings.
+
+    Raises:
+        ReferenceDataError: one is no UTF-8.
+    """
+    try:
+        found: list[str] = texts.to_pylist()
+    except UnicodeDecodeError as error:
+        row = next(at for at in range(len(texts)) if not _is_text(texts[at].as_buffer()))
+        msg = "the reference is no UTF-8, so it is no path. Write it again, or filter the row out"
+        raise ReferenceDataError(row, msg) from error
+    return found
+
+
+def _is_text(data: pa.Buffer) -> bool:
+    try:
+        str(memoryview(data), "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _resolve_chunk(array: pa.Array, reach: Reach, most_bytes: int | None) -> list[memoryview]:
     form = form_of(array)
     if form is Form.INLINE:
         return inline_views(array)
-    return _files(array.to_pylist(), base) if form is Form.FILE else _ranges(array, base)
+    return _files(uris_of(array), reach, most_bytes) if form is Form.FILE else _ranges(array, reach, most_bytes)
 
 
 def inline_views(array: pa.Array) -> list[memoryview]:
@@ -109,17 +119,33 @@ def inline_views(array: pa.Array) -> list[memoryview]:
     return [view[start:stop] for start, stop in pairwise(offsets)]
 
 
-def _files(uris: Sequence[str], base: str) -> list[memoryview]:
+def _files(uris: Sequence[str], reach: Reach, most_bytes: int | None) -> list[memoryview]:
     read: dict[str, memoryview] = {}
     for row, uri in enumerate(uris):
         if uri not in read:
-            path = path_of(uri, base, row)
+            handle, path, facts = reach.open(uri, row)
             try:
-                with open(path, "rb", buffering=0) as handle:  # noqa: PTH123
-                    read[uri] = memoryview(handle.readall())
+                need_fewer(row, path, facts.st_size, most_bytes)
+                read[uri] = memoryview(read_at(handle, facts.st_size, 0))
             except OSError as error:
                 raise unreadable(row, path, error) from error
+            finally:
+                os.close(handle)
     return [read[uri] for uri in uris]
+
+
+def need_fewer(row: int, name: str, size: int, most_bytes: int | None) -> None:
+    """Refuse a reference that names more bytes than a sample may have.
+
+    Raises:
+        ReferenceDataError: says how many, and the way out.
+    """
+    if most_bytes is not None and size > most_bytes:
+        msg = (
+            f"{shown(name)}: the reference names {size:,} bytes, more than the {most_bytes:,} that a sample may have. "
+            "Correct it, filter the row out, or raise max_bytes of the field"
+        )
+        raise ReferenceDataError(row, msg)
 
 
 @final
@@ -137,39 +163,73 @@ def byte_ranges(array: pa.StructArray) -> ByteRanges:
     """The ranges that references of struct<uri, offset, length> name.
 
     Raises:
-        ReferenceDataError: a part is null, or a range negative.
+        ReferenceDataError: a part is null, or a range negative or beyond what a file can have.
+        ReferenceSourceError: a part is of a type that says nothing.
     """
     fields = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
     for name in ("uri", "offset", "length"):
         if fields[name].null_count:
             row = int(np.flatnonzero(fields[name].is_null().to_numpy(zero_copy_only=False))[0])
             raise ReferenceDataError(row, f"the reference's {name} is null. Filter the row out, or fill it in")
-    starts = fields["offset"].cast(pa.int64()).to_numpy(zero_copy_only=False)
-    lengths = fields["length"].cast(pa.int64()).to_numpy(zero_copy_only=False)
-    wrong = np.flatnonzero((starts < 0) | (lengths < 0))
+    starts, lengths = _whole_numbers("offset", fields["offset"]), _whole_numbers("length", fields["length"])
+    wrong = np.flatnonzero((starts < 0) | (lengths < 0) | (starts > _FARTHEST - lengths))
     if len(wrong):
         row = int(wrong[0])
-        msg = f"the reference's byte range is {starts[row]} + {lengths[row]}; both are at least 0"
+        msg = (
+            f"the reference's byte range is {starts[row]} + {lengths[row]}; both are at least 0, and together no more "
+            "than a file can have. Correct it, or filter the row out"
+        )
         raise ReferenceDataError(row, msg)
+    texts = fields["uri"].type.value_type if pa.types.is_dictionary(fields["uri"].type) else fields["uri"].type
+    if not (pa.types.is_string(texts) or pa.types.is_large_string(texts)):
+        msg = f"the reference's uri is {shown(str(texts))}; a uri is text. Register the column with struct<uri: string, ...>"
+        raise ReferenceSourceError(0, msg)
     encoded = fields["uri"].dictionary_encode()
-    return ByteRanges(encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist(), starts, lengths)
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    try:
+        uris = uris_of(encoded.dictionary)
+    except ReferenceDataError as error:
+        error.row = int(np.flatnonzero(codes == error.row)[0])
+        raise
+    return ByteRanges(codes, uris, starts, lengths)
 
 
-def _ranges(array: pa.StructArray, base: str) -> list[memoryview]:
+def _whole_numbers(name: str, values: pa.Array) -> NDArray[np.int64]:
+    """A part of references as int64; what exceeds it becomes its largest value.
+
+    Raises:
+        ReferenceSourceError: it is no integer.
+    """
+    if not pa.types.is_integer(values.type):
+        msg = (
+            f"the reference's {name} is {shown(str(values.type))}; it is a whole number of bytes. "
+            "Store it as int64, and register the column again"
+        )
+        raise ReferenceSourceError(0, msg)
+    found = values.to_numpy(zero_copy_only=False)
+    if found.dtype == np.uint64:
+        found = np.minimum(found, np.uint64(np.iinfo(np.int64).max))
+    numbers: NDArray[np.int64] = found.astype(np.int64)
+    return numbers
+
+
+def _ranges(array: pa.StructArray, reach: Reach, most_bytes: int | None) -> list[memoryview]:
     named = byte_ranges(array)
     starts, lengths = named.starts, named.lengths
+    for row in np.flatnonzero(lengths > (_FARTHEST if most_bytes is None else most_bytes))[:1].tolist():
+        need_fewer(row, named.uris[int(named.files[row])], int(lengths[row]), most_bytes)
     found: list[memoryview] = [memoryview(b"")] * len(array)
     for code, uri in enumerate(named.uris):
         rows = np.flatnonzero(named.files == code)
-        _read_ranges(
-            uri, base, rows[np.argsort(starts[rows], kind="stable")], starts=starts, lengths=lengths, found=found
-        )
+        if len(rows):
+            ordered = rows[np.argsort(starts[rows], kind="stable")]
+            _read_ranges(uri, reach, ordered, starts=starts, lengths=lengths, found=found)
     return found
 
 
 def _read_ranges(
     uri: str,
-    base: str,
+    reach: Reach,
     rows: NDArray[np.intp],
     *,
     starts: NDArray[np.int64],
@@ -177,13 +237,9 @@ def _read_ranges(
     found: list[memoryview],
 ) -> None:
     """Fill ``found`` for the rows of one file, which are sorted by offset."""
-    path = path_of(uri, base, int(rows[0]))
+    handle, path, facts = reach.open(uri, int(rows[0]))
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    except OSError as error:
-        raise unreadable(int(rows[0]), path, error) from error
-    try:
-        size = os.fstat(handle).st_size
+        size = facts.st_size
         ends = starts[rows] + lengths[rows]
         short = np.flatnonzero(ends > size)
         if len(short):
@@ -233,29 +289,10 @@ def read_at(handle: int, count: int, offset: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def path_of(uri: str, base: str, row: int) -> str:
-    """The file that a reference names.
-
-    Raises:
-        ReferenceSourceError: it lies on an object store.
-    """
-    if is_remote(uri):
-        msg = f"{uri} lies on an object store, which references cannot name yet. Copy it, or register local paths"
-        raise ReferenceSourceError(row, msg)
-    path = unquote(urlsplit(uri).path) if uri.startswith("file://") else os.path.expanduser(uri)  # noqa: PTH111
-    return os.path.join(base, path)  # noqa: PTH118
-
-
-def unreadable(row: int, path: str, error: OSError | ValueError) -> ReferenceSourceError:
-    """The error for a file that cannot be opened or read."""
-    reason = getattr(error, "strerror", None) or str(error)
-    return ReferenceSourceError(row, f"{path}: {reason}. Restore the file, or filter its rows out")
-
-
 def too_short(row: int, path: str, size: int, offset: int, length: int) -> ReferenceSourceError:
     """The error for a range that reaches past the end of its file."""
     msg = (
-        f"{path} has {size} bytes, the reference asks for {offset} + {length}. "
+        f"{shown(path)} has {size} bytes, the reference asks for {offset} + {length}. "
         "Restore the file, or register what it holds now"
     )
     return ReferenceSourceError(row, msg)

@@ -27,6 +27,8 @@ def source_to_json(source: Source) -> dict[str, Any]:
         )
         raise SourceError(msg)
     fields = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
+    if fields.get("allow_outside"):  # as it was before there was such a thing, and how it is read back
+        del fields["allow_outside"]
     return {"kind": source.KIND, **fields}
 
 
@@ -37,13 +39,16 @@ def source_from_json(saved: Mapping[str, Any]) -> Source:
         SourceError: the kind is unknown, or its fields do not fit.
     """
     kind = saved.get("kind")
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         msg = (
             f"source kind {kind!r} is unknown; this version knows {', '.join(_KINDS)}. Update spiral, or register anew"
         )
         raise SourceError(msg)
+    fields = {name: value for name, value in saved.items() if name != "kind"}
+    if any(field.name == "allow_outside" for field in dataclasses.fields(_KINDS[kind])):  # type: ignore[arg-type]  # each is a dataclass
+        fields.setdefault("allow_outside", True)
     try:
-        return _KINDS[kind](**{name: value for name, value in saved.items() if name != "kind"})
+        return _KINDS[kind](**fields)
     except TypeError as error:
         msg = f"source {kind}: {error}. Register it anew with this version"
         raise SourceError(msg) from error

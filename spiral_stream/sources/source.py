@@ -7,7 +7,7 @@ the source, decides which logical storage shards these rows form.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
@@ -73,10 +73,15 @@ class Reader(ABC):
 
     schema: pa.Schema
     base: str  # folder that relative references in the rows are resolved against
+    allow_outside: bool = True  # whether references may name files that are not below it
 
     @abstractmethod
     def units(self) -> Sequence[Unit]:
         """The physical units, in the order that physical ordinals count."""
+
+    def files(self) -> Mapping[str, str]:
+        """The local files that the rows lie in: a name that does not depend on where the source is -> its path."""
+        return {}
 
     @abstractmethod
     def scan(

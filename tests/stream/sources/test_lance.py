@@ -93,12 +93,20 @@ def test_a_version_that_is_gone_is_refused_with_those_there_are(tmp_path: Path) 
 def test_a_damaged_file_is_a_source_error_with_the_place(tmp_path: Path) -> None:
     write(tmp_path / "t.lance")
     (file,) = (tmp_path / "t.lance" / "data").glob("*.lance")
-    file.write_bytes(b"\0" * 100)
+    file.write_bytes(b"\0" * file.stat().st_size)
     with (
         Lance(str(tmp_path / "t.lance")).open() as reader,
         pytest.raises(SourceError, match="Check that the files are whole"),
     ):
         reader.fetch(np.array([1], dtype=np.uint64), ["id"])
+
+
+def test_a_file_that_is_not_as_long_as_its_manifest_says_is_named_when_the_dataset_is_opened(tmp_path: Path) -> None:
+    write(tmp_path / "t.lance")
+    (file,) = (tmp_path / "t.lance" / "data").glob("*.lance")
+    file.write_bytes(file.read_bytes() + b"more")
+    with pytest.raises(SourceError, match=rf"{file.name} has [\d,]+ bytes, its manifest says [\d,]+. Restore"):
+        Lance(str(tmp_path / "t.lance")).open()
 
 
 class Panic(BaseException):

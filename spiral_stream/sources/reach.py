@@ -1,0 +1,133 @@
+"""Which files the references of a relation may name, and whether those are still what was registered.
+
+Every read of referenced bytes goes through here: what a reference says becomes a path, a file is opened only if it is
+a regular one, only below the base where references are confined to it, and only as it was when it was registered.
+
+**Confined** means: the file itself, after ``..`` and every symbolic link, lies in the base folder or below it. A link
+inside the base that points outside is outside. It is asked of the opened file, so nobody can exchange a link in between.
+"""
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import final
+
+from spiral_stream.errors import DataError, SourceError
+from spiral_stream.sources.paths import is_remote, local_path, need_file, open_file, remote_fault, shown
+from spiral_stream.sources.pins import Pins
+
+
+class ReferenceDataError(DataError):
+    """A reference whose own value is wrong; ``row`` is its place in the call."""
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+class ReferenceSourceError(SourceError):
+    """A reference whose file cannot be read; ``row`` is its place in the call."""
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Reach:
+    """Where references start, how far they go, and what pins their files."""
+
+    folder: str  # that relative references start from
+    confined: bool = False  # whether a file outside the folder is refused
+    pins: Pins | None = None  # None: what was registered before there were pins, or never
+
+    def path_of(self, uri: str, row: int) -> str:
+        """The path that a reference names.
+
+        Raises:
+            ReferenceDataError: it holds a NUL.
+            ReferenceSourceError: it is a URI that is not read here.
+        """
+        if "\0" in uri:
+            msg = f"reference {shown(uri)} holds a NUL character, which no path has. Correct it, or filter the row out"
+            raise ReferenceDataError(row, msg)
+        if is_remote(uri):
+            raise ReferenceSourceError(row, f"{shown(uri)} {remote_fault(uri)}")
+        try:
+            return os.path.join(self.folder, local_path(uri))  # noqa: PTH118
+        except ValueError as error:
+            raise ReferenceSourceError(row, f"{shown(uri)} {error}") from error
+
+    def stat(self, uri: str, row: int) -> tuple[str, os.stat_result]:
+        """The path that a reference names, and what is there; opens nothing.
+
+        Raises:
+            ReferenceDataError: see `path_of`.
+            ReferenceSourceError: nothing is there that may be read, or it changed since it was registered.
+        """
+        path = self.path_of(uri, row)
+        try:
+            facts = os.stat(path)  # noqa: PTH116
+            need_file(facts)
+        except (OSError, ValueError) as error:
+            raise unreadable(row, path, error) from error
+        if self.confined:
+            self._need_inside(os.path.realpath(path), path, row)
+        self._need_pinned(uri, path, facts, row)
+        return path, facts
+
+    def open(self, uri: str, row: int) -> tuple[int, str, os.stat_result]:
+        """Open the file that a reference names: its descriptor, its path, and what it is like. The caller closes it.
+
+        Raises:
+            ReferenceDataError: see `path_of`.
+            ReferenceSourceError: it cannot be opened, may not be read, or changed since it was registered.
+        """
+        path = self.path_of(uri, row)
+        try:
+            handle, facts = open_file(path)
+        except (OSError, ValueError) as error:
+            raise unreadable(row, path, error) from error
+        try:
+            if self.confined:
+                self._need_inside(_real(handle, path), path, row)
+            self._need_pinned(uri, path, facts, row)
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle, path, facts
+
+    def _need_inside(self, real: str, path: str, row: int) -> None:
+        base = os.path.realpath(self.folder)
+        if real == base or real.startswith(base.rstrip(os.sep) + os.sep):
+            return
+        to = "" if real == path else f" (which is {shown(real)})"
+        msg = (
+            f"{shown(path)}{to} lies outside {shown(self.folder)}, and the relation's references were registered as files "
+            "below that base. Correct the reference, or register the source with allow_outside=True if you trust it"
+        )
+        raise ReferenceSourceError(row, msg)
+
+    def _need_pinned(self, uri: str, path: str, facts: os.stat_result, row: int) -> None:
+        fault = None if self.pins is None else self.pins.fault(uri, facts)
+        if fault is not None:
+            raise ReferenceSourceError(row, f"{shown(path)} {fault}")
+
+
+def reach_of(base: Reach | str) -> Reach:
+    """A reach; a folder alone confines and pins nothing."""
+    return Reach(base) if isinstance(base, str) else base
+
+
+def unreadable(row: int, path: str, error: OSError | ValueError) -> ReferenceSourceError:
+    """The error for a file that cannot be opened or read."""
+    reason = getattr(error, "strerror", None) or str(error)
+    return ReferenceSourceError(row, f"{shown(path)}: {reason}. Restore the file, or filter its rows out")
+
+
+def _real(handle: int, path: str) -> str:
+    """The path of an open file, without links."""
+    with suppress(OSError):
+        return os.readlink(f"/proc/self/fd/{handle}")  # noqa: PTH115  a Path of it costs as much as the call
+    return os.path.realpath(path)
