@@ -101,8 +101,7 @@ def test_a_missing_file_is_named_in_streams_and_builds(own: sp.Catalog, tmp_path
     folder.mkdir()
     own.register("listed", sp.Arrow(files(folder), base=str(folder)), semantic=SEMANTIC)
     gone = folder / f"{BAD_NAME}.jpg"
-    saved = gone.read_bytes()
-    gone.unlink()
+    away = gone.rename(tmp_path / "away.jpg")
     make = maker(own, "listed", profile=sp.Raw(20), order=sp.Sequential(), batch_size=8)
     with make() as stream:
         message = rf"listed: sample sample_id='{BAD_NAME}': {gone}: No such file.*Restore the file.*{WAY_OUT}"
@@ -113,7 +112,7 @@ def test_a_missing_file_is_named_in_streams_and_builds(own: sp.Catalog, tmp_path
             stream.materialize(lambda _: None)
         assert our_threads() == []
 
-        gone.write_bytes(saved)
+        away.rename(gone)
         assert 0 < stream.materialize(lambda _: None).rows < 24  # finished shards were kept
         stream.set_epoch(1)
         assert len(list(stream)) == 3

@@ -156,11 +156,14 @@ def test_a_missing_file_is_a_fault_of_storage(good: Path, tmp_path: Path) -> Non
     assert not isinstance(refused.value, sp.DataError)
 
 
-def test_a_file_that_changes_after_it_was_indexed_is_looked_at_again(tmp_path: Path) -> None:
+def test_a_file_that_changes_after_it_was_indexed_is_refused_until_the_relation_is_refreshed(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mp4", Made(frames=48))
     catalog = catalog_of(tmp_path, [(path, 0, DURATION)])
     sp.index_videos(catalog, "clips", "clip_ref")
     write_video(path, Made(frames=60, gop=5, first=500))
+    with stream(catalog) as made, pytest.raises(sp.SourceError, match=r'a.mp4 changed .*catalog.refresh\("clips"\)'):
+        list(made)
+    catalog.refresh("clips")
     with stream(catalog) as made:
         (found,) = [batch["x"].copy() for batch in made]
     (tmp_path / "other").mkdir()
@@ -305,6 +308,9 @@ def test_a_file_that_is_mended_is_served_again_whatever_was_built(good: Path, tm
         with pytest.raises(sp.DataError, match="ends early"):
             list(made)
     bad.write_bytes(good.read_bytes())
+    with stream(catalog, profile) as made, pytest.raises(sp.SourceError, match=r'bad.mp4 changed .*refresh\("clips"\)'):
+        list(made)
+    catalog.refresh("clips")
     ((one, other),) = [batch["x"] for batch in batches(stream(catalog, profile))]
     assert np.array_equal(one, other)
 
@@ -321,9 +327,9 @@ def test_times_that_are_no_milliseconds_are_refused_by_the_plan(good: Path, tmp_
         sp.index_videos(catalog, "clips", "clip_ref")
 
 
-def test_a_path_that_cannot_be_one_is_a_fault_of_storage(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_one_is_told(tmp_path: Path) -> None:
     catalog = catalog_of(tmp_path, [("a\0b.mp4", 0, DURATION)])
-    with pytest.raises(sp.SourceError, match="embedded null byte"):
+    with pytest.raises(sp.DataError, match=r"a\\x00b.mp4 holds a NUL character.*Correct it"):
         batches(stream(catalog))
 
 

@@ -146,7 +146,7 @@ def test_a_missing_file_is_told_and_another_fault_of_storage_is_raised(folder: P
     assert "none.mp4: No such file" in refused[0]
 
     (tmp_path / "folder.mp4").mkdir()
-    with pytest.raises(SourceError, match="folder.mp4: Is a directory") as caught:  # noqa: RUF043
+    with pytest.raises(SourceError, match="folder.mp4: it is a folder, not a file") as caught:  # noqa: RUF043
         IndexKind("clips", "clip").keep_rows(table(["folder.mp4"]), str(tmp_path))
     assert not isinstance(caught.value, DataError)
 
