@@ -11,7 +11,7 @@ which are resized where they lie in the mapped file, and 5.4 ms of JPEGs of qual
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, ClassVar, Final, final
 
 import numpy as np
@@ -24,8 +24,9 @@ from spiral_stream.cache.video_index import index_of
 from spiral_stream.decoders import region
 from spiral_stream.decoders.decoder import decode_version
 from spiral_stream.decoders.image import codec_version, decode_jpeg, encode_jpeg, shrink
+from spiral_stream.decoders.limits import CLIPS, KEPT_BYTES, Limits, need_frames, need_pixels
 from spiral_stream.decoders.selection import FrameSelection, segment_of
-from spiral_stream.decoders.video import decode, to_rgb
+from spiral_stream.decoders.video import decode, feed_plan, to_rgb
 from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError
 from spiral_stream.plan.canonical import encode_value
@@ -55,6 +56,7 @@ class ClipKind(Kind):
         selection: which frames of a segment are taken.
         profile: the form.
         timed: whether the relation says where each segment lies in its file.
+        limits: what one clip may ask for.
         index_of: gives the video index of a file; one that keeps indexes saves a look at every file.
     """
 
@@ -67,6 +69,7 @@ class ClipKind(Kind):
     selection: FrameSelection
     profile: Frames
     timed: bool
+    limits: Limits = CLIPS
     index_of: Callable[[Located], VideoIndex] = field(default=index_of, compare=False, repr=False)
 
     @property
@@ -85,6 +88,8 @@ class ClipKind(Kind):
         }
         if self.profile.lossy:
             facts["encoder"] = codec_version()
+        if self.limits != CLIPS:  # they decide which rows are refused
+            facts["limits"] = astuple(self.limits)
         return facts
 
     def keep_rows(self, table: pa.Table, base: Reach | str, draws: NDArray[np.float64] | None = None) -> Rows:
@@ -174,6 +179,9 @@ class ClipKind(Kind):
         else:
             wanted = np.arange(segment.first, segment.stop)
             places = index.times_F[wanted]
+        fed = feed_plan(index, wanted)
+        need_pixels(located.name, index.height, index.width, self.limits.pixels)
+        need_frames(fed.decoded, int(index.sizes_P[fed.packets].sum(dtype=np.int64)), self.limits)
         read = _Counted(located)
         pictures, height, width = self._pictures(index, read, wanted)
         payload = pack(pictures, segment, places, chosen=chosen)
@@ -183,6 +191,7 @@ class ClipKind(Kind):
         """Frames in the form of the profile, and the height and width of each."""
         height, width = kept_h, kept_w = index.displayed
         pictures: list[Bytes] = []
+        kept = 0
         for frames in _decoded_frames(index, read, wanted_U):
             boxes = np.tile(np.array([0, 0, height, width], dtype=np.int32), (len(frames), 1))
             addresses, strides, _ = to_rgb(frames, boxes, index.rotation, index.full_range, index.matrix)
@@ -192,6 +201,13 @@ class ClipKind(Kind):
                     pixels = shrink(pixels, self.profile.shorter_side)
                 kept_h, kept_w = pixels.shape[:2]
                 pictures.append(self._picture(pixels))
+                kept += len(pictures[-1])
+                if kept > KEPT_BYTES:
+                    msg = (
+                        f"video: {len(wanted_U):,} frames of one clip take more than {KEPT_BYTES:,} bytes in a cache; "
+                        "shorten the segment, or keep smaller frames: Frames(shorter_side=..., quality=...)"
+                    )
+                    raise DataError(msg)
         return pictures, kept_h, kept_w
 
     def _picture(self, pixels: Pixels) -> Bytes:

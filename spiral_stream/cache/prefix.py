@@ -4,7 +4,7 @@ The kind of images (`kind.Kind`): the decoder and the profile, with height and w
 beside the payload. A row that is not stored goes through `keep` on the fly.
 """
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import ClassVar, final
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.decoders.decoder import Decoder
 from spiral_stream.decoders.image import JpegDecoder, codec_version, decode_jpeg, encode_jpeg, shrink
+from spiral_stream.decoders.limits import IMAGES
 from spiral_stream.errors import DataError
 from spiral_stream.plan.canonical import encode_value
 from spiral_stream.plan.profiles import Jpeg, Profile, Raw
@@ -59,6 +60,8 @@ class Prefix(Kind):
             facts["decoder"] = [self.decoder.NAME, self.decoder.VERSION]
         if self.profile.lossy:
             facts["encoder"] = codec_version()
+        if self.decoder.limits != IMAGES:  # they decide which rows are refused
+            facts["limits"] = astuple(self.decoder.limits)
         return facts
 
     def keep_rows(self, table: pa.Table, base: Reach | str) -> Rows:
@@ -71,7 +74,7 @@ class Prefix(Kind):
         source_bytes = 0
         for at in range(len(column)):  # 1 to 2 us a row beside 800 us of decoding
             try:
-                data = resolve(column.slice(at, 1), base)[0]
+                data = resolve(column.slice(at, 1), base, self.decoder.limits.bytes)[0]
                 source_bytes += len(data)
                 kept = self.keep(data)
             except DataError as error:
@@ -103,8 +106,9 @@ class Prefix(Kind):
         """
         if isinstance(self.profile, Raw):
             return np.frombuffer(kept.payload, dtype=np.uint8).reshape(kept.height, kept.width, 3)
-        decode = decode_jpeg if isinstance(self.profile, Jpeg) else self.decoder.decode
-        return decode(kept.payload)
+        if isinstance(self.profile, Jpeg):
+            return decode_jpeg(kept.payload, self.decoder.limits.pixels)
+        return self.decoder.decode(kept.payload)
 
     @property
     def keeps_pixels(self) -> bool:

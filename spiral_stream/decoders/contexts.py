@@ -14,6 +14,7 @@ from typing import Final
 import av
 
 from spiral_stream.decoders import _frames
+from spiral_stream.decoders.limits import CLIPS
 from spiral_stream.decoders.slices import length_bytes
 from spiral_stream.decoders.video_index import VideoIndex
 
@@ -52,7 +53,9 @@ def borrow(index: VideoIndex, strict: bool) -> av.VideoCodecContext:
     context.options = {
         "strict": "strict",  # where a stream does not say how far it reorders, wait for the most instead of guessing
         "err_detect": _CHECKS + "+explode" * strict,
-        "max_pixels": str(4 * index.width * index.height + _ROOM),  # damage must not ask for gigabytes
+        "max_pixels": str(
+            min(4 * index.width * index.height + _ROOM, CLIPS.pixels)
+        ),  # damage must not ask for gigabytes
     }
     return context
 

@@ -6,11 +6,12 @@ so a `DataError` repeats on every run and may be skipped by a declared policy.
 
 from abc import ABC, abstractmethod
 from difflib import get_close_matches
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.decoders.limits import IMAGES, Limits
 from spiral_stream.errors import PlanError
 
 CLIPS: Final = {"h264": 1}  # decoders of video, which `decoders.video` reads, and the version of their frames
@@ -21,6 +22,8 @@ class Decoder(ABC):
 
     NAME: ClassVar[str]
     VERSION: ClassVar[int] = 1  # a change of any pixel raises it
+
+    limits: Limits = IMAGES  # of one image
 
     @abstractmethod
     def decode(self, data: bytes | memoryview) -> NDArray[np.uint8]:
@@ -33,15 +36,19 @@ class Decoder(ABC):
             shape [H, W, 3], uint8, RGB, C-contiguous.
 
         Raises:
-            DataError: the bytes are not what this decoder reads, or are damaged.
+            DataError: the bytes are not what this decoder reads, are damaged, or claim more than `limits`.
         """
+
+    @abstractmethod
+    def within(self, limits: Limits) -> Self:
+        """The same decoder under other limits."""
 
     @abstractmethod
     def size(self, data: bytes | memoryview) -> tuple[int, int]:
         """Height and width, from the header alone.
 
         Raises:
-            DataError: the header is not one that this decoder reads.
+            DataError: the header is not one that this decoder reads, or claims more than `limits`.
         """
 
 

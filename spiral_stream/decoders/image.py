@@ -6,17 +6,20 @@ torchvision.io.decode_image and to Pillow bit for bit. An EXIF orientation is
 ignored, as torchvision does unless it is asked otherwise.
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from io import BytesIO
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final, final
+from typing import TYPE_CHECKING, ClassVar, Final, Self, final
 
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
 from spiral_stream.decoders.decoder import Decoder
+from spiral_stream.decoders.limits import IMAGES, Limits, need_pixels
 from spiral_stream.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
 # H W C image; channels are red, green, blue
 
 Pixels = NDArray[np.uint8]
-LARGEST: Final = 1 << 28  # pixels; a header may claim 65,535 x 65,535, which would be 12.9 GB
 
 _SIGNATURES: Final = (
     (b"\x89PNG\r\n\x1a\n", "PNG"),
@@ -35,6 +37,7 @@ _SIGNATURES: Final = (
     (b"MM\0*", "TIFF"),
 )
 _START: Final = b"\xff\xd8\xff"
+_CODES: Final = re.compile(r"0x[0-9a-fA-F]+")  # bytes of the file in what libjpeg says
 
 
 @final
@@ -50,13 +53,18 @@ class JpegDecoder(Decoder):
 
     NAME: ClassVar[str] = "jpeg"
 
+    limits: Limits = IMAGES
+
+    def within(self, limits: Limits) -> Self:
+        return replace(self, limits=limits)
+
     def decode(self, data: bytes | memoryview) -> Pixels:
-        return decode_jpeg(data)
+        return decode_jpeg(data, self.limits.pixels)
 
     def size(self, data: bytes | memoryview) -> tuple[int, int]:
         view = _bytes_of(self.NAME, data)
-        header = _jpeg_header(view)
-        return _pillow_size(self.NAME, view) if header is None else header[:2]
+        header = _jpeg_header(view, self.limits.pixels)
+        return _pillow_size(self.NAME, view, self.limits.pixels) if header is None else header[:2]
 
 
 @final
@@ -70,11 +78,16 @@ class PillowDecoder(Decoder):
 
     NAME: ClassVar[str] = "image"
 
+    limits: Limits = IMAGES
+
+    def within(self, limits: Limits) -> Self:
+        return replace(self, limits=limits)
+
     def decode(self, data: bytes | memoryview) -> Pixels:
-        return _pillow_pixels(self.NAME, _bytes_of(self.NAME, data))
+        return _pillow_pixels(self.NAME, _bytes_of(self.NAME, data), self.limits.pixels)
 
     def size(self, data: bytes | memoryview) -> tuple[int, int]:
-        return _pillow_size(self.NAME, _bytes_of(self.NAME, data))
+        return _pillow_size(self.NAME, _bytes_of(self.NAME, data), self.limits.pixels)
 
 
 DECODERS: Final[Mapping[str, Decoder]] = MappingProxyType(
@@ -82,22 +95,22 @@ DECODERS: Final[Mapping[str, Decoder]] = MappingProxyType(
 )
 
 
-def decode_jpeg(data: bytes | memoryview) -> Pixels:
+def decode_jpeg(data: bytes | memoryview, most_pixels: int = IMAGES.pixels) -> Pixels:
     """`JpegDecoder.decode`.
 
     Raises:
-        DataError: the bytes are not a whole JPEG.
+        DataError: the bytes are not a whole JPEG, or claim more pixels.
     """
     view = _bytes_of(JpegDecoder.NAME, data)
-    header = _jpeg_header(view)
+    header = _jpeg_header(view, most_pixels)
     if header is None or header[2] in {"CMYK", "YCCK"}:
-        return _pillow_pixels(JpegDecoder.NAME, view)
+        return _pillow_pixels(JpegDecoder.NAME, view, most_pixels)
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(view, "RGB", strict=True)
     except ValueError as error:
         found = "ends before its pixels are complete" if "remature end" in str(error) else "is damaged"
         msg = (
-            f"jpeg: the {header[0]} x {header[1]} image {found}, {view.nbytes:,} bytes ({error}); "
+            f"jpeg: the {header[0]} x {header[1]} image {found}, {view.nbytes:,} bytes ({_CODES.sub('...', str(error))}); "
             'fetch it again, filter it out, or take what can be read with decode="image"'
         )
         raise DataError(msg) from error
@@ -167,50 +180,50 @@ def _bytes_of(name: str, data: bytes | memoryview | None) -> memoryview:
     return view
 
 
-def _jpeg_header(view: memoryview) -> tuple[int, int, str] | None:
+def _jpeg_header(view: memoryview, most_pixels: int) -> tuple[int, int, str] | None:
     """Height, width and colour space; None where Pillow must look.
 
     TurboJPEG names seven chroma subsamplings and gives up on any other, as on a
     damaged header; libjpeg, through Pillow, decodes all of them and tells which it is.
 
     Raises:
-        DataError: not a JPEG, or one that claims more than `LARGEST` pixels.
+        DataError: not a JPEG, or one that claims more pixels.
     """
     head = bytes(view[:16])
     if not head.startswith(_START):
-        kind = _kind_of(head)
-        starts = f"the {kind} signature" if kind else head[:8].hex(" ")
+        kind = _kind_of(head)  # nothing else of the bytes is shown: a reference may name any file
+        starts = f"start with the {kind} signature" if kind else f"({view.nbytes:,} bytes) start with something else"
         way = f'decode="image" reads {kind}' if kind else "check the column or the file"
-        msg = f"jpeg: the data start with {starts}, not JPEG's ff d8 ff; {way}"
+        msg = f"jpeg: the data {starts}, not JPEG's ff d8 ff; {way}"
         raise DataError(msg)
     try:
         height, width, colors, _ = simplejpeg.decode_jpeg_header(view)
     except ValueError:
         return None
-    if height * width > LARGEST:
-        msg = f"jpeg: the header claims {height} x {width} pixels, more than {LARGEST:,}; shrink it, or filter it out"
-        raise DataError(msg)
+    need_pixels(JpegDecoder.NAME, height, width, most_pixels)
     return int(height), int(width), str(colors)
 
 
-def _pillow_size(name: str, view: memoryview) -> tuple[int, int]:
+def _pillow_size(name: str, view: memoryview, most_pixels: int) -> tuple[int, int]:
     """Height and width from a header.
 
     Raises:
-        DataError: Pillow does not open it.
+        DataError: Pillow does not open it, or it claims more pixels.
     """
     from PIL import Image
 
     try:
-        with Image.open(BytesIO(view)) as image:
-            return image.height, image.width
+        with Image.open(BytesIO(view), formats=_formats()) as image:
+            height, width = image.height, image.width
     except MemoryError:
         raise
     except Exception as error:  # Pillow's plugins raise whatever their parsers meet
         raise DataError(_pillow_fault(name, view, error)) from error
+    need_pixels(name, height, width, most_pixels)
+    return height, width
 
 
-def _pillow_pixels(name: str, view: memoryview) -> Pixels:
+def _pillow_pixels(name: str, view: memoryview, most_pixels: int) -> Pixels:
     """Decode with Pillow, to RGB.
 
     Raises:
@@ -219,18 +232,16 @@ def _pillow_pixels(name: str, view: memoryview) -> Pixels:
     from PIL import Image
 
     try:
-        with Image.open(BytesIO(view)) as image:
-            if image.width * image.height <= LARGEST and image.mode not in {"I", "F"}:
+        with Image.open(BytesIO(view), formats=_formats()) as image:
+            need_pixels(name, image.height, image.width, most_pixels)
+            if image.mode not in {"I", "F"}:
                 return _rgb(image)
             found = f"{image.height} x {image.width} pixels of mode {image.mode}"
-    except MemoryError:
+    except (MemoryError, DataError):
         raise
     except Exception as error:  # Pillow's plugins raise whatever their parsers meet
         raise DataError(_pillow_fault(name, view, error)) from error
-    msg = (
-        f"{name}: {found} cannot be shown: more than {LARGEST:,} pixels, or 32 bits without an agreed range; "
-        "convert it, or filter it out"
-    )
+    msg = f"{name}: {found} cannot be shown: 32 bits have no agreed range; convert it, or filter it out"
     raise DataError(msg)
 
 
@@ -241,18 +252,28 @@ def _rgb(image: "Image.Image") -> Pixels:
     return np.repeat(gray[:, :, None], 3, axis=2)
 
 
+@cache
+def _formats() -> tuple[str, ...]:
+    """What Pillow may open: all but those for which it starts a program (Ghostscript), or asks the system."""
+    from PIL import Image
+
+    Image.init()
+    return tuple(each for each in Image.ID if each not in {"EPS", "WMF"})
+
+
 def _pillow_fault(name: str, view: memoryview, error: Exception) -> str:
-    from PIL import UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
     head = bytes(view[:16])
     kind = "JPEG" if head.startswith(_START) else _kind_of(head)
     if kind is None and isinstance(error, UnidentifiedImageError):
-        return (
-            f"{name}: {view.nbytes:,} bytes that start with {head[:8].hex(' ')} are no image that Pillow knows; "
-            "check the column or the file"
-        )
-    unnamed = isinstance(error, UnidentifiedImageError)  # it says where the object lies in memory
-    why = "its header cannot be read" if unnamed else str(error)
+        return f"{name}: {view.nbytes:,} bytes are no image that is read here; check the column or the file"
+    if isinstance(error, UnidentifiedImageError):
+        why = "its header cannot be read"
+    elif isinstance(error, Image.DecompressionBombError):
+        why = "Pillow opens no more than twice PIL.Image.MAX_IMAGE_PIXELS"
+    else:  # what Pillow says may quote the bytes
+        why = "it ends early" if "truncated" in str(error).lower() else f"Pillow raises {type(error).__name__}"
     return (
         f"{name}: the {kind or 'image'} of {view.nbytes:,} bytes is damaged or cannot be shown ({why}); "
         "fetch it again, or filter it out"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.decoders.boxes import LONGEST, check_boxes
 from spiral_stream.decoders.demuxed import STILL, DemuxedFile
+from spiral_stream.decoders.limits import CLIPS
 from spiral_stream.decoders.slices import length_bytes, slices_of
 from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError
@@ -29,6 +30,7 @@ BLOCK_BYTES: Final = 1 << 20
 _BLOCKS: Final = 4  # that are held
 _TIMES_OVER: Final = 16  # a fragmented file of 17 MB is read 2.2 times, others once
 _BEFORE: Final = 64  # bytes between where a container says a packet is and its first byte: 4 in Matroska, 16 in FLV
+_BOUNDED: Final = {"max_pixels": str(CLIPS.pixels)}  # of a coded picture, whatever its parameter set claims
 _TRIES: Final = 4  # key packets that are decoded to see what the pictures are like
 _LONGEST_US: Final = 1 << 50  # 35 years
 _MOV: Final = frozenset(
@@ -46,7 +48,9 @@ def probed(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
     if kind == "mov":
         check_boxes(file.at, size, name)
     try:
-        with av.open(file, format=kind, buffer_size=BLOCK_BYTES, metadata_errors="replace") as container:
+        with av.open(
+            file, format=kind, buffer_size=BLOCK_BYTES, metadata_errors="replace", options=_BOUNDED
+        ) as container:
             stream = _video(container, name)
             found = _demuxed(container, stream, file, name)
             look = _look(stream, found, name)
@@ -129,8 +133,8 @@ def _container(file: _File, name: str) -> str:
         return "flv"
     if any(head[at : at + 1] == b"G" == head[at + step : at + step + 1] for at, step in ((0, 188), (4, 192))):
         return "mpegts"
-    begins = f"it begins with {head[:12].hex(' ')}," if head else "it is empty,"
-    msg = f"{name}: {begins} which is no MP4, MOV, Matroska, FLV or MPEG-TS. {_REMUX}"
+    begins = "it begins as" if head else "it is empty, which is"  # no byte is shown: a reference may name any file
+    msg = f"{name}: {begins} no MP4, MOV, Matroska, FLV or MPEG-TS. {_REMUX}"
     raise DataError(msg)
 
 
@@ -254,6 +258,7 @@ def _look(stream: Any, found: _Found, name: str) -> dict[str, Any]:
     """
     codec = stream.codec_context
     codec.thread_count = 1
+    codec.options = _BOUNDED
     frame = None
     for data in found.first_keys:
         try:
@@ -266,7 +271,8 @@ def _look(stream: Any, found: _Found, name: str) -> dict[str, Any]:
         codec.flush_buffers()
     if frame is None:
         tried = (
-            f"none of its first {len(found.first_keys)} key frames can be decoded"
+            f"none of its first {len(found.first_keys)} key frames can be decoded: they are damaged, "
+            f"or claim more than {CLIPS.pixels:,} pixels"
             if found.first_keys
             else "it has no key frame"
         )

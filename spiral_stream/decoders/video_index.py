@@ -147,7 +147,7 @@ class VideoIndex:
             DataError: the bytes are cut, changed, or of another version.
         """
         if len(data) < _HEADER.size or bytes(data[:8]) != _MAGIC:
-            raise _stale(f"begins with {bytes(data[:8])!r} where {_MAGIC!r} would be right")  # noqa: EM102
+            raise _stale(f"does not begin with {_MAGIC!r}, as this version's do")  # noqa: EM102
         _, stamp, *numbers = _HEADER.unpack_from(data)
         frames, packets, width, height, rotation, full, matrix, duration, direct, codec, extra, first = numbers
         if not (0 < frames <= packets < 1 << 31 and 0 <= codec < 1 << 8 and 0 <= extra <= len(data)):

@@ -41,6 +41,10 @@ class Stack(Field):
         resize_shorter: shorthand for ``Resize(n)``: the shorter side, in pixels.
         crop: shorthand for ``CenterCrop(n)``, or ``RandomCrop(n)`` with ``random_crop``.
         random_crop: crop at a random place, the same for all frames of a clip.
+        max_pixels: of an image, or of each frame of a clip; a sample that claims more cannot be read. None: 2**26
+            of an image, 35.7 million of a frame.
+        max_frames: of a clip, that may be decoded for one sample. None: 2**18.
+        max_bytes: encoded, that may be read for one sample. None: 2**30.
     """
 
     column: str
@@ -56,6 +60,9 @@ class Stack(Field):
     resize_shorter: int | None = None
     crop: int | tuple[int, int] | None = None
     random_crop: bool = False
+    max_pixels: int | None = None
+    max_frames: int | None = None
+    max_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.transforms, Sequence):
@@ -76,8 +83,22 @@ class Stack(Field):
         if self.random_crop and self.crop is None:
             msg = f"Stack({self.column!r}): random_crop needs a size; add crop=224"
             raise PlanError(msg)
+        self._check_limits()
         if isinstance(self.crop, list):
             object.__setattr__(self, "crop", tuple(self.crop))
+
+    def _check_limits(self) -> None:
+        for name in ("max_pixels", "max_frames", "max_bytes"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                msg = f"Stack({self.column!r}): {name}={value!r}; give a whole number of at least 1, or None for the default"
+                raise PlanError(msg)
+            if self.decode is None or (name == "max_frames" and self.decode != "h264"):
+                what = "clips" if name == "max_frames" else "decoded images and clips"
+                msg = f'Stack({self.column!r}): {name} is a limit of {what}; add decode="h264", or leave it out'
+                raise PlanError(msg)
 
     def spec(self, column: pa.Field) -> FieldSpec:
         semantic = semantic_of(column)

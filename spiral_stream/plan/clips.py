@@ -8,6 +8,7 @@ import pyarrow as pa
 from numpy import dtype
 
 from spiral_stream.decoders.decoder import CLIPS
+from spiral_stream.decoders.limits import Limits
 from spiral_stream.decoders.selection import FrameSelection, Short
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field
@@ -34,6 +35,13 @@ def check_times(relation: str, schema: pa.Schema) -> None:
 def is_clip(field: Field) -> TypeGuard[Stack]:
     """Whether the field decodes clips."""
     return isinstance(field, Stack) and field.decode in CLIPS
+
+
+def limits_of(field: Stack, default: Limits) -> Limits:
+    """What one sample of a decoded field may have: the field's limits where it states them."""
+    asked = (field.max_pixels, field.max_frames, field.max_bytes)
+    usual = (default.pixels, default.frames, default.bytes)
+    return Limits(*(b if a is None else a for a, b in zip(asked, usual, strict=True)))
 
 
 def clip_parts(field: Stack) -> tuple[FrameSelection, ImageProgram]:

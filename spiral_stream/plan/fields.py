@@ -16,7 +16,7 @@ from spiral_stream.fields.list import List
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.checks import bound_type
-from spiral_stream.plan.clips import clip_costs, clip_parts, shorthands
+from spiral_stream.plan.clips import clip_costs, clip_parts, limits_of, shorthands
 from spiral_stream.schema import H264_REF, JPEG_REF, semantic_of
 from spiral_stream.transforms.image import ImageProgram, compile_image
 
@@ -37,7 +37,9 @@ def image_parts(field: Stack) -> tuple[Decoder, ImageProgram]:
         msg = f'sequence_length, stride, random_start and short are of clips, decode="h264"; decode={field.decode!r} reads images'
         raise PlanError(msg)
     chain = (*shorthands(field), *field.transforms)
-    return decoder(field.decode), compile_image(chain, dtype=field.dtype or "uint8", layout=field.layout or "nchw")
+    found = decoder(field.decode)
+    program = compile_image(chain, dtype=field.dtype or "uint8", layout=field.layout or "nchw")
+    return found.within(limits_of(field, found.limits)), program
 
 
 def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:

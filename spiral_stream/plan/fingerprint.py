@@ -31,7 +31,10 @@ FORMAT: Final = 1  # raised when the canonical form changes, so that no old fing
 _LINE: Final = 60  # characters of a value in a message
 _LATER: Final = {"formation": None, "on_error": "raise"}
 _LATER_OF_STACK: Final = frozenset(
-    ("sequence_length", "stride", "random_start", "short", "resize_shorter", "crop", "random_crop")
+    (
+        *("sequence_length", "stride", "random_start", "short", "resize_shorter", "crop", "random_crop"),
+        *("max_pixels", "max_frames", "max_bytes"),
+    )
 )
 _BINDINGS: Final = {
     *((nodes.Sample, "epoch"), (nodes.Collate, "error_budget")),

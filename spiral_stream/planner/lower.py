@@ -21,13 +21,14 @@ from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.tokens import TokenPrefix
 from spiral_stream.cache.video_index import IndexKind
 from spiral_stream.catalog.registry import Catalog
+from spiral_stream.decoders.limits import CLIPS
 from spiral_stream.errors import CacheError, PlanError
 from spiral_stream.expr import parse
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
-from spiral_stream.plan.clips import TIMES, clip_parts, is_clip
+from spiral_stream.plan.clips import TIMES, clip_parts, is_clip, limits_of
 from spiral_stream.plan.fields import field_spec, image_parts, is_decoded
 from spiral_stream.plan.fingerprint import canonical, fingerprint
 from spiral_stream.plan.maps import Tokenized
@@ -202,6 +203,7 @@ def _image(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamSta
 
 def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ClipStage:
     selection, program = clip_parts(field)
+    limits = limits_of(field, CLIPS)
     payloads, indexes, kinds = [], [], []
     for stream in streams:
         payload = _payload(name, field, stream)
@@ -210,12 +212,15 @@ def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStag
         profile = profiles(stream.node).get(field.column, Source())
         timed = set(TIMES) <= set(payload.relation.schema.names)
         indexes.append(IndexKind(relation, column, timed))
-        kinds.append(ClipKind(relation, column, selection, profile, timed) if isinstance(profile, Frames) else None)
+        kinds.append(
+            ClipKind(relation, column, selection, profile, timed, limits) if isinstance(profile, Frames) else None
+        )
     return ClipStage(
         name,
         field.column,
         spec,
         selection,
+        limits,
         program,
         tuple(payloads),
         tuple(indexes),

@@ -18,6 +18,7 @@ from spiral_stream.cache.clips import ClipKind
 from spiral_stream.cache.kept_clips import Clips
 from spiral_stream.cache.reader import CachedShard
 from spiral_stream.cache.video_index import index_of
+from spiral_stream.decoders.limits import need_frames, need_pixels
 from spiral_stream.decoders.selection import segment_of
 from spiral_stream.decoders.video import decode, feed_plan, to_rgb
 from spiral_stream.decoders.video_index import VideoIndex
@@ -59,6 +60,7 @@ class ClipFeed:
 
     def __init__(self, stage: ClipStage, k: int, metrics: Metrics) -> None:
         self._relation, self._metrics, self._selection = stage.payloads[k].relation, metrics, stage.selection
+        self._limits = stage.limits
         self._kind: ClipKind | None = stage.kinds[k]
         store = stage.stores[k]
         self._cache = None if store is None else store.open()
@@ -138,6 +140,9 @@ class ClipFeed:
         chosen, short = self._selection.choose(index.times_F, segment, draw)
         wanted, back = np.unique(chosen, return_inverse=True)
         fed = feed_plan(index, wanted)
+        encoded_bytes = int(index.sizes_P[fed.packets].sum(dtype=np.int64))
+        need_pixels(located.name, index.height, index.width, self._limits.pixels)
+        need_frames(fed.decoded, encoded_bytes, self._limits)
         frames = decode(index, located.read, wanted, located.size, fed)
         height, width = index.displayed
         placed = program.geometry(np.array([height], np.int32), np.array([width], np.int32), np.array([key]))
@@ -152,7 +157,7 @@ class ClipFeed:
             short_clips=int(short),
             frames_kept=len(wanted),
             frames_decoded=fed.decoded,
-            source_bytes=int(index.sizes_P[fed.packets].sum()),
+            source_bytes=encoded_bytes,
         )
 
     def _indexed(self, stored: Stored | None, located: Located) -> VideoIndex:

@@ -147,7 +147,7 @@ class ImageFeed:
         with self._metrics.timed("fetch_s"):
             table = self._relation.fetch(ordinals[places], [column])
             try:
-                data = resolve(table[column], self._relation.base)
+                data = resolve(table[column], self._relation.base, self._prefix.decoder.limits.bytes)
             except SourceError as error:
                 raise _at(int(places[getattr(error, "row", 0)]), error) from error
         with self._metrics.timed("transform_s"):

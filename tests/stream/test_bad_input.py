@@ -38,7 +38,7 @@ BAD_BYTES: dict[str, tuple[bytes | None, str]] = {
     "a JPEG that lost its second half": (photo()[: len(photo()) // 2], r"ends before its pixels|is damaged"),
     "a JPEG that lost all but its start": (photo()[:100], r"JPEG of 100 bytes is damaged"),
     "a PNG": (png(), r"start with the PNG signature, not JPEG's ff d8 ff; decode=\"image\" reads PNG"),
-    "text": (b"<html>404</html>", r"start with 3c 68 74 6d 6c .*not JPEG's ff d8 ff; check the column or the file"),
+    "text": (b"<html>404</html>", r"16 bytes.*not JPEG's ff d8 ff; check the column or the file"),
     "no bytes": (b"", r"the value is empty \(0 bytes\)"),
     "a null": (None, r"the reference is null. Filter the row out"),
 }

@@ -108,7 +108,7 @@ def no_reference(good: Path, folder: Path) -> tuple[Any, Any, Any]:
 BAD = {
     cut_off: r"bad.mp4 ends early: it has \d+ bytes, and its index names 48 packets up to byte \d+. Restore the file",
     without_its_index: r"its mov container cannot be read .*Restore the file",
-    no_video_at_all: r"it begins with 89 50 4e 47 .*, which is no MP4, MOV, Matroska, FLV or MPEG-TS. Put it into an MP4",
+    no_video_at_all: r"it begins as no MP4, MOV, Matroska, FLV or MPEG-TS. Put it into an MP4",
     no_bytes: r"it is empty, which is no MP4",
     only_sound: r"has no video stream, only audio \(aac\). Name a file that has one",
     another_codec: r"its video is mpeg4; h264 is what is decoded. Re-encode it",

@@ -15,7 +15,8 @@ from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms.v2 import functional as F  # noqa: N812  torchvision's own habit
 
 from spiral_stream.decoders.decoder import decoder
-from spiral_stream.decoders.image import LARGEST, codec_version, decode_jpeg, encode_jpeg, shrink
+from spiral_stream.decoders.image import codec_version, decode_jpeg, encode_jpeg, shrink
+from spiral_stream.decoders.limits import IMAGES
 from spiral_stream.errors import DataError, PlanError
 
 JPEG, ANY = decoder("jpeg"), decoder("image")
@@ -116,7 +117,7 @@ def test_pixels_without_an_agreed_range_are_refused():
     [
         (None, r"the value is null; filter it out with col\(\.\.\.\)\.is_not_null\(\)"),
         (b"", "the value is empty"),
-        (b"<html>404", "start with 3c 68 74 6d 6c 3e 34 30.* check the column or the file"),
+        (b"<html>404", r"9 bytes.* check the column or the file"),
         (b"\xff\xd8\xff", "3 bytes"),
     ],
 )
@@ -160,7 +161,7 @@ def test_a_header_that_claims_too_much_is_refused_before_memory_is_taken():
     at = data.index(b"\xff\xc0") + 5
     data[at : at + 4] = (65_000).to_bytes(2, "big") * 2
 
-    with pytest.raises(DataError, match=f"claims 65000 x 65000 pixels, more than {LARGEST:,}"):
+    with pytest.raises(DataError, match=f"claims 65000 x 65000 pixels, more than the {IMAGES.pixels:,}"):
         JPEG.decode(bytes(data))
 
 
