@@ -1,20 +1,19 @@
 """Pin the files of a relation at registration: one look at each, and what they are like becomes part of its data version.
 
 Reference columns are scanned once, in the order the source stores them; each file is looked at once in a batch, by
-`THREADS` threads, since a look may cost a round trip. Memory holds a batch, `SPILL` pins and some bytes for each shard:
-sorted runs of pins go to disk and are merged by ranges of their hash. Cost: about 12 us of CPU for a file, 1 us for a row
+`THREADS` threads, since a look may cost a round trip. Memory holds a batch, a bounded number of pins (`numbers`), and
+some bytes for each shard. Cost: about 12 us of CPU for a file, 1 us for a row
 that names a file of many rows.
 """
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Any, Final, final
+from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
@@ -25,15 +24,12 @@ from numpy.typing import NDArray
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.errors import CatalogError, SourceError
 from spiral_stream.schema import semantic_of
-from spiral_stream.sources.pins import NOT_THERE, SUFFIX, Pin, name_hash, pin_of, write_pins
+from spiral_stream.sources.numbers import Collected
+from spiral_stream.sources.pins import NOT_THERE, SUFFIX, Pin, pin_of
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.source import ROW, Reader, content_key
 
-UInt64 = NDArray[np.uint64]
-
 THREADS: Final = 16
-SPILL: Final = 1 << 20  # pins in memory: 32 MB
-_RANGES: Final = 64  # parts of the hash's range that are merged one after the other
 _TOGETHER: Final = 256  # files of one task
 _VERSION: Final = 1  # of what enters content keys
 _RECENT: Final = 1 << 16  # files of former batches that are remembered: tars that hold many rows
@@ -75,15 +71,12 @@ def pinned(manifest: Manifest, reader: Reader, schema: pa.Schema, folder: Path) 
     own = reader.files()
     if not columns and not own:
         return manifest
-    found = _Collected()
-    for name, path in own.items():
-        found.add([(own_name(name), _look(path))])
-    keys = manifest.content_keys
-    if columns:
-        keys = _keys(manifest, reader, columns, found)
     draft = folder / f".{os.getpid()}-{threading.get_ident()}{SUFFIX}"
     try:
-        name = found.write(draft)
+        with Collected() as found:
+            found.add([own_name(name) for name in own], [_look(path) for path in own.values()])
+            keys = _keys(manifest, reader, columns, found) if columns else manifest.content_keys
+            name = found.write(draft)
         draft.replace(folder / f"{name}{SUFFIX}")
     except OSError as error:
         msg = f"pins {folder}: {error.strerror or error}. Check its rights and free space"
@@ -91,7 +84,7 @@ def pinned(manifest: Manifest, reader: Reader, schema: pa.Schema, folder: Path) 
     return replace(manifest, content_keys=keys, pins=name)
 
 
-def _keys(manifest: Manifest, reader: Reader, columns: Sequence[str], found: "_Collected") -> pa.StringArray:
+def _keys(manifest: Manifest, reader: Reader, columns: Sequence[str], found: Collected) -> pa.StringArray:
     """Content keys that cover what the references of each shard name."""
     shards = _Shards(manifest)
     reach = Reach(reader.base, confined=not reader.allow_outside)
@@ -109,7 +102,7 @@ def _keys(manifest: Manifest, reader: Reader, columns: Sequence[str], found: "_C
 class _Looks:
     """Looks at files, each once as long as it is remembered."""
 
-    def __init__(self, pool: ThreadPoolExecutor, reach: Reach, found: "_Collected") -> None:
+    def __init__(self, pool: ThreadPoolExecutor, reach: Reach, found: Collected) -> None:
         self._pool, self._reach, self._found = pool, reach, found
         self._recent: dict[str, Pin] = {}
 
@@ -123,9 +116,8 @@ class _Looks:
         new = [name for name in dict.fromkeys(names) if name is not None and name not in self._recent]
         parts = [new[at : at + _TOGETHER] for at in range(0, len(new), _TOGETHER)]
         for part, pins in zip(parts, self._pool.map(self._look_all, parts), strict=True):
-            fresh = list(zip(part, pins, strict=True))
-            self._found.add(fresh)
-            self._recent.update(fresh)
+            self._found.add(part, pins)
+            self._recent.update(zip(part, pins, strict=True))
         table = [NOT_THERE if name is None else self._recent[name] for name in names]
         sizes_N2 = np.array([pin[:2] for pin in [*table, NOT_THERE]], np.int64)
         if len(self._recent) > _RECENT:
@@ -196,62 +188,3 @@ class _Shards:
         return pa.array(
             [content_key(key, "pins", _VERSION, self._digests.get(at, b"")) for at, key in enumerate(names)], pa.utf8()
         )
-
-
-@final
-class _Collected:
-    """Pins of any number of files; sorted runs of them go to disk."""
-
-    def __init__(self) -> None:
-        self._held: list[UInt64] = []  # [4, n] each
-        self._count = 0
-        self._runs: list[NDArray[np.uint64]] = []
-        self._spilled: list[IO[bytes]] = []
-
-    def add(self, pins: Sequence[tuple[str, Pin]]) -> None:
-        """Add some files."""
-        entries = np.empty((4, len(pins)), np.uint64)
-        entries[0] = [name_hash(name) for name, _ in pins]
-        entries[1:] = np.array([pin for _, pin in pins], np.int64).reshape(-1, 3).T.astype(np.uint64)
-        self._held.append(entries)
-        self._count += len(pins)
-        if self._count >= SPILL:
-            run = self._sorted()
-            file = TemporaryFile()  # noqa: SIM115  closed by `write`
-            file.write(run.tobytes())
-            file.flush()
-            self._spilled.append(file)
-            self._runs.append(np.memmap(file, np.uint64, "r", 0, run.shape))
-
-    def write(self, path: Path) -> str:
-        """Write all of them, each once, and forget them: the digest of what is written."""
-        self._runs.append(self._sorted())
-        state, entries = xxhash.xxh3_128(), 0
-        try:
-            for part in self._merged():
-                state.update(part.tobytes())
-                entries += part.shape[1]
-            write_pins(path, entries, self._merged())
-        finally:
-            self._runs = []
-            for file in self._spilled:
-                file.close()
-        return state.hexdigest()
-
-    def _sorted(self) -> UInt64:
-        """What is held, shape [4, n], by hash."""
-        out = np.concatenate([np.empty((4, 0), np.uint64), *self._held], axis=1)
-        self._held, self._count = [], 0
-        return np.ascontiguousarray(out[:, np.argsort(out[0], kind="stable")])
-
-    def _merged(self) -> Iterator[UInt64]:
-        """Runs of distinct entries [4, n], ascending by hash."""
-        parts = _RANGES if len(self._runs) > 1 else 1
-        borders = np.array([at * (2**64 // parts) for at in range(1, parts)], np.uint64)
-        cuts = [[0, *np.searchsorted(run[0], borders).tolist(), run.shape[1]] for run in self._runs]
-        for at in range(parts):
-            some = np.concatenate([run[:, c[at] : c[at + 1]] for run, c in zip(self._runs, cuts, strict=True)], axis=1)
-            some = some[:, np.argsort(some[0], kind="stable")]
-            fresh = np.append(True, (some[:, 1:] != some[:, :-1]).any(axis=0))[: some.shape[1]]
-            if len(fresh):
-                yield np.ascontiguousarray(some[:, fresh])

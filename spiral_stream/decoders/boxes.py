@@ -69,7 +69,7 @@ def check_boxes(read: Read, size: int, name: str) -> None:
                 raise claims.refuse(kind, f"takes {inside} bytes, more than {INDEX_BYTES}")
             claims.walk(kind, read(at, inside)[header:], 0)
         at += length
-    raise claims.refuse(kind, f"is one of more than {_BOXES}")
+    raise claims.refuse(b"last", f"is one of more than {_BOXES}")
 
 
 def _length(head: bytes, rest: int) -> tuple[int, bytes, int]:
