@@ -6,7 +6,7 @@ Arrow arrays that NumPy views without a copy where they have fixed width.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, final
 
 import numpy as np
@@ -53,6 +53,10 @@ class OpenRelation:
     def base(self) -> Reach:
         """Where relative references in the rows start, which files they may name, and what pins those."""
         return self._reach
+
+    def files(self) -> Mapping[str, str]:
+        """The source's own local files: name within the source -> path."""
+        return self._reader.files()
 
     def scan(
         self,

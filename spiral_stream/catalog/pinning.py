@@ -108,11 +108,7 @@ class _Looks:
 
     def of(self, references: pa.Array) -> NDArray[np.int64]:
         """Shape [N, 2], int64: size and time of the file that each reference names."""
-        texts = references.field("uri") if pa.types.is_struct(references.type) else references
-        if pa.types.is_struct(references.type) and references.null_count:
-            texts = pc.if_else(references.is_valid(), texts, None)
-        encoded = texts.dictionary_encode()
-        names = _texts(encoded.dictionary)
+        names, codes = references_of(references)
         new = [name for name in dict.fromkeys(names) if name is not None and name not in self._recent]
         parts = [new[at : at + _TOGETHER] for at in range(0, len(new), _TOGETHER)]
         for part, pins in zip(parts, self._pool.map(self._look_all, parts), strict=True):
@@ -122,7 +118,6 @@ class _Looks:
         sizes_N2 = np.array([pin[:2] for pin in [*table, NOT_THERE]], np.int64)
         if len(self._recent) > _RECENT:
             self._recent = dict(list(self._recent.items())[-_RECENT // 2 :])
-        codes = encoded.indices.fill_null(len(table)).to_numpy(zero_copy_only=False)
         facts_N2: NDArray[np.int64] = sizes_N2[codes]
         return facts_N2
 
@@ -134,6 +129,17 @@ class _Looks:
             return pin_of(self._reach.stat(name, 0)[1])
         except SourceError:  # who reads it is told why
             return NOT_THERE
+
+
+def references_of(references: pa.Array) -> tuple[list[str | None], NDArray[np.int64]]:
+    """The distinct names of references, None for what is no text; and which of them each is, [N], one more for a null."""
+    texts = references.field("uri") if pa.types.is_struct(references.type) else references
+    if pa.types.is_struct(references.type) and references.null_count:
+        texts = pc.if_else(references.is_valid(), texts, None)
+    encoded = texts.dictionary_encode()
+    names = _texts(encoded.dictionary)
+    codes: NDArray[np.int64] = encoded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
+    return names, codes
 
 
 def _texts(dictionary: pa.Array) -> list[str | None]:

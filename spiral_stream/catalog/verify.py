@@ -1,9 +1,39 @@
-"""Whether the bytes of a relation are those that were registered: every one of them is read."""
+"""Whether the bytes of a relation are those that were registered: every one of them is read.
 
+Rows are scanned once, and every file is read: the source's own, and those that references name. A file that is gone, may
+not be read, or is not what it was when the relation was registered (`sources.pins`) differs. Who else could tell whether
+bytes are right is nobody, so the first call that finds nothing wrong records a digest (XXH3-128) of every file beside the
+catalog's manifests, and later calls compare with it: they find what changed since, whatever its time says.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import final
+from pathlib import Path
+from typing import Final, final
+
+import pyarrow as pa
+import xxhash
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from spiral_stream.catalog.entry import Entry
+from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.catalog.pinning import own_name, reference_columns, references_of
+from spiral_stream.errors import CatalogError, SourceError
+from spiral_stream.sources.numbers import Collected, Numbers
+from spiral_stream.sources.paths import open_file, shown
+
+SHOWN: Final = 100  # differences that a report holds
+THREADS: Final = 8
+_BLOCK: Final = 1 << 20
+_RECENT: Final = 1 << 16  # files that are remembered as read: tars that hold many rows
+_SUFFIX: Final = ".digests"
+
+Digest = tuple[int, int, int]  # bytes, and the two halves of XXH3-128
 
 
 @final
@@ -41,7 +71,149 @@ def verify(entry: Entry) -> Verified:
 
     Raises:
         SourceError: the source cannot be opened, or is no longer what was registered.
+        CatalogError: digests cannot be read or recorded.
     """
-    with entry.open() as relation:
-        rows = relation.manifest.total
-    return Verified(entry.name, entry.data_version, rows, 0, 0, 0, 0, (), 0)
+    path = entry.root / "manifests" / f"{entry.name}-{entry.data_version}{_SUFFIX}"
+    with entry.open() as relation, Collected() as collected, _shown(entry.name, relation.manifest.total) as advance:
+        reading = _Reading(entry, relation, _recorded(path), collected)
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="spiral-verify") as pool:
+            reading.own_files(pool)
+            reading.all_rows(pool, advance)
+        new = reading.recorded is None and not reading.different
+        if new:
+            _record(collected, path)
+    return Verified(
+        relation=entry.name,
+        data_version=entry.data_version,
+        rows=reading.rows,
+        files=reading.files,
+        bytes=reading.bytes,
+        compared=reading.files if reading.recorded is not None else 0,
+        recorded=reading.files if new else 0,
+        differences=tuple(reading.differences),
+        different=reading.different,
+    )
+
+
+@final
+class _Reading:
+    """One pass over a relation, and what it has found so far."""
+
+    def __init__(self, entry: Entry, relation: OpenRelation, recorded: Numbers | None, collected: Collected) -> None:
+        self._entry, self._relation, self._collected = entry, relation, collected
+        self.recorded = recorded
+        self._recent: dict[str, None] = {}
+        self.rows = self.files = self.bytes = self.different = 0
+        self.differences: list[Difference] = []
+
+    def own_files(self, pool: ThreadPoolExecutor) -> None:
+        """Read the source's own files."""
+        paths = self._relation.files()
+        self._read(pool, [own_name(name) for name in paths], lambda name: _digest(*open_file(paths[name[1:]])))
+
+    def all_rows(self, pool: ThreadPoolExecutor, advance: Callable[[int], None]) -> None:
+        """Scan every column, and read the files that references name."""
+        schema = self._relation.schema
+        columns = reference_columns(schema)
+        try:
+            for batch in self._relation.scan(schema.names):
+                for column in columns:
+                    self._references(pool, batch.column(column))
+                self.rows += batch.num_rows
+                advance(batch.num_rows)
+        except SourceError as error:  # nothing after it can be scanned
+            self._differs(f"rows from {self.rows:,} on", str(error))
+
+    def _references(self, pool: ThreadPoolExecutor, references: pa.Array) -> None:
+        names, _ = references_of(references)
+        new = [name for name in dict.fromkeys(names) if name is not None and name not in self._recent]
+        self._recent.update(dict.fromkeys(new))
+        self._read(pool, new, self._digest_of)
+        if len(self._recent) > _RECENT:
+            self._recent = dict.fromkeys(list(self._recent)[-_RECENT // 2 :])
+
+    def _digest_of(self, uri: str) -> Digest:
+        handle, _, facts = self._relation.base.open(uri, 0)
+        return _digest(handle, facts)
+
+    def _read(self, pool: ThreadPoolExecutor, names: Sequence[str], digest: Callable[[str], Digest]) -> None:
+        def tried(name: str) -> Digest | str:
+            try:
+                return digest(name)
+            except OSError as error:
+                return f"{error.strerror or error}. Restore the file"
+            except SourceError as error:
+                return str(error)
+
+        sound: list[tuple[str, Digest]] = []
+        for name, found in zip(names, pool.map(tried, names), strict=True):
+            if isinstance(found, str):
+                self._differs(name, found)
+                continue
+            self.files += 1
+            self.bytes += found[0]
+            sound.append((name, found))
+            self._compare(name, found)
+        if self.recorded is None:
+            self._collected.add([name for name, _ in sound], [found for _, found in sound])
+
+    def _compare(self, name: str, found: Digest) -> None:
+        if self.recorded is None:
+            return
+        known = self.recorded.find(name)
+        if not known:
+            self._differs(
+                name, "no digest of it was recorded when the relation was first verified; it was not there then"
+            )
+        elif found not in known:
+            self._differs(
+                name,
+                f"its {found[0]:,} bytes are not the {known[0][0]:,} whose digest was recorded. Restore the file, or take "
+                f'the data as it is now with catalog.refresh("{self._entry.name}")',
+            )
+
+    def _differs(self, name: str, found: str) -> None:
+        self.different += 1
+        if len(self.differences) < SHOWN:
+            self.differences.append(Difference(shown(name.removeprefix(own_name(""))), found))
+
+
+def _digest(handle: int, facts: os.stat_result) -> Digest:
+    """Read an open file to its end, and close it."""
+    state, size = xxhash.xxh3_128(), 0
+    with open(handle, "rb", buffering=0) as file:
+        while size <= facts.st_size and (block := file.read(_BLOCK)):  # no farther than it was when it was opened
+            state.update(block)
+            size += len(block)
+    low, high = (int.from_bytes(state.digest()[at : at + 8], "little", signed=True) for at in (0, 8))
+    return size, low, high
+
+
+def _recorded(path: Path) -> Numbers | None:
+    if not path.exists():
+        return None
+    try:
+        return Numbers(path)
+    except (OSError, ValueError) as error:
+        msg = f"verify: digests {path}: {error}. Remove the file, and verify again to record them anew"
+        raise CatalogError(msg) from error
+
+
+def _record(collected: Collected, path: Path) -> None:
+    draft = path.with_name(f".{os.getpid()}-{threading.get_ident()}{_SUFFIX}")
+    try:
+        collected.write(draft)
+        draft.replace(path)
+    except OSError as error:
+        msg = f"verify: digests {path}: {error.strerror or error}. Check the catalog's rights and free space"
+        raise CatalogError(msg) from error
+
+
+@contextmanager
+def _shown(name: str, rows: int) -> Iterator[Callable[[int], None]]:
+    """Progress on the terminal, if there is one."""
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("verify {task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(name, total=rows)
+        yield lambda count: progress.advance(task, count)

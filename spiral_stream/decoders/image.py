@@ -218,7 +218,7 @@ def _pillow_size(name: str, view: memoryview, most_pixels: int) -> tuple[int, in
     except MemoryError:
         raise
     except Exception as error:  # Pillow's plugins raise whatever their parsers meet
-        raise DataError(_pillow_fault(name, view, error)) from error
+        raise DataError(_pillow_fault(name, view, most_pixels, error)) from error
     need_pixels(name, height, width, most_pixels)
     return height, width
 
@@ -240,7 +240,7 @@ def _pillow_pixels(name: str, view: memoryview, most_pixels: int) -> Pixels:
     except (MemoryError, DataError):
         raise
     except Exception as error:  # Pillow's plugins raise whatever their parsers meet
-        raise DataError(_pillow_fault(name, view, error)) from error
+        raise DataError(_pillow_fault(name, view, most_pixels, error)) from error
     msg = f"{name}: {found} cannot be shown: 32 bits have no agreed range; convert it, or filter it out"
     raise DataError(msg)
 
@@ -261,7 +261,7 @@ def _formats() -> tuple[str, ...]:
     return tuple(each for each in Image.ID if each not in {"EPS", "WMF"})
 
 
-def _pillow_fault(name: str, view: memoryview, error: Exception) -> str:
+def _pillow_fault(name: str, view: memoryview, most_pixels: int, error: Exception) -> str:
     from PIL import Image, UnidentifiedImageError
 
     head = bytes(view[:16])
@@ -270,8 +270,9 @@ def _pillow_fault(name: str, view: memoryview, error: Exception) -> str:
         return f"{name}: {view.nbytes:,} bytes are no image that is read here; check the column or the file"
     if isinstance(error, UnidentifiedImageError):
         why = "its header cannot be read"
-    elif isinstance(error, Image.DecompressionBombError):
-        why = "Pillow opens no more than twice PIL.Image.MAX_IMAGE_PIXELS"
+    elif isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        most = min(most_pixels, 2 * (Image.MAX_IMAGE_PIXELS or most_pixels))  # Pillow's own limit stands beside ours
+        why = f"its header claims more than the {most:,} pixels that a sample may have"
     else:  # what Pillow says may quote the bytes
         why = "it ends early" if "truncated" in str(error).lower() else f"Pillow raises {type(error).__name__}"
     return (
