@@ -27,18 +27,21 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self, final
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from spiral_stream.decoders.selection import Segment
-from spiral_stream.errors import DataError
+from spiral_stream.errors import CacheError
 
 # F frames in presentation order, P packets in decode order
 
 Read = Callable[[int, int], memoryview]  # offset, length
 
-VERSION: Final = 1  # a change of the bytes or of their meaning raises it
+VERSION: Final = 2  # a change of the bytes or of their meaning raises it
 _MAGIC: Final = b"spvideo" + bytes([VERSION])
-_HEADER: Final = struct.Struct("<8s Q 12q")  # magic, stamp, and the numbers of _NUMBERS
+_HEADER: Final = struct.Struct("<8s Q Q 12q")  # magic, checksum of what follows it, stamp, and numbers
+_CHECKED: Final = 16  # where what the checksum covers begins
+_CODEC: Final = "h264"
 _ARRAYS: Final = (
     ("times_F", np.int64),
     ("offsets_P", np.int64),
@@ -133,22 +136,26 @@ class VideoIndex:
             len(self.extradata),
             self.first,
         )
-        parts = [_HEADER.pack(_MAGIC, self.stamp, *numbers)]
+        parts = [_HEADER.pack(_MAGIC, 0, self.stamp, *numbers)]
         for name, dtype in _ARRAYS:
             parts.append(np.ascontiguousarray(getattr(self, name), dtype).tobytes())
             parts.append(bytes(-len(parts[-1]) % 8))
-        return b"".join([*parts, self.codec.encode(), self.extradata])
+        data = bytearray(b"".join([*parts, self.codec.encode(), self.extradata]))
+        struct.pack_into("<Q", data, _CHECKED - 8, _checksum(data))
+        return bytes(data)
 
     @classmethod
     def from_bytes(cls, data: memoryview) -> Self:
         """Read what `to_bytes` wrote; arrays are views of ``data``.
 
         Raises:
-            DataError: the bytes are cut, changed, or of another version.
+            CacheError: the bytes are cut, changed, or of another version.
         """
         if len(data) < _HEADER.size or bytes(data[:8]) != _MAGIC:
             raise _stale(f"does not begin with {_MAGIC!r}, as this version's do")  # noqa: EM102
-        _, stamp, *numbers = _HEADER.unpack_from(data)
+        _, check, stamp, *numbers = _HEADER.unpack_from(data)
+        if check != _checksum(data):
+            raise _stale("is damaged: its checksum is another")
         frames, packets, width, height, rotation, full, matrix, duration, direct, codec, extra, first = numbers
         if not (0 < frames <= packets < 1 << 31 and 0 <= codec < 1 << 8 and 0 <= extra <= len(data)):
             raise _stale(f"claims {frames} frames in {packets} packets")  # noqa: EM102
@@ -184,7 +191,8 @@ class VideoIndex:
     def _check(self) -> None:
         """Refuse what no probe writes: a reader relies on it before it asks for memory."""
         sound = (
-            0 < self.width <= _LARGEST
+            self.codec == _CODEC
+            and 0 < self.width <= _LARGEST
             and 0 < self.height <= _LARGEST
             and self.rotation in (0, 90, 180, 270)
             and self.duration >= 0
@@ -199,9 +207,16 @@ class VideoIndex:
             raise _stale("has sizes, places or times that cannot be")
 
 
-def _stale(found: str) -> DataError:
-    msg = f"video index: it {found}. Remove the stored index, and build it anew with materialize()"
-    return DataError(msg)
+def _checksum(data: bytes | bytearray | memoryview) -> int:
+    return xxhash.xxh3_64_intdigest(memoryview(data)[_CHECKED:])
+
+
+def _stale(found: str) -> CacheError:
+    msg = (
+        f"video index: it {found}. Build it anew: index_videos(catalog, relation, column, afresh=True), or remove it and "
+        "call materialize()"
+    )
+    return CacheError(msg)
 
 
 def probe(read: Read, size: int, name: str, stamp: int) -> VideoIndex:

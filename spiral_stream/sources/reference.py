@@ -216,14 +216,12 @@ def _whole_numbers(name: str, values: pa.Array) -> NDArray[np.int64]:
 def _ranges(array: pa.StructArray, reach: Reach, most_bytes: int | None) -> list[memoryview]:
     named = byte_ranges(array)
     starts, lengths = named.starts, named.lengths
-    for row in np.flatnonzero(lengths > (_FARTHEST if most_bytes is None else most_bytes))[:1].tolist():
-        need_fewer(row, named.uris[int(named.files[row])], int(lengths[row]), most_bytes)
     found: list[memoryview] = [memoryview(b"")] * len(array)
     for code, uri in enumerate(named.uris):
         rows = np.flatnonzero(named.files == code)
         if len(rows):
             ordered = rows[np.argsort(starts[rows], kind="stable")]
-            _read_ranges(uri, reach, ordered, starts=starts, lengths=lengths, found=found)
+            _read_ranges(uri, reach, ordered, most_bytes, starts=starts, lengths=lengths, found=found)
     return found
 
 
@@ -231,6 +229,7 @@ def _read_ranges(
     uri: str,
     reach: Reach,
     rows: NDArray[np.intp],
+    most_bytes: int | None,
     *,
     starts: NDArray[np.int64],
     lengths: NDArray[np.int64],
@@ -245,6 +244,8 @@ def _read_ranges(
         if len(short):
             row = int(rows[short[0]])
             raise too_short(row, path, size, int(starts[row]), int(lengths[row]))
+        longest = int(rows[np.argmax(lengths[rows])])
+        need_fewer(longest, path, int(lengths[longest]), most_bytes)
         for first, stop in _runs(starts[rows], ends):
             begin, end = int(starts[rows[first]]), int(ends[first:stop].max())
             try:

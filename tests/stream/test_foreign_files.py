@@ -211,7 +211,7 @@ def test_a_fifo_in_a_class_folder_or_among_parquet_files_is_named(
         own.register("f", sp.ImageFolder(str(folder)), semantic={"image_ref": JPEG_REF})
     (tmp_path / "rows").mkdir()
     os.mkfifo(tmp_path / "rows" / "x.parquet")
-    with deadline(), pytest.raises(sp.SourceError, match="x.parquet: .*it is a FIFO, not a file"):
+    with deadline(), pytest.raises(sp.SourceError, match=r"x.parquet: .*it is a FIFO, not a file"):
         own.register("p", sp.Parquet(str(tmp_path / "rows")))
 
 
@@ -390,7 +390,7 @@ def test_a_clip_that_changed_is_named_also_while_its_cache_is_built(own: sp.Cata
     own.register("clips", sp.Arrow(table, base=str(folder)), semantic={"clip_ref": H264_REF})
     write_video(path, Made(frames=12, first=300))
     for profile in (None, sp.Frames(shorter_side=32)):
-        with pytest.raises(sp.SourceError, match="a.mp4 changed since registration"):
+        with pytest.raises(sp.SourceError, match=r"a.mp4 changed since registration"):
             clips(own, "clips", profile, materialize=True)
 
 
@@ -404,7 +404,7 @@ def test_source_files_edited_in_place_are_named_when_opened_and_while_read(
     else:
         source = own.entry(kind).source
         folder = Path(source.uri) / "data" if kind == "lance" else Path(source.path).parent
-        path = sorted(folder.iterdir())[0]
+        path = min(folder.iterdir())
     make = maker(own, kind, batch_size=8, order=sp.Sequential())
     with own.entry(kind).open() as relation:
         changed("edited in place", path, b"")
@@ -433,7 +433,7 @@ def test_a_relation_that_was_registered_before_there_were_pins_is_read_as_before
     assert len(batches(own, "r")) == 1
     own.refresh("r")
     (folder / "0.jpg").write_bytes((folder / "2.jpg").read_bytes())
-    with pytest.raises(sp.SourceError, match="0.jpg changed since registration"):
+    with pytest.raises(sp.SourceError, match=r"0.jpg changed since registration"):
         batches(own, "r")
 
 
