@@ -3,7 +3,8 @@
 The place is (epoch, batch number): how many global batches the ranks have been
 given together. It means the same on every rank and world size, and it costs the
 same to save and to load wherever it is. How steps map to batches is a list of
-segments, one for every (world size, merge) the run has used (decision 7).
+segments, one for every (world size, merge) the run has used (decision 7). The place
+after an epoch's last batch is the start of the next (docs/decisions/0018).
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from typing import Any, Final, SupportsIndex
 from spiral_stream.errors import ResumeError
 
 STATE_VERSION: Final = 1
+LAST_EPOCH: Final = (1 << 31) - 1  # an epoch takes part in 64-bit arithmetic of uses and keys
+_LARGEST: Final = 1 << 62  # of every other number of a place
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +29,19 @@ class Segment:
     world_size: int
     merge: int
 
+    @property
+    def group(self) -> int:
+        """Batches of a step, over all ranks."""
+        return self.world_size * self.merge
+
     def batches(self, step: int, rank: int) -> range:
         """The batch numbers that ``rank`` gets at ``step``."""
-        start = self.first_batch + ((step - self.first_step) * self.world_size + rank) * self.merge
+        start = self.first(step) + rank * self.merge
         return range(start, start + self.merge)
+
+    def first(self, step: int) -> int:
+        """The first batch number of a step."""
+        return self.first_batch + (step - self.first_step) * self.group
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +71,8 @@ class Cursor:
         if not isinstance(steps, SupportsIndex) or isinstance(steps, bool) or index(steps) < 0:
             msg = f"state_dict: delivered={steps!r}; give the batches that the loop has had, a whole number from 0 up"
             raise ResumeError(msg)
-        steps, current = index(steps), self.segments[-1]
-        return replace(self, batch=self.batch + steps * current.world_size * current.merge, step=self.step + steps)
+        steps = index(steps)
+        return replace(self, batch=self.batch + steps * self.segments[-1].group, step=self.step + steps)
 
     def next_epoch(self) -> "Cursor":
         """The canonical form of an exhausted epoch: the beginning of the next."""
@@ -84,6 +96,11 @@ class Cursor:
         group = (number - segment.first_batch) // segment.merge
         return segment.first_step + group // segment.world_size, group % segment.world_size
 
+    def last_step(self) -> tuple[int, Segment] | None:
+        """The step that was delivered last, and its segment; None at an epoch's start."""
+        done = [segment for segment in self.segments if segment.first_step < self.step]
+        return (self.step - 1, done[-1]) if done else None
+
     def to_json(self) -> dict[str, Any]:
         """The place as JSON values."""
         return {
@@ -98,15 +115,42 @@ class Cursor:
         """Read `to_json` back.
 
         Raises:
-            ResumeError: a field is missing or is not a whole number from 0 up.
+            ResumeError: a field is missing, is not a whole number from 0 up, or contradicts another.
         """
         try:
-            numbers = [data["epoch"], data["batch"], data["step"], *(n for s in data["segments"] for n in s)]
-            segments = tuple(Segment(*s) for s in data["segments"])
+            rows = [list(row) for row in data["segments"]]
+            numbers = [data["epoch"], data["batch"], data["step"], *(number for row in rows for number in row)]
+            segments = tuple(Segment(*row) for row in rows)
         except (KeyError, TypeError) as error:
-            msg = f"resume: the state's place cannot be read ({error!r}); pass what state_dict() returned, unchanged"
+            msg = (
+                f"resume: the state's place cannot be read ({error!r:.200}); pass what state_dict() returned, unchanged"
+            )
             raise ResumeError(msg) from error
-        if not all(isinstance(n, int) and n >= 0 for n in numbers):
+        if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= _LARGEST for n in numbers):
             msg = "resume: the state's place holds something other than whole numbers from 0 up; pass what state_dict() returned"
             raise ResumeError(msg)
-        return cls(data["epoch"], data["batch"], data["step"], segments)
+        read = cls(data["epoch"], data["batch"], data["step"], segments)
+        if (found := read._contradiction()) is not None:
+            msg = f"resume: the state's place cannot be: {found}; pass what state_dict() returned, unchanged"
+            raise ResumeError(msg)
+        return read
+
+    def _contradiction(self) -> str | None:
+        """What no run can have come to, in words."""
+        if self.epoch > LAST_EPOCH:
+            return f"epoch {self.epoch} lies past {LAST_EPOCH}"
+        if not self.segments:
+            return (
+                None if self.batch == self.step == 0 else f"batch {self.batch} and step {self.step} without a segment"
+            )
+        if any(s.epoch != self.epoch or not s.group for s in self.segments):
+            return f"a segment is of another epoch than {self.epoch}, or of no rank"
+        ends = [*((s.first_batch, s.first_step) for s in self.segments[1:]), (self.batch, self.step)]
+        for at, (segment, (batch, step)) in enumerate(zip(self.segments, ends, strict=True), 1):
+            if (
+                step < segment.first_step
+                or segment.first(step) != batch
+                or (step == segment.first_step and at < len(ends))
+            ):
+                return f"segment {at} of {len(ends)} does not lead from its first batch to batch {batch} at step {step}"
+        return None

@@ -1,7 +1,7 @@
 """`PreparedStream`: a frozen plan, the bindings of a run, and a cursor that moves.
 
-Iterating starts at the cursor, leaving a loop keeps it, exhaustion moves it to
-the next epoch (decision 12). Every batch is a function of plan, data version, epoch
+Iterating starts at the cursor, leaving a loop keeps it; the place after an epoch's last
+batch is the start of the next epoch (docs/decisions/0018). Every batch is a function of plan, data version, epoch
 and batch number; threads, prefetch and caches only decide how fast it comes.
 """
 
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
-from multiprocessing import context, sharedctypes
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -18,19 +17,19 @@ import pyarrow as pa
 from spiral_stream.batching.formation import KeepPartial
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Catalog
-from spiral_stream.cursor import STATE_VERSION, Cursor
-from spiral_stream.errors import BindError, ResumeError, StreamError
+from spiral_stream.cursor import Cursor
+from spiral_stream.errors import BindError, StreamError
 from spiral_stream.explain import Explanation, explain_stream
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.plan.fields import field_spec
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.plan.tree import need
-from spiral_stream.planner.bind import Bindings, Bound, epoch_number, settle
+from spiral_stream.planner.bind import Bindings, Bound, epoch_number, resumed, settle
 from spiral_stream.planner.build import materialize
 from spiral_stream.planner.evaluation import evaluation
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
-from spiral_stream.planner.resume import anchors_of, check_data, check_plan, check_state
+from spiral_stream.planner.resume import SavedState, check_data, check_plan
 from spiral_stream.runtime.batches import Batch, BatchBuilder
 from spiral_stream.runtime.book import Book, FormedBook
 from spiral_stream.runtime.buffers import Slots
@@ -38,10 +37,11 @@ from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.naming import identities
 from spiral_stream.runtime.opening import Opening, found_row, left_over, need_stream
 from spiral_stream.runtime.pipeline import Pipeline
+from spiral_stream.runtime.place import Place
 from spiral_stream.runtime.samples import SampleReader, identity_keys
+from spiral_stream.runtime.steps import delivered_at
 
 DEFAULT_BUDGET_BYTES: Final = 4 << 30
-_SERIAL, _EPOCH, _BATCH, _WORKERS, _SHARED = *range(4), 4  # places of the array shared with a DataLoader's workers
 
 
 class PreparedStream:
@@ -64,14 +64,11 @@ class PreparedStream:
         self._threads = threads
         self._budget_bytes = budget_bytes
         self._bindings = Bindings()
-        self._cursor = Cursor()
-        self._pass_from: Cursor | None = None  # where a pass in this process began
+        self._place = Place(self._sample.epoch if isinstance(self._sample.epoch, int) else None)
         self._metrics = Metrics()
         self._memory: Slots | None = None
         self._opening = Opening(plan, catalog, self._metrics)
         self._pipeline: Pipeline | None = None
-        self._shared = sharedctypes.RawArray("q", _SHARED)
-        self._seen_serial = 0
         self._resumed_seed: int | None = None
         self._pid = os.getpid()
         self._closed = False
@@ -84,50 +81,39 @@ class PreparedStream:
         Args:
             **bindings: ``epoch``, ``data_parallel_rank`` (or ``rank``), ``data_parallel_world_size`` (or
                 ``world_size``), ``run_seed``, ``device`` (overrides every field's), ``merge`` (batches concatenated
-                into one), ``mesh`` (a ``DeviceMesh``, for rank and world size).
+                into one), ``mesh`` (a ``DeviceMesh``, for rank and world size), ``dp_dims`` (the mesh's data-parallel
+                dimensions, where their names do not say it).
 
         Raises:
-            BindError: unknown name, value out of range, or the stream is between its first batch and ``close``.
+            BindError: unknown name, value out of range, a device that this machine does not have, or the stream is
+                being read.
         """
-        if self._pipeline is not None:
+        if not self._idle():
             msg = "bind: the stream is being read; leave the loop (or close its iterator), then bind"
             raise BindError(msg)
         updated = self._bindings.updated(**bindings)
         settle(updated, self._sample)
         self._bindings = updated
         if updated.epoch is not None and bindings.get("epoch") is not None:
-            self._move(Cursor(updated.epoch))
+            self._place.move(Cursor(updated.epoch))
         return self
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; nothing happens if the cursor is in it already."""
         epoch = epoch_number(epoch)
-        if epoch != self._cursor.epoch:
-            if self._pipeline is not None:
+        if epoch != self.epoch:
+            if not self._idle():
                 msg = "set_epoch: the stream is being read; leave the loop first"
                 raise StreamError(msg)
-            self._move(Cursor(epoch))
-
-    def _move(self, cursor: Cursor) -> None:
-        self._cursor, self._pass_from = cursor, None
-        self._shared[_EPOCH], self._shared[_BATCH] = cursor.epoch, cursor.batch
-        self._shared[_SERIAL] += 1
-        self._seen_serial = self._shared[_SERIAL]
+            self._place.move(Cursor(epoch))
 
     def _bound(self) -> Bound:
         return settle(self._bindings, self._sample)
 
     @property
     def epoch(self) -> int:
-        """The epoch that the cursor is in."""
-        return self._cursor.epoch
-
-    def _drawn(self, epoch: int | None = None) -> int:
-        """The epoch whose order and random bits are used: the plan's where it names one, else the cursor's or the one given."""
-        pinned = self._sample.epoch
-        if isinstance(pinned, int):
-            return pinned
-        return self._cursor.epoch if epoch is None else epoch
+        """The epoch that the cursor is in: inside a loop that of its batches, behind an epoch's last batch the next."""
+        return self._place.epoch
 
     # ---- what is known before the first read
 
@@ -144,16 +130,23 @@ class PreparedStream:
     @property
     def stages(self) -> Stages:
         """The lowered plan; made at the first use, again in a forked process."""
+        return self._open().stages
+
+    def _open(self) -> Opening:
+        """What the stream has open, or opens at its first use.
+
+        Raises:
+            StreamError: the stream is closed.
+        """
         if self._closed:
             msg = "the stream is closed; make a new one from its plan, for example catalog.open_stream(name)"
             raise StreamError(msg)
-        return self._opening.stages
+        return self._opening
 
     @property
     def book(self) -> Book:
         """Which samples form which batch."""
-        assert self.stages  # which refuses a closed stream
-        return self._opening.read(self._bound().run_seed)[1]
+        return self._open().read(self._bound().run_seed)[1]
 
     @property
     def _reader(self) -> SampleReader:
@@ -167,12 +160,12 @@ class PreparedStream:
         """
         bound, book = self._bound(), self.book
         if isinstance(book, FormedBook):
-            book.need_countable(self._drawn())
-        return book.steps(self._drawn(), bound.world_size, bound.merge, bound.rank)
+            book.need_countable(self._place.drawn())
+        return book.steps(self._place.drawn(), bound.world_size, bound.merge, bound.rank)
 
     def count(self, epoch: int | None = None) -> int:
         """Batches of a whole epoch before the tail rule; the formation index keeps what was formed to know."""
-        return self.book.total(self._drawn(epoch))
+        return self.book.total(self._place.drawn(epoch))
 
     def metrics(self) -> dict[str, Any]:
         """Totals since the stream was made: rows, bytes, seconds by stage, queue depth, what bounds it."""
@@ -186,7 +179,7 @@ class PreparedStream:
         Args:
             analyze: add what the stream measured so far.
         """
-        metrics, bound = self.metrics() if analyze else None, replace(self._bound(), epoch=self._drawn())
+        metrics, bound = self.metrics() if analyze else None, replace(self._bound(), epoch=self._place.drawn())
         return explain_stream(
             self.stages, bound, self.devices(), self._thread_count(1), metrics, self.book, self.catalog
         )
@@ -202,21 +195,21 @@ class PreparedStream:
 
     def _run(self, worker: int, workers: int) -> Iterator[Any]:
         """Every ``workers``-th batch from the ``worker``-th on; alone, all of them."""
-        if self._pipeline is not None:
+        if not self._idle():
             msg = (
                 "iter: the stream is being read already; one loop at a time moves the cursor. Leave it, or call close()"
             )
             raise StreamError(msg)
-        self._adopt_shared()
+        self._place.adopt()
         bound, book = self._bound(), self.book
         if isinstance(book, FormedBook):
             book.need_known(bound.world_size, workers)
-        start = self._cursor.enter(bound.world_size, bound.merge)
-        self._cursor = self._pass_from = start
+        steps = self._place.begin(book, bound)
+        start = steps.start
         pipeline = Pipeline(
             self._builder(bound.merge),
-            self._drawn(start.epoch),
-            self._due(start, bound, worker, workers),
+            steps.epoch,
+            steps.due(worker, workers),
             self.plan.prefetch,
             self._budget_bytes,
             self._thread_count(workers),
@@ -224,37 +217,30 @@ class PreparedStream:
         )
         self._pipeline = pipeline
         try:
-            for delivered, batch in zip(count(worker, workers), self._delivered(pipeline.get), strict=False):
-                self._cursor = start.advanced(delivered + 1)
+            for had, batch in zip(count(worker, workers), self._delivered(pipeline.get), strict=False):
+                self._place.cursor = start.advanced(had + 1)
                 yield batch
-            self._cursor = start.next_epoch()
+                if self._pipeline is not pipeline and not self._closed:  # all was had, and the stream has gone on since
+                    return
+            self._place.cursor = start.next_epoch()
         finally:
-            self._pipeline = None
-            if self._in_worker:  # a pass begins where the main process says, however far this worker ran ahead
-                self._cursor = start
-            pipeline.close()
+            self._leave(pipeline)
 
-    def _due(self, cursor: Cursor, bound: Bound, worker: int, workers: int) -> Iterator[range]:
-        """The batch numbers of each of this worker's steps from the cursor to the end of the epoch."""
-        epoch, segment, book = self._drawn(cursor.epoch), cursor.segments[-1], self.book
-        group = bound.world_size * bound.merge
-        for step in count(cursor.step + worker, workers):
-            first = segment.first_batch + (step - segment.first_step) * group
-            numbers = book.admits(epoch, first, group, segment.batches(step, bound.rank))
-            if numbers is None:
-                return
-            yield numbers
+    def _leave(self, pipeline: Pipeline) -> None:
+        """End a pass, unless that was done."""
+        if self._pipeline is pipeline:
+            self._pipeline = None
+            self._place.leave(pipeline.close)
+
+    def _idle(self) -> bool:
+        """Whether no loop reads the stream; one that has had its last batch reads it no more."""
+        if self._pipeline is not None and self._place.over():
+            self._leave(self._pipeline)
+        return self._pipeline is None
 
     def _builder(self, merge: int = 1) -> BatchBuilder:
         refusals, slots = self._opening.refusals, self._slots()
         return BatchBuilder(self.stages, self.book, self._reader, self._metrics, slots, refusals, merge, self._split())
-
-    def _adopt_shared(self) -> None:
-        """In a worker process: go where the main process moved the cursor."""
-        self._shared[_WORKERS] = self._in_worker
-        if self._in_worker and self._shared[_SERIAL] != self._seen_serial:
-            self._seen_serial = self._shared[_SERIAL]
-            self._cursor = Cursor(self._shared[_EPOCH], self._shared[_BATCH])
 
     def _slots(self) -> Slots:
         """The stream's batch memory, kept over epochs."""
@@ -304,7 +290,7 @@ class PreparedStream:
         Raises:
             IndexError: the epoch has no such batch.
         """
-        builder, at = self._builder(), self._drawn(epoch)
+        builder, at = self._builder(), self._place.drawn(epoch)
         number = self.book.whole(number)
         with ThreadPoolExecutor(self._thread_count(1), "spiral-batch") as pool:
             done = builder.begin(at, range(number, number + 1), pool).result()
@@ -317,15 +303,14 @@ class PreparedStream:
             identities, also of samples that cannot be read (`quarantine` lists them); tuples where the identity has several
             columns, the stream's name first where several are mixed, and last which of its parent's parts one of flat_map is.
         """
-        at, stages = self._drawn(epoch), self.stages
+        at, stages = self._place.drawn(epoch), self.stages
         samples = self.book.draw(at, number).samples
         self._reader.need(at, samples, identity_keys(stages))
         return identities(stages, samples)
 
     def quarantine(self) -> pa.Table:
         """Samples of this plan and data that could not be read: of every rank and process, one row a place in a batch."""
-        assert self.stages  # which refuses a closed stream
-        return self._opening.refusals.quarantine.read()
+        return self._open().refusals.quarantine.read()
 
     def locate(self, identity: Any, epoch: int | None = None) -> dict[str, int] | None:
         """Where a sample is first delivered: epoch, batch, and the step and rank under the present bindings.
@@ -341,15 +326,13 @@ class PreparedStream:
             KeyError: no surviving row has this identity.
         """
         stages, bound, book = self.stages, self._bound(), self.book
-        at = self._cursor.epoch if epoch is None else epoch
+        at = self.epoch if epoch is None else epoch
         stream, row = found_row(stages, identity)
-        place = self._cursor if at == self._cursor.epoch else Cursor(at)
+        place = self._place.cursor if at == self._place.cursor.epoch else Cursor(at)
         place = place.enter(bound.world_size, bound.merge)
-        for number in book.find(self._drawn(at), stream, row):
+        for number in book.find(self._place.drawn(at), stream, row):
             step, rank = place.batch_to_step(number)
-            segment, group = place.segment_of(number), bound.world_size * bound.merge
-            first = segment.first_batch + (step - segment.first_step) * group
-            due = book.admits(self._drawn(at), first, group, segment.batches(step, rank))
+            due = delivered_at(book, self._place.drawn(at), place.segment_of(number), step, rank)
             if due is not None and number in due:
                 return {"epoch": at, "batch": number, "step": step, "rank": rank}
         return None
@@ -365,26 +348,18 @@ class PreparedStream:
         Raises:
             StreamError: the stream was iterated in worker processes and ``delivered`` is not given.
         """
-        if delivered is None and self._shared[_WORKERS] and not self._in_worker:
+        if delivered is None and self._place.by_workers:
             msg = (
                 "state_dict: the stream was iterated in DataLoader workers, so only the loop knows what was delivered. "
                 "Give state_dict(delivered=<batches had since the loader's iteration began>)"
             )
             raise StreamError(msg)
-        bound, cursor = self._bound(), self._cursor
-        if delivered is not None:  # a pass in this process has moved the cursor itself
-            begun = cursor if self._shared[_WORKERS] else self._pass_from or cursor
-            cursor = begun.enter(bound.world_size, bound.merge).advanced(delivered)
-        return {
-            "spiral": STATE_VERSION,
-            "plan": self.fingerprint,
-            "data": dict(self.stages.data_versions),
-            "run_seed": bound.run_seed,
-            **cursor.to_json(),
-            **self._opening.edits(self.book, self._drawn(cursor.epoch), cursor.batch),
-        }
+        bound = self._bound()
+        cursor = self._place.here() if delivered is None else self._place.after(delivered, self.book, bound)
+        return self._saved(cursor, bound)
 
-    _in_worker = False
+    def _saved(self, cursor: Cursor, bound: Bound) -> dict[str, Any]:
+        return self._open().saved(cursor, bound.run_seed, self._place.drawn(cursor.epoch)).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a saved place; the cost does not depend on where it is.
@@ -392,26 +367,28 @@ class PreparedStream:
         Raises:
             ResumeError: the state is of another plan, data version or run seed; the message says where they differ.
         """
-        if self._pipeline is not None:
+        if not self._idle():
             msg = "load_state_dict: the stream is being read; leave the loop first"
             raise StreamError(msg)
-        state = check_state(state)
-        cursor = Cursor.from_json(state)
-        self._go_on_from(Rebase.from_json(state.get("rebase")))
-        check_plan(state, self.stages, self.catalog)
-        check_data(state, self.stages)
-        seed = int(state["run_seed"])
-        if self._bindings.run_seed in (None, self._resumed_seed):
-            self._bindings, self._resumed_seed = self._bindings.updated(run_seed=seed), seed
-        elif self._bindings.run_seed != seed:
-            msg = (
-                f"resume: saved with run_seed {seed}, bound to {self._bindings.run_seed}; random transforms "
-                "would change in mid-epoch. Leave run_seed unbound, or start a new epoch"
-            )
-            raise ResumeError(msg)
+        saved, present = SavedState.from_json(state), self._open()
+        check_plan(saved, present.stages, self.catalog)
+        check_data(saved, present.stages)
+        bindings = resumed(self._bindings, saved.run_seed, self._resumed_seed)
+        opening = present if saved.rebase == present.rebase else self._opened(saved.rebase)
+        try:
+            epoch = self._place.drawn(saved.cursor.epoch)
+            cursor, anchors = opening.admit(saved, epoch)
+        except BaseException:
+            if opening is not present:
+                opening.close()
+            raise
+        # from here on nothing is refused
+        if bindings is not self._bindings:
+            self._bindings, self._resumed_seed = bindings, saved.run_seed
+        self._go_on_with(opening)
         if isinstance(self.book, FormedBook):
-            self.book.anchor(self._drawn(cursor.epoch), anchors_of(state))
-        self._move(cursor)
+            self.book.anchor(epoch, anchors)
+        self._place.move(cursor)
 
     def rebase(self, earlier: "PreparedStream") -> None:
         """Go on where a stream of another plan stands: each stream of the mixture keeps its own place (decision 8).
@@ -425,19 +402,23 @@ class PreparedStream:
         Raises:
             ResumeError: a plan mixes nothing, the earlier one has several lanes, or a stream is not the same in both.
         """
-        if self._pipeline is not None:
+        if not self._idle():
             msg = "rebase: the stream is being read; leave the loop first"
             raise StreamError(msg)
         need_stream(earlier, PreparedStream)
-        at, before = earlier.state_dict()["batch"], earlier._opening.rebase  # noqa: SLF001  another stream
-        rebase = left_over(earlier.stages, earlier.book, earlier._drawn(), at, before, self.stages)  # noqa: SLF001
-        self._go_on_from(rebase)
-        self._move(Cursor(rebase.epoch))
+        at = SavedState.from_json(earlier.state_dict())
+        epoch = earlier._place.drawn(at.cursor.epoch)  # noqa: SLF001  another stream
+        rebase = left_over(earlier.stages, earlier.book, epoch, at.cursor.batch, at.rebase, self.stages)
+        self._go_on_with(self._opened(rebase))
+        self._place.move(Cursor(rebase.epoch))
 
-    def _go_on_from(self, rebase: Rebase | None) -> None:
-        if rebase != self._opening.rebase:
-            self._opening.close()
-            self._opening = Opening(self.plan, self.catalog, self._metrics, rebase)
+    def _opened(self, rebase: Rebase | None) -> Opening:
+        return Opening(self.plan, self.catalog, self._metrics, rebase)
+
+    def _go_on_with(self, opening: Opening) -> None:
+        before, self._opening = self._opening, opening
+        if opening is not before:
+            before.close()
 
     @property
     def forked(self) -> bool:
@@ -462,7 +443,7 @@ class PreparedStream:
 
     def eval(self) -> Self:
         """A stream for evaluation: epoch pinned, nothing dropped, deterministic transforms, its own cursor."""
-        plan = evaluation(self.plan, self._drawn(), KeepPartial())
+        plan = evaluation(self.plan, self._place.drawn(), KeepPartial())
         out = type(self)(plan, self.catalog, self._threads, self._budget_bytes)
         out._bindings = self._bindings  # noqa: SLF001
         return out
@@ -485,8 +466,6 @@ class PreparedStream:
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         state.update(_opening=self._opening.rebase, _pipeline=None, _metrics=None, _memory=None, _relay=None)
-        if context.get_spawning_popen() is None:  # shared memory travels to a child only while it is being spawned
-            state["_shared"] = None
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -494,6 +473,3 @@ class PreparedStream:
         self._metrics = Metrics()
         self._opening = Opening(self.plan, self.catalog, self._metrics, state["_opening"])
         self._pid = os.getpid()
-        if self._shared is None:
-            self._shared = sharedctypes.RawArray("q", _SHARED)
-            self._seen_serial = 0

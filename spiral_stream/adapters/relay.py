@@ -27,8 +27,8 @@ class Relay:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
-    def batches(self, stream: Any, worker: int, workers: int) -> Iterator[dict[str, Any]]:
-        """Every ``workers``-th batch of a stream from the ``worker``-th on, as host arrays and lists.
+    def batches(self, stream: Any, worker: int, workers: int) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Every ``workers``-th batch of a stream from the ``worker``-th on, as host arrays and lists, and what it reached.
 
         Raises:
             SpiralError: what the stream raised over there.

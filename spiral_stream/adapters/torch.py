@@ -18,9 +18,11 @@ from spiral_stream.adapters.relay import Relay
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import BindError, ResumeError
 from spiral_stream.planner.physical import ClipStage, ImageStage
+from spiral_stream.planner.resume import WorkerState
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.runtime.batches import Batch
 from spiral_stream.runtime.buffers import Slots
+from spiral_stream.runtime.place import Reached
 
 Tensors = dict[str, Any]
 
@@ -33,11 +35,13 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
     _began: Cursor | None = None  # where passes of this worker begin, until the main process moves
     _had = 0  # batches that it gave in it
     _loaded = 0  # batches of the next pass that it gave in an earlier run
+    _reached: Reached | None = None  # what this worker's last batch was, where another interpreter reads
 
     @property
     def place(self) -> tuple[int, int]:
-        """Epoch, and the global batches of it that were delivered, as far as this process knows."""
-        return self._cursor.epoch, self._cursor.batch
+        """Epoch, and the global batches of it that were delivered, as far as this process knows, in the form of a state."""
+        here = self._place.here()
+        return here.epoch, here.batch
 
     @property
     def share(self) -> tuple[int, int, int]:
@@ -49,16 +53,16 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
         info = get_worker_info()
         if info is None:
             return self._run(0, 1)
-        self._in_worker, seen = True, self._seen_serial
-        self._adopt_shared()
-        if self._began is None or self._seen_serial != seen:  # else a pass that was left has moved the cursor on
-            self._began = self._cursor
+        self._place.in_worker, seen = True, self._place.seen
+        self._place.adopt()
+        if self._began is None or self._place.seen != seen:  # else a pass that was left has moved the cursor on
+            self._began = self._place.cursor
         self._had, self._loaded = self._loaded, 0
         return self._as_worker(self._began, info.id + self._had * info.num_workers, info.num_workers)
 
     def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Tensors]:
         """One pass of a DataLoader's worker, or the rest of one."""
-        self._cursor = began  # a pass left early may have ended since, and put its own beginning there
+        self._place.cursor = began  # a pass left early may have ended since, and put its own beginning there
         for batch in self._forked(first, workers) if self.forked else self._run(first, workers):
             self._had += 1
             yield batch
@@ -69,7 +73,8 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
             self._relay = Relay()
         bound = self._bound()
         self._bindings = self._bindings.updated(rank=bound.rank, world_size=bound.world_size)
-        for batch in self._relay.batches(self, worker, workers):
+        for batch, reached in self._relay.batches(self, worker, workers):
+            self._reached = reached
             yield {name: _host(value) for name, value in batch.items()}
 
     def state_dict(self, delivered: int | None = None) -> dict[str, Any]:
@@ -78,38 +83,60 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
         if info is None:
             return super().state_dict(delivered)
         known = None if self.forked else self.fingerprint  # a forked worker can open nothing
-        place = (self._began or self._cursor).to_json()
-        return {"plan": known, **place, "worker": [info.id, info.num_workers, self._had]}
+        began = self._began or self._place.cursor
+        return WorkerState(known, began, (info.id, info.num_workers), self._had).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a saved place; in a worker, to that of its own pass."""
         info = get_worker_info()
-        if info is None and "worker" not in state:
+        if info is None and not (isinstance(state, Mapping) and "worker" in state):
             super().load_state_dict(state)
             return
-        if info is None or "worker" not in state or state["worker"][:2] != [info.id, info.num_workers]:
+        saved = WorkerState.from_json(state)
+        if info is None or saved.worker != (info.id, info.num_workers):
             here = "the main process" if info is None else f"worker {info.id} of {info.num_workers}"
             msg = (
-                f"resume: {here} was given a state of worker {state.get('worker', ['none'])[:2]}. A StatefulDataLoader's state "
-                "goes to one with as many workers; stream.state_dict(delivered=n) fits any number"
+                f"resume: {here} was given a state of worker {saved.worker[0]} of {saved.worker[1]}. A StatefulDataLoader's "
+                "state goes to one with as many workers; stream.state_dict(delivered=n) fits any number"
             )
             raise ResumeError(msg)
-        saved = state["plan"]
-        if saved is not None and not self.forked and saved != self.fingerprint:
-            msg = f"resume: saved by plan {saved}, this is plan {self.fingerprint}. Restore the old plan, or start a new epoch"
+        if saved.plan is not None and not self.forked and saved.plan != self.fingerprint:
+            msg = (
+                f"resume: saved by plan {saved.plan:.32}, this is plan {self.fingerprint}. Restore the old plan, or start a "
+                "new epoch"
+            )
             raise ResumeError(msg)
-        self._cursor, self._began, self._loaded = Cursor.from_json(state), None, state["worker"][2]
+        self._place.cursor, self._began, self._loaded = saved.cursor, None, saved.had
 
-    def worker_batches(self, worker: int, workers: int) -> Iterator[dict[str, Any]]:
+    def worker_batches(self, worker: int, workers: int) -> Iterator[tuple[dict[str, Any], Reached]]:
         """Every ``workers``-th batch from the ``worker``-th on, as arrays; what `Relay` asks of the other interpreter."""
-        self._in_worker = True
+        self._place.in_worker = True
         for batch in self._run(worker, workers):
-            yield {name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+            arrays = {
+                name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in batch.items()
+            }
+            yield arrays, self._place.reached()
+
+    def reached(self) -> Reached:
+        """In a worker: what its last batch was."""
+        return self._reached or self._place.reached()
+
+    def follow(self, delivered: int, reached: Reached) -> None:
+        """In the main process: go behind the last batch of a pass that workers read."""
+        bound = self._bound()
+        self._place.move(
+            self._place.followed(delivered, reached, bound), ended=reached.over and not reached.over_for_all
+        )
+
+    def state_following(self, delivered: int, reached: Reached) -> dict[str, Any]:
+        """In the main process: the state behind a batch of a pass that workers read."""
+        bound = self._bound()
+        return self._saved(self._place.followed(delivered, reached, bound), bound)
 
     def _cuda(self) -> torch.device | None:
         """The CUDA device that fields go to, checked; None if all stay on the host."""
         wanted = {name: torch.device(d) for name, d in self.devices().items() if d not in (None, "cpu")}
-        if not wanted or self._in_worker:
+        if not wanted or self._place.in_worker:
             return None
         name, device = next(iter(wanted.items()))
         if device.type != "cuda" or len(set(map(str, wanted.values()))) > 1:
@@ -157,8 +184,9 @@ class StreamLoader(IterableDataset[Tensors]):
 
     def __init__(self, stream: TorchStream, num_workers: int = 0, **options: Any) -> None:
         self.stream = stream
-        self._loader = DataLoader(stream, None, num_workers=num_workers, **options) if num_workers else None
+        self._loader = DataLoader(_Followed(stream), None, num_workers=num_workers, **options) if num_workers else None
         self._delivered: int | None = None  # in the pass under way, by workers
+        self._reached: Reached | None = None  # of the last of them
         self._reading: Iterator[Tensors] | None = None
 
     def __iter__(self) -> Iterator[Tensors]:
@@ -167,29 +195,43 @@ class StreamLoader(IterableDataset[Tensors]):
         self._reading = reading = self._through_workers(self._loader) if self._loader else iter(self.stream)
         return reading
 
-    def _through_workers(self, loader: "DataLoader[Tensors]") -> Iterator[Tensors]:
-        ended, self._delivered = False, 0
+    def _through_workers(self, loader: "DataLoader[tuple[Tensors, Reached]]") -> Iterator[Tensors]:
+        ended, self._delivered, self._reached = False, 0, None
         try:
-            for batch in loader:
-                self._delivered += 1
+            for batch, reached in loader:
+                self._delivered, self._reached = self._delivered + 1, reached
                 yield batch
             ended = True
         finally:
-            state, self._delivered = self.state_dict(), None
+            delivered, self._delivered = self._delivered, None
             if ended:
-                self.stream.set_epoch(self.stream.epoch + 1)
-            else:
-                self.stream.load_state_dict(state)
+                self.stream.set_epoch((self.stream if self._reached is None else self._reached).epoch + 1)
+            elif self._reached is not None:
+                self.stream.follow(delivered, self._reached)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loop stands; see `PreparedStream.state_dict`."""
-        return self.stream.state_dict(self._delivered)
+        if not self._delivered or self._reached is None:
+            return self.stream.state_dict(self._delivered)
+        return self.stream.state_following(self._delivered, self._reached)
 
     def close(self) -> None:
         """End the pass under way; the next one goes on behind the last batch that the loop had."""
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.close()  # type: ignore[attr-defined]  # both are generators
+
+
+@final
+class _Followed(IterableDataset[tuple[Tensors, Reached]]):
+    """A stream in workers, with what the main process has to know of each batch beside it."""
+
+    def __init__(self, stream: TorchStream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[tuple[Tensors, Reached]]:
+        for batch in self._stream:
+            yield batch, self._stream.reached()
 
 
 def _host(value: Any) -> Any:

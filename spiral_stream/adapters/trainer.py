@@ -93,7 +93,7 @@ class Feed(StreamLoader):
             if not had and not before:
                 msg = f"epoch {epoch} has no batch for this rank; EXPLAIN says why: print(stream.explain())"
                 raise StreamError(msg)
-            if had and self.steps is not None:  # a state may stand behind the last batch of its epoch
+            if had and self.steps is not None:  # under KeepPartial the rest of an epoch may be another rank's
                 return
 
 
@@ -248,7 +248,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
         _, ranks, merge = stream.share
         group, had = ranks * merge, update * accumulated
         epoch, batch = stream.place
-        if batch and batch >= steps * group:  # behind the last batch of its epoch
+        if batch and batch >= steps * group:  # a state of before the end of an epoch was the start of the next
             epoch, batch = epoch + 1, 0
         self._first_epoch = first = epoch if self._first_epoch is None else self._first_epoch
         if (epoch, batch) != (first + epochs, had * group):

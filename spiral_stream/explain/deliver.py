@@ -8,9 +8,10 @@ import numpy as np
 from spiral_stream.batching.formation import CHAPTER_WINDOWS
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.windowed import WindowedBucket
-from spiral_stream.cursor import STATE_VERSION, Cursor
+from spiral_stream.cursor import Cursor
 from spiral_stream.explain.subject import Subject
 from spiral_stream.fields.field import FieldSpec
+from spiral_stream.planner.resume import SavedState
 from spiral_stream.runtime.book import FormedBook
 
 _STATE_BYTES: Final = 400  # a state with one segment and one relation, as JSON
@@ -114,12 +115,7 @@ def resume_facts(subject: Subject) -> dict[str, Any]:
 def _state_bytes(subject: Subject, book: FormedBook) -> int:
     """A state as the stream saves it."""
     bound, stages = subject.bound, subject.stages
-    state = {
-        "spiral": STATE_VERSION,
-        "plan": stages.fingerprint,
-        "data": dict(stages.data_versions),
-        "run_seed": bound.run_seed,
-        **Cursor(bound.epoch).enter(bound.world_size, bound.merge).to_json(),
-        "chapters": [list(each) for each in book.anchors(bound.epoch, 0)],
-    }
-    return len(json.dumps(state))
+    cursor = Cursor(bound.epoch).enter(bound.world_size, bound.merge)
+    data = tuple(sorted(stages.data_versions.items()))
+    state = SavedState(stages.fingerprint, data, bound.run_seed, cursor, tuple(book.anchors(bound.epoch, 0)))
+    return len(json.dumps(state.to_json()))

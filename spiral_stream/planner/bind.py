@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex, final
 
 from spiral_stream import params
-from spiral_stream.errors import BindError, PlanError
+from spiral_stream.cursor import LAST_EPOCH
+from spiral_stream.errors import BindError, PlanError, ResumeError
 from spiral_stream.plan.checks import device_name
 from spiral_stream.plan.nodes import Sample
 
@@ -65,6 +66,9 @@ def _whole(name: str, value: Any) -> int:
     if least is not None and whole < least:
         msg = f"bind: {name}={whole} is out of range; it counts from {least}"
         raise BindError(msg)
+    if name != "run_seed" and whole > LAST_EPOCH:
+        msg = f"bind: {name}={whole:.3g} is out of range; give at most {LAST_EPOCH}"
+        raise BindError(msg)
     return whole
 
 
@@ -74,8 +78,9 @@ def epoch_number(value: Any) -> int:
     Raises:
         BindError: it is no integer of at least 0.
     """
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or operator.index(value) < 0:
-        msg = f"set_epoch: {value!r}; epochs count from 0. Give an integer"
+    whole = isinstance(value, SupportsIndex) and not isinstance(value, bool)
+    if not whole or not 0 <= operator.index(value) <= LAST_EPOCH:
+        msg = f"set_epoch: {value!r:.200}; epochs count from 0. Give an integer in [0, {LAST_EPOCH}]"
         raise BindError(msg)
     return operator.index(value)
 
@@ -125,6 +130,28 @@ def settle(bindings: Bindings, sample: Sample) -> Bound:
         )
         raise BindError(msg)
     return settled
+
+
+def resumed(bindings: Bindings, run_seed: int, earlier: int | None) -> Bindings:
+    """The bindings of a run that goes on from a state; what an earlier state had bound gives way.
+
+    Args:
+        bindings: those of now.
+        run_seed: the state's.
+        earlier: what an earlier state has bound; None if none has.
+
+    Raises:
+        ResumeError: another run seed is bound.
+    """
+    if bindings.run_seed in (None, earlier):
+        return replace(bindings, run_seed=run_seed)
+    if bindings.run_seed != run_seed:
+        msg = (
+            f"resume: saved with run_seed {run_seed}, bound to {bindings.run_seed}; random transforms "
+            "would change in mid-epoch. Leave run_seed unbound, or start a new epoch"
+        )
+        raise ResumeError(msg)
+    return bindings
 
 
 def _place() -> tuple[int, int]:

@@ -6,6 +6,7 @@ from typing import Any, final
 
 from spiral_stream.errors import ResumeError
 from spiral_stream.sampling.carry import Carry
+from spiral_stream.sampling.mixture import LARGEST
 
 
 @final
@@ -35,11 +36,31 @@ class Rebase:
         if data is None:
             return None
         try:
-            carries = [
-                (str(name), Carry(tuple((int(a), int(n)) for a, n in each["left"]), int(each["then"])))
+            carries = tuple(
+                (str(name), Carry(tuple((first, n) for first, n in each["left"]), each["then"]))
                 for name, each in data["streams"].items()
-            ]
-            return cls(int(data["epoch"]), tuple(carries))
+                if _need_ranges(each["left"], each["then"])
+            )
+            epoch = data["epoch"]
+            _need_counts(epoch)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            msg = f"resume: the state's rebase cannot be read ({error!r}); pass what state_dict() returned, unchanged"
+            msg = f"resume: the state's rebase cannot be read ({error!r:.200}); pass what state_dict() returned, unchanged"
             raise ResumeError(msg) from error
+        return cls(epoch, carries)
+
+
+def _need_ranges(left: Any, then: Any) -> bool:
+    """Refuse ranges that are empty, overlap, do not ascend, or lie past what follows them."""
+    _need_counts(then, *(number for pair in left for number in pair))
+    ends = [0, *(first + count for first, count in left)]
+    begins = [*(first for first, _ in left), then]
+    if any(begin < end for begin, end in zip(begins, ends, strict=True)) or any(count == 0 for _, count in left):
+        msg = "its ranges do not ascend"
+        raise ValueError(msg)
+    return True
+
+
+def _need_counts(*numbers: Any) -> None:
+    if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= LARGEST for n in numbers):
+        msg = "it holds something other than whole numbers from 0 up"
+        raise ValueError(msg)

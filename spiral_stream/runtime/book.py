@@ -18,8 +18,9 @@ from typing import Final, SupportsIndex, final
 import numpy as np
 
 from spiral_stream.batching.formation import DropPartial, Membership, PadPartial, Tail
-from spiral_stream.errors import BindError, CacheError
+from spiral_stream.errors import BindError, CacheError, ResumeError
 from spiral_stream.planner.physical import Stages
+from spiral_stream.planner.resume import Anchor
 from spiral_stream.runtime.chapters import Chapter, Drawn, Forming, chapter_count
 from spiral_stream.runtime.counts import Counts, FormationIndex
 from spiral_stream.runtime.samples import Samples
@@ -27,8 +28,6 @@ from spiral_stream.sampling.order import UInt64
 
 _OPEN_CHAPTERS: Final = 4  # kept a lane-turn; one is in use, others serve random access
 _COUNTED_AT_ONCE: Final = 1 << 22  # samples: about a second of forming
-
-Anchor = tuple[int, int, int]  # lane, chapter, and the number in the lane of the chapter's first batch
 
 
 class Book(ABC):
@@ -43,6 +42,10 @@ class Book(ABC):
     @abstractmethod
     def total(self, epoch: int) -> int:
         """Batches of a whole epoch, before the tail rule; forms what is not known."""
+
+    @abstractmethod
+    def knows(self, epoch: int) -> bool:
+        """Whether `total` and `exists` answer without forming anything."""
 
     @abstractmethod
     def draw(self, epoch: int, number: int) -> Drawn:
@@ -119,6 +122,10 @@ class FixedBook(Book):
         del epoch
         return self._batches.formed
 
+    def knows(self, epoch: int) -> bool:
+        del epoch
+        return True
+
     def draw(self, epoch: int, number: int) -> Drawn:
         places = self._stages.epochs.places(epoch, self._batches.positions(self.whole(number)))
         return Drawn(Samples.at(places), Membership(np.arange(len(places)), len(places)))
@@ -165,6 +172,29 @@ class FormedBook(Book):
                     first, chapter = first + count, chapter + 1
                 out.append((lane, chapter, first))
             return out
+
+    def possible(self, epoch: int, number: int, anchors: Iterable[Anchor]) -> list[Anchor]:
+        """Refuse anchors of a state at batch ``number`` that cannot be; forms nothing.
+
+        Returns:
+            those that are certain, since the batches of all chapters before them are known.
+
+        Raises:
+            ResumeError: says which cannot be.
+        """
+        out = []
+        with self._lock:
+            for lane, chapter, first in anchors:
+                if lane >= self._lanes or chapter >= self._chapters(lane):
+                    raise _impossible(lane, chapter, first, "the plan has no such chapter")
+                if first > max(0, (number - lane + self._lanes - 1) // self._lanes):
+                    raise _impossible(lane, chapter, first, f"it begins after batch {number}, where the state stands")
+                counts = [self._known(epoch).batches(lane, each) for each in range(chapter)]
+                before = [count for count in counts if count is not None]
+                if sum(before) > first or (len(before) == chapter and sum(before) != first):
+                    raise _impossible(lane, chapter, first, f"the chapters before it have {sum(before)} batches")
+                out += [(lane, chapter, first)] if len(before) == chapter else []
+        return out
 
     def _known(self, epoch: int) -> Counts:
         if epoch not in self._counts:
@@ -254,6 +284,9 @@ class FormedBook(Book):
         with self._lock:
             return sum(self._lane_total(epoch, lane) for lane in range(self._lanes))
 
+    def knows(self, epoch: int) -> bool:
+        return self.unknown(epoch) == 0
+
     def unknown(self, epoch: int) -> int:
         """Chapters of the epoch whose number of batches is not known."""
         with self._lock:
@@ -341,3 +374,10 @@ class FormedBook(Book):
         while self.forming.begin(epoch, lane, number) > position:  # at most a slice further on than its place
             number -= 1
         return lane, number
+
+
+def _impossible(lane: int, chapter: int, first: int, why: str) -> ResumeError:
+    return ResumeError(
+        f"resume: the state says that chapter {chapter} of lane {lane} begins with batch {first} of it, which cannot be: "
+        f"{why}. Pass what state_dict() returned, unchanged"
+    )

@@ -6,6 +6,7 @@ from typing import Any, final
 import numpy as np
 
 from spiral_stream.catalog.registry import Catalog
+from spiral_stream.cursor import Cursor
 from spiral_stream.errors import ResumeError
 from spiral_stream.plan.fingerprint import digest
 from spiral_stream.plan.maps import Assembled, FlatMapped, Kept, Mapped
@@ -13,6 +14,7 @@ from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.lower import cache_root, lower
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
+from spiral_stream.planner.resume import Anchor, SavedState
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.runtime.book import Book, FixedBook, FormedBook
 from spiral_stream.runtime.chapters import Forming
@@ -20,6 +22,7 @@ from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.quarantine import Quarantine
 from spiral_stream.runtime.refusals import Refusals, Tally
 from spiral_stream.runtime.samples import SampleReader
+from spiral_stream.runtime.steps import need_inside
 from spiral_stream.sampling.carry import Carry, as_ranges, joined_ranges
 from spiral_stream.sampling.mixture import Mixture
 
@@ -68,14 +71,51 @@ class Opening:
         name = digest([stages.fingerprint, dict(stages.data_versions), edits])
         return FormedBook(Forming(stages, reader, stages.formation), cache_root(self._catalog) / "formations" / name)
 
-    def edits(self, book: Book, epoch: int, batch: int) -> dict[str, Any]:
-        """What a state says beyond the place: where chapters begin, and where another plan of the run ended."""
-        out: dict[str, Any] = {}
+    def saved(self, cursor: Cursor, run_seed: int, epoch: int) -> SavedState:
+        """The state at a place.
+
+        Args:
+            cursor: the place.
+            run_seed: the run's.
+            epoch: whose order is drawn in the cursor's epoch.
+        """
+        stages, book = self.stages, self.read(run_seed)[1]
+        chapters = tuple(book.anchors(epoch, cursor.batch)) if isinstance(book, FormedBook) else None
+        data = tuple(sorted(stages.data_versions.items()))
+        return SavedState(stages.fingerprint, data, run_seed, cursor, chapters, self.rebase)
+
+    def admit(self, saved: SavedState, epoch: int) -> tuple[Cursor, list[Anchor]]:
+        """Hold a state against what is known of its epoch, forming nothing; changes nothing.
+
+        Returns:
+            its place, and where its chapters begin, as far as it may be relied on: one without a checksum only where
+            that is known here too.
+
+        Raises:
+            ResumeError: the place is not in the epoch, or chapters cannot begin where it says.
+        """
+        stages, book, cursor = self.stages, self.read(saved.run_seed)[1], saved.cursor
+        mixture = stages.epochs.mixture
+        if mixture is None and saved.rebase is not None:
+            msg = (
+                "resume: the state was rebased and this plan mixes nothing; pass what state_dict() returned, unchanged"
+            )
+            raise ResumeError(msg)
+        try:
+            if mixture is not None:
+                mixture.quotas(epoch)
+        except IndexError as error:
+            msg = f"resume: the state's epoch {cursor.epoch} cannot be ({error}); pass what state_dict() returned, unchanged"
+            raise ResumeError(msg) from error
+        anchors: list[Anchor] = []
         if isinstance(book, FormedBook):
-            out["chapters"] = [list(each) for each in book.anchors(epoch, batch)]
-        if self.rebase is not None:
-            out["rebase"] = self.rebase.to_json()
-        return out
+            certain = book.possible(epoch, cursor.batch, saved.chapters or ())
+            anchors = list(saved.chapters or ()) if saved.sealed else certain
+        if cursor.batch and book.knows(epoch):
+            need_inside(book, epoch, cursor)
+            if not book.exists(epoch, cursor.batch):  # saved before the end of an epoch was the start of the next
+                return cursor.next_epoch(), []
+        return cursor, anchors
 
     def close(self) -> None:
         """Release what is open; the next use opens it again."""

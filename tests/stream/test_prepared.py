@@ -4,6 +4,7 @@ import gc
 import json
 import math
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,24 @@ def take(stream: Any, count: int) -> list[dict[str, Any]]:
     return out
 
 
+def until_break(stream: Any) -> list[Any]:
+    out = []
+    for batch in stream:
+        out.append(frozen(batch))
+        if len(out) == len(stream):
+            break
+    return out
+
+
+LOOPS: dict[str, Callable[[Any], list[Any]]] = {
+    "break": until_break,
+    "exhaustion": lambda stream: [frozen(batch) for batch in stream],
+    "islice": lambda stream: [frozen(batch) for batch in islice(stream, len(stream))],
+    "next": lambda stream: take(stream, len(stream)),
+    "zip": lambda stream: [frozen(batch) for _, batch in zip(range(len(stream)), stream, strict=False)],
+}
+
+
 def alike(some: list[Any], others: list[Any]) -> bool:
     return len(some) == len(others) and all(same(a, b) for a, b in zip(some, others, strict=True))
 
@@ -49,13 +68,74 @@ def test_exhaustion_moves_on_and_leaving_keeps_the_place(catalog: sp.Catalog) ->
         assert alike(list(other), second)
 
 
-def test_a_loop_that_breaks_at_the_last_batch_has_an_empty_rest(catalog: sp.Catalog) -> None:
-    with maker(catalog, batch_size=50)() as stream:
-        take(stream, 4)
+@pytest.mark.parametrize("how", sorted(LOOPS))
+def test_however_a_loop_ends_behind_the_last_batch_the_next_epoch_begins(catalog: sp.Catalog, how: str) -> None:
+    with maker(catalog, batch_size=50)() as stream, maker(catalog, batch_size=50)() as other:
+        for epoch in range(3):
+            assert alike(LOOPS[how](stream), list(other))
+            assert stream.epoch == epoch + 1
+            assert stream.state_dict() == other.state_dict()
+            stream.set_epoch(epoch + 1)  # it is there
 
-        assert stream.epoch == 0
-        assert list(stream) == []
+
+def test_in_the_loop_everything_is_of_its_epoch_and_only_the_state_goes_on(catalog: sp.Catalog) -> None:
+    with maker(catalog, batch_size=50)() as stream, maker(catalog, batch_size=50)() as other:
+        places = []
+        for number, batch in enumerate(stream):
+            state = stream.state_dict()
+            places.append((state["epoch"], state["batch"]))
+            stream.set_epoch(0)  # the batches are of epoch 0, so nothing happens
+            assert stream.epoch == 0
+            assert len(stream) == 4
+            assert same(stream.batch(number), batch)
+            assert stream.ledger(number) == batch["id"]
+            assert stream.locate(batch["id"][0]) == {"epoch": 0, "batch": number, "step": number, "rank": 0}
+        assert places == [(0, 1), (0, 2), (0, 3), (1, 0)]
+        list(other)
+        assert alike(list(stream), list(other))
+
+
+def test_an_iterator_that_is_kept_at_the_last_batch_keeps_nothing_from_going_on(catalog: sp.Catalog) -> None:
+    with maker(catalog, batch_size=50)() as stream, maker(catalog, batch_size=50)() as other:
+        kept = []
+        for _ in range(3):
+            run = iter(stream)
+            kept.append(run)
+            assert alike([frozen(next(run)) for _ in range(4)], list(other))
+        assert [next(run, None) for run in kept] == [None] * 3
+        assert stream.epoch == 3
+
+        run = iter(stream)
+        for _ in range(4):
+            next(run)
+        state = stream.state_dict()
+        stream.bind(run_seed=1).set_epoch(7)
+        assert next(run, None) is None
+        assert stream.epoch == 7
+        stream.bind(run_seed=None).load_state_dict(state)
+        assert stream.state_dict()["epoch"] == 4
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("merge", [1, 2])
+def test_ranks_agree_on_the_end_of_an_epoch_at_every_step(catalog: sp.Catalog, tail: str, merge: int) -> None:
+    make, world = maker(catalog, batch_size=33, last=TAILS[tail]), 3
+    ranks = [make().bind(rank=rank, world_size=world, merge=merge) for rank in range(world)]
+    steps, states = [len(rank) for rank in ranks], []
+    for rank, stream in enumerate(ranks):
+        states.append([])
+        for _, _ in zip(range(steps[rank]), stream, strict=False):
+            states[-1].append(stream.state_dict())
         assert stream.epoch == 1
+        second = [batch["id"] for batch in stream]
+        with make().bind(rank=rank, world_size=world, merge=merge, epoch=1) as other:
+            assert [batch["id"] for batch in other] == second
+    for step in range(max(steps)):
+        there = [own[step] for own in states if step < len(own)]
+        assert all(each == there[0] for each in there)
+        assert (there[0]["epoch"], there[0]["batch"] == 0) == ((1, True) if step == max(steps) - 1 else (0, False))
+    for stream in ranks:
+        stream.close()
 
 
 def test_set_epoch_moves_to_the_start_unless_it_is_there(catalog: sp.Catalog) -> None:
@@ -72,7 +152,7 @@ def test_set_epoch_moves_to_the_start_unless_it_is_there(catalog: sp.Catalog) ->
         stream.set_epoch(5)
         stream.set_epoch(1)
         assert alike(list(stream), expected)
-        for bad in (-1, "1", 1.5, None, True):
+        for bad in (-1, "1", 1.5, None, True, 2**31, 2**70):
             with pytest.raises(sp.BindError, match=r"set_epoch: .*; epochs count from 0. Give an integer"):
                 stream.set_epoch(bad)  # type: ignore[arg-type]  # what it refuses
         stream.set_epoch(np.int64(2))  # type: ignore[arg-type]  # as good as an integer
@@ -114,7 +194,8 @@ def test_len_is_the_steps_of_the_whole_epoch_on_this_rank(
             steps = len(stream)
             assert len(take(stream, 1)) == 1
             assert len(stream) == steps
-            assert 1 + len(list(stream)) == steps
+            rest = list(stream) if steps > 1 else []
+            assert 1 + len(rest) == steps
             counts.append(steps)
 
     formed = ROWS // 33 if tail == "drop" else math.ceil(ROWS / 33)
@@ -166,15 +247,43 @@ def test_the_state_after_the_last_batch_goes_on_with_the_next_epoch(catalog: sp.
         inside = [stream.state_dict() for _ in stream][-1]
         after = stream.state_dict()
         expected = list(stream)
-    with make() as at_the_end, make() as beyond:
-        at_the_end.load_state_dict(json.loads(json.dumps(inside)))
-        beyond.load_state_dict(json.loads(json.dumps(after)))
+    assert (inside["epoch"], inside["batch"]) == (1, 0)
+    assert after == inside
+    state = inside
+    for _ in range(2):  # saved again where it was loaded
+        with make() as resumed:
+            resumed.load_state_dict(json.loads(json.dumps(state)))
+            state = resumed.state_dict()
+            assert state == inside
+            assert alike(list(resumed), expected)
 
-        assert (inside["epoch"], inside["batch"]) == (0, 4)
-        assert (after["epoch"], after["batch"]) == (1, 0)
-        assert list(at_the_end) == []
-        assert alike(list(at_the_end), expected)
-        assert alike(list(beyond), expected)
+
+def unsealed(state: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A state as it was before there were checksums."""
+    return {name: value for name, value in {**state, **changes}.items() if name != "checksum"}
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("world", [1, 3])
+def test_a_state_of_before_behind_the_last_batch_goes_on_with_the_next_epoch(
+    catalog: sp.Catalog, tail: str, world: int
+) -> None:
+    make = maker(catalog, batch_size=33, last=TAILS[tail])
+    with make().bind(rank=0, world_size=world) as stream, make().bind(rank=0, world_size=world) as old:
+        steps = len(stream)
+        state = stream.state_dict()
+        place = {"batch": steps * world, "step": steps, "segments": [[0, 0, 0, world, 1]]}
+        list(stream)
+        old.load_state_dict(unsealed(state, **place))
+        if tail != "drop" or world == 1:  # else a smaller world has more of that epoch
+            assert old.state_dict() == stream.state_dict()
+        assert alike(list(old), list(stream))
+        for beyond in (1, 5, 10**6):
+            past = {"batch": (steps + beyond) * world, "step": steps + beyond}
+            with pytest.raises(
+                sp.ResumeError, match=r"lies beyond the end of epoch 0, which has \d+ batches; pass what"
+            ):
+                old.load_state_dict(unsealed(state, **{**place, **past}))
 
 
 @pytest.mark.parametrize("tail", TAILS)
@@ -280,7 +389,7 @@ def test_a_state_of_another_plan_is_refused_with_the_difference(catalog: sp.Cata
         with pytest.raises(sp.ResumeError, match=message):
             other.load_state_dict(state)
         with pytest.raises(sp.ResumeError, match=r"where they differ is unknown, since .*Restore the old"):
-            stream.load_state_dict({**state, "plan": "0" * 32})
+            stream.load_state_dict(unsealed(state, plan="0" * 32))
 
 
 def test_a_state_of_another_run_seed_is_refused(catalog: sp.Catalog) -> None:

@@ -6,13 +6,13 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.plan.fingerprint import differences
-from spiral_stream.planner.resume import anchors_of, check_state
+from spiral_stream.planner.resume import SavedState
 from tests.fixtures.texts import documents, fields, make_catalog, mixed, tokenized
 
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> sp.Catalog:
-    return make_catalog(tmp_path, {"a": 30, "b": 10})
+    return make_catalog(tmp_path, {"a": 30, "b": 10, "long": 300})
 
 
 def stream(catalog: sp.Catalog, window_size: int = 16, **shares: float) -> Any:
@@ -22,12 +22,24 @@ def stream(catalog: sp.Catalog, window_size: int = 16, **shares: float) -> Any:
     return sampled.collate(batch_size=None, formation=formation, fields=fields(), last=sp.KeepPartial).to_numpy()
 
 
+def chaptered(catalog: sp.Catalog) -> Any:
+    """Five chapters of 64 samples, without a mixture."""
+    formation = sp.WindowedBucket(window_size=1, budget=sp.BatchBudget(max_tokens=256))
+    sampled = tokenized(catalog.table("long"), sp.GlobalShuffle(seed=1), stored=True)
+    return sampled.collate(batch_size=None, formation=formation, fields=fields(), last=sp.KeepPartial).to_numpy()
+
+
 def state_after(one: Any, steps: int) -> dict[str, Any]:
     run = iter(one)
     for _ in range(steps):
         next(run)
     run.close()
     return dict(json.loads(json.dumps(one.state_dict())))
+
+
+def unsealed(state: dict[str, Any]) -> dict[str, Any]:
+    """A state as it was before there were checksums."""
+    return {name: value for name, value in state.items() if name != "checksum"}
 
 
 def test_a_state_holds_no_more_the_further_a_run_is(catalog: sp.Catalog) -> None:
@@ -83,15 +95,51 @@ def test_a_state_of_other_data_names_the_relation(catalog: sp.Catalog) -> None:
         other.load_state_dict(state)
 
 
-@pytest.mark.parametrize("chapters", [3, [[0, 1]], [["x", 0, 0]], [[0, 0, None]]])
+@pytest.mark.parametrize("chapters", [3, [[0, 1]], [["x", 0, 0]], [[0, 0, None]], [[0, True, 1]], [[0, 1, 2**70]]])
 def test_chapters_that_are_none_are_refused(catalog: sp.Catalog, chapters: Any) -> None:
-    with stream(catalog) as one, pytest.raises(sp.ResumeError, match="pass what state_dict"):
+    with stream(catalog) as one, pytest.raises(sp.ResumeError, match="the state's chapters cannot be read"):
         one.load_state_dict({**state_after(one, 1), "chapters": chapters})
-    with pytest.raises(sp.ResumeError, match="the state's chapters cannot be read"):
-        anchors_of({"chapters": chapters})
 
 
-@pytest.mark.parametrize("rebase", [3, {}, {"epoch": 1, "streams": {"a": {}}}])
+@pytest.mark.parametrize(
+    ("chapters", "why"),
+    [
+        ([[0, 0, 1]], "chapters cannot be"),
+        ([[0, 0, 0], [0, 0, 0]], "chapters cannot be"),
+        ([[1, 0, 0]], "the plan has no such chapter"),
+        ([[0, 9, 0]], "the plan has no such chapter"),
+        ([[0, 1, 71]], "it begins after batch 70, where the state stands"),
+        ([[0, 1, 0]], r"the chapters before it have \d+ batches"),  # as if the first had none
+    ],
+)
+def test_chapters_that_cannot_be_are_refused(catalog: sp.Catalog, chapters: Any, why: str) -> None:
+    with chaptered(catalog) as one:
+        state = unsealed(state_after(one, 70))
+        with pytest.raises(sp.ResumeError, match=why + r".*ass what state_dict\(\) returned, unchanged"):
+            one.load_state_dict({**state, "chapters": chapters})
+
+
+def test_chapters_that_nothing_vouches_for_are_not_followed(
+    catalog: sp.Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with chaptered(catalog) as one:
+        state, rest = unsealed(state_after(one, 70)), [each["sample_id"] for each in one]
+    monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "nobody has formed here"))
+    with chaptered(catalog) as two:
+        two.load_state_dict({**state, "chapters": [[0, 1, 60]]})  # 63 in truth
+        assert [each["sample_id"] for each in two] == rest
+
+
+@pytest.mark.parametrize(
+    "rebase",
+    [
+        *(3, {}, {"epoch": 1, "streams": {"a": {}}}, {"epoch": True, "streams": {}}, {"epoch": 2**70, "streams": {}}),
+        {"epoch": 0, "streams": {"a": {"left": [[3, 0]], "then": 9}}},
+        {"epoch": 0, "streams": {"a": {"left": [[3, 4], [5, 1]], "then": 9}}},
+        {"epoch": 0, "streams": {"a": {"left": [[3, 4]], "then": 5}}},
+        {"epoch": 0, "streams": {"a": {"left": [["3", 4]], "then": 9}}},
+    ],
+)
 def test_a_rebase_that_is_none_is_refused(catalog: sp.Catalog, rebase: Any) -> None:
     with stream(catalog) as one, pytest.raises(sp.ResumeError, match="the state's rebase cannot be read"):
         one.load_state_dict({**state_after(one, 1), "rebase": rebase})
@@ -99,7 +147,7 @@ def test_a_rebase_that_is_none_is_refused(catalog: sp.Catalog, rebase: Any) -> N
 
 def test_a_state_without_chapters_is_a_place_too(catalog: sp.Catalog) -> None:
     with stream(catalog) as one, stream(catalog) as two:
-        state = state_after(one, 3)
+        state = unsealed(state_after(one, 3))
         del state["chapters"]
         two.load_state_dict(state)
         assert [each["sample_id"] for each in two] == [each["sample_id"] for each in one]
@@ -108,4 +156,4 @@ def test_a_state_without_chapters_is_a_place_too(catalog: sp.Catalog) -> None:
 def test_what_is_no_state_is_refused() -> None:
     for value in (None, [], {"spiral": 99}):
         with pytest.raises(sp.ResumeError, match=r"pass what state_dict\(\) returned"):
-            check_state(value)
+            SavedState.from_json(value)

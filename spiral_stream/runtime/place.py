@@ -1,0 +1,169 @@
+"""Where a stream stands: in this process, in the middle of a pass, and in the workers of a DataLoader.
+
+The place after an epoch's last batch is the start of the next epoch (docs/decisions/0018). A pass learns of
+its end from `Steps`, which the feeder walks one step ahead of the loop; workers learn of the main process's
+moves from an array that they share with it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import context, sharedctypes
+from typing import Any, final
+
+from spiral_stream.cursor import Cursor
+from spiral_stream.planner.bind import Bound
+from spiral_stream.runtime.book import Book
+from spiral_stream.runtime.steps import Steps, entered, need_inside
+
+_SERIAL, _EPOCH, _BATCH, _WORKERS, _SHARED = *range(4), 4  # places of the shared array
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What a worker says of a batch of its pass: the epoch, and whether the rank, and all ranks, have no further step."""
+
+    epoch: int
+    over: bool
+    over_for_all: bool
+
+
+@final
+class Place:
+    """The place of one stream.
+
+    Args:
+        pinned: the epoch whose order every epoch uses, where the plan names one.
+    """
+
+    def __init__(self, pinned: int | None) -> None:
+        self.cursor = Cursor()
+        self.steps: Steps | None = None  # of the pass under way
+        self.in_worker = False
+        self._pinned = pinned
+        self._pass_from: Cursor | None = None  # where a pass in this process began
+        self._ended = False  # whether the last pass had all of this rank's batches, while other ranks had one more
+        self._shared: Any = sharedctypes.RawArray("q", _SHARED)
+        self.seen = 0  # the move of the main process that a worker has followed
+
+    @property
+    def epoch(self) -> int:
+        """The epoch: inside a loop that of its batches, behind an epoch's last batch the next."""
+        return self.cursor.epoch + self._ended
+
+    def drawn(self, epoch: int | None = None) -> int:
+        """The epoch whose order and random bits are used: the plan's where it names one, else this one or the one given."""
+        if self._pinned is not None:
+            return self._pinned
+        return self.epoch if epoch is None else epoch
+
+    @property
+    def by_workers(self) -> bool:
+        """Whether the last pass was read by workers of a DataLoader, so that this process does not know how far it came."""
+        return bool(self._shared[_WORKERS]) and not self.in_worker
+
+    def move(self, cursor: Cursor, *, ended: bool = False) -> None:
+        """Go elsewhere; workers follow with their next pass.
+
+        Args:
+            cursor: the place.
+            ended: whether this rank has no further step in its epoch.
+        """
+        self.cursor, self._pass_from, self._ended = cursor, None, ended
+        self._shared[_WORKERS] = False
+        self._shared[_EPOCH], self._shared[_BATCH] = self._next().epoch, self._next().batch
+        self._shared[_SERIAL] += 1
+        self.seen = self._shared[_SERIAL]
+
+    def adopt(self) -> None:
+        """In a worker process: go where the main process moved."""
+        self._shared[_WORKERS] = self.in_worker
+        if self.in_worker:
+            self.cursor, self._ended = self._next(), False
+        if self.in_worker and self._shared[_SERIAL] != self.seen:
+            self.seen = self._shared[_SERIAL]
+            self.cursor = Cursor(self._shared[_EPOCH], self._shared[_BATCH])
+
+    def _next(self) -> Cursor:
+        """Where the next pass of this rank begins."""
+        return self.cursor.next_epoch() if self._ended else self.cursor
+
+    # ---- a pass
+
+    def begin(self, book: Book, bound: Bound) -> Steps:
+        """Begin a pass from here.
+
+        Raises:
+            ResumeError: the place is one that the epoch does not have.
+        """
+        cursor = self._next()
+        start = entered(book, self.drawn(cursor.epoch), cursor, bound)
+        self.cursor, self._pass_from, self._ended = start, start, False
+        self.steps = Steps(book, self.drawn(start.epoch), start, bound.rank)
+        return self.steps
+
+    def over(self) -> bool:
+        """Whether the pass under way has had this rank's last batch."""
+        return self.steps is not None and self.steps.over(self.cursor.step)
+
+    def leave(self, stop: Callable[[], None]) -> None:
+        """End the pass under way.
+
+        Args:
+            stop: ends the feeder; what it has found out by then says whether there is a further step.
+        """
+        steps, self.steps = self.steps, None
+        assert steps is not None
+        try:
+            stop()
+        finally:
+            if self.in_worker:  # a pass begins where the main process says, however far this worker ran ahead
+                self.cursor = steps.start
+            elif self.cursor.epoch == steps.start.epoch and steps.ended(self.cursor.step):
+                self._ended = not steps.over(self.cursor.step, for_all=True)
+                self.cursor = self.cursor if self._ended else self.cursor.next_epoch()
+
+    def here(self) -> Cursor:
+        """The place as a state says it, in a loop too: behind the last batch of all ranks the start of the next epoch."""
+        steps = self.steps
+        if steps is None or self.cursor.step == steps.start.step or not steps.over(self.cursor.step, for_all=True):
+            return self.cursor
+        return self.cursor.next_epoch()
+
+    def after(self, delivered: int, book: Book, bound: Bound) -> Cursor:
+        """The place after so many batches of the pass; of formed batches that workers read only the next pass may know the end.
+
+        Raises:
+            ResumeError: that is no whole number from 0 up, or more than there are.
+        """
+        begun = self._next() if self.by_workers else self._pass_from or self._next()
+        begun = entered(book, self.drawn(begun.epoch), begun, bound)
+        cursor, epoch = begun.advanced(delivered), self.drawn(begun.epoch)
+        if cursor.batch == 0 or (self.by_workers and not book.knows(epoch)):
+            return cursor
+        need_inside(book, epoch, cursor)
+        return cursor if Steps(book, epoch, cursor, bound.rank).there(cursor.step) else cursor.next_epoch()
+
+    # ---- other processes
+
+    def reached(self) -> Reached:
+        """In a worker process: what its last batch was."""
+        steps, step = self.steps, self.cursor.step
+        assert steps is not None
+        over = steps.over(step)
+        return Reached(self.cursor.epoch, over, over and steps.over(step, for_all=True))
+
+    def followed(self, delivered: int, reached: Reached, bound: Bound) -> Cursor:
+        """In the main process: the place after so many batches of workers, the last of which was this one."""
+        begun = self._next() if self._next().epoch == reached.epoch else Cursor(reached.epoch)
+        cursor = begun.enter(bound.world_size, bound.merge).advanced(delivered)
+        return cursor.next_epoch() if reached.over_for_all else cursor
+
+    def __getstate__(self) -> dict[str, Any]:
+        spawning = context.get_spawning_popen() is not None  # shared memory travels to a child only while it is spawned
+        return {**self.__dict__, "steps": None, "_shared": self._shared if spawning else None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._shared is None:
+            self._shared, self.seen = sharedctypes.RawArray("q", _SHARED), 0

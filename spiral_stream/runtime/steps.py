@@ -1,0 +1,98 @@
+"""What a rank delivers at each step from a place on, and whether the epoch has a further one.
+
+A pass walks the steps ahead of the loop (`due`, in the feeder), so that the end is known one step
+early: a step is delivered only if its batches exist (decision 5), and the place after the last
+step is the start of the next epoch (docs/decisions/0018).
+"""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import final
+
+from spiral_stream.cursor import Cursor, Segment
+from spiral_stream.errors import ResumeError, SpiralError
+from spiral_stream.planner.bind import Bound
+from spiral_stream.runtime.book import Book
+
+
+@final
+class Steps:
+    """The steps of an epoch for one rank.
+
+    Args:
+        book: which batches there are.
+        epoch: whose order is drawn.
+        start: where the steps begin, entered with the run's world size and merge.
+        rank: whose share it is.
+    """
+
+    def __init__(self, book: Book, epoch: int, start: Cursor, rank: int) -> None:
+        self.book, self.epoch, self.start, self.rank = book, epoch, start, rank
+        self._ends: int | None = None  # the first step that `due` found missing
+
+    def at(self, step: int) -> range | None:
+        """The batch numbers of the rank at a step; None where it has none."""
+        return delivered_at(self.book, self.epoch, self.start.segments[-1], step, self.rank)
+
+    def there(self, step: int) -> bool:
+        """Whether any rank has a batch at a step; ranks differ under `KeepPartial` only, and the first never has less."""
+        return delivered_at(self.book, self.epoch, self.start.segments[-1], step, 0) is not None
+
+    def due(self, worker: int, workers: int) -> Iterator[range]:
+        """The batch numbers of every ``workers``-th step from the ``worker``-th on, to the end of the epoch."""
+        for step in count(self.start.step + worker, workers):
+            numbers = self.at(step)
+            if numbers is None:
+                self._ends = step
+                return
+            yield numbers
+
+    def ended(self, step: int) -> bool:
+        """Whether the feeder has found that the rank has no step from this one on; forms nothing."""
+        return self._ends is not None and self._ends <= step
+
+    def over(self, step: int, *, for_all: bool = False) -> bool:
+        """Whether the rank, or all ranks, have no step from this one on; what fails meanwhile is the loop's to meet."""
+        try:
+            return not self.there(step) if for_all else self.at(step) is None
+        except SpiralError:
+            return False
+
+
+def delivered_at(book: Book, epoch: int, segment: Segment, step: int, rank: int) -> range | None:
+    """The batch numbers that a rank delivers at a step of a segment; None where its steps have ended."""
+    return book.admits(epoch, segment.first(step), segment.group, segment.batches(step, rank))
+
+
+def entered(book: Book, epoch: int, cursor: Cursor, bound: Bound) -> Cursor:
+    """The place a pass starts at: the cursor's, or the next epoch's start if this one has no further step for anybody.
+
+    Args:
+        book: which batches there are.
+        epoch: whose order is drawn in the cursor's epoch.
+        cursor: where the run stands.
+        bound: the run's world size and merge.
+
+    Raises:
+        ResumeError: the cursor lies beyond the end of its epoch.
+    """
+    start = cursor.enter(bound.world_size, bound.merge)
+    if start.batch == 0 or Steps(book, epoch, start, bound.rank).there(start.step):
+        return start
+    need_inside(book, epoch, cursor)
+    return start.next_epoch().enter(bound.world_size, bound.merge)
+
+
+def need_inside(book: Book, epoch: int, cursor: Cursor) -> None:
+    """Refuse a place whose last step the epoch does not have.
+
+    Raises:
+        ResumeError: says how many batches there are.
+    """
+    last = cursor.last_step()
+    if last is not None and delivered_at(book, epoch, last[1], last[0], 0) is None:
+        msg = (
+            f"resume: batch {cursor.batch} lies beyond the end of epoch {cursor.epoch}, which has {book.total(epoch)} "
+            "batches; pass what state_dict() returned, or the batches that the loop has had, unchanged"
+        )
+        raise ResumeError(msg)
