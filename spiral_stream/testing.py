@@ -4,8 +4,10 @@ Each law takes a function that makes a fresh stream and raises `AssertionError`
 with the first place where the law breaks.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,6 +15,24 @@ from spiral_stream.prepared import PreparedStream
 from spiral_stream.sampling.order import Order, Population
 
 MakeStream = Callable[[], PreparedStream]
+Loop = Callable[
+    [PreparedStream, int], Iterator[Any]
+]  # the batches of one pass, of a stream and the steps that are left
+
+
+def _broken_off(stream: PreparedStream, steps: int) -> Iterator[Any]:
+    for number, batch in enumerate(stream, 1):
+        yield batch
+        if number == steps:
+            break
+
+
+LOOPS: Final[Mapping[str, Loop]] = {
+    "exhaustion": lambda stream, _: iter(stream),
+    "break": _broken_off,
+    "islice": lambda stream, steps: islice(stream, steps),
+    "zip": lambda stream, steps: (batch for _, batch in zip(range(steps), stream, strict=False)),
+}  # each ends behind the last batch of an epoch
 
 
 def same(a: Any, b: Any) -> bool:
@@ -53,24 +73,48 @@ def check_replay(make: MakeStream) -> None:
 
 
 def check_resume(make: MakeStream, steps: Sequence[int] | None = None) -> None:
-    """*resume*: stopping after any step and loading the state gives the same tail."""
+    """*resume*: stopping after any step and loading the state, twice in a row, gives the same tail.
+
+    After the last step that is the next epoch: a state saved there begins it.
+    """
     with make() as whole:
         expected = [frozen(batch) for batch in whole]
+        following = [frozen(batch) for batch in whole] if expected and (steps is None or len(expected) in steps) else []
     for stop in range(len(expected) + 1) if steps is None else steps:
         with make() as first:
             run = iter(first)
             for _ in range(stop):
                 next(run)
-            run.close()  # type: ignore[attr-defined]  # a generator
             state = first.state_dict()
-        with make() as second:
-            second.load_state_dict(state)
-            tail = [frozen(batch) for batch in second]
-        assert len(tail) == len(expected) - stop, (
-            f"after step {stop}: {len(tail)} batches left, not {len(expected) - stop}"
-        )
+            run.close()  # type: ignore[attr-defined]  # a generator
+            assert _place(first.state_dict()) == _place(state), f"after step {stop}: leaving the loop moves the place"
+        with make() as second, make() as third:
+            second.load_state_dict(json.loads(json.dumps(state)))
+            again = second.state_dict()
+            assert _place(again) == _place(state), f"after step {stop}: loading the state moves the place"
+            third.load_state_dict(again)
+            tail = [frozen(batch) for batch in third]
+        rest = expected[stop:] if stop < len(expected) else following
+        assert len(tail) == len(rest), f"after step {stop}: {len(tail)} batches left, not {len(rest)}"
         for at, batch in enumerate(tail):
-            assert same(expected[stop + at], batch), f"resumed after step {stop}: batch {stop + at} differs"
+            assert same(rest[at], batch), f"resumed after step {stop}: batch {at} of the rest differs"
+
+
+def _place(state: Mapping[str, Any]) -> tuple[Any, ...]:
+    return state["epoch"], state["batch"], state["step"]
+
+
+def check_loops(make: MakeStream, loops: Mapping[str, Loop] = LOOPS, passes: int = 2) -> None:
+    """*loops*: however a loop ends behind the last batch of an epoch, the next one reads the next epoch."""
+    with make() as whole:
+        expected = [[frozen(batch) for batch in whole] for _ in range(passes)]
+    for name, loop in loops.items():
+        with make() as stream:
+            for number, wanted in enumerate(expected):
+                found = [frozen(batch) for batch in loop(stream, len(wanted))]
+                assert len(found) == len(wanted), f"{name}: pass {number} has {len(found)} batches, not {len(wanted)}"
+                for at, batch in enumerate(found):
+                    assert same(wanted[at], batch), f"{name}: batch {at} of pass {number} differs"
 
 
 def check_elastic(make: MakeStream, worlds: Sequence[int] = (1, 2, 3, 4)) -> None:

@@ -91,7 +91,7 @@ class Checkpoint:
         """Enter a delivered batch.
 
         Args:
-            state: of the stream, after the batch.
+            state: of the stream, before the batch.
             batch: as delivered.
             step: its number in the run.
             steps: of the whole run.
@@ -101,7 +101,7 @@ class Checkpoint:
             "step": step,
             "steps": steps,
             "epoch": state["epoch"],
-            "batch": state["batch"] - 1,
+            "batch": state["batch"],
             "ids": identities(batch),
             "tensors": digest(batch),
         }

@@ -92,8 +92,8 @@ class Training:
         for batch in self.stream:
             losses.append(self._learn(batch))
             units += self.learner.size(batch)
-            state = self.stream.state_dict()
             self.kept.enter(state, batch, self._step, self.steps)
+            state = self.stream.state_dict()
             self._step += 1
             if self._step % self.save_every == 0 or self._step == self.steps:
                 self.kept.save(self.learner.model, self.learner.optimizer, state, self._step)
@@ -116,5 +116,5 @@ class Training:
         """Report the steps since the last checkpoint."""
         loss = sum(losses) / len(losses)
         report.log(f"step {self._step}/{self.steps}, epoch {state['epoch']}, batch {state['batch']}: loss {loss:.3f}")
-        row = {"step": self._step, "epoch": state["epoch"], "loss": round(loss, 4)}
+        row = {"step": self._step, "epoch": self.stream.epoch, "loss": round(loss, 4)}
         self.progress.append({**row, f"{self.learner.UNIT}/s": round(rate, 1)})

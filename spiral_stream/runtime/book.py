@@ -185,7 +185,7 @@ class FormedBook(Book):
         out = []
         with self._lock:
             for lane, chapter, first in anchors:
-                if lane >= self._lanes or chapter >= self._chapters(lane):
+                if lane >= self._lanes or chapter > self._chapters(lane):  # the one after the last: the lane has ended
                     raise _impossible(lane, chapter, first, "the plan has no such chapter")
                 if first > max(0, (number - lane + self._lanes - 1) // self._lanes):
                     raise _impossible(lane, chapter, first, f"it begins after batch {number}, where the state stands")

@@ -63,6 +63,7 @@ def test_drawn_plans_keep_the_laws(
     testing.check_replay(make)
     testing.check_resume(make)
     testing.check_elastic(make, (world,))
+    testing.check_loops(lambda: make().bind(rank=world - 1, world_size=world))
 
 
 class Biased(Order):
@@ -101,6 +102,12 @@ def forgetful(make: Callable[[], sp.PreparedStream]) -> Callable[[], sp.Prepared
     return made
 
 
+def every_second(loop: testing.Loop) -> testing.Loop:
+    """A loop whose every second pass is empty."""
+    turns = itertools.count()
+    return lambda stream, steps: loop(stream, steps) if next(turns) % 2 == 0 else iter(())
+
+
 def restless(make: Callable[[], sp.PreparedStream]) -> Callable[[], sp.PreparedStream]:
     """Streams that give other random bits each time."""
     seeds: Iterator[int] = itertools.count()
@@ -110,8 +117,10 @@ def restless(make: Callable[[], sp.PreparedStream]) -> Callable[[], sp.PreparedS
 def test_streams_that_break_a_law_are_noticed(catalog: sp.Catalog) -> None:
     make = maker(catalog, batch_size=40)
 
-    with pytest.raises(AssertionError, match="after step 2: 6 batches left, not 4"):
+    with pytest.raises(AssertionError, match="after step 2: loading the state moves the place"):
         testing.check_resume(forgetful(make), [2])
+    with pytest.raises(AssertionError, match="islice: pass 1 has 0 batches, not 6"):
+        testing.check_loops(make, {"islice": every_second(testing.LOOPS["islice"])})
     with pytest.raises(AssertionError, match="batch 0 differs when the stream is replayed"):
         testing.check_replay(restless(make))
     with pytest.raises(AssertionError, match="world size 2: global batch 0 differs"):

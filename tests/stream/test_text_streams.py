@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.testing import check_elastic, check_replay, check_resume, frozen, same
+from spiral_stream.testing import check_elastic, check_loops, check_replay, check_resume, frozen, same
 from tests.fixtures.drawn_streams import CACHES, ORDERS, TOKENS, Drawn, catalogs, plans
 from tests.fixtures.texts import ids_of
 
@@ -72,13 +72,16 @@ def test_a_run_resumes_after_every_step(shelf: Catalogs, drawn: Drawn) -> None:
             assert same(next(run), expected[at + 1])
             run.close()
             assert _place(second.state_dict()) == _place(states[at + 1])
+    check_loops(lambda: drawn.make(shelf))
     check_resume(
         lambda: drawn.make(shelf), sorted({0, 1, len(expected) // 2, len(expected)} & {*range(len(expected) + 1)})
     )
 
 
 def _place(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in state.items() if name != "chapters"}  # what is known there may differ
+    return {
+        name: value for name, value in state.items() if name not in {"chapters", "checksum"}
+    }  # what is known may differ
 
 
 @FEW
@@ -117,8 +120,13 @@ def test_a_run_changes_its_world_size_in_mid_epoch(shelf: Catalogs, drawn: Drawn
                 ranks.append([*own, *rest])
         seen += [ranks[r][s] for s in range(max(map(len, ranks))) for r in range(world) if s < len(ranks[r])]
         state = left
-    assert len(seen) == len(whole)
-    assert all(same(a, b) for a, b in zip(seen, whole, strict=True))
+        if (
+            state["epoch"] == 1
+        ):  # no further step for this world: what a smaller one would have had of the epoch is dropped
+            assert len(whole) - len(seen) < world
+            break
+    assert len(seen) == len(whole) or (state is not None and state["epoch"] == 1)
+    assert all(same(a, b) for a, b in zip(seen, whole, strict=False))
 
 
 @FEW

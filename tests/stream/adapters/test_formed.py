@@ -60,7 +60,7 @@ def test_worker_i_of_n_reads_every_nth_batch_from_the_ith_on(make: Make, workers
         expected = list(whole)
     for worker in range(workers):
         with make() as stream:
-            assert alike(list(stream.worker_batches(worker, workers)), expected[worker::workers])
+            assert alike([batch for batch, _ in stream.worker_batches(worker, workers)], expected[worker::workers])
 
 
 def test_a_loader_without_workers_reads_what_has_no_length(make: Make) -> None:
@@ -164,8 +164,8 @@ def test_a_pass_left_early_does_not_move_the_next(texts: sp.Catalog, monkeypatch
     workers = Workers(texts, monkeypatch, 1)
     left = iter(workers.at(0))
     next(left)
-    workers.at(0)._move(Cursor(0, 3))  # as the main process does, by the memory they share
-    workers.at(0)._seen_serial -= 1
+    workers.at(0)._place.move(Cursor(0, 3))  # as the main process does, by the memory they share
+    workers.at(0)._place.seen -= 1
     following = iter(workers.at(0))  # a worker that stays makes the new pass, then drops the old one
     left.close()
     assert alike(list(following), expected[3:])
@@ -173,9 +173,15 @@ def test_a_pass_left_early_does_not_move_the_next(texts: sp.Catalog, monkeypatch
 
 def test_a_worker_refuses_another_plans_place(texts: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = Workers(texts, monkeypatch, 1)
-    state = {**workers.states()[0], "plan": "other"}
+    sound = workers.states()[0]
+    state = {name: value for name, value in sound.items() if name != "checksum"}
     with pytest.raises(sp.ResumeError, match=r"saved by plan other.*Restore the old plan"):
-        workers.at(0).load_state_dict(state)
+        workers.at(0).load_state_dict({**state, "plan": "other"})
+    with pytest.raises(sp.ResumeError, match=r"edited or damaged"):
+        workers.at(0).load_state_dict({**sound, "epoch": 3})
+    for bad in (None, 3, [0], [0, 1], [True, 1, 1], ["0", 1, 1]):
+        with pytest.raises(sp.ResumeError, match=r"the state's worker is .*pass what state_dict\(\) returned"):
+            workers.at(0).load_state_dict({**state, "worker": bad})
 
 
 @pytest.mark.slow  # worker processes

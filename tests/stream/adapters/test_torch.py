@@ -95,7 +95,7 @@ def test_workers_of_a_resumed_rank_go_on_from_its_place(catalog: sp.Catalog) -> 
     make = torch_maker(catalog)
     with make() as whole, make().bind(rank=1, world_size=2) as stream:
         expected = list(whole)
-        stream.load_state_dict({**whole.state_dict(), "epoch": 0, "batch": 2, "segments": [[0, 0, 0, 1, 1]]})
+        stream.load_state_dict(whole.state_dict(delivered=2))
         batches = loader(stream, 1, "fork", persistent_workers=True)
         for _ in range(2):  # the second pass is read by the same interpreter
             assert alike(list(batches), expected[3::2])
@@ -120,7 +120,9 @@ def test_persistent_workers_follow_the_main_process(catalog: sp.Catalog) -> None
         assert alike(again, first)
         assert alike(rest, first[3:])
         assert alike(other, second)
-        assert (state["epoch"], state["batch"]) == (1, 8)
+        assert (state["epoch"], state["batch"]) == (2, 0)
+        with pytest.raises(sp.ResumeError, match=r"batch 9 lies beyond the end of epoch 1, which has 8 batches"):
+            stream.state_dict(delivered=9)
         del batches
 
 
