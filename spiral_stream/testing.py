@@ -30,7 +30,7 @@ def _broken_off(stream: PreparedStream, steps: int) -> Iterator[Any]:
 LOOPS: Final[Mapping[str, Loop]] = {
     "exhaustion": lambda stream, _: iter(stream),
     "break": _broken_off,
-    "islice": lambda stream, steps: islice(stream, steps),
+    "islice": islice,
     "zip": lambda stream, steps: (batch for _, batch in zip(range(steps), stream, strict=False)),
 }  # each ends behind the last batch of an epoch
 

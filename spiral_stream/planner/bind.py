@@ -11,6 +11,7 @@ from spiral_stream.cursor import LAST_EPOCH
 from spiral_stream.errors import BindError, PlanError, ResumeError
 from spiral_stream.plan.checks import device_name
 from spiral_stream.plan.nodes import Sample
+from spiral_stream.planner.mesh import place_in_mesh
 
 _RANK, _WORLD = "data_parallel_rank", "data_parallel_world_size"
 
@@ -33,13 +34,17 @@ class Bindings:
         Raises:
             BindError: unknown name, or a value out of range.
         """
-        mesh = values.pop("mesh", None)
+        mesh, dp_dims = values.pop("mesh", None), values.pop("dp_dims", None)
         if mesh is not None:
-            values = {**_from_mesh(mesh), **values}
+            rank, world_size = place_in_mesh(mesh, dp_dims)
+            values = {_RANK: rank, _WORLD: world_size, **values}
+        elif dp_dims is not None:
+            msg = f"bind: dp_dims={dp_dims!r:.200} names dimensions of a mesh; give bind(mesh=..., dp_dims=...)"
+            raise BindError(msg)
         full = {params.ALIASES.get(name, name): value for name, value in values.items()}
         unknown = sorted(set(full) - set(self.__dataclass_fields__))
         if unknown:
-            msg = f"bind: {unknown[0]!r} is not a binding; there are {', '.join(self.__dataclass_fields__)}, mesh"
+            msg = f"bind: {unknown[0]!r} is not a binding; there are {', '.join(self.__dataclass_fields__)}, mesh, dp_dims"
             raise BindError(msg)
         for name, value in full.items():
             if name == "device":
@@ -164,16 +169,3 @@ def _place() -> tuple[int, int]:
     except ValueError as error:
         msg = f"bind: RANK or WORLD_SIZE in the environment is not a number ({error}); unset it or bind explicitly"
         raise BindError(msg) from error
-
-
-def _from_mesh(mesh: Any) -> dict[str, int]:
-    """Rank and size along the mesh's data-parallel dimensions: names that start with "dp" or "data", or "fsdp"."""
-    names = [n for n in (mesh.mesh_dim_names or ()) if n.startswith(("dp", "data", "fsdp", "replicate", "shard"))]
-    if not names:
-        msg = f"bind: the mesh has dimensions {mesh.mesh_dim_names}; name its data-parallel ones dp..., data... or fsdp..."
-        raise BindError(msg)
-    rank, size = 0, 1
-    for name in names:
-        rank = rank * mesh[name].size() + mesh.get_local_rank(name)
-        size *= mesh[name].size()
-    return {_RANK: rank, _WORLD: size}

@@ -84,7 +84,7 @@ def test_alone_it_reports_to_the_terminal_and_a_second_call_goes_on(
     train(folder=place.root / "run", epochs=1)
     assert "begins at epoch 0, batch 0" in capsys.readouterr().out
     train(folder=place.root / "run", epochs=2)
-    assert "resumes at epoch 0, batch 3" in capsys.readouterr().out
+    assert "resumes at epoch 1, batch 0" in capsys.readouterr().out
     result = json.loads((place.root / "run" / "result.json").read_text())
     assert {row["epoch"] for row in result["progress"]} == {1}
     assert (result["steps"], result["steps_of_this_process"], result["resumed"]) == (6, 3, True)

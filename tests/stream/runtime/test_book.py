@@ -46,6 +46,9 @@ class Counted(Book):
         del epoch
         return self.count
 
+    def knows(self, epoch: int) -> bool:
+        return True
+
     def draw(self, epoch: int, number: int) -> Drawn:
         raise NotImplementedError
 

@@ -1,0 +1,95 @@
+"""Which batches a process of a `DeviceMesh` gets: by its place along the data-parallel dimensions, and by nothing else.
+
+Ranks that differ only along other dimensions (tensor, pipeline, context parallel) need equal batches. A name
+counts only where all who use it mean one thing; a dimension that holds context-parallel ranks as well, or whose name
+is not known, is refused rather than guessed. torchtitan's ``fsdp`` holds them since it has ``batch``: give that one.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from spiral_stream.errors import BindError
+
+# Names of mesh dimensions, as DeviceMesh's and FSDP2's documents, torchtitan, accelerate, Megatron-FSDP, NeMo and verl use them.
+DATA_DIMS: Final = frozenset(
+    (
+        *("dp", "ddp", "data", "data_parallel", "batch"),
+        *("dp_replicate", "dp_shard", "dp_outer", "dp_inter", "replicate", "shard", "fsdp"),
+    )
+)
+SAME_DATA_DIMS: Final = frozenset(
+    (
+        *("tp", "tensor", "tensor_parallel", "model", "model_parallel", "mp"),
+        *("pp", "pipe", "pipeline", "pipeline_parallel", "stage"),
+        *("cp", "context", "context_parallel", "sp", "seq", "sequence", "sequence_parallel", "ulysses", "ring"),
+    )
+)
+_CONTEXT: Final = "it holds context-parallel ranks, which need equal batches"
+_EXPERT: Final = "experts are spread over data-parallel ranks in some meshes and beside them in others"
+_MIXED: Final = {
+    **dict.fromkeys(("dp_shard_cp", "dp_cp", "dp_cp_shard", "hsdp", "loss"), _CONTEXT),
+    **dict.fromkeys(("ep", "etp", "efsdp", "expert", "dp_shard_in_ep", "dp_shard_mod_ep"), _EXPERT),
+}
+
+
+def place_in_mesh(mesh: Any, dp_dims: Any = None) -> tuple[int, int]:
+    """Rank and size along a mesh's data-parallel dimensions, in the mesh's order.
+
+    Args:
+        mesh: a ``torch.distributed.device_mesh.DeviceMesh`` with names.
+        dp_dims: its data-parallel dimensions; None goes by their names.
+
+    Raises:
+        BindError: which dimensions they are cannot be told from their names, or those given are not the mesh's.
+    """
+    names = tuple(mesh.mesh_dim_names or ())
+    if not names:
+        msg = (
+            "bind: the mesh has no names for its dimensions; give init_device_mesh(..., mesh_dim_names=...), or bind rank "
+            "and world size"
+        )
+        raise BindError(msg)
+    wanted = _data_dims(mesh, names) if dp_dims is None else _named_dims(mesh, names, dp_dims)
+    rank, size = 0, 1
+    for name in wanted:
+        along = mesh[name]
+        try:
+            rank, size = rank * along.size() + along.get_local_rank(), size * along.size()
+        except (AssertionError, RuntimeError, ValueError) as error:
+            msg = f"bind: this process has no place along {name!r} of the mesh ({error!s:.200}); give the mesh that it is part of"
+            raise BindError(msg) from error
+    return int(rank), int(size)
+
+
+def _data_dims(mesh: Any, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The dimensions that are data-parallel by name; one of a single rank decides nothing."""
+    data = tuple(name for name in names if name in DATA_DIMS)
+    unknown = [name for name in names if name not in DATA_DIMS | SAME_DATA_DIMS and mesh[name].size() > 1]
+    if unknown or not data:
+        found = (
+            f"whether {unknown[0]!r} is data-parallel its name does not say"
+            if unknown
+            else "none is data-parallel by name"
+        )
+        why = f" ({_MIXED[unknown[0]]})" if unknown and unknown[0] in _MIXED else ""
+        msg = (
+            f"bind: the mesh has dimensions {names}; {found}{why}. Ranks along data-parallel ones get different batches, "
+            'all others the same: say which they are, bind(mesh=mesh, dp_dims=("dp",)), or dp_dims=() for none'
+        )
+        raise BindError(msg)
+    return data
+
+
+def _named_dims(mesh: Any, names: tuple[str, ...], dp_dims: Any) -> tuple[str, ...]:
+    dims = tuple(dp_dims) if isinstance(dp_dims, Iterable) and not isinstance(dp_dims, str) else (None,)
+    if not all(isinstance(name, str) for name in dims):
+        msg = f'bind: dp_dims={dp_dims!r:.200}; give the names of mesh dimensions: dp_dims=("dp_replicate", "dp_shard")'
+        raise BindError(msg)
+    foreign = [name for name in dims if name not in names]
+    if foreign:
+        msg = (
+            f"bind: dp_dims names {foreign[0]!r:.200}, and the mesh has dimensions {names}; name some of them. A flattened "
+            "dimension is a mesh of its own: bind(mesh=flattened, dp_dims=...)"
+        )
+        raise BindError(msg)
+    return tuple(name for name in names if name in dims)
