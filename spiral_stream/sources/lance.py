@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.dialects.pushdown import all_of, split
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import lance
 
 GROUP_ROWS: Final = 4096  # rows read in one go; past some 64 rows longer runs gain little (facts, 3.1)
+_EXTERNAL: Final = 3  # kind of a blob that lies in a file of its own
 _BLOB_MARKS: Final = (b"lance-encoding:blob",)
 _WIDE_SCAN: Final = {"batch_readahead": 2, "fragment_readahead": 1, "io_buffer_size": 32 << 20, "batch_size": 64}
 
@@ -113,6 +115,24 @@ class LanceReader(Reader):
 
     def files(self) -> Mapping[str, str]:
         return {os.path.relpath(path, self._root): path for paths in self._paths for path in paths}
+
+    def refuse_outside(self) -> None:
+        for name in self._blobs if not self.allow_outside else ():
+            if "lance.blob" not in str(self._dataset.schema.field(name).type):
+                continue  # the older form has no files of others
+            with _storage(self._place):
+                scanner = self._dataset.scanner(columns=[name], blob_handling="blobs_descriptions")
+                for batch in scanner.to_batches():
+                    outside = batch.column(name).filter(
+                        pc.equal(pc.struct_field(batch.column(name), "kind"), _EXTERNAL)
+                    )
+                    if len(outside):
+                        msg = (
+                            f"{self._place}: column {name!r} has blobs in files of their own, such as "
+                            f"{shown(outside[0].as_py()['blob_uri'])}, which Lance reads wherever they are. Store the bytes "
+                            "inline, name them in a struct<uri, offset, length>, or register with allow_outside=True"
+                        )
+                        raise SourceError(msg)
 
     def scan(
         self,

@@ -9,7 +9,7 @@ inside the base that points outside is outside. It is asked of the opened file, 
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 from spiral_stream.errors import DataError, SourceError
@@ -41,6 +41,11 @@ class Reach:
     folder: str  # that relative references start from
     confined: bool = False  # whether a file outside the folder is refused
     pins: Pins | None = None  # None: what was registered before there were pins, or never
+    _real: str = field(init=False, default="")  # the folder without links, asked once
+
+    def __post_init__(self) -> None:
+        if self.confined:
+            object.__setattr__(self, "_real", os.path.realpath(self.folder))
 
     def path_of(self, uri: str, row: int) -> str:
         """The path that a reference names.
@@ -99,8 +104,7 @@ class Reach:
         return handle, path, facts
 
     def _need_inside(self, real: str, path: str, row: int) -> None:
-        base = os.path.realpath(self.folder)
-        if real == base or real.startswith(base.rstrip(os.sep) + os.sep):
+        if real.startswith(self._real.rstrip(os.sep) + os.sep):
             return
         to = "" if real == path else f" (which is {shown(real)})"
         msg = (

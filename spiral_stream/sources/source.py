@@ -83,6 +83,13 @@ class Reader(ABC):
         """The local files that the rows lie in: a name that does not depend on where the source is -> its path."""
         return {}
 
+    def refuse_outside(self) -> None:  # noqa: B027  most sources name files in reference columns only
+        """Refuse rows whose bytes the storage library itself would read from files outside the source.
+
+        Raises:
+            SourceError: there are some, though references are confined.
+        """
+
     @abstractmethod
     def scan(
         self,
