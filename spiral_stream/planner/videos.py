@@ -33,8 +33,8 @@ def index_videos(
 ) -> pa.Table:
     """Build what is missing of the video index, and tell what it holds. Streams of the relation then use it.
 
-    A stream looks for itself at files that changed since, or were not there; this table tells what was found when the
-    index was built, until it is built afresh.
+    A stream looks for itself at files that were not there; this table tells what was found when the index was built,
+    until it is built afresh.
 
     Args:
         catalog: where the relation is registered.
@@ -42,7 +42,7 @@ def index_videos(
         column: a column of type ``video/h264-ref``.
         shards: names of storage shards; None takes all.
         report: told what is done so far.
-        afresh: drop the whole index first, of all shards: where files changed in place.
+        afresh: drop the whole index first, of all shards: where files came, or the index is damaged.
 
     Returns:
         a row for each of the relation's: ``row`` (int64, its ordinal), ``uri``, ``offset``, ``length`` (null for inline

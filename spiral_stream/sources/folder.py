@@ -157,5 +157,5 @@ def _files(folder: str, relative: str, extensions: tuple[str, ...]) -> Iterator[
                 yield from _files(entry.path, name, extensions)
             elif entry.name.lower().endswith(extensions):
                 facts = entry.stat()
-                need_file(facts)
+                need_file(entry.path, facts)
                 yield name, facts.st_size, facts.st_mtime_ns

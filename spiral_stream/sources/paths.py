@@ -100,7 +100,7 @@ def outside_allowed(base: str | None, asked: bool | None) -> bool:
     return base is None if asked is None else asked
 
 
-def need_file(facts: os.stat_result) -> None:
+def need_file(path: str, facts: os.stat_result) -> None:
     """Refuse what is no regular file: a FIFO waits for its writer, and a device may never end.
 
     Raises:
@@ -108,7 +108,7 @@ def need_file(facts: os.stat_result) -> None:
     """
     if not stat.S_ISREG(facts.st_mode):
         kind = _KINDS.get(stat.S_IFMT(facts.st_mode), "no regular file")
-        raise OSError(errno.EINVAL, f"it is {kind}, not a file")
+        raise OSError(errno.EINVAL, f"it is {kind}, not a file", path)
 
 
 def open_file(path: str) -> tuple[int, os.stat_result]:
@@ -121,11 +121,11 @@ def open_file(path: str) -> tuple[int, os.stat_result]:
         OSError: it cannot be opened, or is no regular file.
         ValueError: the path holds a NUL.
     """
-    need_file(os.stat(path))  # noqa: PTH116
+    need_file(path, os.stat(path))  # noqa: PTH116
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         facts = os.fstat(handle)
-        need_file(facts)
+        need_file(path, facts)
     except BaseException:
         os.close(handle)
         raise

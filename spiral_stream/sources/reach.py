@@ -74,7 +74,7 @@ class Reach:
         path = self.path_of(uri, row)
         try:
             facts = os.stat(path)  # noqa: PTH116
-            need_file(facts)
+            need_file(path, facts)
         except (OSError, ValueError) as error:
             raise unreadable(row, path, error) from error
         if self.confined:
