@@ -58,6 +58,8 @@ def bind(expr: Expr, schema: pa.Schema) -> Expr:
     assert isinstance(bound, Lit)  # all else has a type
     if bound.value is None:
         _refuse(expr, "None has no type of its own", "Use a column, or a constant with a value")
+    if type(bound.value) is int and not -(2**63) <= bound.value < 2**63:
+        _refuse(expr, f"{bound.value} does not fit int64", "Use a smaller number or a float")
     return Lit(bound.value, pa.scalar(bound.value).type)
 
 

@@ -12,12 +12,17 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spiral_stream.errors import PlanError
-from spiral_stream.expr.binding import bind
+from spiral_stream.expr.binding import bind, kind_of
 from spiral_stream.expr.nodes import ARITHMETIC, COMPARISONS, TEXT_MAPS, TEXT_TESTS, Alias, Call, Cast, Col, Expr, Lit
 
-_OPS: Final = frozenset(
-    (*COMPARISONS, *ARITHMETIC, *TEXT_TESTS, *TEXT_MAPS, "and", "or", "not", "neg", "is_in", "is_null", "is_nan", "len")
-)
+_MANY: Final = 2**31
+_OPS: Final = {  # operators, and the least and most arguments that they take
+    **dict.fromkeys((*COMPARISONS, *ARITHMETIC, *TEXT_TESTS), (2, 2)),
+    **dict.fromkeys((*TEXT_MAPS, "not", "neg", "is_null", "is_nan", "len"), (1, 1)),
+    "and": (2, _MANY),
+    "or": (2, _MANY),
+    "is_in": (1, _MANY),
+}
 
 
 def canonical(expr: Expr, schema: pa.Schema) -> Expr:
@@ -81,29 +86,48 @@ def to_json(expr: Expr) -> list[Any]:
     return [expr.op, *(to_json(arg) for arg in expr.args)]
 
 
-def from_json(data: list[Any]) -> Expr:
+def from_json(data: object) -> Expr:
     """The inverse of `to_json`.
 
     Raises:
         PlanError: ``data`` is not such a list.
     """
+    op, rest = (data[0], data[1:]) if isinstance(data, list) and data else (None, [])
+    if not isinstance(op, str) or op not in ("col", "lit", "cast", "alias", *_OPS):
+        found = data if op is None else op
+        msg = f"expression: {found!r:.200} is unknown to this version. Load it with the version that saved it"
+        raise PlanError(msg)
     try:
-        op, rest = data[0], data[1:]
-        if op == "col":
-            return Col(*rest)
         if op == "lit":
-            return _value_from_json(*rest)
-        if op == "cast":
-            return Cast(from_json(rest[1]), _type_from_text(rest[0]))
-        if op == "alias":
-            return Alias(from_json(rest[1]), rest[0])
-        if op in _OPS:
-            return Call(op, tuple(from_json(arg) for arg in rest))
-    except (TypeError, ValueError, IndexError, KeyError) as error:
-        msg = f"expression: {json.dumps(data)[:200]} is not a saved expression ({error}). Save the plan again"
-        raise PlanError(msg) from error
-    msg = f"expression: {op!r} is unknown to this version. Load it with the version that saved it"
-    raise PlanError(msg)
+            kind, value = rest
+            return _value_from_json(_text_of(kind), value)
+        if op == "col":
+            (name,) = rest
+            return Col(_text_of(name))
+        if op in ("cast", "alias"):
+            what, source = rest
+            inner = from_json(source)
+            return Cast(inner, _type_from_text(_text_of(what))) if op == "cast" else Alias(inner, _text_of(what))
+    except (TypeError, ValueError, KeyError) as error:
+        raise _unreadable(data, str(error)) from error
+    least, most = _OPS[op]
+    if not least <= len(rest) <= most:
+        raise _unreadable(
+            data, f"{op!r} takes {least} {'values' if least == most else 'or more values'}, here are {len(rest)}"
+        )
+    return Call(op, tuple(from_json(arg) for arg in rest))
+
+
+def _unreadable(data: object, why: str) -> PlanError:
+    return PlanError(f"expression: {json.dumps(data):.200} is not a saved expression ({why:.200}). Save the plan again")
+
+
+def _text_of(value: object) -> str:
+    if not isinstance(value, str):
+        msg = f"{value!r:.80} is no text"
+        raise TypeError(msg)
+    value.encode()  # half a character is refused, as a ValueError
+    return value
 
 
 def _value_to_json(literal: Lit) -> tuple[str, Any]:
@@ -118,17 +142,37 @@ def _value_to_json(literal: Lit) -> tuple[str, Any]:
     return kind, value
 
 
-def _value_from_json(kind: str, value: Any) -> Lit:
-    type_ = None if kind.startswith("python ") else _type_from_text(kind)
-    if isinstance(value, str):
-        name = kind.removeprefix("python ")
-        if name == "float" or (type_ is not None and pa.types.is_floating(type_)):
-            return Lit(float.fromhex(value), type_)
-        if name == "bytes" or (type_ is not None and (pa.types.is_binary(type_) or pa.types.is_large_binary(type_))):
-            return Lit(bytes.fromhex(value), type_)
-        if name == "int" or (type_ is not None and (pa.types.is_integer(type_) or pa.types.is_temporal(type_))):
-            return Lit(int(value), type_)
-    return Lit(value, type_)
+def _value_from_json(kind: str, value: object) -> Lit:
+    name = kind.removeprefix("python ")
+    type_ = None if name != kind else _type_from_text(kind)
+    if type_ is not None:
+        kinds = {"time": "int", "date": "int", "text": "str", "binary": "bytes"}
+        name = "NoneType" if value is None else kinds.get(kind_of(type_), kind_of(type_))
+    if name == "NoneType" and value is None:
+        return Lit(None, type_)
+    if name == "bool" and isinstance(value, bool):
+        return Lit(value, type_)
+    if name == "float":
+        return Lit(float.fromhex(_text_of(value)), type_)
+    if name == "bytes":
+        return Lit(bytes.fromhex(_text_of(value)), type_)
+    if name == "str":
+        return Lit(_text_of(value), type_)
+    if name == "int":
+        number = int(_text_of(value))
+        return Lit(number if type_ is None else _in_range(number, type_), type_)
+    msg = f"{value!r:.80} is no constant of type {kind:.80}"
+    raise ValueError(msg)
+
+
+def _in_range(number: int, type_: pa.DataType) -> int:
+    """A typed constant, in the integers that values of its type are stored as."""
+    bits = 32 if pa.types.is_date32(type_) else 64
+    least, most = -(2 ** (bits - 1)), 2**64 if pa.types.is_uint64(type_) else 2 ** (bits - 1)
+    if not least <= number < most:
+        msg = f"{number} is beyond {type_}"
+        raise ValueError(msg)
+    return number
 
 
 def _type_to_text(type_: pa.DataType) -> str:

@@ -359,5 +359,8 @@ def _show_typed(expr: Lit) -> str:
     assert expr.type is not None
     if pa.types.is_temporal(expr.type):
         storage = pa.int32() if pa.types.is_date32(expr.type) else pa.int64()
-        return str(pa.scalar(expr.value, storage).cast(expr.type))
+        try:
+            return str(pa.scalar(expr.value, storage).cast(expr.type))
+        except (ValueError, OverflowError, KeyError):  # nanoseconds, other ages and unknown zones have no datetime
+            return f"{expr.value!r} ({expr.type})"
     return str(np.float32(expr.value)) if pa.types.is_float32(expr.type) else repr(expr.value)
