@@ -12,6 +12,7 @@ from spiral_stream.expr import Cast, Col, Expr, bind, kind_of, type_of
 from spiral_stream.schema import semantic_of
 
 _DEVICE: Final = re.compile(r"cpu|cuda(:\d+)?")
+LARGEST_COUNT: Final = 2**62  # of rows, samples and batches: sums of two stay in 64 bits
 _IDENTITIES: Final = ("int", "text", "binary")
 _COMPARED: Final = ("bool", "int", "float", "text", "binary", "time", "date")
 
@@ -40,10 +41,13 @@ def need_new_names(verb: str, names: Iterable[str], way_out: str) -> None:
         seen.add(name)
 
 
-def need_whole(verb: str, name: str, value: object, least: int) -> None:
-    """Refuse what is no integer of at least ``least``."""
+def need_whole(verb: str, name: str, value: object, least: int, most: int = LARGEST_COUNT) -> None:
+    """Refuse what is no integer from ``least`` to ``most``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        msg = f"{verb}: {name}={value!r}; give an integer of at least {least}"
+        msg = f"{verb}: {name}={value!r:.200}; give an integer of at least {least}"
+        raise PlanError(msg)
+    if value > most:
+        msg = f"{verb}: {name} is {value if value < 2**128 else 'past 2**128'}; give at most {most}"
         raise PlanError(msg)
 
 
@@ -97,6 +101,7 @@ def need_identity(names: tuple[str, ...], have: pa.Schema) -> None:
     if not names:
         msg = f"sample: no identity column; name one or several of {', '.join(have.names)}"
         raise PlanError(msg)
+    need_new_names("sample (identity)", names, "name it once")
     for name in names:
         if len(names) == 1 and kind_of(plain_type(have.field(name).type)) not in _IDENTITIES:
             msg = f"sample: identity {name!r} is {have.field(name).type}; name a column of text, integers or bytes"

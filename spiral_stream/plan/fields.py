@@ -15,7 +15,7 @@ from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.list import List
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
-from spiral_stream.plan.checks import bound_type
+from spiral_stream.plan.checks import bound_type, need_columns, need_new_names
 from spiral_stream.plan.clips import clip_costs, clip_parts, limits_of, shorthands
 from spiral_stream.schema import H264_REF, JPEG_REF, semantic_of
 from spiral_stream.transforms.image import ImageProgram, compile_image
@@ -64,6 +64,24 @@ def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
     except PlanError as error:
         msg = f"collate: field {name!r}: {error}"
         raise PlanError(msg) from error
+
+
+def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
+    """Refuse fields that these columns cannot fill.
+
+    Raises:
+        PlanError: there is none, two have one name, one is no field, or its column does not fit.
+    """
+    if not fields:
+        msg = 'collate: no fields; name at least one, for example fields={"x": Stack("x")}'
+        raise PlanError(msg)
+    need_new_names("collate (fields)", [name for name, _ in fields], "give each field a name of its own")
+    for name, field in fields:
+        if not isinstance(field, Field):
+            msg = f'collate: field {name!r} is {field!r:.200}; give Stack("column") or List("column")'
+            raise PlanError(msg)
+        need_columns(f"collate (field {name!r})", (field.column,), have)
+        field_spec(name, field, have.field(field.column))
 
 
 def check_formation(

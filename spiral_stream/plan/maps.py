@@ -47,6 +47,9 @@ class Tokenized(Sampled):
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)):
             msg = f"tokenize: {self.transform.column!r} is {kind}; name a column of text"
             raise PlanError(msg)
+        if self.item_bytes not in (2, 4):
+            msg = f"tokenize: ids take 2 or 4 bytes, not {self.item_bytes}; save the stream again"
+            raise PlanError(msg)
 
     def schema(self) -> pa.Schema:
         return _with(self.source.schema(), self.name, pa.list_(pa.uint16() if self.item_bytes == 2 else pa.uint32()))  # noqa: PLR2004

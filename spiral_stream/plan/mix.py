@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import PlanError, SpiralWarning
 from spiral_stream.expr import kind_of, lit, parse
-from spiral_stream.plan.checks import bound_type, need_new_names, need_whole
+from spiral_stream.plan.checks import LARGEST_COUNT, bound_type, need_new_names, need_whole
 from spiral_stream.plan.nodes import Node, Project, Relational, WithColumns, need_relation
 from spiral_stream.plan.tree import find, replaced
 
@@ -228,6 +228,10 @@ def _leaves(mix: Mix, start: int, totals: Sequence[int], masses: Sequence[Fracti
                 f"mix: stream {part.name!r}: repeat={part.repeat!r} of {rows:,} rows is no sample; raise it, or leave the "
                 "stream out of the mixture"
             )
+            raise PlanError(msg)
+        if count > LARGEST_COUNT:
+            given = f"choose={part.choose}" if part.choose is not None else f"repeat={part.repeat!r} of {rows:,} rows"
+            msg = f"mix: stream {part.name!r}: {given:.200} is past 2**62 samples, which a run cannot count; lower it"
             raise PlanError(msg)
         out += [count * share / sum(inner) for share in inner]
     return out

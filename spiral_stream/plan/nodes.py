@@ -27,7 +27,7 @@ from spiral_stream.plan.checks import (
     need_new_names,
     need_whole,
 )
-from spiral_stream.plan.fields import check_formation, field_spec
+from spiral_stream.plan.fields import check_fields, check_formation
 from spiral_stream.plan.profiles import Profile, forms_of
 from spiral_stream.plan.refusal import OnError, check_on_error
 from spiral_stream.sampling.assignment import DataParallel
@@ -411,7 +411,7 @@ class Sample(Sampled):
             msg = f"sample: assignment={self.assignment!r}; give DataParallel(rank=..., world_size=...)"
             raise PlanError(msg)
         if not isinstance(self.epoch, RuntimeParam):
-            need_whole(self.VERB, "epoch", self.epoch, least=0)
+            need_whole(self.VERB, "epoch", self.epoch, least=0, most=2**31 - 1)
         elif self.epoch.name != "epoch":
             msg = f'sample: epoch=RuntimeParam({self.epoch.name!r}); give RuntimeParam("epoch") or an integer'
             raise PlanError(msg)
@@ -439,23 +439,15 @@ class Collate(Node):
             msg = f"collate: follows {self.source.VERB}; call .sample(identity=..., order=...) before it, once"
             raise PlanError(msg)
         if self.batch_size is not None:
-            need_whole(self.VERB, "batch_size", self.batch_size, least=1)
+            need_whole(self.VERB, "batch_size", self.batch_size, least=1, most=2**31 - 1)
         elif self.formation is None:
             msg = (
                 "collate: batch_size=None needs a formation that bounds a batch; give "
                 "formation=WindowedBucket(..., budget=BatchBudget(max_tokens=...)), or a batch_size"
             )
             raise PlanError(msg)
-        if not self.fields:
-            msg = 'collate: no fields; name at least one, for example fields={"x": Stack("x")}'
-            raise PlanError(msg)
         have = self.source.schema()
-        for name, field in self.fields:
-            if not isinstance(field, Field):
-                msg = f'collate: field {name!r} is {field!r}; give Stack("column") or List("column")'
-                raise PlanError(msg)
-            need_columns(f"collate (field {name!r})", (field.column,), have)
-            field_spec(name, field, have.field(field.column))
+        check_fields(self.fields, have)
         check_formation(self.formation, self.batch_size, self.fields, have)
         check_on_error(self.on_error, self.error_budget, self.formation, self.source)
 
@@ -478,7 +470,7 @@ class Deliver(Node):
         if not isinstance(self.source, Collate):
             msg = f"to_{self.framework}: follows {self.source.VERB}; a stream needs .sample(...) and .collate(...) before it"
             raise PlanError(msg)
-        need_whole(f"to_{self.framework}", "prefetch", self.prefetch, least=1)
+        need_whole(f"to_{self.framework}", "prefetch", self.prefetch, least=1, most=2**20)
         if self.device is not None:
             object.__setattr__(self, "device", device_name(f"to_{self.framework}: device", self.device))
 

@@ -1,11 +1,13 @@
 """Which batches of the global sequence a rank delivers."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from spiral_stream.errors import PlanError
 from spiral_stream.params import RuntimeParam
 from spiral_stream.sampling.order import check_whole
+
+MOST_LANES: Final = 2**16  # each has a place in the state and in EXPLAIN
 
 
 @final
@@ -23,7 +25,7 @@ class DataParallel:
     lanes: int = 1
 
     def __post_init__(self) -> None:
-        check_whole("DataParallel", "lanes", self.lanes, least=1)
+        check_whole("DataParallel", "lanes", self.lanes, least=1, most=MOST_LANES)
         for name, value, least, fitting in (
             ("rank", self.rank, 0, "data_parallel_rank"),
             ("world_size", self.world_size, 1, "data_parallel_world_size"),

@@ -23,13 +23,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spiral_stream.errors import PlanError
-from spiral_stream.sampling.order import UInt64, check_whole
+from spiral_stream.sampling.order import LARGEST, UInt64, check_whole
 from spiral_stream.sampling.schedule import FOREVER, Course, Schedule, Weight, in_integers
 from spiral_stream.sampling.slices import VERSION, Epoch, Int64, slice_count
 
 # K streams, P positions
 
-LARGEST: Final = 2**62  # positions of an epoch, samples of a run, uses of a stream
 _KEPT: Final = 4  # epochs
 
 
@@ -219,7 +218,7 @@ class Mixture:
         uses = self._first(number)
         if max(uses) + self.total > LARGEST or (number + 1) * self.total > LARGEST:
             msg = f"mix: epoch {number} of {self.total} positions passes sample 2**62. Start a new run before it"
-            raise IndexError(msg)
+            raise PlanError(msg)
         course = None if self._alike(number) else self._course
         made = Epoch(self._seed, number, np.array(self._quotas_of(number), dtype=np.int64), course)
         self._kept = (*self._kept[1 - _KEPT :], (made, np.array(uses, dtype=np.int64)))
@@ -249,9 +248,6 @@ def _counts(name: str, values: Sequence[int] | NDArray[np.uint64]) -> list[int]:
     counts = [int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value for value in values]
     for k, count in enumerate(counts):
         check_whole("mix", f"the {name} of stream {k}", count, least=0)
-        if count > LARGEST:
-            msg = f"mix: the {name} of stream {k} is {count}. Give at most 2**62"
-            raise PlanError(msg)
     return counts
 
 
@@ -262,9 +258,6 @@ def _checked_total(total: int | None, quotas: int | None) -> int:
     size = quotas if total is None else total
     assert size is not None
     check_whole("mix", "epoch_size", size, least=1)
-    if size > LARGEST:
-        msg = f"mix: epoch_size is {size}. Give at most 2**62"
-        raise PlanError(msg)
     if quotas not in (None, size):
         msg = f"mix: epoch_size is {size}, the quotas sum to {quotas}. Give quotas of that sum, as apportion() does"
         raise PlanError(msg)

@@ -8,7 +8,7 @@ arrays, whose memory grows with the number of shards or buckets, never of rows.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from spiral_stream.errors import PlanError
 
 UInt64 = NDArray[np.uint64]
+LARGEST: Final = 2**62  # of counts, such as positions of an epoch, samples of a run, uses of a stream
 
 
 class BucketIndex(Protocol):
@@ -87,14 +88,23 @@ class Order(ABC):
         return False
 
 
-def check_whole(policy: str, name: str, value: object, least: int | None = None) -> None:
-    """Refuse a parameter that is not an integer of at least ``least``.
+def check_whole(policy: str, name: str, value: object, least: int | None = None, most: int | None = None) -> None:
+    """Refuse a parameter that is not an integer from ``least`` to ``most``.
+
+    Args:
+        policy: whose it is, for the message.
+        name: of the parameter.
+        value: what was given.
+        least: None for any number, as of a seed.
+        most: by default 2**62 where there is a least: sums of two counts stay in 64 bits.
 
     Raises:
-        PlanError: it is another type (a bool too), or smaller.
+        PlanError: it is another type (a bool too), smaller or larger.
     """
-    if isinstance(value, int) and not isinstance(value, bool) and (least is None or value >= least):
-        return
-    wanted = "an integer" if least is None else f"an integer of at least {least}"
-    msg = f"{policy}: {name} is {value!r}. Give {wanted}"
-    raise PlanError(msg)
+    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
+        wanted = "an integer" if least is None else f"an integer of at least {least}"
+        msg = f"{policy}: {name} is {value!r:.200}. Give {wanted}"
+        raise PlanError(msg)
+    if least is not None and value > (LARGEST if most is None else most):
+        msg = f"{policy}: {name} is {value if value < 2**128 else 'past 2**128'}. Give at most {most or '2**62'}"
+        raise PlanError(msg)

@@ -11,7 +11,7 @@ from typing import Final, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.sampling.order import Population, UInt64
+from spiral_stream.sampling.order import LARGEST, Population, UInt64
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 
 Int64 = NDArray[np.int64]
@@ -46,7 +46,7 @@ def randomness(
         ``choices``, a list of `Choice`.
     """
     chosen = order.shuffle_block_size
-    sizes = dict.fromkeys((max(chosen // 4, 1), chosen, chosen * 4))
+    sizes = dict.fromkeys((max(chosen // 4, 1), chosen, min(chosen * 4, LARGEST)))
     total = population.total
     if not total:
         choices = []

@@ -164,3 +164,39 @@ def test_a_limit_after_a_mix_is_of_each_stream(catalog: sp.Catalog) -> None:
     docs = sp.mix([sp.Stream("x", catalog.table("a")), sp.Stream("y", catalog.table("b"))])
 
     assert all(find(node, Limit) is not None for _, node in per_stream(docs.limit(3).node))
+
+
+BEYOND = 2**62 + 1
+HALVES = (("x", 0.5), ("y", 0.5))
+
+
+@pytest.mark.parametrize(
+    ("counts", "options", "epoch", "says"),
+    [
+        ({"proportion": 0.5}, {"epoch_size": BEYOND}, 0, r"mix: epoch_size is 4611686018427387905; give at most"),
+        ({"proportion": 0.5}, {"epoch_size": 10**400}, 0, r"mix: epoch_size is past 2\*\*128; give at most"),
+        ({"choose": BEYOND}, {}, 0, r"mix: stream 'x': choose=4611686018427387905 is past 2\*\*62 samples.*; lower it"),
+        ({"repeat": 1e30}, {}, 0, r"mix: stream 'x': repeat=1e\+30 of 20 rows is past 2\*\*62 samples.*; lower it"),
+        ({"choose": 2**61 + 1}, {}, 0, r"mix: epoch_size is 4611686018427387906. Give at most 2\*\*62"),
+        (
+            {"proportion": 0.5},
+            {"epoch_size": 40, "schedule": {0: dict(HALVES), 2**61: dict(HALVES)}, "samples_per_step": 9},
+            0,
+            r"mix: schedule \(sample\) is \d+; give at most 4611686018427387904",
+        ),
+        ({"proportion": 0.5}, {"epoch_size": 2**40}, 2**30, r"mix: epoch 1073741824 of 1099511627776 positions passes"),
+    ],
+)
+def test_a_mixture_beyond_what_a_run_counts_is_refused(
+    catalog: sp.Catalog, counts: dict[str, Any], options: dict[str, Any], epoch: int, says: str
+) -> None:
+    streams = [sp.Stream(name, catalog.table(of), **counts) for name, of in (("x", "a"), ("y", "b"))]
+
+    def read() -> None:
+        sampled = sp.mix(streams, **options).sample(identity="sample_id", order=sp.GlobalShuffle(seed=1))
+        plan = sampled.collate(batch_size=4, fields={"id": sp.List("sample_id")})
+        with plan.to_numpy().bind(epoch=epoch) as stream:
+            next(iter(stream))
+
+    with pytest.raises(sp.PlanError, match=says):
+        read()

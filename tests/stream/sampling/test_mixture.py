@@ -477,5 +477,5 @@ def test_places_outside_are_refused() -> None:
         mixture.used(2, 17)
     with pytest.raises(IndexError, match="or the next epoch"):
         mixture.border(2, 10_001)
-    with pytest.raises(IndexError, match="Start a new run before it"):
+    with pytest.raises(PlanError, match="Start a new run before it"):
         mixture.split(2**50, one)
