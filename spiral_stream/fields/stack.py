@@ -69,6 +69,12 @@ class Stack(Field):
             msg = f"Stack({self.column!r}): transforms={self.transforms!r}; give a list of them"
             raise PlanError(msg)
         object.__setattr__(self, "transforms", tuple(self.transforms))
+        if self.decode is not None and not isinstance(self.decode, str):
+            msg = (
+                f"Stack({self.column!r:.200}): decode={self.decode!r:.200} is a {type(self.decode).__name__}; give the name of a "
+                'decoder: decode="jpeg", "image" or "h264". What a function of your own makes of a column is a map before collate'
+            )
+            raise PlanError(msg)
         for name in ("random_start", "random_crop"):
             if not isinstance(getattr(self, name), bool):
                 msg = f"Stack({self.column!r}): {name}={getattr(self, name)!r}; give True or False"

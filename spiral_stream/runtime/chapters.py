@@ -7,6 +7,7 @@ where they decide), and the plan's `Former` answers with batches. What is known 
 is kept until the batch that holds it has been built.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import lcm
 from typing import final
@@ -26,7 +27,7 @@ from spiral_stream.batching.formation import (
     Window,
 )
 from spiral_stream.batching.packing import Packed
-from spiral_stream.errors import PlanError, SourceError
+from spiral_stream.errors import DataError, PlanError, SourceError
 from spiral_stream.expr import Expr
 from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.maps import Assembled, Context, FlatMapped, Kept, Mapped, Tokenized
@@ -134,6 +135,34 @@ class Forming:
         return out
 
 
+def _need_alike(packed: Packed, names: Sequence[str], lengths: Sequence[Int64]) -> None:
+    """Refuse a sample whose token columns differ in length: packed, they share the places of one piece.
+
+    Raises:
+        DataError: says which columns; ``row`` is the first such sample.
+    """
+    if len(names) == 1:
+        return
+    columns_CS = np.stack(lengths)  # C columns, S samples
+    if packed.oversize == "truncate":  # what is cut off need not agree
+        columns_CS = np.minimum(columns_CS, packed.max_tokens)
+    unlike = columns_CS != columns_CS[0]
+    if packed.oversize == "drop":
+        unlike &= columns_CS.max(axis=0) <= packed.max_tokens
+    if not unlike.any():
+        return
+    row = int(np.flatnonzero(unlike.any(axis=0))[0])
+    other = int(np.flatnonzero(unlike[:, row])[0])
+    msg = (
+        f"collate: it has {int(lengths[0][row]):,} tokens in {names[0]!r} and {int(lengths[other][row]):,} in {names[other]!r}, "
+        "and Packed lays the columns of a sample over the same places. Make them equally long, for example with -100 where "
+        "a label is to be ignored, or use WindowedBucket, which pads each column by itself"
+    )
+    error = DataError(msg)
+    error.row = row  # type: ignore[attr-defined]  # read by `pointing`
+    raise error
+
+
 def chapter_count(total: int, lanes: int, lane: int, span: int) -> int:
     """Chapters of a lane; one of no samples where the lane has none."""
     return max(1, -(-(total * (lane + 1) // lanes - total * lane // lanes) // span))
@@ -215,7 +244,8 @@ class Chapter:
         while True:
             last = min(len(samples), first + max(1, self._former.room))
             part = samples if last - first == len(samples) else samples.take(np.arange(first, last))
-            window = self._window(part)
+            with naming(self._forming.stages), pointing(part):
+                window = self._window(part)
             self._hold(part, positions)
             with naming(self._forming.stages):
                 self.batches += self._formed(window, final=final and last == len(samples))
@@ -254,6 +284,8 @@ class Chapter:
         lengths = None
         if forming.formation.needs_lengths:
             columns = [lengths_of(samples.columns[reader.length_key(column)]) for column in forming.sequences]
+            if isinstance(forming.formation, Packed):
+                _need_alike(forming.formation, forming.sequences, columns)
             lengths = np.maximum.reduce(columns)
         numbers = np.arange(self._count, self._count + len(samples), dtype=np.int64)
         streams, shares = samples.places.streams, None

@@ -461,3 +461,41 @@ def test_words_beyond_the_vocabulary_are_unknown_tokens(catalog: sp.Catalog) -> 
             for k, ids, m in zip(b["sample_id"], b["ids"], b["mask"], strict=True)
         }
     assert found["words-2"] == [1, WORDS, 2]
+
+
+def lopsided(catalog: sp.Catalog, tokens: dict[int, int], labels: dict[int, int]) -> sp.Relation:
+    """Two columns of tokens of six each, but for some rows."""
+    table = pa.table(
+        {
+            "sample_id": [f"row-{i}" for i in range(12)],
+            "tokens": pa.array([[1] * tokens.get(i, 6) for i in range(12)], pa.list_(pa.int32())),
+            "labels": pa.array([[2] * labels.get(i, 6) for i in range(12)], pa.list_(pa.int32())),
+        }
+    )
+    catalog.register("two", sp.Arrow(table), identity="sample_id")
+    return catalog.table("two").sample(identity="sample_id", order=sp.Sequential())
+
+
+def packed(sampled: sp.Relation, **options: Any) -> sp.Relation:
+    fields = {"ids": sp.Pad("tokens"), "target": sp.Pad("labels", pad_value=-100), "sample_id": sp.List("sample_id")}
+    formation = sp.Packed(max_tokens=16, window_size=8, **options)
+    return sampled.collate(batch_size=1, formation=formation, fields=fields, last=sp.KeepPartial)
+
+
+@pytest.mark.parametrize("options", [{}, {"oversize": "truncate"}, {"strategy": "concat_and_split"}])
+@pytest.mark.parametrize(("tokens", "labels"), [(6, 4), (6, 7), (6, 0), (3, 6)])
+def test_packed_columns_of_unequal_lengths_are_refused_by_sample_and_column(
+    catalog: sp.Catalog, tokens: int, labels: int, options: dict[str, Any]
+) -> None:
+    message = refusal(packed(lopsided(catalog, {9: tokens}, {9: labels}), **options))
+
+    assert message.startswith("two: sample sample_id='row-9': collate: it has ")
+    assert f"{labels} tokens in 'labels' and {tokens} in 'tokens'" in message
+    assert "Make them equally long" in message
+    assert "or use WindowedBucket" in message
+
+
+@pytest.mark.parametrize(("oversize", "delivered"), [("truncate", 12), ("drop", 11)])
+def test_packed_columns_may_differ_in_what_is_not_delivered(catalog: sp.Catalog, oversize: Any, delivered: int) -> None:
+    with packed(lopsided(catalog, {9: 20}, {9: 18}), oversize=oversize).to_numpy() as stream:
+        assert len(ids_of(list(stream))) == delivered

@@ -110,6 +110,14 @@ def test_a_column_of_references_needs_a_decoder() -> None:
         Stack("x").spec(schema.field("x"))
 
 
+@pytest.mark.parametrize("decode", [print, len, 3, b"jpeg", ["jpeg"]])
+def test_a_decoder_is_named(decode: object) -> None:
+    with pytest.raises(
+        PlanError, match=r"Stack\('x'\): decode=.* is a \w+; give the name of a decoder: decode=\"jpeg\""
+    ):
+        Stack("x", decode=decode)  # type: ignore[arg-type]  # what is refused
+
+
 def test_transforms_are_frozen_into_a_tuple() -> None:
     field = Stack("x", decode="jpeg", transforms=[1, 2])
 
