@@ -85,7 +85,7 @@ class Tokenizers:
         saved = self._saved()
         if name in saved:
             return self._entry(name, saved[name])
-        if Path(name).expanduser().exists():
+        if _is_file(name):
             data, roles, told = _content(name, name)
             return self._entry(name, self._keep(data, hashlib.sha256(data).hexdigest(), roles, told))
         msg = (
@@ -164,6 +164,14 @@ class Tokenizers:
             raise CatalogError(msg) from error
 
 
+def _is_file(name: str) -> bool:
+    """Whether a plan's tokenizer is a file; a folder would be loaded by transformers, which registering alone may do."""
+    try:
+        return Path(name).expanduser().is_file()
+    except (OSError, RuntimeError, ValueError):  # no file can be called so
+        return False
+
+
 def _content(name: str, source: Any) -> tuple[bytes, dict[str, str], str]:
     """The bytes of a source's tokenizer.json, the texts of its special tokens by role, and where it came from."""
     if isinstance(source, str | os.PathLike):
@@ -196,7 +204,7 @@ def _by_transformers(name: str, place: str, told: str) -> tuple[bytes, dict[str,
 
     local = not told.startswith("hub: ")
     try:
-        loaded = AutoTokenizer.from_pretrained(place, local_files_only=local)
+        loaded = AutoTokenizer.from_pretrained(place, local_files_only=local, trust_remote_code=False)
     except (
         Exception
     ) as error:  # it raises OSError, ValueError, KeyError and ImportError for what is wrong with a folder

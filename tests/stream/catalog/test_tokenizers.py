@@ -133,6 +133,17 @@ def test_unknown_names_are_refused_with_what_is_near(catalog: Catalog, small: To
         catalog.tokenizer("lama-tokeniser")
 
 
+@pytest.mark.parametrize("name", ["/", ".", "/dev/null", "x" * 5_000, "é" * 300, "\0", "~nobody-is-called-so/x"])
+def test_only_a_file_serves_without_a_name(
+    catalog: Catalog, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plans of others name tokenizers: a folder would be given to transformers."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(room, "_by_transformers", None)
+    with pytest.raises(CatalogError, match=r"is not in catalog .*, and no file; there are none"):
+        catalog.tokenizer(name)
+
+
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "../x"])
 def test_names_are_those_of_relations(catalog: Catalog, small: Tokenizer, name: str) -> None:
     with pytest.raises(CatalogError, match=r"letters, digits and _ . - only. Rename it"):
@@ -174,7 +185,7 @@ def test_a_hub_name_without_a_network_is_refused_with_the_way_out(
         catalog.register_tokenizer("t", "team/model")
 
     assert "without one, give the path of its tokenizer.json" in str(error.value)
-    assert asked == {"place": "team/model", "local_files_only": False}
+    assert asked == {"place": "team/model", "local_files_only": False, "trust_remote_code": False}
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, small: Tokenizer) -> None:
