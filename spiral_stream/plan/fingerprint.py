@@ -127,7 +127,7 @@ def _value(value: Any) -> Any:
         return {**out, **{name: _value(item) for name, item in _fields(value)}}
     if value is None or isinstance(value, bool | int | str):
         return value
-    msg = f"plan: {value!r} is a {type(value).__name__}; values of a plan are numbers, texts, tuples and frozen dataclasses"
+    msg = f"plan: {value!r:.200} is a {type(value).__name__}; values of a plan are numbers, texts, tuples and frozen dataclasses"
     raise PlanError(msg)
 
 
@@ -149,9 +149,17 @@ def _profile(profile: Profile) -> Any:
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of canonical JSON, 32 hex digits."""
-    text = json.dumps([FORMAT, value], sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    """SHA-256 of canonical JSON, 32 hex digits.
+
+    Raises:
+        PlanError: a text has no UTF-8 form, or a number is no JSON.
+    """
+    try:
+        text = json.dumps([FORMAT, value], sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+    except ValueError as error:
+        msg = f"plan: it has no fingerprint, because it holds a value that cannot be written ({error!s:.200}); give another"
+        raise PlanError(msg) from error
 
 
 def fingerprint(node: nodes.Node) -> str:

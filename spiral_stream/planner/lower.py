@@ -7,6 +7,7 @@ by every rank that comes after.
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from math import ceil
@@ -30,7 +31,7 @@ from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
 from spiral_stream.plan.clips import TIMES, clip_parts, is_clip, limits_of
 from spiral_stream.plan.fields import field_spec, image_parts, is_decoded
-from spiral_stream.plan.fingerprint import canonical, fingerprint
+from spiral_stream.plan.fingerprint import canonical, digest, fingerprint
 from spiral_stream.plan.maps import Tokenized
 from spiral_stream.plan.mix import STREAM_ID, Mix, parts_of, per_stream
 from spiral_stream.plan.profiles import Frames, Source
@@ -49,6 +50,7 @@ from spiral_stream.sampling.schedule import Schedule
 from spiral_stream.transforms.encoder import TextEncoder
 
 CACHE_ENV: Final = "SPIRAL_CACHE"
+_FINGERPRINT: Final = re.compile("[0-9a-f]{32}")
 
 
 def cache_root(catalog: Catalog) -> Path:
@@ -303,6 +305,11 @@ def _keep_plan(root: Path, name: str, plan: Any) -> None:
 
 
 def saved_plan(catalog: Catalog, name: str) -> Any | None:
-    """The canonical plan kept under a fingerprint, or None."""
-    path = cache_root(catalog) / "plans" / f"{name}.json"
-    return json.loads(path.read_text()) if name.isalnum() and path.exists() else None
+    """The canonical plan kept under a fingerprint; None where there is none, or one that is not of this fingerprint."""
+    if not _FINGERPRINT.fullmatch(name):
+        return None
+    try:
+        plan = json.loads((cache_root(catalog) / "plans" / f"{name}.json").read_bytes())
+        return plan if digest(plan) == name else None
+    except (OSError, ValueError, RecursionError, PlanError):
+        return None

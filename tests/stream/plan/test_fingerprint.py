@@ -287,6 +287,15 @@ def test_differences_name_the_verb_the_parameter_and_both_values(catalog: Catalo
     assert differences(canonical(image_program(catalog).node), canonical(make(catalog).node)) == lines
 
 
+def test_half_a_character_has_no_fingerprint(catalog: Catalog) -> None:
+    fields = {"\ud800": image_fields(image_transforms())["image"]}
+
+    with pytest.raises(
+        PlanError, match=r"plan: it has no fingerprint, because it holds a value that cannot be written"
+    ):
+        assert image_program(catalog, fields=fields).fingerprint
+
+
 def test_equal_plans_do_not_differ(catalog: Catalog) -> None:
     plan = image_program(catalog)
 

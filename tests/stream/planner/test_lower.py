@@ -11,6 +11,7 @@ from spiral_stream.plan.fingerprint import canonical
 from spiral_stream.planner.lower import cache_root, lower, saved_plan
 from spiral_stream.planner.physical import Stages
 from tests.fixtures import reads
+from tests.fixtures.mutations import mutated_bytes, mutated_json
 from tests.fixtures.programs import as_written, image_catalog, image_fields, image_program, image_transforms
 
 
@@ -75,6 +76,20 @@ def test_the_plan_is_kept_under_its_fingerprint_for_later_comparison(catalog: Ca
     assert saved_plan(catalog, name) == json.loads(json.dumps(canonical(program.node)))
     assert saved_plan(catalog, "0" * 32) is None
     assert saved_plan(catalog, "../" + name) is None
+    assert saved_plan(catalog, "a" * 5_000) is None
+
+
+def test_a_kept_plan_that_is_not_of_its_fingerprint_is_not_compared_with(catalog: Catalog) -> None:
+    """A changed one could make the state of another plan look like this plan's."""
+    with image_program(catalog).to_numpy() as stream:
+        name = stream.fingerprint
+    file = catalog.root / "prepared" / "plans" / f"{name}.json"
+    sound = file.read_bytes()
+    for seed in range(40):
+        damaged = mutated_bytes(sound, seed) if seed % 2 else json.dumps(mutated_json(json.loads(sound), seed)).encode()
+        file.write_bytes(damaged)
+
+        assert saved_plan(catalog, name) in (None, json.loads(sound))
 
 
 def test_prepared_things_lie_beside_the_catalog_or_where_the_variable_says(
