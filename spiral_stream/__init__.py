@@ -18,6 +18,7 @@ from spiral_stream.errors import (
     SpiralError,
     SpiralWarning,
     StreamError,
+    TrustError,
 )
 from spiral_stream.expr import col, len_, lit
 from spiral_stream.fields.labels import Labels, ShiftedLabels
@@ -104,6 +105,7 @@ __all__ = [
     "Stream",
     "StreamError",
     "Tokenize",
+    "TrustError",
     "VideoFolder",
     "WindowedBucket",
     "cache_fingerprint",

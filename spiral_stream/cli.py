@@ -19,6 +19,11 @@ from spiral_stream.sources.source import Source
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 Where = Annotated[str | None, typer.Option("--catalog", envvar="SPIRAL_CATALOG", help="Folder of the catalog.")]
 
+Trusted = Annotated[
+    list[str] | None,
+    typer.Option("--trust", help="Module whose functions the saved plan may name; it is imported. Repeat for several."),
+]
+
 
 class Kind(StrEnum):
     """Sources that a path alone describes."""
@@ -122,17 +127,18 @@ def explain(
     stream: str,
     where: Where = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
+    trust: Trusted = None,
 ) -> None:
     """EXPLAIN DATA of a saved stream; reads no payload."""
-    with _open(where).open_stream(stream) as opened:
+    with _open(where).open_stream(stream, trust=trust or ()) as opened:
         found = opened.explain()
     typer.echo(found.to_json() if as_json else str(found))
 
 
 @app.command()
-def materialize(stream: str, where: Where = None) -> None:
+def materialize(stream: str, where: Where = None, trust: Trusted = None) -> None:
     """Build the caches of a saved stream; goes on where an earlier build stopped."""
-    with _open(where).open_stream(stream) as opened:
+    with _open(where).open_stream(stream, trust=trust or ()) as opened:
         done = opened.materialize()
     Console().print(
         f"{done.rows:,} rows in {done.shards:,} shards built, {done.payload_bytes:,} bytes, {done.refused:,} rows refused"

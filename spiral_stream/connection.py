@@ -1,5 +1,8 @@
 """The catalog as users hold it: `connect`, relations by name, saved streams, and what needs no catalog in the hand."""
 
+import os
+from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
 from numpy.typing import NDArray
@@ -14,10 +17,14 @@ from spiral_stream.decoders.decoder import decoder
 from spiral_stream.errors import PlanError
 from spiral_stream.plan import canonical, nodes
 from spiral_stream.plan.profiles import Profile
+from spiral_stream.plan.saved import from_json
 from spiral_stream.plan.tree import need
+from spiral_stream.plan.trust import TRUST_ENV, Trust
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.relation import Relation
 from spiral_stream.relational import engine
+
+Trusted = Iterable[ModuleType | str] | ModuleType | str
 
 
 class Catalog(registry.Catalog):
@@ -89,14 +96,23 @@ class Catalog(registry.Catalog):
         need(node, nodes.Deliver)
         self.store_plan(name, canonical.to_json(node))
 
-    def open_stream(self, name: str, **bindings: Any) -> PreparedStream:
+    def open_stream(self, name: str, *, trust: Trusted = (), **bindings: Any) -> PreparedStream:
         """A prepared stream of a saved plan, bound.
+
+        Args:
+            name: as it was saved.
+            trust: modules whose functions and classes the plan may name, with those below them, and those in
+                ``$SPIRAL_TRUST`` (names, with commas between). Without that, code of your own that this process has
+                imported: opening imports nothing.
+            **bindings: as for `PreparedStream.bind`.
 
         Raises:
             CatalogError: the name is unknown; lists near ones.
+            TrustError: the plan names code that is not trusted.
+            PlanError: it cannot be read here, or code that it names has changed.
             BindError: a binding is wrong.
         """
-        node = canonical.from_json(self.stored_plan(name), self._scan, self._sql)
+        node = from_json(self.stored_plan(name), self._scan, self._sql, _trust(trust))
         stream = _prepared(need(node, nodes.Deliver), self)
         return stream.bind(**bindings) if bindings else stream
 
@@ -147,9 +163,16 @@ def sql(text: str) -> Relation:
     return connect().sql(text)
 
 
-def open_stream(name: str, **bindings: Any) -> PreparedStream:
-    """A saved stream of the default catalog, bound."""
-    return connect().open_stream(name, **bindings)
+def open_stream(name: str, *, trust: Trusted = (), **bindings: Any) -> PreparedStream:
+    """A saved stream of the default catalog, bound; see `Catalog.open_stream`."""
+    return connect().open_stream(name, trust=trust, **bindings)
+
+
+def _trust(modules: Trusted) -> Trust:
+    """What a saved plan may name: what the caller says, and what the environment says."""
+    given = (modules,) if isinstance(modules, str | ModuleType) else tuple(modules)
+    allowed = (name.strip() for name in os.environ.get(TRUST_ENV, "").split(","))
+    return Trust([*given, *(name for name in allowed if name)])
 
 
 def _prepared(plan: nodes.Deliver, catalog: Catalog) -> PreparedStream:

@@ -2,6 +2,7 @@
 
     SpiralError
     |-- PlanError        the plan cannot be what it says: fix the plan
+    |   `-- TrustError   a saved plan names code that this process does not trust: import or allow it, if it is yours
     |-- CatalogError     a name, registration or saved stream: fix the catalog
     |-- SourceError      bytes, files or tables cannot be read as asked: fix the data or its path
     |   `-- DataError    one sample's own bytes are wrong: fix, filter out or (where allowed) skip it
@@ -22,6 +23,10 @@ class SpiralError(Exception):
 
 class PlanError(SpiralError):
     """The plan is not legal: the message names the verb and the way out."""
+
+
+class TrustError(PlanError):
+    """A saved plan names code that this process does not trust: the message names the module and what would allow it."""
 
 
 class CatalogError(SpiralError):

@@ -4,6 +4,8 @@ import json
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from typer.testing import CliRunner
 
@@ -45,6 +47,17 @@ def test_register_and_refresh_take_a_source(own: sp.Catalog, tmp_path: Path) -> 
     assert f"again: {ROWS} rows in {SHARDS} storage shards" in out
     assert own.entry("again").data_version[:12] in fresh
     assert own.entry("again").schema.field("image_ref").metadata
+
+
+def test_the_command_trusts_the_modules_that_it_is_told_to(own: sp.Catalog) -> None:
+    sampled = own.table("lance").sample(order=sp.Sequential())
+    mapped = sampled.map(pc.negate, columns=["label_id"], name="less", returns=pa.int64(), version="1")
+    own.save_stream("less", mapped.collate(batch_size=4, fields={"less": sp.Stack("less")}).to_numpy())
+    refused = CliRunner().invoke(cli.app, ["explain", "less", "--catalog", str(own.root)])
+
+    assert isinstance(refused.exception, sp.TrustError)
+    assert "EXPLAIN" in run(own, "explain", "less", "--trust", "pyarrow.compute", "--trust", "operator")
+    assert "0 rows in 0 shards built" in run(own, "materialize", "less", "--trust", "pyarrow.compute")
 
 
 def test_explain_and_materialize_work_on_a_saved_stream(own: sp.Catalog) -> None:

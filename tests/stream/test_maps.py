@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, example, given, settings
 
 import spiral_stream as sp
 from spiral_stream.errors import BindError, DataError, PlanError
-from spiral_stream.plan.canonical import from_json, to_json
+from spiral_stream.plan.canonical import to_json
+from spiral_stream.plan.saved import from_json
 from spiral_stream.testing import check_elastic, check_replay, check_resume, frozen, same
 from tests.fixtures import chains
 from tests.fixtures.chains import DECIDED, SPAN, STEPS, expected, stream
@@ -528,7 +529,8 @@ def test_a_lambda_streams_and_is_not_saved(catalog: sp.Catalog) -> None:
 def test_a_saved_function_that_is_gone_is_said(catalog: sp.Catalog) -> None:
     data = json.loads(json.dumps(to_json(plan_of(catalog, chains.double).node)).replace(":double", ":trouble"))
     with pytest.raises(
-        PlanError, match=r"function 'tests.fixtures.chains:trouble' cannot be imported; put its module on the path"
+        PlanError,
+        match=r"the name tests.fixtures.chains:trouble leads to nothing. Define it in tests.fixtures.chains again",
     ):
         from_json(data, catalog._scan, catalog._sql)
 

@@ -37,8 +37,9 @@ from spiral_stream import (
     Stack,
 )
 from spiral_stream.plan import nodes
-from spiral_stream.plan.canonical import class_named, from_json, to_json
+from spiral_stream.plan.canonical import to_json
 from spiral_stream.plan.fingerprint import canonical, fingerprint
+from spiral_stream.plan.saved import from_json
 from tests.fixtures import verbs
 from tests.fixtures.programs import image_catalog, image_program
 
@@ -197,7 +198,7 @@ def test_an_unknown_verb_says_what_to_do(images: Catalog) -> None:
 
 def test_an_unknown_parameter_says_what_to_do(images: Catalog) -> None:
     with pytest.raises(
-        PlanError, match=r"limit cannot be read here .*offset.*; upgrade spiral, or save the stream again"
+        PlanError, match=r"limit cannot be read here \('offset' is unknown\); upgrade spiral, or save the stream again"
     ):
         read(images, offset=3)
 
@@ -205,14 +206,27 @@ def test_an_unknown_parameter_says_what_to_do(images: Catalog) -> None:
 @pytest.mark.parametrize(
     ("name", "way_out"),
     [
-        ("nowhere.at:All", "put its module on the path"),
-        ("json:dumps", "not a frozen dataclass"),
-        ("Odd", "on the path"),
+        ("nowhere.at:All", r"Import nowhere.at before, or trust it: open_stream\(..., trust=\["),
+        ("json:JSONDecoder", r"a saved plan may name code of your own only. If you mean it, trust it"),
+        (f"{__name__}:read", "is not a frozen dataclass"),
+        (f"{__name__}:Gone", rf"leads to nothing. Define it in {__name__} again, or save the stream again"),
+        ("Odd", "names no function or class; one is named module:name. Save the stream again"),
     ],
 )
-def test_an_unknown_class_says_what_to_do(name: str, way_out: str) -> None:
+def test_an_unknown_class_says_what_to_do(images: Catalog, name: str, way_out: str) -> None:
+    saved = to_json(images.table("vision.imagenet_train").cache(image_ref=Raw(8)).node)
+    saved["profiles"][0][1]["@class"] = name
+
     with pytest.raises(PlanError, match=way_out):
-        class_named(name)
+        from_json(saved, images._scan, images._sql)
+
+
+@pytest.mark.parametrize("value", [b"bytes", {"a": 1}, [1], object, 2**5000])
+def test_a_value_that_is_no_json_is_refused(images: Catalog, value: object) -> None:
+    node = images.table("vision.imagenet_train").cache(image_ref=Later(value)).node  # type: ignore[arg-type]  # on purpose
+
+    with pytest.raises(PlanError, match=r"cannot be written as JSON; (values of a plan are|give a smaller one)"):
+        to_json(node)
 
 
 def test_another_version_of_a_class_says_what_to_do(images: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
