@@ -23,6 +23,9 @@ from spiral_assets.training.reporting import Reporter, as_table, reporter
 from spiral_assets.training.score import Score, score
 
 CHECKPOINTS_AN_EPOCH = 4
+PLANS = (
+    "spiral_assets.plans"  # whose functions a saved stream may name, also where this package is installed as a library
+)
 
 Folder = Annotated[Path, typer.Option(help="Folder of the run: state, ledger, result.")]
 CatalogFolder = Annotated[str | None, typer.Option(help="Folder of the catalog.", envvar="SPIRAL_CATALOG")]
@@ -46,7 +49,7 @@ def images(
 
     kept, opened = Checkpoint(folder), spiral.connect(catalog)
     classes = _classes(opened, image_plans.LABELS, image_plans.LABEL)
-    with reporter() as report, kept.alone(report.log), opened.open_stream(stream, device="cpu") as batches:
+    with reporter() as report, kept.alone(report.log), opened.open_stream(stream, trust=PLANS, device="cpu") as batches:
         an_epoch = len(batches)
         if an_epoch == 0:
             msg = f"stream {stream!r} has fewer images than one batch; register more, or save it with a smaller batch_size"
@@ -55,7 +58,7 @@ def images(
         every = save_every or max(1, an_epoch // CHECKPOINTS_AN_EPOCH)
         training = Training(learner, batches, kept, epochs * an_epoch, every)
         final = training.run(report)
-        with opened.open_stream(validation, device="cpu") as held_out:
+        with opened.open_stream(validation, trust=PLANS, device="cpu") as held_out:
             found = score(learner.model, held_out, "image")
         _judged(report, training, final, found, {"steps_per_epoch": an_epoch})
 
@@ -74,7 +77,7 @@ def text(
 
     kept, opened = Checkpoint(folder), spiral.connect(catalog)
     vocabulary = opened.tokenizer(tokenizer).vocab_size
-    with reporter() as report, kept.alone(report.log), opened.open_stream(stream, device="cpu") as batches:
+    with reporter() as report, kept.alone(report.log), opened.open_stream(stream, trust=PLANS, device="cpu") as batches:
         learner = Predictor(vocabulary, text_plans.BUDGET)
         training = Training(learner, batches, kept, steps, save_every)
         final = training.run(report)
@@ -104,11 +107,11 @@ def video(
 
     kept, opened = Checkpoint(folder), spiral.connect(catalog)
     classes = _classes(opened, video_plans.LABELS, video_plans.LABEL)
-    with reporter() as report, kept.alone(report.log), opened.open_stream(stream, device="cpu") as batches:
+    with reporter() as report, kept.alone(report.log), opened.open_stream(stream, trust=PLANS, device="cpu") as batches:
         learner = MovementClassifier(classes)
         training = Training(learner, batches, kept, steps, save_every)
         final = training.run(report)
-        with opened.open_stream(validation, device="cpu") as held_out:
+        with opened.open_stream(validation, trust=PLANS, device="cpu") as held_out:
             found = score(learner.model, held_out, "frames")
         _judged(report, training, final, found, {})
 

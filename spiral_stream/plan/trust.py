@@ -127,7 +127,13 @@ def _defined(module: types.ModuleType, qualname: str) -> Any:
             found = found.__func__
         elif isinstance(found, classmethod):
             found = types.MethodType(found.__func__, owner)
-    return found if callable(found) else None
+    return found if callable(found) and not _is_proxy(found) else None
+
+
+def _is_proxy(value: Any) -> bool:
+    """Whether asking for an attribute may run code: such an object may claim any name, and fetch what it stands for."""
+    looks = (inspect.getattr_static(type(value), name, None) for name in ("__getattr__", "__getattribute__"))
+    return any(isinstance(look, types.FunctionType) for look in looks)
 
 
 def _in_libraries(module: Any) -> bool:

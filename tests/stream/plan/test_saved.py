@@ -248,6 +248,19 @@ class Tools:
         return texts
 
 
+class Proxy:
+    def __call__(self, texts):
+        return texts
+
+    def __getattr__(self, name):
+        import antigravity
+
+        return {"__module__": "mine", "__qualname__": "proxy"}[name]
+
+
+proxy = Proxy()
+
+
 class Shell(subprocess.Popen):
     pass
 
@@ -346,6 +359,7 @@ FUNCTIONS: Final = [  # name, and whether the refusal is about trust
     ("mine:good.__globals__", False),
     ("mine:good.__class__", False),
     ("mine:absent", False),
+    ("mine:proxy", False),
     ("mine:", False),
     (":good", False),
     ("mine", False),
