@@ -1,4 +1,4 @@
-"""The compiled rooms: pixel kernels, region decode, packing. Everything else is in pyproject.toml."""
+"""The compiled rooms: pixel kernels, region decode, packing, guarded files. Everything else is in pyproject.toml."""
 
 from setuptools import Extension, setup
 
@@ -31,6 +31,11 @@ setup(
             "spiral_stream.fields._tokens",
             sources=["spiral_stream/fields/_tokens.c"],
             extra_compile_args=["-O3", "-std=c11"],
+        ),
+        Extension(
+            "spiral_stream.integrity._mapped",
+            sources=["spiral_stream/integrity/_mapped.c"],
+            extra_compile_args=["-O2", "-std=gnu11"],
         ),
     ]
 )

@@ -7,6 +7,7 @@
     |-- SourceError      bytes, files or tables cannot be read as asked: fix the data or its path
     |   `-- DataError    one sample's own bytes are wrong: fix, filter out or (where allowed) skip it
     |-- CacheError       a cache cannot be built or read: see the path it names
+    |   `-- DamageError  derived bytes are not what was written: they are built again as the message says
     |-- BindError        a run's bindings do not fit: epoch, rank, world size, device
     |-- ResumeError      a saved state belongs to something else: see the diff
     `-- StreamError      a running stream failed or was used after ``close``
@@ -47,6 +48,13 @@ class DataError(SourceError):
 
 class CacheError(SpiralError):
     """A cache could not be written, committed or opened."""
+
+
+class DamageError(CacheError):
+    """A derived file (a cache, a selection, an index) is not what was written, or could not be read to its end.
+
+    Nothing is lost, since it is derived: the message says who builds it again.
+    """
 
 
 class BindError(SpiralError):

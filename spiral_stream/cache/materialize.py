@@ -102,6 +102,8 @@ def build(
         CacheError: the folder cannot be written.
         SourceError: the payload cannot be read (an I/O fault, not bad bytes).
     """
+    store.mend()
+    store.sweep()
     todo = pending(shards, store)
     done = Progress(0, len(todo), 0, sum(len(w.offsets) for w in todo), 0, 0)
 
@@ -126,6 +128,7 @@ def build(
     finally:
         pool.shutdown(cancel_futures=True)
     store.commit()
+    store.sweep()
     return done
 
 

@@ -3,8 +3,8 @@
 Readers memory-map the packed ``.blob`` files and gather by (address, size) with no
 Lance call a batch (decision 9). A shard costs 12 bytes a row in memory, 4 more if
 only some of its rows are stored, and what its kind keeps beside the payload; opening
-one reads its descriptors through Lance at 0.2 to 0.5 us a row. The shards used last
-stay open up to a byte limit.
+one verifies its descriptors and reads them through Lance, at 0.2 to 0.5 us a row. The shards used last
+stay open up to a byte limit. Payload is verified where it is touched: whoever follows addresses asks `verify` first.
 """
 
 import json
@@ -19,14 +19,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.errors import CacheError
+from spiral_stream.cache.parts import Part
+from spiral_stream.errors import CacheError, DamageError
+from spiral_stream.integrity import seal
+from spiral_stream.integrity.blocks import SHIFT, Mapped, need_sound, verify_rows
+from spiral_stream.integrity.locks import Held
 
 ROW: Final = "row"  # column: offset inside the source shard
 REFUSED: Final = "refused"  # column: why the row has no payload
 PAYLOAD: Final = "payload"  # column: the blob descriptor
 PARTS: Final = b"spiral:parts"  # of the schema's metadata: [content key, fragment file] of every part
+SUMS: Final = b"spiral:sums"  # of the schema's metadata: the digest of a part's sums, by fragment file
 _PACKED: Final = 1  # kind of a blob that lies in a packed file; one of no bytes is nowhere
-_BLOB_ID: Final = 1  # Lance names packed files by the reversed bits of a 32-bit id that starts at 1
+_BLOB_ID: Final = 1
 
 Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
@@ -36,7 +41,7 @@ UInt64 = NDArray[np.uint64]
 class CachedShard:
     """The N stored rows of one source shard, memory-mapped, ascending by their offset in it."""
 
-    def __init__(self, parts: list[tuple[pa.Table, NDArray[np.uint8]]]) -> None:
+    def __init__(self, parts: list[tuple[pa.Table, Mapped | None]]) -> None:
         tables = [table for table, _ in parts]
         self._maps = [mapped for _, mapped in parts]  # held, so that addresses stay valid
         offsets, first = np.unique(np.concatenate([_numpy(t[ROW]) for t in tables]), return_index=True)
@@ -48,7 +53,9 @@ class CachedShard:
         sizes = column(_descriptor(t, "size") for t in tables)
         small = not len(sizes) or int(sizes.max()) <= np.iinfo(np.uint32).max
         self.sizes = sizes.astype(np.uint32 if small else np.int64)  # [N] bytes
-        self.addresses: UInt64 = column(_descriptor(t, "position") + np.uint64(m.ctypes.data) for t, m in parts)  # [N]
+        self.addresses: UInt64 = column(
+            _descriptor(t, "position") + np.uint64(0 if m is None else m.address) for t, m in parts
+        )  # [N]
         names = [name for name in tables[0].column_names if name not in (ROW, REFUSED, PAYLOAD)]
         self.beside: Mapping[str, NDArray[np.int32]] = {name: column(_numpy(t[name]) for t in tables) for name in names}
         dense = len(offsets) == int(offsets[-1]) + 1
@@ -127,14 +134,18 @@ def descriptors(table: pa.Table) -> pa.StructArray:
 class CacheReader:
     """A pinned version of a cache. Thread-safe; keeps opened shards up to a byte limit."""
 
-    def __init__(self, dataset: Any, folder: Path, resident_bytes: int = 256 << 20) -> None:
+    def __init__(self, dataset: Any, folder: Path, resident_bytes: int = 256 << 20, held: Held | None = None) -> None:
         self.version = int(dataset.version)
         self._folder = folder
         self._limit = resident_bytes
-        parts = json.loads((dataset.schema.metadata or {}).get(PARTS, b"[]"))
+        self._held = held  # nobody removes files of this version meanwhile
+        metadata = dataset.schema.metadata or {}
+        self._sums: dict[str, str] = json.loads(metadata.get(SUMS, b"{}"))
         self._files: dict[str, list[str]] = {}
-        for key, file in parts:
+        self._keys: dict[str, str] = {}
+        for key, file in json.loads(metadata.get(PARTS, b"[]")):
             self._files.setdefault(key, []).append(file)
+            self._keys[file] = key
         self._fragments = {f.metadata.files[0].path: f for f in dataset.get_fragments()}
         self._open: OrderedDict[str, CachedShard] = OrderedDict()
         self._bytes = 0
@@ -147,7 +158,8 @@ class CacheReader:
         """The stored rows of the shard with this content key, or None.
 
         Raises:
-            CacheError: its files are not what its rows say.
+            DamageError: its files are not what was written.
+            CacheError: they cannot be read.
         """
         if key not in self._files:
             return None
@@ -165,19 +177,47 @@ class CacheReader:
                     self._bytes -= self._open.popitem(last=False)[1].nbytes
             return self._open[key]
 
-    def _part(self, file: str) -> tuple[pa.Table, NDArray[np.uint8]]:
-        table = self._fragments[file].to_table()
+    def verify(self, addresses: UInt64, sizes: Int64) -> None:
+        """Verify the payload of stored rows, as far as nobody did before.
+
+        Args:
+            addresses: shape [P], of rows of this reader's shards, or of memory that is no file's.
+            sizes: shape [P]: their bytes.
+
+        Raises:
+            DamageError: a row's bytes are not what was written; names the file and the shard.
+        """
+        verify_rows(addresses, sizes, self._damage)
+
+    def _damage(self, path: Path, found: str) -> DamageError:
+        need_sound()  # a file that became shorter has zeros
+        return self._named(f"{path.parent.name}.lance").damage(path, found)
+
+    def _named(self, file: str) -> Part:
+        return Part(self._folder.parent, self._keys.get(file, ""), file, self._sums.get(file))
+
+    def _part(self, file: str) -> tuple[pa.Table, Mapped | None]:
+        part = self._named(file)
+        sums = part.verify_data()
+        try:
+            with seal.reading(part.data):
+                table = self._fragments[file].to_table()
+        except BaseException as error:
+            if isinstance(error, CacheError | KeyboardInterrupt | SystemExit):
+                raise
+            raise part.damage(part.data, str(error)[:200]) from error  # Lance panics with what is no Exception
         position, size = _descriptor(table, "position"), _descriptor(table, "size")
         stored = size > 0
         if not stored.any():
-            return table, np.empty(0, dtype=np.uint8)
+            return table, None
         ids, kinds = _descriptor(table, "blob_id"), _descriptor(table, "kind")
         if set(ids[stored]) != {_BLOB_ID} or set(kinds[stored]) != {_PACKED}:
-            msg = f"cache: {self._folder}/data/{file} is not one packed blob file; drop the cache folder and build it again"
-            raise CacheError(msg)
-        path = self._folder / "data" / Path(file).stem / (f"{_BLOB_ID:032b}"[::-1] + ".blob")
-        need, held = int((position + size).max()), path.stat().st_size if path.exists() else 0
-        if held < need:  # readers follow addresses, so a short file would end the process
-            msg = f"cache: {path} has {held:,} bytes, its rows need {need:,}; drop the cache folder and build it again"
-            raise CacheError(msg)
-        return table, np.memmap(path, dtype=np.uint8, mode="r")
+            raise part.damage(part.data, "its payload is not one packed blob file")
+        need, held = int((position + size).max()), part.blob.stat().st_size if part.blob.exists() else 0
+        if held < need:
+            raise part.damage(part.blob, f"it has {held:,} bytes, its rows need {need:,}")
+        with seal.reading(part.blob):
+            mapped = Mapped(str(part.blob))
+            if sums is not None:
+                mapped.expect(sums, SHIFT)
+        return table, mapped

@@ -1,8 +1,10 @@
 """One cache on disk: a Lance dataset, and the ledger of finished shards beside it.
 
-    <caches>/<fingerprint>/data.lance      fragments; payload in packed blob v2 files
-    <caches>/<fingerprint>/ledger/*.json   one file a finished part of a shard, written atomically
-    <caches>/<fingerprint>/cache.json      what the fingerprint covers
+    <caches>/<fingerprint>/data.lance        fragments; payload in packed blob v2 files
+    <caches>/<fingerprint>/ledger/*.json     one file per finished part of a shard (`ledger`)
+    <caches>/<fingerprint>/sums/*            the sums of a part's files (`parts`)
+    <caches>/<fingerprint>/committed/*.json  the digest of a version's manifest
+    <caches>/<fingerprint>/cache.json        what the fingerprint covers
 
 A part is a fragment with the rows of one source shard, addressed by the shard's
 content key. Writing parts needs no lock: fragment names are unique and a ledger
@@ -11,14 +13,16 @@ dataset's fragments in one Overwrite and repeats until no part is left out, so t
 writers end with the union. What is kept beside the payload (height and width of an
 image, nothing of tokens) is the kind's own: the rows of the first part bring the
 columns, and the dataset has them from then on.
+
+A reader trusts nothing that it did not verify: the manifest by its digest, which names the digest of each part's sums,
+which say what the part's files have to be. Damage is named, and `mend` drops the part from the ledger, so that the
+next build makes it again. `sweep` removes what nobody names (`cache.sweep` says when).
 """
 
-import base64
 import json
-import os
-import uuid
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, final
@@ -26,12 +30,22 @@ from typing import Any, Final, final
 import lance
 import numpy as np
 import pyarrow as pa
+from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata, write_fragments
 from numpy.typing import NDArray
 
+from spiral_stream.cache import ledger
 from spiral_stream.cache.kind import Rows
-from spiral_stream.cache.reader import PARTS, PAYLOAD, REFUSED, ROW, CacheReader
-from spiral_stream.errors import CacheError
+from spiral_stream.cache.ledger import Entry, Ledger
+from spiral_stream.cache.parts import Part
+from spiral_stream.cache.reader import PARTS, PAYLOAD, REFUSED, ROW, SUMS, CacheReader
+from spiral_stream.cache.sweep import READERS, WRITERS, Usage, remove_dead, remove_old_versions, usage
+from spiral_stream.errors import CacheError, DamageError, SpiralWarning
+from spiral_stream.integrity import seal
+from spiral_stream.integrity.blocks import need_sound
+from spiral_stream.integrity.faults import failed
+from spiral_stream.integrity.locks import Held, alone, share
+from spiral_stream.integrity.publish import write_file
 
 Chunk = tuple[NDArray[np.uint32], Rows]  # [P] offsets inside the source shard, and what is kept of those rows
 
@@ -45,6 +59,8 @@ _PAYLOAD: Final = lance.blob_field(
     pack_file_size_threshold=_ONE_FILE,
 )
 _COMMIT_TRIES: Final = 20
+_REST: Final = "make it writable, free space, or set $SPIRAL_CACHE to another folder"
+_NEWEST: Final = (1 << 64) - 1  # manifests are named by what is left to it, so that the newest comes first
 
 
 @final
@@ -53,25 +69,25 @@ class CacheStore:
 
     def __init__(self, folder: Path, facts: Mapping[str, object]) -> None:
         self.folder = folder
+        self.ledger = Ledger(folder / "ledger")
         self._facts = facts
         self._data = folder / "data.lance"
-        self._ledger = folder / "ledger"
 
     def covered(self, committed: bool = False) -> dict[str, NDArray[np.bool_]]:
         """Which rows are finished: a mask over each shard, by content key. Reads the ledger only.
 
         Args:
             committed: leave out parts that no reader sees yet, such as those of a build that was killed.
+
+        Raises:
+            DamageError: the ledger is not what was written; says who mends it.
         """
         out: dict[str, NDArray[np.bool_]] = {}
-        visible = (
-            {file for _, file in _parts(lance.dataset(str(self._data)))} if committed and self._exists() else set()
-        )
-        for entry in self._entries():
-            if committed and _file(entry) not in visible:
+        visible = self._visible() if committed else set()
+        for entry in self.ledger.entries():
+            if committed and entry.file not in visible:
                 continue
-            mask = _unpack(entry["rows"], entry["covered"])
-            out[entry["key"]] = mask | out[entry["key"]] if entry["key"] in out else mask
+            out[entry.key] = entry.mask | out[entry.key] if entry.key in out else entry.mask
         return out
 
     def write(self, key: str, shard_rows: int, chunks: Iterator[Chunk]) -> int:
@@ -92,35 +108,27 @@ class CacheStore:
         schema = _schema(first[1].beside)
         part = _Part(schema, shard_rows)
         try:
-            self._ledger.mkdir(parents=True, exist_ok=True)
-            self._create(schema)
-            reader = pa.RecordBatchReader.from_batches(schema, part.batches(chain([first], chunks)))
-            made = write_fragments(
-                reader,
-                str(self._data),
-                schema=schema,
-                mode="overwrite",  # gives the fields ids 0..n; commits nothing
-                data_storage_version="2.2",
-                max_rows_per_file=_ALL_ROWS,
-                max_bytes_per_file=_ONE_FILE,
-            )
-            assert len(made) == 1, made
-            entry = {
-                "key": key,
-                "rows": shard_rows,
-                "covered": _pack(part.mask),
-                "bytes": part.bytes,
-                "fragment": made[0].to_json(),
-            }
-            _write_atomically(self._ledger / f"{key}.{uuid.uuid4().hex}.json", entry)
+            self.ledger.folder.mkdir(parents=True, exist_ok=True)
+            with self._locked(WRITERS):
+                self._create(schema)
+                reader = pa.RecordBatchReader.from_batches(schema, part.batches(chain([first], chunks)))
+                made = write_fragments(
+                    reader,
+                    str(self._data),
+                    schema=schema,
+                    mode="overwrite",  # gives the fields ids 0..n; commits nothing
+                    data_storage_version="2.2",
+                    max_rows_per_file=_ALL_ROWS,
+                    max_bytes_per_file=_ONE_FILE,
+                )
+                assert len(made) == 1, made
+                need_sound()  # which rows are stored was read from mapped files
+                sums = Part(self.folder, key, made[0].files[0].path, None).write_sums()
+                self.ledger.enter(key, part.mask, part.bytes, json.dumps(made[0].to_json()), sums)
         except OSError as error:
             if part.failed is not None:
                 raise part.failed from None
-            msg = (
-                f"cache: cannot write under {self.folder} ({error}); make it writable, free space, "
-                "or set $SPIRAL_CACHE to another folder"
-            )
-            raise CacheError(msg) from error
+            raise failed(error, _REST, "cache: cannot write under", self.folder) from error
         return part.bytes
 
     def commit(self) -> int:
@@ -130,39 +138,187 @@ class CacheStore:
             the dataset's version.
         """
         for _ in range(_COMMIT_TRIES):
-            entries = self._needed()
-            if not entries:
-                return 0
-            fragments = [FragmentMetadata.from_json(json.dumps(e["fragment"])) for e in entries]
-            parts = [[e["key"], _file(e)] for e in entries]
-            dataset = lance.dataset(str(self._data))
-            if sorted(_parts(dataset)) == sorted(parts):
-                return int(dataset.version)
-            schema = dataset.schema.with_metadata({PARTS: json.dumps(parts).encode()})
-            operation = lance.LanceOperation.Overwrite(schema, fragments)
-            try:
-                lance.LanceDataset.commit(str(self._data), operation, enable_stable_row_ids=True)
-            except OSError as error:
-                if "conflict" not in str(error).lower():
-                    msg = f"cache: cannot commit {self._data} ({error}); check that the folder is writable and build again"
-                    raise CacheError(msg) from error
+            with self._locked(WRITERS):
+                done = self._commit()
+            if done is not None:
+                return done
         msg = f"cache: {self._data} was committed by others {_COMMIT_TRIES} times in a row; run the build again"
         raise CacheError(msg)
 
+    def _commit(self) -> int | None:
+        """One try: the version that has all parts; None if it has to be looked at again."""
+        dataset = self._dataset() if self._exists() else None
+        entries = self.ledger.needed(_files(dataset))
+        parts = [[entry.key, entry.file] for entry in entries]
+        if dataset is None and not entries:
+            return 0
+        if dataset is not None and sorted(_parts(dataset)) == sorted(parts):
+            self._record(dataset)
+            return int(dataset.version)
+        sums = {entry.file: entry.sums for entry in entries if entry.sums is not None}
+        schema = self._schema_of(entries[0]) if dataset is None else dataset.schema
+        schema = schema.with_metadata({PARTS: json.dumps(parts).encode(), SUMS: json.dumps(sums).encode()})
+        fragments = [FragmentMetadata.from_json(json.dumps(entry.fragment)) for entry in entries]
+        try:
+            operation = lance.LanceOperation.Overwrite(schema, fragments)
+            made = lance.LanceDataset.commit(str(self._data), operation, enable_stable_row_ids=True)
+            self._record(made)
+        except OSError as error:
+            if "conflict" not in str(error).lower():
+                otherwise = "check that the folder is writable and build again"
+                raise failed(error, otherwise, "cache: cannot commit", self._data) from error
+        return None
+
     def open(self) -> CacheReader | None:
-        """The committed cache, pinned at its present version; None if nothing is committed."""
+        """The committed cache, pinned at its present version; None if nothing is committed.
+
+        Raises:
+            DamageError: the version is not what was committed; says who mends it.
+        """
         if not self._exists():
             return None
-        return CacheReader(lance.dataset(str(self._data)), self._data)
+        held = self._lock(READERS)
+        return CacheReader(self._dataset(), self._data, held=held)
+
+    def mend(self) -> list[str]:
+        """Drop what is known to be damaged, so that the next build makes it again; a warning names each.
+
+        Known is what tells at a glance: ledger files, manifests, files that are missing or of another size, and parts
+        in which a reader found damage, which are read wholly now. `planner.verify` reads all parts, and marks them.
+        """
+        dropped = []
+        for path in self.ledger.files():
+            try:
+                entry = ledger.read(path)
+                if entry is not None:
+                    self._look_at(entry)
+            except DamageError as error:
+                path.unlink(missing_ok=True)
+                dropped.append(f"{error}. It is dropped from the cache, and built again")
+        while self._exists():
+            try:
+                self._dataset()
+                break
+            except DamageError as error:
+                newest = self._manifest()
+                (self.folder / "committed" / f"{newest.stem}.json").unlink(missing_ok=True)
+                newest.unlink(missing_ok=True)
+                dropped.append(f"{error}. The ledger still says what the cache holds, and it is committed again")
+        for said in dropped:
+            warnings.warn(said, SpiralWarning, stacklevel=3)
+        return dropped
+
+    def sweep(self) -> None:
+        """Remove what nobody names: parts of killed writers, parts that add no row, versions that no reader is at."""
+        if not self.ledger.folder.exists():
+            return
+        with suppress(DamageError), alone(self.folder / WRITERS) as no_writer:
+            if not no_writer:
+                return  # the last of them does it
+            with alone(self.folder / READERS) as no_reader:
+                visible = self._visible()
+                needed = self.ledger.needed(visible)
+                have = {entry.path for entry in needed}
+                rest = [entry for entry in self.ledger.entries() if entry.path not in have]
+                remove_dead(self.folder, needed, rest, visible if no_reader else self._ever_visible())
+                if no_reader and self._exists():
+                    remove_old_versions(self.folder, self._manifest())
+
+    def usage(self) -> Usage:
+        """Bytes on disk: live, and dead until the next `sweep`."""
+        live = {entry.stem for entry in self.ledger.needed(self._visible())}
+        return usage(self.folder, live)
+
+    def parts(self) -> list[Part]:
+        """The parts that readers see, and those that wait for a commit."""
+        return [self._part(entry) for entry in self.ledger.needed(self._visible())]
 
     def stored_bytes(self) -> int:
         """Payload bytes of all finished parts."""
-        return sum(int(e["bytes"]) for e in self._entries())
+        return sum(entry.bytes for entry in self.ledger.entries())
+
+    # ---- parts
+
+    def _part(self, entry: Entry) -> Part:
+        return Part(self.folder, entry.key, entry.file, entry.sums)
+
+    def _look_at(self, entry: Entry) -> None:
+        """Refuse a part that is known to be damaged."""
+        part = self._part(entry)
+        if part.mark.exists():
+            part.verify()
+            part.mark.unlink(missing_ok=True)
+        size = entry.fragment["files"][0].get("file_size_bytes")
+        for path, need in ((part.data, size), (part.blob, entry.bytes)):
+            held = path.stat().st_size if path.exists() else 0
+            if need is not None and held < int(need):
+                raise part.damage(path, f"it has {held:,} bytes, {int(need):,} were written")
+
+    # ---- versions
+
+    def _exists(self) -> bool:
+        return any(self._data.glob("_versions/*.manifest"))
+
+    def _manifest(self) -> Path:
+        """Of the newest version."""
+        return min(self._data.glob("_versions/*.manifest"))
+
+    def _dataset(self) -> Any:
+        """The newest version, verified.
+
+        Raises:
+            DamageError: its manifest is not what was committed.
+        """
+        manifest = self._manifest()
+        record = self.folder / "committed" / f"{manifest.stem}.json"
+        with self._opening(manifest):
+            if record.exists():
+                told = seal.read_json(record)
+                found = seal.digest_of(manifest).hex()
+                if found != told["digest"]:
+                    raise seal.damaged(manifest, f"its digest is {found}, and it was committed with {told['digest']}")
+            return lance.dataset(str(self._data), version=_NEWEST - int(manifest.stem))
+
+    @contextmanager
+    def _opening(self, manifest: Path) -> Iterator[None]:
+        try:
+            with seal.reading(manifest):
+                yield
+        except DamageError as error:
+            said = str(error).removesuffix(seal.MENDED)
+            msg = f"cache: {said}stream.materialize() commits it again from the ledger; no shard is built for that"
+            raise DamageError(msg) from error
+        except BaseException as error:
+            if isinstance(error, CacheError | KeyboardInterrupt | SystemExit | GeneratorExit):
+                raise
+            msg = f"cache: {manifest} is damaged: {str(error)[:200]}; stream.materialize() commits it again from the ledger"
+            raise DamageError(msg) from error  # Lance panics with what is no Exception
+
+    def _record(self, dataset: Any) -> None:
+        """Keep the digest of a version's manifest, unless it is kept."""
+        manifest = self._data / "_versions" / f"{_NEWEST - int(dataset.version)}.manifest"
+        record = self.folder / "committed" / f"{manifest.stem}.json"
+        if not record.exists() and manifest.exists():
+            record.parent.mkdir(exist_ok=True)
+            write_file(record, seal.sealed_json({"digest": seal.digest_of(manifest).hex()}))
+
+    def _visible(self) -> set[str]:
+        """Data files of the newest version."""
+        return set(_files(self._dataset())) if self._exists() else set()
+
+    def _ever_visible(self) -> set[str]:
+        """Data files of all versions that are there."""
+        out: set[str] = set()
+        for manifest in self._data.glob("_versions/*.manifest"):
+            with self._opening(manifest):
+                out.update(_files(lance.dataset(str(self._data), version=_NEWEST - int(manifest.stem))))
+        return out
 
     def _create(self, schema: pa.Schema) -> None:
         """Make the dataset, empty, unless it is there."""
+        if not (self.folder / "cache.json").exists():
+            write_file(self.folder / "cache.json", seal.sealed_json(dict(self._facts)))
         if not self._exists():
-            _write_atomically(self.folder / "cache.json", dict(self._facts))
             with suppress(OSError):  # another writer was first
                 lance.write_dataset(
                     schema.empty_table(),
@@ -172,24 +328,24 @@ class CacheStore:
                     enable_stable_row_ids=True,
                 )
 
-    def _exists(self) -> bool:
-        return (self._data / "_versions").exists()
+    def _schema_of(self, entry: Entry) -> pa.Schema:
+        """The columns of a part, where no version is left that says them."""
+        names = list(LanceFileReader(str(self._part(entry).data)).metadata().schema.names)
+        return _schema(names[names.index(ROW) + 1 : names.index(REFUSED)])
 
-    def _entries(self) -> list[dict[str, Any]]:
-        files = sorted(self._ledger.glob("*.json")) if self._ledger.exists() else []
-        return [json.loads(file.read_text()) for file in files]
+    # ---- locks
 
-    def _needed(self) -> list[dict[str, Any]]:
-        """Parts that add a row no earlier part of the same shard has, in ledger order."""
-        seen: dict[str, NDArray[np.bool_]] = {}
-        out = []
-        for entry in self._entries():
-            mask = _unpack(entry["rows"], entry["covered"])
-            have = seen.get(entry["key"])
-            if have is None or (mask & ~have).any():
-                out.append(entry)
-                seen[entry["key"]] = mask if have is None else have | mask
-        return out
+    def _lock(self, name: str) -> Held | None:
+        return share(self.folder / name)
+
+    @contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        held = self._lock(name)
+        try:
+            yield
+        finally:
+            if held is not None:
+                held.release()
 
 
 @final
@@ -252,27 +408,6 @@ def _parts(dataset: Any) -> list[list[str]]:
     return parts
 
 
-def _file(entry: Mapping[str, Any]) -> str:
-    """The fragment file of a ledger entry."""
-    file: str = entry["fragment"]["files"][0]["path"]
-    return file
-
-
-def _pack(mask: NDArray[np.bool_]) -> str:
-    return "all" if mask.all() else base64.b64encode(np.packbits(mask).tobytes()).decode()
-
-
-def _unpack(rows: int, text: str) -> NDArray[np.bool_]:
-    if text == "all":
-        return np.ones(rows, dtype=np.bool_)
-    bits = np.frombuffer(base64.b64decode(text), dtype=np.uint8)
-    return np.unpackbits(bits, count=rows).astype(np.bool_)
-
-
-def _write_atomically(path: Path, value: Mapping[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with temporary.open("w") as file:
-        json.dump(value, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+def _files(dataset: Any) -> list[str]:
+    """The data file of every committed part."""
+    return [] if dataset is None else [file for _, file in _parts(dataset)]

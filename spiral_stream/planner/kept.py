@@ -5,8 +5,8 @@ of 1,500 texts takes 13 us here and 3 ms through Lance. Columns of bytes, of lon
 very many rows stay where they are, and so does what is computed, which may look at payload.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, final
 
@@ -15,6 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spiral_stream.expr import Col
+from spiral_stream.integrity import seal
+from spiral_stream.integrity.blocks import need_sound
+from spiral_stream.integrity.publish import mended, publish_file
 from spiral_stream.plan.fingerprint import digest
 from spiral_stream.planner.columns import Columns, UInt64
 from spiral_stream.schema import semantic_of
@@ -41,6 +44,7 @@ class KeptColumns:
         if len(late) == len(names):
             return self._columns.fetch(rows, names)
         at = pa.array(rows)
+        need_sound()  # Arrow follows the offsets of texts wherever they point
         found = {name: self._kept[name].take(at) for name in names if name in self._kept}
         if late:
             fetched = self._columns.fetch(rows, late)
@@ -54,13 +58,24 @@ class KeptColumns:
         wanted = [name for name in names if name not in self._kept and self._narrow(name)]
         missing = [name for name in wanted if not self._file(name).exists()]
         if missing:
-            parts = [table for _, table in self._pieces(tuple(missing))]
-            for name in missing:
-                column = pa.concat_arrays([part[name].combine_chunks() for part in parts])
-                _write_arrow(self._file(name), pa.table({name: column}))
+            self._make(missing)
         for name in wanted:
-            table = pa.ipc.open_file(pa.memory_map(str(self._file(name)))).read_all()
-            self._kept[name] = table.column(0).chunk(0)
+            self._kept[name] = mended(self._file(name), partial(self._open, name), partial(self._make, [name]))
+
+    def _make(self, names: Sequence[str]) -> None:
+        parts = [table for _, table in self._pieces(tuple(names))]
+        for name in names:
+            column = pa.concat_arrays([part[name].combine_chunks() for part in parts])
+            with publish_file(self._file(name)) as draft:
+                write_arrow(draft, pa.table({name: column}))
+
+    def _open(self, name: str) -> pa.Array:
+        file = self._file(name)
+        table = seal.table(file)
+        with seal.reading(file):
+            if table.schema.types != [self._columns.schema.field(name).type] or len(table) != self._total:
+                raise seal.damaged(file, f"it has {len(table):,} rows of {table.schema.types}")
+            return table.column(0).chunk(0)
 
     def _file(self, name: str) -> Path:
         return self._folder / f"column-{digest(name)[:16]}.arrow"
@@ -80,13 +95,12 @@ class KeptColumns:
         mean = pc.mean(pc.binary_length(self._columns.fetch(some, [name])[name])).as_py() or 0.0
         narrow = bool(mean <= NARROW_BYTES and mean * self._total < _MOST_TEXT)
         if not narrow:
-            wide.touch()
+            with publish_file(wide):
+                pass
         return narrow
 
 
-def _write_arrow(file: Path, table: pa.Table) -> None:
-    """Write a table as one batch, whole or not at all."""
-    draft = file.with_suffix(f".{os.getpid()}")
-    with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+def write_arrow(file: Path, table: pa.Table) -> None:
+    """Write a table as an Arrow file of one batch."""
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())
-    draft.replace(file)

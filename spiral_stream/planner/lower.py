@@ -5,10 +5,10 @@ kept under its fingerprint and the data versions, beside the caches, and memory-
 by every rank that comes after.
 """
 
-import json
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
@@ -28,6 +28,9 @@ from spiral_stream.expr import parse
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
+from spiral_stream.integrity import seal
+from spiral_stream.integrity.faults import failed
+from spiral_stream.integrity.publish import write_file
 from spiral_stream.plan import nodes
 from spiral_stream.plan.clips import TIMES, clip_parts, is_clip, limits_of
 from spiral_stream.plan.fields import field_spec, image_parts, is_decoded
@@ -296,20 +299,18 @@ def _keep_plan(root: Path, name: str, plan: Any) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps(plan))
-        draft.replace(path)
+        write_file(path, seal.sealed_json(plan))
     except OSError as error:
-        msg = f"prepare: cannot write under {root} ({error.strerror}); make it writable, or set ${CACHE_ENV} to another folder"
-        raise CacheError(msg) from error
+        otherwise = f"make it writable, or set ${CACHE_ENV} to another folder"
+        raise failed(error, otherwise, "prepare: cannot write under", root) from error
 
 
 def saved_plan(catalog: Catalog, name: str) -> Any | None:
-    """The canonical plan kept under a fingerprint; None where there is none, or one that is not of this fingerprint."""
-    if not _FINGERPRINT.fullmatch(name):
+    """The canonical plan kept under a fingerprint; None where there is none, or one that is damaged or of another fingerprint."""
+    path = cache_root(catalog) / "plans" / f"{name}.json"
+    if not _FINGERPRINT.fullmatch(name) or not path.exists():
         return None
-    try:
-        plan = json.loads((cache_root(catalog) / "plans" / f"{name}.json").read_bytes())
+    with suppress(CacheError, PlanError, RecursionError):
+        plan = seal.read_json(path)
         return plan if digest(plan) == name else None
-    except (OSError, ValueError, RecursionError, PlanError):
-        return None
+    return None

@@ -7,8 +7,8 @@ where each column comes from.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial, reduce
@@ -25,14 +25,15 @@ from spiral_stream import expr
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.dialects.numpy import passes, to_column
 from spiral_stream.errors import DataError, PlanError
+from spiral_stream.integrity import seal
+from spiral_stream.integrity.publish import mended, publish, publish_file
 from spiral_stream.plan import nodes
 from spiral_stream.plan.fingerprint import canonical, digest
 from spiral_stream.plan.tree import walk
 from spiral_stream.planner.columns import Columns, Right, Rowed, UInt64, in_memory, place_of
-from spiral_stream.planner.kept import KeptColumns
+from spiral_stream.planner.kept import KeptColumns, write_arrow
 from spiral_stream.planner.select import Computed, choose
 from spiral_stream.relational.identity_index import IdentityIndex, build_index
-from spiral_stream.relational.publish import publish
 from spiral_stream.relational.selection import Selection, whole
 from spiral_stream.relational.selection_build import build_selection
 from spiral_stream.sources.memory import MemoryReader
@@ -40,6 +41,8 @@ from spiral_stream.sources.source import ROW
 
 INDEX_ROWS: Final = 1 << 16  # identities looked at at a time
 EXAMPLES: Final = 5
+_UNSEALED_KEYS: Final = frozenset({"whole", "counts", "pushed", "rights", "env", "schema"})
+_MADE_OF_IT: Final = ("column-", "index-", "lengths-", "mean-", "unique-")
 
 
 @final
@@ -140,7 +143,8 @@ class Selected:
                 "with .distinct(...)"
             )
             raise PlanError(msg)
-        seen.touch()
+        with publish_file(seen):
+            pass
 
     def units(self) -> tuple[UInt64, UInt64]:
         """Surviving rows of each row group in logical order, and the shard each belongs to."""
@@ -156,13 +160,19 @@ class Selected:
     def lengths(self, name: str) -> NDArray[np.uint32]:
         """Items of a list column for every surviving row, from disk; the column is read once, when first asked for."""
         file = self._folder / f"lengths-{digest(name)[:16]}.npy"
-        if not file.exists():
+
+        def build() -> None:
             found = [pc.list_value_length(table[name]).fill_null(0).to_numpy() for _, table in self._pieces((name,))]
-            draft = file.with_suffix(f".{os.getpid()}.npy")
-            np.save(draft, np.concatenate([np.empty(0, dtype=np.uint32), *found]).astype(np.uint32))
-            draft.replace(file)
-        mapped: NDArray[np.uint32] = np.load(file, mmap_mode="r")
-        return mapped
+            with publish_file(file) as draft, draft.open("wb") as out:
+                np.save(out, np.concatenate([np.empty(0, dtype=np.uint32), *found]).astype(np.uint32))
+
+        def opened() -> NDArray[np.uint32]:
+            found = seal.array(file)
+            if found.dtype != np.uint32 or len(found) != self.total:
+                raise seal.damaged(file, f"it has {len(found):,} lengths of {found.dtype}, for {self.total:,} rows")
+            return found
+
+        return mended(file, opened, build)
 
     def mean(self, text: str) -> Fraction:
         """The mean of an expression over the surviving rows, exact for integers; computed once. Nulls count as 0.
@@ -171,18 +181,17 @@ class Selected:
             text: as in a bucket key, for example ``token_count_estimate``.
         """
         file = self._folder / f"mean-{digest(text)[:16]}.json"
-        if file.exists():
-            return Fraction(*json.loads(file.read_text()))
+        return mended(file, lambda: _read_mean(file), lambda: self._keep_mean(file, text))
+
+    def _keep_mean(self, file: Path, text: str) -> None:
         value = expr.bind(expr.parse(text), self.columns.schema)
         found = Fraction(0)
         for _, table in self._pieces(tuple(sorted(value.columns()))):
             values = to_column(value, {n: table[n].combine_chunks() for n in table.column_names}, len(table))
             found += Fraction(pc.sum(values).as_py() or 0)
         found /= self.total
-        draft = file.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps([found.numerator, found.denominator]))
-        draft.replace(file)
-        return found
+        with publish_file(file) as draft:
+            draft.write_text(json.dumps({"mean": [found.numerator, found.denominator]}))
 
     def _identities(self, identity: tuple[str, ...]) -> Any:
         for rows, table in self._pieces(identity):
@@ -194,6 +203,13 @@ class Selected:
         for start in range(0, self.total, INDEX_ROWS):
             rows = np.arange(start, min(start + INDEX_ROWS, self.total), dtype=np.uint64)
             yield rows, self.columns.fetch(rows, names)
+
+
+def _read_mean(file: Path) -> Fraction:
+    with seal.reading(file):
+        data = file.read_bytes()
+        unsealed = data.startswith(b"[")
+        return Fraction(*(json.loads(data) if unsealed else seal.parse_json(file, data, frozenset())["mean"]))
 
 
 def _equal(pairs: list[tuple[expr.Expr, Any]]) -> expr.Expr:
@@ -215,12 +231,19 @@ def select(node: nodes.Node, base: OpenRelation, place: Workplace) -> Selected:
         / "selections"
         / digest([canonical(node), {name: place.versions[name] for name in sorted(_read(node))}])
     )
-    meta_file = folder / "selected.json"
-    if not meta_file.exists():
+    file = folder / "selected.json"
+
+    def opened() -> Selected:
+        meta = seal.read_json(file, _UNSEALED_KEYS)
+        with seal.reading(file):
+            rows = whole(base.manifest.starts) if meta["whole"] else Selection.open(folder / "rows")
+            return Selected(base, rows, meta, folder, place)
+
+    def settle() -> None:
         _settle(node, base, place, folder)
-    meta = json.loads(meta_file.read_text())
-    rows = whole(base.manifest.starts) if meta["whole"] else Selection.open(folder / "rows")
-    return Selected(base, rows, meta, folder, place)
+        _adopt(folder)
+
+    return mended(folder, opened, settle)
 
 
 def _read(node: nodes.Node) -> set[str]:
@@ -242,6 +265,7 @@ def _settle(node: nodes.Node, base: OpenRelation, place: Workplace, folder: Path
             beside = [index for _, index in chosen.rights]
             build_selection(work / "rows", base.manifest.starts, [(chosen.ordinals, beside)], len(beside))
         meta = {
+            "relations": sorted(_read(node)),
             "whole": chosen.ordinals is None,
             "counts": chosen.counts,
             "pushed": None if chosen.pushed is None else str(chosen.pushed),
@@ -252,18 +276,26 @@ def _settle(node: nodes.Node, base: OpenRelation, place: Workplace, folder: Path
         (work / "selected.json").write_text(json.dumps(meta))
 
 
+def _adopt(folder: Path) -> None:
+    """What was made of a selection that was set aside holds for the one that took its place: both keep the same rows."""
+    aside = folder.with_name(f".damaged-{folder.name}")
+    for path in aside.iterdir() if aside.is_dir() else ():
+        if path.name.startswith(_MADE_OF_IT):
+            with suppress(OSError):  # another process adopted it
+                path.rename(folder / path.name)
+
+
 def _keep_right(rows: Rowed, file: Path) -> dict[str, str]:
     """A joined relation is opened again by name; a computed table is kept."""
     if isinstance(rows, OpenRelation):
         return {"relation": rows.entry.name}
     assert isinstance(rows, Computed), rows
     table = rows.fetch(np.arange(rows.total, dtype=np.uint64), rows.schema.names)
-    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
+    write_arrow(file, table)
     return {"table": file.name}
 
 
 def _right(spec: Mapping[str, str], folder: Path, place: Workplace) -> OpenRelation | MemoryReader:
     if "relation" in spec:
         return place.open_relation(spec["relation"])
-    return in_memory(pa.ipc.open_file(pa.memory_map(str(folder / spec["table"]))).read_all())
+    return in_memory(seal.table(folder / spec["table"]))

@@ -16,7 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import CacheError, PlanError
-from spiral_stream.relational.publish import publish
+from spiral_stream.integrity import seal
+from spiral_stream.integrity.publish import mended, publish
 from spiral_stream.seeding import identity_hashes
 
 UInt64 = NDArray[np.uint64]
@@ -37,19 +38,20 @@ class IdentityIndex:
         """Map an index that `build_index` made.
 
         Raises:
-            CacheError: it is missing, broken or of another version.
+            DamageError: it is missing, or not what was written.
+            CacheError: it is of another version, or the operating system refuses.
         """
-        try:
-            version = json.loads((directory / "index.json").read_text())["version"]
-            if version != VERSION:
-                msg = f"index {directory} has format {version}, this is {VERSION}. Delete it to build it again"
+        file = directory / "index.json"
+        meta = seal.read_json(file, {"version", "total", "stream"})
+        with seal.reading(file):
+            if meta["version"] != VERSION:
+                msg = f"index {directory} has format {meta['version']}, this is {VERSION}. Delete it to build it again"
                 raise CacheError(msg)
             self._high, self._rows, self._ranks = (
-                np.load(directory / f"{name}.npy", mmap_mode="r") for name in ("high", "rows", "ranks")
+                seal.array(directory / f"{name}.npy") for name in ("high", "rows", "ranks")
             )
-        except (OSError, ValueError, KeyError) as error:
-            msg = f"index {directory} cannot be read: {error}. Delete it to build it again"
-            raise CacheError(msg) from error
+            if {len(self._high), len(self._rows), len(self._ranks)} != {meta["total"]}:
+                raise seal.damaged(directory, f"it has {len(self._high):,} rows of {meta['total']:,}")
         self.path = directory
         self.total = len(self._high)
 
@@ -97,12 +99,14 @@ def build_index(directory: Path, stream: str, chunks: Iterable[tuple[UInt64, Ide
         PlanError: an identity repeats (both rows are named) or is missing.
         CacheError: the folder cannot be written.
     """
-    if not (directory / "index.json").exists():
+
+    def build() -> None:
         with publish(directory) as work:
             total = _spool(work, stream, chunks)
             _sort(work, total)
             (work / "index.json").write_text(json.dumps({"version": VERSION, "total": total, "stream": stream}))
-    return IdentityIndex(directory)
+
+    return mended(directory, lambda: IdentityIndex(directory), build)
 
 
 def _spool(work: Path, stream: str, chunks: Iterable[tuple[UInt64, Identities]]) -> int:

@@ -7,7 +7,6 @@ block of 512 bits. Files are memory-mapped; what is resident grows with shards.
 Of joined relations only the row that stands beside each survivor is kept.
 """
 
-import json
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import CacheError
+from spiral_stream.integrity import seal
 
 UInt64 = NDArray[np.uint64]
 Int64 = NDArray[np.int64]
@@ -39,31 +39,35 @@ class Selection:
         self._all = bool((forms == ALL).all())
         self.rights: list[NDArray[Any]] = []
         if path is not None:
-            self._offsets = np.load(path / "offsets.npy", mmap_mode="r")
-            self._words = np.load(path / "words.npy", mmap_mode="r")
-            self._ranks = np.load(path / "ranks.npy", mmap_mode="r")
-            self._places = np.load(path / "places.npy")
+            self._offsets, self._words, self._ranks, self._places = (
+                seal.array(path / f"{name}.npy") for name in ("offsets", "words", "ranks", "places")
+            )
             self._bitmapped = cumulated(np.where(forms == BITMAP, counts, 0).astype(np.uint64))
-            right = sorted(path.glob("right-*.npy"))
-            self.rights = [np.load(file, mmap_mode="r") for file in right]
+            self.rights = [seal.array(file) for file in sorted(path.glob("right-*.npy"))]
 
     @classmethod
     def open(cls, directory: Path) -> "Selection":
         """Map a selection that `build_selection` made.
 
         Raises:
-            CacheError: it is missing, broken or of another version.
+            DamageError: it is missing, or not what was written.
+            CacheError: it is of another version, or the operating system refuses.
         """
-        try:
-            meta = json.loads((directory / "selection.json").read_text())
+        file = directory / "selection.json"
+        meta = seal.read_json(file, {"version", "total", "shards"})
+        with seal.reading(file):
             if meta["version"] != VERSION:
                 msg = f"selection {directory} has format {meta['version']}, not {VERSION}. Delete it to build it again"
                 raise CacheError(msg)
-            starts, counts, forms = (np.load(directory / f"{name}.npy") for name in ("shard_starts", "counts", "forms"))
-            return cls(starts, counts, forms, directory)
-        except (OSError, ValueError, KeyError) as error:
-            msg = f"selection {directory} cannot be read: {error}. Delete it to build it again"
-            raise CacheError(msg) from error
+            starts, counts, forms = (
+                seal.array(directory / f"{name}.npy") for name in ("shard_starts", "counts", "forms")
+            )
+            out = cls(starts, counts, forms, directory)
+            if not len(counts) == len(forms) == len(starts) - 1 or len(out.rights) != meta.get(
+                "rights", len(out.rights)
+            ):
+                raise seal.damaged(directory, f"it has {len(counts):,} shards and {len(out.rights)} joined relations")
+            return out
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (whole, (self.shard_starts,)) if self.path is None else (Selection.open, (self.path,))

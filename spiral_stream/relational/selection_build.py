@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import Expr
-from spiral_stream.relational.publish import publish
+from spiral_stream.integrity.publish import mended, publish
 from spiral_stream.relational.selection import ALL, BITMAP, BLOCK, OFFSETS, VERSION, Selection, cumulated
 from spiral_stream.sources.source import ROW
 
@@ -58,15 +58,17 @@ def build_selection(directory: Path, shard_starts: UInt64, chunks: Iterable[Chun
         PlanError: a row survives twice, or a shard is too large.
         CacheError: the folder cannot be written.
     """
-    if not (directory / "selection.json").exists():
+
+    def build() -> None:
         starts = np.asarray(shard_starts, dtype=np.uint64)
         with publish(directory) as work:
             spool = _Spool(work, int(starts[-1]), rights)
             for ordinals, beside in chunks:
                 spool.add(np.asarray(ordinals, dtype=np.uint64), beside)
-            _encode(work, starts, spool)
+            _encode(work, starts, spool, rights)
             spool.place(work)
-    return Selection.open(directory)
+
+    return mended(directory, lambda: Selection.open(directory), build)
 
 
 class _Spool:
@@ -95,7 +97,8 @@ class _Spool:
         for handle in self._handles:
             handle.close()
         if self._handles:
-            selection = Selection.open(work)
+            starts, counts, forms = (np.load(work / f"{name}.npy") for name in ("shard_starts", "counts", "forms"))
+            selection = Selection(starts, counts, forms, work)  # not sealed yet
             came = [np.fromfile(file, "<i8") if not self.added else np.memmap(file, "<i8", "r") for file in self._files]
             for k, column in enumerate(came[1:]):
                 kind = np.int32 if self.added == 0 or int(column.max()) < 2**31 else np.int64
@@ -108,7 +111,7 @@ class _Spool:
             file.unlink(missing_ok=True)
 
 
-def _encode(work: Path, starts: UInt64, spool: _Spool) -> None:
+def _encode(work: Path, starts: UInt64, spool: _Spool, rights: int) -> None:
     shards = len(starts) - 1
     counts, places = np.zeros(shards, np.uint64), np.zeros(shards, np.uint64)
     forms = np.zeros(shards, np.uint8)
@@ -152,7 +155,8 @@ def _encode(work: Path, starts: UInt64, spool: _Spool) -> None:
     arrays["ranks"] = np.concatenate([np.zeros(0, np.uint64), *ranks])
     for name, array in arrays.items():
         np.save(work / f"{name}.npy", array)
-    (work / "selection.json").write_text(json.dumps({"version": VERSION, "total": total, "shards": shards}))
+    meta = {"version": VERSION, "total": total, "shards": shards, "rights": rights}
+    (work / "selection.json").write_text(json.dumps(meta))
 
 
 def _as_npy(work: Path, name: str, kind: str) -> None:

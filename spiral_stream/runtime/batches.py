@@ -18,6 +18,7 @@ from spiral_stream.batching.formation import Formation, Membership, Packing
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.segments import CuSeqlens
 from spiral_stream.fields.sequence import Placed, TokenField
+from spiral_stream.integrity.blocks import moment, sound
 from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
@@ -49,14 +50,20 @@ class Batch:
 class Pending:
     """A batch that is being built."""
 
-    def __init__(self, finish: Callable[[], Batch], parts: Sequence[Future[None]]) -> None:
+    def __init__(self, finish: Callable[[], Batch], parts: Sequence[Future[None]], begun: int = 0) -> None:
         self._finish = finish
         self._parts = parts
+        self._begun = begun
 
     def result(self) -> Batch:
-        """Wait for the pieces; raise what the first of them failed with."""
-        for part in self._parts:
-            part.result()
+        """Wait for the pieces; raise what the first of them failed with.
+
+        Raises:
+            DamageError: a mapped file became shorter while the batch was read.
+        """
+        with sound(self._begun):
+            for part in self._parts:
+                part.result()
         return self._finish()
 
     def cancel(self) -> None:
@@ -107,6 +114,11 @@ class BatchBuilder:
 
     def begin(self, epoch: int, numbers: range, pool: Executor) -> Pending:
         """Settle membership and columns, and start the pieces."""
+        begun = moment()
+        with sound(begun):
+            return self._begin(epoch, numbers, pool, begun)
+
+    def _begin(self, epoch: int, numbers: range, pool: Executor, begun: int) -> Pending:
         with self._metrics.timed("plan_s"), naming(self._stages, None):
             each = [self._book.draw(epoch, number) for number in numbers]
         drawn, counts = joined(each), [len(one.samples) for one in each]
@@ -125,7 +137,7 @@ class BatchBuilder:
         for clip in self._stages.clips:
             parts += self._clip(clip, samples, keys, fields, refusals, pool)
         self._metrics.add(batches=1, samples=len(samples) if shape.packing is None else _distinct(shape))
-        return Pending(lambda: Batch(numbers, refusals.settled(fields)), parts)
+        return Pending(lambda: Batch(numbers, refusals.settled(fields)), parts, begun)
 
     def _plains(self, samples: Samples, shape: Membership, fields: dict[str, Any], refusals: BatchRefusals) -> None:
         for plain in self._stages.plains:

@@ -19,6 +19,7 @@ import numpy as np
 
 from spiral_stream.batching.formation import DropPartial, Membership, PadPartial, Tail
 from spiral_stream.errors import BindError, CacheError, ResumeError
+from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.resume import Anchor
 from spiral_stream.runtime.chapters import Chapter, Drawn, Forming, chapter_count
@@ -132,6 +133,7 @@ class FixedBook(Book):
 
     def find(self, epoch: int, stream: int, row: int) -> list[int]:
         found = [self._batches.locate(at) for at in self._stages.epochs.positions(epoch, stream, row)]
+        need_sound()
         return sorted({number for number in found if number is not None})
 
     def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
@@ -365,6 +367,7 @@ class FormedBook(Book):
                 for place in chapter.holding(stream, row):
                     first = sum(self._batches(epoch, lane, each) for each in range(number))
                     out.append(self._number(epoch, lane, first + place))
+            need_sound()
             return sorted(set(out))
 
     def _place(self, epoch: int, position: int) -> tuple[int, int]:

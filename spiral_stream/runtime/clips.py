@@ -165,6 +165,8 @@ class ClipFeed:
         if stored is not None:
             shard, at = stored
             addresses, sizes = shard.locate(np.array([at]))
+            assert self._index is not None
+            self._index.verify(addresses, sizes)
             if sizes[0]:  # else it was refused, which may be mended, or stands in another row
                 data = (ctypes.c_ubyte * int(sizes[0])).from_address(int(addresses[0]))
                 index = VideoIndex.from_bytes(memoryview(data).cast("B"))
@@ -209,6 +211,8 @@ class ClipFeed:
             shard, place = stored
             where = np.array([place])
             clips.put(np.array([row]), *shard.locate(where), {n: a[where] for n, a in shard.beside.items()}, shard)
+        if self._cache is not None:
+            self._cache.verify(clips.addresses, clips.sizes)
         return kind.render(clips, draws, keys, program, out)
 
     def _stored(self, cache: Any, rows: UInt64) -> list[Stored | None]:

@@ -5,13 +5,17 @@ whoever forms a chapter appends (decision 1); beginnings from counts, and from t
 loaded state. Finding the chapter that a batch is in or after is a binary search.
 """
 
+import warnings
 from bisect import bisect_left, bisect_right
 from pathlib import Path
 from typing import Final, final
 
 import numpy as np
 
-from spiral_stream.errors import CacheError
+from spiral_stream.errors import SpiralWarning
+from spiral_stream.integrity.blocks import need_sound
+from spiral_stream.integrity.faults import failed
+from spiral_stream.integrity.publish import set_aside
 from spiral_stream.seeding import key
 
 _RECORD: Final = np.dtype([("lane", "<i8"), ("chapter", "<i8"), ("batches", "<i8"), ("check", "<u8")])
@@ -26,21 +30,35 @@ class FormationIndex:
 
     def read(self) -> dict[tuple[int, int], int]:
         """(lane, chapter) -> batches."""
-        if not self._file.exists():
-            return {}
-        data = self._file.read_bytes()
-        records = np.frombuffer(data[: len(data) // _RECORD.itemsize * _RECORD.itemsize], dtype=_RECORD)
-        known = [(int(r["lane"]), int(r["chapter"]), int(r["batches"]), int(r["check"])) for r in records]
-        return {
-            (lane, chapter): batches for lane, chapter, batches, check in known if check == key(lane, chapter, batches)
-        }
+        known, damaged = _records(self._file)
+        if damaged:
+            self._mend(damaged)
+            known, _ = _records(self._file)
+        return {(lane, chapter): batches for lane, chapter, batches, _ in known}
+
+    def _mend(self, damaged: int) -> None:
+        """Set the file aside, and keep what is sound of it; the rest is counted again."""
+        aside = set_aside(self._file)
+        if aside is None:
+            return
+        sound = _records(aside)[0]
+        warnings.warn(
+            f"formation index: {damaged} records of {self._file} are damaged; each would have to be as it was written. It was "
+            f"set aside as {aside.name}, and those chapters are counted again when they are needed",
+            SpiralWarning,
+            stacklevel=2,
+        )
+        for lane, chapter, batches, _ in sound:
+            self.append(lane, chapter, batches)
 
     def append(self, lane: int, chapter: int, batches: int) -> None:
         """Enter a chapter; a record is shorter than any block, so appenders do not mix, and a torn one fails its check.
 
         Raises:
             CacheError: the folder cannot be written.
+            DamageError: what it was counted from became shorter meanwhile.
         """
+        need_sound()
         record = np.array([(lane, chapter, batches, key(lane, chapter, batches))], dtype=_RECORD).tobytes()
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -48,8 +66,25 @@ class FormationIndex:
                 torn = -file.tell() % _RECORD.itemsize
                 file.write(bytes(torn) + record)
         except OSError as error:
-            msg = f"formation index: cannot write {self._file} ({error.strerror}); make the folder writable, or set $SPIRAL_CACHE"
-            raise CacheError(msg) from error
+            otherwise = "make the folder writable, or set $SPIRAL_CACHE"
+            raise failed(error, otherwise, "formation index: cannot write", self._file) from error
+
+
+def _records(file: Path) -> tuple[list[tuple[int, int, int, int]], int]:
+    """The records that pass their check, and how many others there are that no torn writing explains."""
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        return [], 0
+    except OSError as error:
+        raise failed(error, "see that it is a file on a disk that works", "formation index:", file) from error
+    whole = len(data) // _RECORD.itemsize * _RECORD.itemsize
+    records = np.frombuffer(data[:whole], dtype=_RECORD).tolist()
+    good = [record for record in records if record[3] == key(*record[:3])]
+    torn = len(records) - len(good) and sum(
+        not any(data[at + _RECORD.itemsize - 1 : at + _RECORD.itemsize]) for at in range(0, whole, _RECORD.itemsize)
+    )  # of a writer that was killed the end is missing, and the next one wrote zeros there
+    return good, max(0, len(records) - len(good) - torn)
 
 
 @final

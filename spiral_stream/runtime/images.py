@@ -133,6 +133,7 @@ class ImageFeed:
                 rows.addresses[places], rows.lengths[places] = stored.locate(at)
                 rows.heights[places] = stored.beside["height"][at]
                 rows.widths[places] = stored.beside["width"][at]
+            cache.verify(rows.addresses, rows.lengths)
         self._metrics.add(cached_rows=int(np.count_nonzero(~left)))
         return np.flatnonzero(left)
 

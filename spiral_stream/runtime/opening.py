@@ -8,6 +8,7 @@ import numpy as np
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import ResumeError
+from spiral_stream.integrity.blocks import sound
 from spiral_stream.plan.fingerprint import digest
 from spiral_stream.plan.maps import Assembled, FlatMapped, Kept, Mapped
 from spiral_stream.plan.nodes import Deliver
@@ -141,7 +142,8 @@ def found_row(stages: Stages, identity: Any) -> tuple[int, int]:
         streams = [k for k in streams if stages.streams[k].name == values[0]]
         values = values[1:]
     wanted = dict(zip(stages.identity, values, strict=True))
-    found = [(k, int(rows[0])) for k in streams if len(rows := stages.streams[k].selected.find(wanted))]
+    with sound():
+        found = [(k, int(rows[0])) for k in streams if len(rows := stages.streams[k].selected.find(wanted))]
     if not found:
         msg = f"locate: no row that the plan keeps has {', '.join(stages.identity)} = {identity!r}"
         raise KeyError(msg)

@@ -1,26 +1,36 @@
 """The quarantine table of a stream: which samples were refused, where, and why.
 
-Every process appends to a file of its own, so any number may write at a time: one Arrow IPC stream a batch, end to
-end, in one ``write`` each. What a killed process left unfinished is at the end of its file, where reading stops. A
+Every process appends to a file of its own, so any number may write at a time: one frame per batch, in one ``write``
+each: a mark, the bytes and the 64-bit XXH3 digest of what follows, and an Arrow IPC stream. What a killed process left
+unfinished is at the end of its file, where reading stops; a frame that is damaged is passed over with a warning. Files
+from before there were frames hold the streams alone. A
 batch that was delivered again says the same again; reading keeps one row of each (epoch, batch, row). Files lie under the
 plan's fingerprint and the digest of its data versions, beside the caches.
 """
 
 import os
+import struct
 import uuid
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, final
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
-from spiral_stream.errors import CacheError
+from spiral_stream.errors import CacheError, SpiralWarning
+from spiral_stream.integrity.faults import failed
 from spiral_stream.plan.fingerprint import digest
 from spiral_stream.plan.maps import FlatMapped
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
 
-_FILE: Final = ".arrows"  # Arrow IPC streams, end to end
+_FILE: Final = ".frames"
+_UNFRAMED: Final = ".arrows"  # Arrow IPC streams, end to end
+_FRAME: Final = struct.Struct("<4sQQ")  # mark, bytes, digest
+_MARK: Final = b"\x93RFS"
 PART: Final = "part"
 _PLACE: Final = (("epoch", pa.int64()), ("batch", pa.int64()), ("row", pa.int32()))
 _WHY: Final = (
@@ -70,7 +80,8 @@ class Quarantine:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.schema) as writer:
             writer.write_table(rows.cast(self.schema))
-        data = sink.getvalue()
+        stream = sink.getvalue()
+        data = _FRAME.pack(_MARK, stream.size, xxhash.xxh3_64_intdigest(stream)) + stream.to_pybytes()
         name = self._name or f"{os.getpid()}-{uuid.uuid4().hex}{_FILE}"
         self._name = ""  # after a failure the next goes to another file: nothing may follow half a batch
         try:
@@ -81,18 +92,20 @@ class Quarantine:
             finally:
                 os.close(handle)
         except OSError as error:
-            msg = f"quarantine: cannot write under {self.folder} ({error.strerror}); make it writable, or set $SPIRAL_CACHE"
-            raise CacheError(msg) from error
-        if written < data.size:
-            msg = f"quarantine: {self.folder} took {written:,} of {data.size:,} bytes; make room there, and go on"
+            otherwise = "make it writable, or set $SPIRAL_CACHE"
+            raise failed(error, otherwise, "quarantine: cannot write under", self.folder) from error
+        if written < len(data):
+            msg = f"quarantine: {self.folder} took {written:,} of {len(data):,} bytes; make room there, and go on"
             raise CacheError(msg)
         self._name = name
 
     def read(self) -> pa.Table:
         """All rows that any process wrote, one of each (epoch, batch, row), in that order."""
         found = [self.schema.empty_table()]
-        for path in sorted(self.folder.glob(f"*{_FILE}")):
+        for path in sorted(self.folder.glob(f"*{_UNFRAMED}")):
             found += _streams(path)
+        for path in sorted(self.folder.glob(f"*{_FILE}")):
+            found += [pa.ipc.open_stream(pa.py_buffer(frame)).read_all() for frame in _frames(path)]
         table = pa.concat_tables(found).sort_by([(name, "ascending") for name in self._keys])
         places_R3 = np.column_stack([table[name].to_numpy().astype(np.int64) for name in self._keys])
         fresh = np.ones(len(table), dtype=np.bool_)
@@ -100,8 +113,33 @@ class Quarantine:
         return table.filter(pa.array(fresh))
 
 
+def _frames(path: Path) -> Iterator[bytes]:
+    """The sound frames of a file, up to one that was left unfinished."""
+    data = path.read_bytes()
+    at = damaged = 0
+    while len(data) - at >= _FRAME.size:
+        mark, size, digest = _FRAME.unpack_from(data, at)
+        frame = data[at + _FRAME.size :][:size]
+        if mark == _MARK and len(frame) == size and xxhash.xxh3_64_intdigest(frame) == digest:
+            yield frame
+            at += _FRAME.size + size
+            continue
+        after = data.find(_MARK, at + 1)
+        if after < 0:
+            damaged += mark != _MARK or len(frame) == size  # else the end was never written
+            break
+        damaged, at = damaged + 1, after
+    if damaged:
+        warnings.warn(
+            f"quarantine: {path} is damaged in {damaged} places; what it said of refused samples there is lost. Read those "
+            "batches again to have it written again",
+            SpiralWarning,
+            stacklevel=2,
+        )
+
+
 def _streams(path: Path) -> list[pa.Table]:
-    """The batches of a file, up to one that was left unfinished."""
+    """The batches of a file without frames, up to one that was left unfinished."""
     source, out = pa.BufferReader(path.read_bytes()), []
     while source.tell() < source.size():
         try:

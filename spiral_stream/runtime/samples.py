@@ -24,6 +24,7 @@ from spiral_stream.expr import Alias, Call, Cast, Col, Expr, bind
 from spiral_stream.fields.pad import Pad
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import Placed
+from spiral_stream.integrity.blocks import moment, need_sound
 from spiral_stream.plan.maps import PART, Assembled, Computed, Context, FlatMapped, Kept, Mapped, Tokenized
 from spiral_stream.plan.nodes import Collate, Sampled
 from spiral_stream.plan.tree import need
@@ -167,6 +168,7 @@ class SampleReader:
             DataError: a value is bad; ``row`` is the sample's place where it is known.
             SourceError: storage failed.
         """
+        begun = moment()
         missing = [key for key in self._missing(samples, keys) if key not in samples.columns]
         lengths = {key for key in missing if key[1] == RELATIONAL and key[0].startswith(_LENGTH)}
         names = [name for name, at in missing if at == RELATIONAL and (name, at) not in lengths]
@@ -178,6 +180,7 @@ class SampleReader:
             samples.columns[name, RELATIONAL] = self._stored_lengths(samples, name)
         for name, at in sorted((key for key in missing if key[1] != RELATIONAL), key=lambda key: key[1]):
             samples.columns[name, at] = self._computed(epoch, samples, name, at)
+        need_sound(begun)
 
     def _missing(self, samples: Samples, keys: Iterable[Key]) -> list[Key]:
         found: dict[Key, None] = {}

@@ -84,10 +84,13 @@ class TokenFeed:
         Raises:
             DataError: a row's text is null or no UTF-8; ``row`` is the first such place in ``ordinals``.
             SourceError: storage failed.
-            CacheError: the cache's files are not what they say.
+            DamageError: the cache's files are not what was written.
         """
         found = self._find(ordinals)
         self._metrics.add(cached_rows=len(ordinals) - len(found.missing))
+        if self._cache is not None:
+            with self._metrics.timed("fetch_s"):
+                self._cache.verify(found.addresses, found.sizes)
         if len(found.missing):
             self._encode(ordinals, found)
         if refused is None:

@@ -99,7 +99,7 @@ def test_payload_is_packed_in_one_blob_file_that_is_mapped(tmp_path: Path) -> No
     assert blobs[0].stat().st_size == sum(len(payload(o)) for o in range(SHARD_ROWS))
     assert stored(shard, int(shard.find(np.array([5], dtype=np.uint64))[0])) == payload(5)
     assert str(blobs[0]) in Path("/proc/self/maps").read_text()
-    assert json.loads((tmp_path / "cache.json").read_text()) == {"profile": "raw"}
+    assert json.loads((tmp_path / "cache.json").read_text()).items() >= {"profile": "raw"}.items()
     dataset = lance.dataset(str(tmp_path / "data.lance"))
     assert dataset.schema.names == ["row", "height", "width", "refused", "payload"]  # of every image cache there is
     assert dataset.count_rows() == SHARD_ROWS
@@ -190,7 +190,9 @@ def test_a_cache_of_another_layout_is_refused(tmp_path: Path) -> None:
             return table.set_column(4, "payload", pa.array(inlined, struct.type))
 
     reader._fragments = dict.fromkeys(reader._fragments, Inline())
-    with pytest.raises(CacheError, match="is not one packed blob file; drop the cache folder and build it again"):
+    with pytest.raises(
+        CacheError, match=r"is not one packed blob file.*Build that shard again with stream.materialize\(\)"
+    ):
         reader.shard("a")
 
 
@@ -207,7 +209,7 @@ def test_a_blob_file_that_lost_bytes_is_refused_before_it_is_followed(tmp_path: 
     reader = store.open()
     assert reader is not None
 
-    message = rf"{blob} has {left or 0} bytes, its rows need \d+; drop the cache folder and build it again"
+    message = rf"{blob} is damaged: it has {left or 0} bytes, \d+ were written.*again with stream.materialize\(\)"
     with pytest.raises(CacheError, match=message):
         reader.shard("a")
 

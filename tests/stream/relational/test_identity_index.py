@@ -47,8 +47,8 @@ def test_bucket_borders_are_exact(tmp_path: Path, bucket_count: int) -> None:
     index = build_index(tmp_path / "i", "", [(np.arange(1, dtype=np.uint64), ["a"])])
     borders = [-(-(bucket << 64) // bucket_count) for bucket in range(bucket_count)]
     for step in (0, 1):
-        np.save(tmp_path / "i" / "high.npy", np.maximum(np.array(borders, np.uint64), step) - np.uint64(step))
-        starts = IdentityIndex(tmp_path / "i").starts(bucket_count)
+        index._high = np.maximum(np.array(borders, np.uint64), step) - np.uint64(step)
+        starts = index.starts(bucket_count)
         # a word on a border opens its bucket; the word before it still belongs to the bucket before
         assert starts[:-1].tolist() == [min(b + step, bucket_count) if b else 0 for b in range(bucket_count)]
     assert index.total == 1
@@ -78,7 +78,7 @@ def test_an_index_is_built_once_and_pickles_by_path(tmp_path: Path) -> None:
 
 
 def test_a_broken_index_says_how_to_go_on(tmp_path: Path) -> None:
-    with pytest.raises(CacheError, match="Delete it to build it again"):
+    with pytest.raises(CacheError, match="is missing.*The next stream that opens it sets it aside and builds it again"):
         IdentityIndex(tmp_path)
 
 

@@ -1,0 +1,125 @@
+"""The ledger of a cache: one file per finished part, which appears whole or not at all and tells if it is damaged."""
+
+import base64
+import json
+import uuid
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.errors import DamageError
+from spiral_stream.integrity import seal
+from spiral_stream.integrity.publish import write_file
+
+Mask = NDArray[np.bool_]
+_UNSEALED_KEYS: Final = frozenset({"key", "rows", "covered", "bytes", "fragment"})
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """One finished part: a fragment with some rows of one source shard."""
+
+    path: Path  # of the ledger file
+    key: str  # content key of the shard
+    mask: Mask  # [rows of the shard] which of them it holds
+    bytes: int  # of payload
+    fragment: dict[str, Any]  # as Lance describes it
+    sums: str | None  # digest of the part's sums; None: it is from before there were any
+
+    @property
+    def file(self) -> str:
+        """The fragment's data file."""
+        name: str = self.fragment["files"][0]["path"]
+        return name
+
+    @property
+    def stem(self) -> str:
+        """What the names of all files of the part begin with."""
+        return Path(self.file).stem
+
+
+@final
+class Ledger:
+    """The finished parts of one cache."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def enter(self, key: str, mask: Mask, payload_bytes: int, fragment: str, sums: str) -> None:
+        """Enter a finished part.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        facts = {
+            "key": key,
+            "rows": len(mask),
+            "covered": "all" if mask.all() else base64.b64encode(np.packbits(mask).tobytes()).decode(),
+            "bytes": payload_bytes,
+            "sums": sums,
+            "fragment": json.loads(fragment),
+        }
+        write_file(self.folder / f"{key}.{uuid.uuid4().hex}.json", seal.sealed_json(facts))
+
+    def files(self) -> list[Path]:
+        """The ledger's files, in the order in which parts count."""
+        return sorted(self.folder.glob("*.json")) if self.folder.exists() else []
+
+    def entries(self) -> Iterator[Entry]:
+        """All parts.
+
+        Raises:
+            DamageError: an entry is not what was written; says who mends it.
+        """
+        for path in self.files():
+            entry = read(path)
+            if entry is not None:
+                yield entry
+
+    def needed(self, first: Collection[str] = ()) -> list[Entry]:
+        """Parts that add a row which no part before has.
+
+        Args:
+            first: data files of parts that count before all others, so that what readers see is never exchanged.
+        """
+        seen: dict[str, Mask] = {}
+        out = []
+        for entry in sorted(self.entries(), key=lambda entry: entry.file not in first):
+            have = seen.get(entry.key)
+            if have is None or (entry.mask & ~have).any():
+                out.append(entry)
+                seen[entry.key] = entry.mask if have is None else have | entry.mask
+        return out
+
+
+def read(path: Path) -> Entry | None:
+    """The entry of a ledger file; None if it was removed.
+
+    Raises:
+        DamageError: it is not what was written.
+        CacheError: the operating system refuses.
+    """
+    try:
+        facts = seal.read_json(path, _UNSEALED_KEYS)
+        with seal.reading(path):
+            rows, covered = int(facts["rows"]), facts["covered"]
+            if covered == "all":
+                mask = np.ones(rows, dtype=np.bool_)
+            else:
+                bits = np.frombuffer(base64.b64decode(covered, validate=True), dtype=np.uint8)
+                mask = np.unpackbits(bits, count=rows).astype(np.bool_)
+            entry = Entry(path, facts["key"], mask, int(facts["bytes"]), facts["fragment"], facts.get("sums"))
+            if not isinstance(entry.key, str) or not entry.stem:
+                raise seal.damaged(path, f"it names no part: {entry.key!r}")
+            return entry
+    except DamageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        said = str(error).removesuffix(seal.MENDED)
+        msg = f"cache: {said}stream.materialize() builds what it stood for again"
+        raise DamageError(msg) from error

@@ -1,0 +1,159 @@
+"""The sums of one part of a cache: what its files have to be, so that no reader takes damage for data.
+
+    sums/<stem>      little-endian uint64 words, sealed: form, size and digest (2 words) of the data file, digest of the
+                     shard's content key (2 words), size of the payload, and the sum of each of its 64 KiB blocks
+    damaged/<stem>   an empty file: a reader found the part damaged; the next build looks at it, and makes it again
+
+The data file has 12 to 20 bytes per row and is verified when the part is opened, before Lance parses it. Payload is verified
+block by block where it is touched. A part from before there were sums has none, and is read as it is.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from spiral_stream.errors import DamageError
+from spiral_stream.integrity import seal
+from spiral_stream.integrity.blocks import SHIFT, Mapped, sums_of, verify_block
+from spiral_stream.integrity.publish import publish_file
+
+_FORM: Final = 1
+_HEAD: Final = 7  # words
+BLOB: Final = f"{1:032b}"[::-1] + ".blob"  # Lance names packed files by the reversed bits of a 32-bit id from 1 up
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The files of one part in a cache's folder."""
+
+    folder: Path  # of the cache
+    key: str  # content key of the source shard
+    file: str  # the data file's name
+    sums: str | None  # digest of its sums; None: there are none
+
+    @property
+    def stem(self) -> str:
+        """What the names of its files begin with."""
+        return Path(self.file).stem
+
+    @property
+    def data(self) -> Path:
+        """What stands beside the payload, a row for each."""
+        return self.folder / "data.lance" / "data" / self.file
+
+    @property
+    def blob(self) -> Path:
+        """The payload, end to end; a part without any has none."""
+        return self.data.with_suffix("") / BLOB
+
+    @property
+    def mark(self) -> Path:
+        """Made by a reader that found damage."""
+        return self.folder / "damaged" / self.stem
+
+    @property
+    def _sums(self) -> Path:
+        return self.folder / "sums" / self.stem
+
+    def write_sums(self) -> str:
+        """Sum up files that are complete; returns the digest of the sums.
+
+        Raises:
+            OSError: they cannot be read, or the sums not be written.
+        """
+        mapped = Mapped(str(self.blob)) if self.blob.exists() else None
+        size = 0 if mapped is None else mapped.size
+        blocks = np.empty(0, dtype=np.uint64) if mapped is None else sums_of(mapped)
+        data = np.frombuffer(seal.digest_of(self.data), dtype="<u8")
+        head = np.array([_FORM, self.data.stat().st_size, size], dtype="<u8")
+        words = np.concatenate([head[:2], data, _key_words(self.key), head[2:], blocks]).astype("<u8")
+        with publish_file(self._sums) as draft:
+            draft.write_bytes(words.tobytes())
+        return xxhash.xxh3_128_hexdigest(words.tobytes())
+
+    def damage(self, path: Path, found: str) -> DamageError:
+        """The error for a file of this part; marks the part, so that the next build makes it again."""
+        with suppress(OSError):
+            self.mark.parent.mkdir(exist_ok=True)
+            self.mark.touch()
+        whose = ""
+        with suppress(Exception):  # for people only
+            facts = seal.read_json(self.folder / "cache.json")
+            whose = f" of {facts['relation']}.{facts['column']}"
+        msg = (
+            f"cache{whose}: {path} is damaged: {found}; it holds rows of the shard with content key {self.key[:16]}. "
+            "Build that shard again with stream.materialize(); batches need it no more than its source"
+        )
+        return DamageError(msg)
+
+    def verify_data(self) -> NDArray[np.uint64] | None:
+        """Verify what stands beside the payload; returns the sums of the payload's blocks, None if there are none.
+
+        Raises:
+            DamageError: the sums, the data file or the size of the payload is not what was written.
+            CacheError: the operating system refuses.
+        """
+        if self.sums is None:
+            return None
+        words = self._words(self.sums)
+        with seal.reading(self.data):
+            size = self.data.stat().st_size
+            if size != int(words[1]) or seal.digest_of(self.data) != words[2:4].tobytes():
+                raise self.damage(self.data, f"it has {size:,} of {int(words[1]):,} bytes, or others than were written")
+        if not np.array_equal(words[4:6], _key_words(self.key)):
+            raise self.damage(self.data, "it was written for another shard")
+        held = self.blob.stat().st_size if self.blob.exists() else 0
+        if held != int(words[6]):
+            raise self.damage(self.blob, f"it has {held:,} bytes, {int(words[6]):,} were written")
+        return words[_HEAD:]
+
+    def verify(self, report: Callable[[int], None] = lambda _: None) -> bool:
+        """Verify all bytes of the part; returns whether there were sums to verify them by.
+
+        Args:
+            report: called with bytes that were read.
+
+        Raises:
+            DamageError: a file is not what was written.
+            CacheError: the operating system refuses.
+        """
+        sums = self.verify_data()
+        report(self.data.stat().st_size if self.data.exists() else 0)
+        if sums is None or not len(sums):
+            return sums is not None
+        mapped = Mapped(str(self.blob))
+        mapped.expect(sums, SHIFT)
+        for block in range(len(sums)):
+            found = verify_block(mapped, block)
+            if found is not None:
+                raise self.damage(self.blob, found)
+            start, stop, _ = mapped.block(block)
+            report(stop - start)
+        return True
+
+    def remove(self) -> None:
+        """Remove all files of the part."""
+        for path in (self.data, self.blob, self._sums, self.mark):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.blob.parent.rmdir()
+
+    def _words(self, digest: str) -> NDArray[np.uint64]:
+        data: Any = b""
+        with suppress(DamageError):
+            data, _ = seal.content(self._sums)
+        words = np.frombuffer(data, "<u8") if len(data) % 8 == 0 else np.empty(0, dtype="<u8")
+        if xxhash.xxh3_128_hexdigest(data) != digest or len(words) < _HEAD or words[0] != _FORM:
+            raise self.damage(self._sums, "it is missing, or not what was written")
+        return words
+
+
+def _key_words(key: str) -> NDArray[np.uint64]:
+    return np.frombuffer(xxhash.xxh3_128_digest(key.encode()), dtype="<u8")

@@ -1,0 +1,103 @@
+"""Payload that is verified where it is touched: one sum for every 64 KiB of a file that is mapped.
+
+A block is hashed at its first touch in a process (3 us of a block in memory, about what mapping its pages costs), by
+whoever reads rows of it; from then on a row costs one look at a byte. 64 KiB is what the kernel maps at one fault.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from spiral_stream.errors import DamageError
+from spiral_stream.integrity import _mapped
+
+Mapped = _mapped.Mapped  # a file mapped for reading, which knows its sums
+SHIFT: Final = 16
+BLOCK: Final = 1 << SHIFT  # bytes
+
+
+def sums_of(mapped: Mapped) -> NDArray[np.uint64]:
+    """The sum of each block of a file: 64-bit XXH3."""
+    data = memoryview(mapped)
+    return np.array(
+        [xxhash.xxh3_64_intdigest(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)], dtype=np.uint64
+    )
+
+
+def verify_rows(
+    addresses: NDArray[np.uint64], sizes: NDArray[np.int64], damage: Callable[[Path, str], DamageError]
+) -> None:
+    """Verify whatever rows touch of mapped files, as far as it was not verified before.
+
+    Args:
+        addresses: shape [P]; rows that lie in no mapped file with sums are passed over.
+        sizes: shape [P]: their bytes.
+        damage: makes the error for a file, from its path and what was found.
+
+    Raises:
+        DamageError: a block is not what was written.
+    """
+    todo: Any = _mapped.unverified(np.ascontiguousarray(addresses), np.ascontiguousarray(sizes))
+    for mapped, block in todo:
+        found = verify_block(mapped, block)
+        if found is not None:
+            raise damage(Path(mapped.path), found)
+
+
+def verify_block(mapped: Mapped, block: int) -> str | None:
+    """Verify one block; what is wrong with it, or None."""
+    start, stop, told = mapped.block(block)
+    found = xxhash.xxh3_64_intdigest(memoryview(mapped)[start:stop])
+    if found != told:
+        return f"bytes {start:,} to {stop:,} sum to {found:016x}, and were written with {told:016x}"
+    mapped.mark(block)
+    return None
+
+
+def moment() -> int:
+    """When something begins, for `sound`."""
+    return _mapped.now()
+
+
+@contextmanager
+def sound(since: int = 0) -> Iterator[None]:
+    """What is made of mapped files inside is made of their bytes; an error there may come of zeros.
+
+    Args:
+        since: when the reading began: files that nobody looked rows up in since then are passed over.
+
+    Raises:
+        DamageError: see `need_sound`.
+    """
+    try:
+        yield
+    except Exception as error:
+        try:
+            need_sound(since)
+        except DamageError as damage:
+            raise damage from error
+        raise
+    need_sound(since)
+
+
+def need_sound(since: int = 0) -> None:
+    """Refuse to go on where a mapped file could not be read: what was made of it is made of zeros.
+
+    Args:
+        since: see `sound`.
+
+    Raises:
+        DamageError: names the file.
+    """
+    for path in _mapped.faulted(since):
+        msg = (
+            f"{path} could not be read: it became shorter, or its disk failed, while it was in use; nothing may write to "
+            "derived files. Close the stream, and build it again: stream.materialize(), or open the stream again for what "
+            "is not payload"
+        )
+        raise DamageError(msg)

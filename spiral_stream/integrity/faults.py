@@ -1,0 +1,44 @@
+"""What to do about an error of the operating system: each kind has its own way out, and only damage says "build it again"."""
+
+import errno
+import re
+from typing import Final
+
+from spiral_stream.errors import CacheError
+
+_WAYS_OUT: Final = {
+    errno.EMFILE: "this process has no file descriptors left: raise its limit (ulimit -n), or close streams that are not read",
+    errno.ENFILE: "the machine has no file descriptors left: raise fs.file-max, or end other programs",
+    errno.EACCES: "this user may not: give it the rights, or set $SPIRAL_CACHE to a folder of its own",
+    errno.EPERM: "this user may not: give it the rights, or set $SPIRAL_CACHE to a folder of its own",
+    errno.EROFS: "the file system is read-only: set $SPIRAL_CACHE to a folder that can be written",
+    errno.ENOSPC: "the disk is full: free space, or set $SPIRAL_CACHE to another disk",
+    errno.EDQUOT: "the quota is used up: free space, or set $SPIRAL_CACHE to another disk",
+    errno.ENOMEM: "no memory, or no mapping, is left: raise vm.max_map_count, or close streams that are not read",
+    errno.EIO: "the disk failed: look at it, and restore the folder or build it on another disk",
+    errno.ESTALE: "the network file system lost it: mount it again",
+}
+_NUMBER: Final = re.compile(r"\(os error (\d+)\)")  # as errors that come out of Rust say it
+
+
+def number_of(error: OSError) -> int | None:
+    """The error's number, also of one that says it in its text only."""
+    if error.errno is not None:
+        return error.errno
+    found = _NUMBER.search(str(error))
+    return int(found[1]) if found else None
+
+
+def failed(error: OSError, otherwise: str, *where: object) -> CacheError:
+    """The error to raise for one of the operating system.
+
+    Args:
+        error: why something could not be done.
+        otherwise: the way out where the kind of error says none.
+        where: words, and what it could not be done to.
+    """
+    why = error.strerror or str(error)[:200]
+    number = number_of(error)
+    return CacheError(
+        f"{' '.join(map(str, where))} ({why}); {_WAYS_OUT.get(number, otherwise) if number else otherwise}"
+    )

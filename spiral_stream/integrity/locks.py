@@ -1,0 +1,98 @@
+"""Who is alive: locks that the kernel takes back from a process that ends, however it ends.
+
+Files and folders are locked with ``flock``. A folder is shared by those who use it, and taken for oneself, without
+waiting, by whoever wants to remove something from it. Where a file system has no locks, nobody is ever alone.
+"""
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, final
+
+from spiral_stream.errors import CacheError
+
+DEADLINE_S: Final = 120.0  # those who are alone remove files, and nothing else
+_PAUSE_S: Final = 0.01
+NO_LOCKS: Final = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
+
+
+@final
+class Held:
+    """A lock, until `release` or until nothing refers to it."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def release(self) -> None:
+        """Give it back; again does nothing."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+    def __del__(self) -> None:
+        self.release()
+
+
+def lock(path: Path, *, alone: bool) -> Held | None:
+    """Lock a file or folder that is there, without waiting; None if others hold it.
+
+    Raises:
+        OSError: it cannot be opened, or the file system has no locks.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    held = Held(handle)
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        held.release()
+        return None
+    return held
+
+
+def share(file: Path, deadline_s: float = DEADLINE_S) -> Held | None:
+    """Share a lock file, which is made if it is missing; None where it cannot be made, or the file system has no locks.
+
+    Raises:
+        CacheError: somebody is alone with it for longer than the deadline.
+        OSError: no descriptors are left.
+    """
+    until = time.monotonic() + deadline_s
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno in {errno.EMFILE, errno.ENFILE}:
+            raise
+        return None
+    held = Held(handle)
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                held.release()
+                return None
+            if time.monotonic() > until:
+                msg = f"cache: {file} is locked by a process that removes files, for {deadline_s:g} s; end it (`fuser {file}`)"
+                raise CacheError(msg) from error
+            time.sleep(_PAUSE_S)
+        else:
+            return held
+
+
+@contextmanager
+def alone(file: Path) -> Iterator[bool]:
+    """Whether nobody else shares or holds a lock file; nobody gets it meanwhile. Does not wait."""
+    try:
+        file.touch()
+        held = lock(file, alone=True)
+    except OSError:
+        held = None
+    try:
+        yield held is not None
+    finally:
+        if held is not None:
+            held.release()

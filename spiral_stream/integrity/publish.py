@@ -1,0 +1,221 @@
+"""How derived files appear at once, complete and sealed, whoever else is making the same ones.
+
+Files are written as drafts beside the target, sealed and synced; one rename publishes them. If another builder was
+faster its folder stays and ours is dropped: both have the same content, since the target's name is its fingerprint.
+A draft is locked by its writer, so that drafts of writers that died are known, and removed by the next one. What is
+damaged is set aside under one name, replacing what was set aside before, and built again with a warning.
+"""
+
+import os
+import re
+import shutil
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from spiral_stream.errors import DamageError, SpiralWarning
+from spiral_stream.integrity.blocks import need_sound
+from spiral_stream.integrity.faults import failed
+from spiral_stream.integrity.locks import NO_LOCKS, Held, lock
+from spiral_stream.integrity.seal import MENDED, seal
+
+_DRAFT: Final = re.compile(r"\..+\.[0-9a-f]{32}")
+_ELSEWHERE: Final = "give a catalog folder that can be written, or set $SPIRAL_CACHE"
+DEADLINE_S: Final = 60.0  # for the turn of another process
+_PAUSE_S: Final = 0.02
+Made = TypeVar("Made")
+
+
+@contextmanager
+def publish(directory: Path) -> Iterator[Path]:
+    """A draft folder that becomes ``directory`` when the block ends without an error, its files sealed.
+
+    Raises:
+        CacheError: the folder cannot be made or renamed.
+        DamageError: what it was made from could not be read.
+    """
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        sweep_drafts(directory.parent, directory.name)
+        work, held = _draft(directory, lambda work: work.mkdir())
+    except OSError as error:
+        raise failed(error, _ELSEWHERE, directory, "cannot be written") from error
+    try:
+        yield work
+        need_sound()
+        for path in work.iterdir():
+            if path.is_file():
+                seal(path, path.suffix)
+            _sync(path)
+        _sync(work)
+        _rename(work, directory)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        held.release()
+
+
+@contextmanager
+def publish_file(file: Path) -> Iterator[Path]:
+    """An empty draft that becomes ``file``, sealed, when the block ends without an error.
+
+    Raises:
+        CacheError: the file cannot be written.
+        DamageError: what it was made from could not be read.
+    """
+    work = None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        work, held = _draft(file, lambda work: work.touch(exist_ok=False))
+        yield work
+        need_sound()
+        seal(work, file.suffix)
+        _sync(work)
+        work.replace(file)
+        held.release()
+    except OSError as error:
+        raise failed(error, _ELSEWHERE, file, "cannot be written") from error
+    finally:
+        if work is not None:
+            work.unlink(missing_ok=True)
+
+
+def write_file(file: Path, data: bytes) -> None:
+    """Let a file appear whole: bytes that carry their own seal.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    work, held = _draft(file, lambda work: work.touch(exist_ok=False))
+    try:
+        with work.open("wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        work.replace(file)
+    finally:
+        held.release()
+        work.unlink(missing_ok=True)
+
+
+def drafts(folder: Path, name: str = "") -> list[Path]:
+    """Drafts in a folder: of one name, or all."""
+    with suppress(OSError):
+        return [path for path in folder.iterdir() if _DRAFT.fullmatch(path.name) and _of(path, name)]
+    return []
+
+
+def sweep_drafts(folder: Path, name: str = "") -> None:
+    """Remove the drafts of writers that died: of one name, or all."""
+    for path in drafts(folder, name):
+        with suppress(OSError):
+            held = lock(path, alone=True)
+            if held is not None:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                held.release()
+
+
+def mended(path: Path, opened: Callable[[], Made], build: Callable[[], None]) -> Made:
+    """What a derived file or folder holds; one that is damaged is set aside and built again, with a warning.
+
+    Args:
+        path: of the file or folder.
+        opened: reads it, verified.
+        build: makes it; it is called where it is missing, too.
+
+    Raises:
+        CacheError: it can be neither read nor built.
+    """
+    if not path.exists():
+        build()
+    try:
+        return opened()
+    except DamageError as error:
+        with _turn(path.parent):
+            found = _still(opened)  # another process may have mended it meanwhile
+            if found is not None:
+                return found
+            set_aside(path)
+        said = str(error).removesuffix(MENDED)
+        warnings.warn(
+            f"{said}It was set aside as .damaged-{path.name}, and is built again now", SpiralWarning, stacklevel=2
+        )
+    build()
+    return opened()
+
+
+def set_aside(path: Path) -> Path | None:
+    """Put a damaged file or folder under a name that nobody reads; where it is now, None if it is gone."""
+    aside = path.with_name(f".damaged-{path.name}")
+    try:
+        shutil.rmtree(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
+        path.rename(aside)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise failed(error, "remove it", path, "is damaged and cannot be set aside") from error
+    return aside
+
+
+def _still(opened: Callable[[], Made]) -> Made | None:
+    try:
+        return opened()
+    except DamageError:
+        return None
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """One process at a time; each takes as long as verifying and one rename do."""
+    until, held = time.monotonic() + DEADLINE_S, None
+    with suppress(OSError):  # no locks here
+        while (held := lock(folder, alone=True)) is None and time.monotonic() < until:
+            time.sleep(_PAUSE_S)
+    try:
+        yield
+    finally:
+        if held is not None:
+            held.release()
+
+
+def _of(path: Path, name: str) -> bool:
+    return not name or path.name[1:-33] == name
+
+
+def _draft(target: Path, make: Callable[[Path], object]) -> tuple[Path, Held]:
+    """A new draft, locked: whoever sweeps between its making and its locking removes it, so that another is made."""
+    while True:
+        work = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        make(work)
+        try:
+            held = lock(work, alone=True)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno in NO_LOCKS:  # sweepers cannot lock it either
+                return work, Held(-1)
+            raise
+        if held is not None and work.exists():
+            return work, held
+
+
+def _rename(work: Path, directory: Path) -> None:
+    try:
+        work.rename(directory)
+        _sync(directory.parent)
+    except OSError as error:
+        if not directory.is_dir():  # another builder's folder is as good
+            raise failed(
+                error, "give a catalog folder on one local file system", directory, "cannot be made"
+            ) from error
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
