@@ -1,15 +1,19 @@
 """The ``spiral`` command: look into a catalog, register relations, explain streams, build caches."""
 
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from spiral_stream.catalog.statistics import load_statistics
 from spiral_stream.connection import Catalog, connect
 from spiral_stream.errors import SpiralError
+from spiral_stream.planner.verify import Verification, relation_caches, relations_of, verify_relation
 from spiral_stream.schema import H264_REF, JPEG_REF
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.lance import Lance
@@ -143,6 +147,67 @@ def materialize(stream: str, where: Where = None, trust: Trusted = None) -> None
     Console().print(
         f"{done.rows:,} rows in {done.shards:,} shards built, {done.payload_bytes:,} bytes, {done.refused:,} rows refused"
     )
+
+
+@app.command()
+def verify(
+    name: str,
+    mend: Annotated[
+        bool, typer.Option(help="Build what is damaged again (of a relation: drop it from its caches).")
+    ] = False,
+    where: Where = None,
+) -> None:
+    """Read all bytes of a relation or a saved stream, and of what was derived from them; exit code 1 if some are damaged."""
+    catalog = _open(where)
+    if name in catalog.streams():
+        with catalog.open_stream(name) as opened:
+            sound = all([_verify_sources(catalog, each) for each in relations_of(opened.plan)])
+            found = _with_bar(name, opened.verify)
+            if mend and found.damaged:
+                opened.materialize()
+                found = _with_bar(name, opened.verify)
+    else:
+        sound = _verify_sources(catalog, name)
+        found = _with_bar(name, partial(verify_relation, name, catalog))
+        for store in relation_caches(name, catalog) if mend and found.damaged else ():
+            store.mend()
+            store.commit()
+            store.sweep()
+    _show(found)
+    if found.damaged or not sound:
+        raise typer.Exit(1)
+
+
+def _verify_sources(catalog: Catalog, name: str) -> bool:
+    """Whether a relation's own bytes are those that were registered."""
+    found = catalog.verify(name)
+    Console().print(f"{name}: {found.rows:,} rows, {found.bytes:,} bytes in {found.files:,} files of the source")
+    for each in found.differences:
+        Console(markup=False, highlight=False).print(f"{each.file}: {each.found}", soft_wrap=True)
+    return found.sound
+
+
+def _with_bar(name: str, run: Callable[[Callable[[int, int], None]], Verification]) -> Verification:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
+        task = bar.add_task(f"verify {name}", total=None)
+        return run(lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def _show(found: Verification) -> None:
+    """What was verified as a table, a row for each cache or kind of file, and what is damaged."""
+    listing = Table("derived files", "files", "bytes", "sound", "unverified", "damaged")
+    kinds = dict.fromkeys(each.what for each in found.files)
+    for what in kinds:
+        files = [each for each in found.files if each.what == what]
+        states = [str(sum(each.state == state for each in files)) for state in ("sound", "unverified", "damaged")]
+        listing.add_row(what, str(len(files)), f"{sum(each.bytes for each in files):,}", *states)
+    Console().print(listing)
+    if any(each.state == "unverified" for each in found.files):
+        Console().print("unverified: from before there were sums; only what is built again can be verified")
+    Console().print(f"caches: {found.live_bytes:,} bytes live, {found.dead_bytes:,} dead until the next build")
+    for each in found.damaged:
+        Console(markup=False, highlight=False).print(each.found, soft_wrap=True)
 
 
 @app.command()

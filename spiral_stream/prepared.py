@@ -25,11 +25,11 @@ from spiral_stream.plan.fields import field_spec
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.bind import Bindings, Bound, epoch_number, resumed, settle
-from spiral_stream.planner.build import materialize
 from spiral_stream.planner.evaluation import evaluation
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
 from spiral_stream.planner.resume import SavedState, check_data, check_plan
+from spiral_stream.planner.verify import Report, Verification
 from spiral_stream.runtime.batches import Batch, BatchBuilder
 from spiral_stream.runtime.book import Book, FormedBook
 from spiral_stream.runtime.buffers import Slots
@@ -436,10 +436,11 @@ class PreparedStream:
         Raises:
             CacheError: the cache folder cannot be written.
         """
-        done = materialize(self.stages, self._thread_count(1), report)
-        if self._pipeline is None:  # what was opened before does not see what was built since
-            self._opening.close()
-        return done
+        return self._opening.materialize(self.stages, self._thread_count(1), report, keep=self._pipeline is not None)
+
+    def verify(self, report: Report | None = None) -> Verification:
+        """Read all derived files of this plan, payload of caches too, and compare them with what was written."""
+        return self._opening.verify(self._bound().run_seed, report)
 
     def eval(self) -> Self:
         """A stream for evaluation: epoch pinned, nothing dropped, deterministic transforms, its own cursor."""

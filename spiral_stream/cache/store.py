@@ -70,7 +70,7 @@ class CacheStore:
     def __init__(self, folder: Path, facts: Mapping[str, object]) -> None:
         self.folder = folder
         self.ledger = Ledger(folder / "ledger")
-        self._facts = facts
+        self.facts = facts
         self._data = folder / "data.lance"
 
     def covered(self, committed: bool = False) -> dict[str, NDArray[np.bool_]]:
@@ -201,7 +201,7 @@ class CacheStore:
                 break
             except DamageError as error:
                 newest = self._manifest()
-                (self.folder / "committed" / f"{newest.stem}.json").unlink(missing_ok=True)
+                self._record_of(newest).unlink(missing_ok=True)
                 newest.unlink(missing_ok=True)
                 dropped.append(f"{error}. The ledger still says what the cache holds, and it is committed again")
         for said in dropped:
@@ -229,9 +229,22 @@ class CacheStore:
         live = {entry.stem for entry in self.ledger.needed(self._visible())}
         return usage(self.folder, live)
 
-    def parts(self) -> list[Part]:
-        """The parts that readers see, and those that wait for a commit."""
-        return [self._part(entry) for entry in self.ledger.needed(self._visible())]
+    def newest(self) -> Path | None:
+        """The manifest of the newest version; None where there is none."""
+        return self._manifest() if self._exists() else None
+
+    def verify_newest(self) -> bool:
+        """Verify the newest version's manifest; returns whether there was a digest to verify it by.
+
+        Raises:
+            DamageError: it is not what was committed.
+        """
+        self._dataset()
+        return self._record_of(self._manifest()).exists()
+
+    def part(self, entry: Entry) -> Part:
+        """The files of a ledger entry."""
+        return Part(self.folder, entry.key, entry.file, entry.sums)
 
     def stored_bytes(self) -> int:
         """Payload bytes of all finished parts."""
@@ -239,12 +252,9 @@ class CacheStore:
 
     # ---- parts
 
-    def _part(self, entry: Entry) -> Part:
-        return Part(self.folder, entry.key, entry.file, entry.sums)
-
     def _look_at(self, entry: Entry) -> None:
         """Refuse a part that is known to be damaged."""
-        part = self._part(entry)
+        part = self.part(entry)
         if part.mark.exists():
             part.verify()
             part.mark.unlink(missing_ok=True)
@@ -270,7 +280,7 @@ class CacheStore:
             DamageError: its manifest is not what was committed.
         """
         manifest = self._manifest()
-        record = self.folder / "committed" / f"{manifest.stem}.json"
+        record = self._record_of(manifest)
         with self._opening(manifest):
             if record.exists():
                 told = seal.read_json(record)
@@ -278,6 +288,10 @@ class CacheStore:
                 if found != told["digest"]:
                     raise seal.damaged(manifest, f"its digest is {found}, and it was committed with {told['digest']}")
             return lance.dataset(str(self._data), version=_NEWEST - int(manifest.stem))
+
+    def _record_of(self, manifest: Path) -> Path:
+        """The file with a manifest's digest."""
+        return self.folder / "committed" / f"{manifest.stem}.json"
 
     @contextmanager
     def _opening(self, manifest: Path) -> Iterator[None]:
@@ -297,7 +311,7 @@ class CacheStore:
     def _record(self, dataset: Any) -> None:
         """Keep the digest of a version's manifest, unless it is kept."""
         manifest = self._data / "_versions" / f"{_NEWEST - int(dataset.version)}.manifest"
-        record = self.folder / "committed" / f"{manifest.stem}.json"
+        record = self._record_of(manifest)
         if not record.exists() and manifest.exists():
             record.parent.mkdir(exist_ok=True)
             write_file(record, seal.sealed_json({"digest": seal.digest_of(manifest).hex()}))
@@ -317,7 +331,7 @@ class CacheStore:
     def _create(self, schema: pa.Schema) -> None:
         """Make the dataset, empty, unless it is there."""
         if not (self.folder / "cache.json").exists():
-            write_file(self.folder / "cache.json", seal.sealed_json(dict(self._facts)))
+            write_file(self.folder / "cache.json", seal.sealed_json(dict(self.facts)))
         if not self._exists():
             with suppress(OSError):  # another writer was first
                 lance.write_dataset(
@@ -330,7 +344,7 @@ class CacheStore:
 
     def _schema_of(self, entry: Entry) -> pa.Schema:
         """The columns of a part, where no version is left that says them."""
-        names = list(LanceFileReader(str(self._part(entry).data)).metadata().schema.names)
+        names = list(LanceFileReader(str(self.part(entry).data)).metadata().schema.names)
         return _schema(names[names.index(ROW) + 1 : names.index(REFUSED)])
 
     # ---- locks

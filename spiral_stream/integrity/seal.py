@@ -29,7 +29,7 @@ from spiral_stream.integrity.faults import failed
 MENDED: Final = "The next stream that opens it sets it aside and builds it again"
 MARK: Final = b"\x93SEAL\r\n\x01"
 _TRAILER: Final = struct.Struct("<Q16s8s")
-_HEAD: Final = b'{"seal": "'
+HEAD: Final = b'{"seal": "'
 _DIGITS: Final = 32
 _READ: Final = 1 << 20  # bytes at a time
 SMALL: Final = 1 << 16  # bytes: of a mapping, the kernel maps as many at the first touch
@@ -78,7 +78,7 @@ def seal(path: Path, suffix: str) -> None:
 def sealed_json(value: Mapping[str, Any]) -> bytes:
     """A JSON object as the bytes of a sealed file."""
     body = json.dumps(value).encode()[1:]
-    return _HEAD + xxhash.xxh3_128_hexdigest(body).encode() + b'", ' + body if value else b"{}"
+    return HEAD + xxhash.xxh3_128_hexdigest(body).encode() + b'", ' + body if value else b"{}"
 
 
 def parse_json(path: Path, data: bytes, keys: AbstractSet[str] | None = None) -> dict[str, Any]:
@@ -93,9 +93,9 @@ def parse_json(path: Path, data: bytes, keys: AbstractSet[str] | None = None) ->
         DamageError: it is not what was written.
     """
     with reading(path):
-        head = len(_HEAD) + _DIGITS + 3
-        if data.startswith(_HEAD):
-            found, told = xxhash.xxh3_128_hexdigest(data[head:]), data[len(_HEAD) :][:_DIGITS].decode("ascii")
+        head = len(HEAD) + _DIGITS + 3
+        if data.startswith(HEAD):
+            found, told = xxhash.xxh3_128_hexdigest(data[head:]), data[len(HEAD) :][:_DIGITS].decode("ascii")
             if found != told:
                 raise damaged(path, f"its digest is {found}, and it was sealed with {told}")
             return dict(json.loads(b"{" + data[head:]))

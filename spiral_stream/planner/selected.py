@@ -226,11 +226,7 @@ def select(node: nodes.Node, base: OpenRelation, place: Workplace) -> Selected:
         PlanError: a join finds several right rows for one left row.
         CacheError: the prepared folder cannot be written.
     """
-    folder = (
-        place.root
-        / "selections"
-        / digest([canonical(node), {name: place.versions[name] for name in sorted(_read(node))}])
-    )
+    folder = selection_folder(node, place.root, place.versions)
     file = folder / "selected.json"
 
     def opened() -> Selected:
@@ -244,6 +240,11 @@ def select(node: nodes.Node, base: OpenRelation, place: Workplace) -> Selected:
         _adopt(folder)
 
     return mended(folder, opened, settle)
+
+
+def selection_folder(node: nodes.Node, root: Path, versions: Mapping[str, str]) -> Path:
+    """Where the selection of a relational plan lies, with whatever was made of it."""
+    return root / "selections" / digest([canonical(node), {name: versions[name] for name in sorted(_read(node))}])
 
 
 def _read(node: nodes.Node) -> set[str]:

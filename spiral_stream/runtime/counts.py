@@ -13,6 +13,7 @@ from typing import Final, final
 import numpy as np
 
 from spiral_stream.errors import SpiralWarning
+from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.publish import set_aside
@@ -85,6 +86,18 @@ def _records(file: Path) -> tuple[list[tuple[int, int, int, int]], int]:
         not any(data[at + _RECORD.itemsize - 1 : at + _RECORD.itemsize]) for at in range(0, whole, _RECORD.itemsize)
     )  # of a writer that was killed the end is missing, and the next one wrote zeros there
     return good, max(0, len(records) - len(good) - torn)
+
+
+def verify_index(file: Path) -> bool:
+    """Verify the records of a formation index; they always have sums.
+
+    Raises:
+        DamageError: some are not what was written.
+    """
+    damaged = _records(file)[1]
+    if damaged:
+        raise seal.damaged(file, f"{damaged} records fail their checks")
+    return True
 
 
 @final

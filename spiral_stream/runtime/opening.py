@@ -1,10 +1,14 @@
 """From a plan to what its batches are built with: stages, reader and book; rows by identity; what a run leaves over."""
 
 import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
+from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import ResumeError
@@ -12,15 +16,18 @@ from spiral_stream.integrity.blocks import sound
 from spiral_stream.plan.fingerprint import digest
 from spiral_stream.plan.maps import Assembled, FlatMapped, Kept, Mapped
 from spiral_stream.plan.nodes import Deliver
+from spiral_stream.planner.build import materialize
 from spiral_stream.planner.lower import cache_root, lower
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
 from spiral_stream.planner.resume import Anchor, SavedState
 from spiral_stream.planner.streams import StreamStage
+from spiral_stream.planner.verify import Report, Verification, verify_stream
 from spiral_stream.runtime.book import Book, FixedBook, FormedBook
 from spiral_stream.runtime.chapters import Forming
+from spiral_stream.runtime.counts import verify_index
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.quarantine import Quarantine
+from spiral_stream.runtime.quarantine import Quarantine, verify_quarantine
 from spiral_stream.runtime.refusals import Refusals, Tally
 from spiral_stream.runtime.samples import SampleReader
 from spiral_stream.runtime.steps import need_inside
@@ -117,6 +124,28 @@ class Opening:
             if not book.exists(epoch, cursor.batch):  # saved before the end of an epoch was the start of the next
                 return cursor.next_epoch(), []
         return cursor, anchors
+
+    def materialize(
+        self, stages: Stages, threads: int, report: Callable[[Progress], None] | None, *, keep: bool
+    ) -> Progress:
+        """Build the caches; what was opened before does not see what was built since, and is opened again unless kept."""
+        done = materialize(stages, threads, report)
+        if not keep:
+            self.close()
+        return done
+
+    def verify(self, run_seed: int, report: Report | None) -> Verification:
+        """Read all derived files of the plan, and compare them with what was written."""
+
+        def others() -> Iterator[tuple[Path, str, Callable[[], bool]]]:
+            book = self.read(run_seed)[1]
+            for path in sorted(book.folder.glob("*.index")) if isinstance(book, FormedBook) else ():
+                yield path, "formation index", partial(verify_index, path)
+            folder = Quarantine(cache_root(self._catalog), self.stages, self.rebase).folder
+            for path in sorted(folder.glob("*")):
+                yield path, "quarantine", partial(verify_quarantine, path)
+
+        return verify_stream(self._plan, self._catalog, lambda: self.stages, others, report)
 
     def close(self) -> None:
         """Release what is open; the next use opens it again."""

@@ -12,7 +12,6 @@ import os
 import struct
 import uuid
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, final
 
@@ -20,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from spiral_stream.errors import CacheError, SpiralWarning
+from spiral_stream.errors import CacheError, DamageError, SpiralWarning
 from spiral_stream.integrity.faults import failed
 from spiral_stream.plan.fingerprint import digest
 from spiral_stream.plan.maps import FlatMapped
@@ -30,6 +29,7 @@ from spiral_stream.planner.rebase import Rebase
 _FILE: Final = ".frames"
 _UNFRAMED: Final = ".arrows"  # Arrow IPC streams, end to end
 _FRAME: Final = struct.Struct("<4sQQ")  # mark, bytes, digest
+_AGAIN: Final = "Read those batches again to have it written again"
 _MARK: Final = b"\x93RFS"
 PART: Final = "part"
 _PLACE: Final = (("epoch", pa.int64()), ("batch", pa.int64()), ("row", pa.int32()))
@@ -105,7 +105,11 @@ class Quarantine:
         for path in sorted(self.folder.glob(f"*{_UNFRAMED}")):
             found += _streams(path)
         for path in sorted(self.folder.glob(f"*{_FILE}")):
-            found += [pa.ipc.open_stream(pa.py_buffer(frame)).read_all() for frame in _frames(path)]
+            frames, damaged = _frames(path)
+            found += [pa.ipc.open_stream(pa.py_buffer(frame)).read_all() for frame in frames]
+            if damaged:
+                what = f"quarantine: {path} is damaged in {damaged} places, and what it said of refused samples there is lost"
+                warnings.warn(f"{what}. {_AGAIN}", SpiralWarning, stacklevel=2)
         table = pa.concat_tables(found).sort_by([(name, "ascending") for name in self._keys])
         places_R3 = np.column_stack([table[name].to_numpy().astype(np.int64) for name in self._keys])
         fresh = np.ones(len(table), dtype=np.bool_)
@@ -113,15 +117,30 @@ class Quarantine:
         return table.filter(pa.array(fresh))
 
 
-def _frames(path: Path) -> Iterator[bytes]:
-    """The sound frames of a file, up to one that was left unfinished."""
+def verify_quarantine(path: Path) -> bool:
+    """Verify a file of a quarantine; returns whether it has frames to verify it by.
+
+    Raises:
+        DamageError: it is not what was written.
+    """
+    if path.suffix != _FILE:
+        return False
+    if damaged := _frames(path)[1]:
+        msg = f"{path} is damaged in {damaged} places; what it said of refused samples there is lost. {_AGAIN}"
+        raise DamageError(msg)
+    return True
+
+
+def _frames(path: Path) -> tuple[list[bytes], int]:
+    """The sound frames of a file, up to one that was left unfinished, and in how many places it is damaged."""
+    found: list[bytes] = []
     data = path.read_bytes()
     at = damaged = 0
     while len(data) - at >= _FRAME.size:
         mark, size, digest = _FRAME.unpack_from(data, at)
         frame = data[at + _FRAME.size :][:size]
         if mark == _MARK and len(frame) == size and xxhash.xxh3_64_intdigest(frame) == digest:
-            yield frame
+            found.append(frame)
             at += _FRAME.size + size
             continue
         after = data.find(_MARK, at + 1)
@@ -129,13 +148,7 @@ def _frames(path: Path) -> Iterator[bytes]:
             damaged += mark != _MARK or len(frame) == size  # else the end was never written
             break
         damaged, at = damaged + 1, after
-    if damaged:
-        warnings.warn(
-            f"quarantine: {path} is damaged in {damaged} places; what it said of refused samples there is lost. Read those "
-            "batches again to have it written again",
-            SpiralWarning,
-            stacklevel=2,
-        )
+    return found, damaged
 
 
 def _streams(path: Path) -> list[pa.Table]:

@@ -78,7 +78,9 @@ def test_an_index_is_built_once_and_pickles_by_path(tmp_path: Path) -> None:
 
 
 def test_a_broken_index_says_how_to_go_on(tmp_path: Path) -> None:
-    with pytest.raises(CacheError, match="is missing.*The next stream that opens it sets it aside and builds it again"):
+    with pytest.raises(
+        CacheError, match=r"is missing.*The next stream that opens it sets it aside and builds it again"
+    ):
         IdentityIndex(tmp_path)
 
 

@@ -1,0 +1,195 @@
+"""Read every derived file of a stream or a relation, and compare it with what was written.
+
+Seals and sums were made when the files were: caches are verified by their sums, everything else by its seal. Files from
+before there were sums cannot be told from damaged ones, so they count apart. A damaged part of a cache is marked,
+so that the next `materialize` builds it again; what is small is built again by the next stream that opens it.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, final
+
+from spiral_stream.cache import ledger
+from spiral_stream.cache.store import CacheStore
+from spiral_stream.catalog.registry import Catalog
+from spiral_stream.errors import DamageError, SpiralWarning
+from spiral_stream.integrity import seal
+from spiral_stream.plan import nodes
+from spiral_stream.plan.mix import per_stream
+from spiral_stream.plan.tree import need, walk
+from spiral_stream.plan.turned import turned
+from spiral_stream.planner.build import caches
+from spiral_stream.planner.lower import cache_root
+from spiral_stream.planner.physical import Stages
+from spiral_stream.planner.selected import selection_folder
+
+SOUND: Final = "sound"
+UNVERIFIED: Final = "unverified"
+DAMAGED: Final = "damaged"
+_ASIDE: Final = ".damaged-"  # what was set aside is nobody's
+Report = Callable[[int, int], None]  # bytes verified so far, of how many
+Others = Callable[[], Iterable[tuple[Path, str, Callable[[], bool]]]]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One derived file, or one part of a cache with its payload."""
+
+    path: Path
+    what: str  # which cache, or which kind of file
+    bytes: int
+    state: str  # "sound", "unverified" (it is from before there were sums) or "damaged"
+    found: str  # what is wrong with it, and the way out
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found in all derived files."""
+
+    files: tuple[Checked, ...]
+    live_bytes: int  # of caches
+    dead_bytes: int  # of caches, until the next build removes them
+
+    @property
+    def damaged(self) -> tuple[Checked, ...]:
+        """The files that are not what was written."""
+        return tuple(each for each in self.files if each.state == DAMAGED)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Task:
+    path: Path
+    what: str
+    check: Callable[[], bool]  # whether there were sums to verify it by
+    bytes: int
+
+
+def verify_stream(
+    plan: nodes.Deliver, catalog: Catalog, lower: Callable[[], Stages], others: Others, report: Report | None = None
+) -> Verification:
+    """Verify what a stream reads besides its relations: selections and what was made of them, and caches.
+
+    Args:
+        plan: the stream's.
+        catalog: where its relations are registered.
+        lower: gives the stages of the plan.
+        others: gives files that the runtime keeps: path, what it is, and a check that says whether it has sums.
+        report: told what is done so far.
+    """
+    tasks: list[_Task] = []
+    for folder in _selections(plan, catalog):  # before the plan is lowered, which mends them
+        tasks += list(_sealed(folder, "selection"))
+    found = list(_run(tasks, report))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpiralWarning)  # what is mended now was told above
+        stores = {work.store.folder: work.store for work in caches(lower())}
+        more = [_Task(path, what, check, _size(path)) for path, what, check in others()]
+    made = _stores(stores.values(), more, report)
+    return Verification((*found, *made.files), made.live_bytes, made.dead_bytes)
+
+
+def verify_relation(name: str, catalog: Catalog, report: Report | None = None) -> Verification:
+    """Verify the caches of a relation, of whichever plan."""
+    return _stores(relation_caches(name, catalog), [], report)
+
+
+def relation_caches(name: str, catalog: Catalog) -> list[CacheStore]:
+    """The caches of a relation; of one whose facts cannot be read nobody knows whose it is."""
+    out = []
+    for file in sorted((cache_root(catalog) / "caches").glob("*/cache.json")):
+        with suppress(DamageError):
+            facts = seal.read_json(file)
+            if facts.get("relation") == name:
+                out.append(CacheStore(file.parent, {key: facts[key] for key in facts if key != "seal"}))
+    return out
+
+
+def relations_of(plan: nodes.Node) -> list[str]:
+    """The relations of the catalog that a plan reads."""
+    read = [each for each in walk(plan) if isinstance(each, nodes.Scan | nodes.Sql)]
+    named = (each.relations if isinstance(each, nodes.Sql) else (each.relation,) for each in read)
+    return list(dict.fromkeys(name for names in named for name in names))
+
+
+def _selections(plan: nodes.Deliver, catalog: Catalog) -> Iterator[Path]:
+    sample = need(plan, nodes.Sample)
+    versions = {name: catalog.entry(name).data_version for name in catalog.tables()}
+    for _, node in per_stream(sample.source):
+        for each in (node, turned(node, sample.identity)):
+            if each is not None:
+                yield selection_folder(each, cache_root(catalog), versions)
+
+
+def _stores(stores: Iterable[CacheStore], tasks: list[_Task], report: Report | None) -> Verification:
+    live = dead = 0
+    for store in stores:
+        tasks += list(_cache(store))
+        with suppress(DamageError):
+            usage = store.usage()
+            live, dead = live + usage.live_bytes, dead + usage.dead_bytes
+    return Verification(tuple(_run(tasks, report)), live, dead)
+
+
+def _cache(store: CacheStore) -> Iterator[_Task]:
+    facts = store.folder / "cache.json"
+    what = f"cache {store.facts.get('relation', '')}.{store.facts.get('column', '')} {store.folder.name[:8]}"
+    if facts.exists():
+        yield _Task(facts, what, partial(_has_seal, facts), _size(facts))
+    manifest = store.newest()
+    if manifest is not None:
+        yield _Task(manifest, what, store.verify_newest, _size(manifest))
+    for path in store.ledger.files():
+        yield _Task(path, what, partial(_entry_has_sums, path), _size(path))
+        with suppress(DamageError):
+            entry = ledger.read(path)
+            if entry is not None:
+                part = store.part(entry)
+                yield _Task(part.data, what, part.verify, _size(part.data) + _size(part.blob))
+
+
+def _sealed(folder: Path, what: str) -> Iterator[_Task]:
+    for path in sorted(folder.rglob("*")) if folder.exists() else ():
+        if path.is_file() and not any(name.startswith((_ASIDE, ".")) for name in path.relative_to(folder).parts):
+            yield _Task(path, what, partial(_has_seal, path), _size(path))
+
+
+def _run(tasks: list[_Task], report: Report | None) -> Iterator[Checked]:
+    total, done = sum(task.bytes for task in tasks), 0
+    told = report or (lambda *_: None)
+    told(0, total)
+    for task in tasks:
+        state, found = UNVERIFIED, ""
+        try:
+            state = SOUND if task.check() else UNVERIFIED
+        except DamageError as error:
+            state, found = DAMAGED, str(error)
+        done += task.bytes
+        told(done, total)
+        yield Checked(task.path, task.what, task.bytes, state, found)
+
+
+def _has_seal(path: Path) -> bool:
+    if path.suffix == ".json":
+        with seal.reading(path):
+            data = path.read_bytes()
+        seal.parse_json(path, data)
+        return data.startswith(seal.HEAD)
+    return seal.content(path)[1]
+
+
+def _entry_has_sums(path: Path) -> bool:
+    entry = ledger.read(path)
+    return entry is not None and entry.sums is not None
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_size
+    return 0
