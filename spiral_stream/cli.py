@@ -161,7 +161,7 @@ def verify(
     catalog = _open(where)
     if name in catalog.streams():
         with catalog.open_stream(name) as opened:
-            sound = all([_verify_sources(catalog, each) for each in relations_of(opened.plan)])
+            sound = min([_verify_sources(catalog, each) for each in relations_of(opened.plan)])
             found = _with_bar(name, opened.verify)
             if mend and found.damaged:
                 opened.materialize()

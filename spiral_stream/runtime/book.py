@@ -147,7 +147,7 @@ class FormedBook(Book):
 
     def __init__(self, forming: Forming, folder: Path) -> None:
         self.forming = forming
-        self.folder = folder
+        self._folder = folder
         self._lanes = forming.stages.batches.lanes
         self._total = forming.stages.epochs.total
         self.last = forming.stages.batches.last
@@ -200,7 +200,7 @@ class FormedBook(Book):
 
     def _known(self, epoch: int) -> Counts:
         if epoch not in self._counts:
-            self._counts[epoch] = Counts(FormationIndex(self.folder / f"epoch-{epoch}.index"), self._lanes)
+            self._counts[epoch] = Counts(FormationIndex(self._folder / f"epoch-{epoch}.index"), self._lanes)
         return self._counts[epoch]
 
     def _chapters(self, lane: int) -> int:
@@ -341,7 +341,7 @@ class FormedBook(Book):
             chapter = self._chapter(epoch, turn[0], at[0])
             if not chapter.has(at[1]):
                 msg = (
-                    f"formation index: {self.folder} says that chapter {at[0]} has more batches than the {at[1]} it has; it "
+                    f"formation index: {self._folder} says that chapter {at[0]} has more batches than the {at[1]} it has; it "
                     "was written by other code under the same versions. Remove that folder: it is made again"
                 )
                 raise CacheError(msg)

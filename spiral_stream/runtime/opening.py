@@ -73,11 +73,15 @@ class Opening:
     def _book(self, stages: Stages, reader: SampleReader) -> Book:
         if stages.formation is None:
             return FixedBook(stages)
+        return FormedBook(Forming(stages, reader, stages.formation), self._formations(stages, reader.run_seed))
+
+    def _formations(self, stages: Stages, run_seed: int) -> Path:
+        """Where the formation index of a plan lies."""
         edits: list[Any] = [] if self.rebase is None else [self.rebase.to_json()]
         if any(isinstance(each, FlatMapped | Kept | Mapped) for each in stages.maps):  # what they draw may decide
-            edits.append(reader.run_seed)
+            edits.append(run_seed)
         name = digest([stages.fingerprint, dict(stages.data_versions), edits])
-        return FormedBook(Forming(stages, reader, stages.formation), cache_root(self._catalog) / "formations" / name)
+        return cache_root(self._catalog) / "formations" / name
 
     def saved(self, cursor: Cursor, run_seed: int, epoch: int) -> SavedState:
         """The state at a place.
@@ -138,8 +142,7 @@ class Opening:
         """Read all derived files of the plan, and compare them with what was written."""
 
         def others() -> Iterator[tuple[Path, str, Callable[[], bool]]]:
-            book = self.read(run_seed)[1]
-            for path in sorted(book.folder.glob("*.index")) if isinstance(book, FormedBook) else ():
+            for path in sorted(self._formations(self.stages, run_seed).glob("*.index")):
                 yield path, "formation index", partial(verify_index, path)
             folder = Quarantine(cache_root(self._catalog), self.stages, self.rebase).folder
             for path in sorted(folder.glob("*")):

@@ -1,5 +1,6 @@
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from spiral_stream.errors import CacheError, PlanError
 from spiral_stream.relational.identity_index import IdentityIndex, build_index
 from spiral_stream.seeding import identity_hashes
+from tests.fixtures.mutations import COUNTS, mutated_bytes, survives
 
 IDENTITIES = st.one_of(
     st.lists(st.text(max_size=6), unique=True, max_size=60),
@@ -90,3 +92,20 @@ def test_bucket_counts_have_limits(tmp_path: Path) -> None:
     assert index.starts(4).tolist() == [0, 0, 0, 0, 0]
     with pytest.raises(PlanError, match="between 1 and"):
         index.starts(0)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_no_mutation_of_an_index_gives_another_order(count: int, tmp_path: Path) -> None:
+    def everything() -> tuple[Any, ...]:
+        found = IdentityIndex(tmp_path / "i")
+        rows = np.arange(found.total, dtype=np.uint64)
+        return found.rows(rows).tolist(), found.ranks(rows).tolist(), found.starts(7).tolist()
+
+    build_index(tmp_path / "i", "", [(np.arange(300, dtype=np.uint64), list(range(300)))])
+    sound, files = everything(), sorted((tmp_path / "i").iterdir())
+    for seed in range(count):
+        path = files[seed % len(files)]
+        data = path.read_bytes()
+        path.write_bytes(mutated_bytes(data, seed))
+        survives(everything, sound, says=f"{path.name}, seed {seed}")
+        path.write_bytes(data)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from spiral_stream.errors import CacheError, PlanError
+from spiral_stream.errors import CacheError, PlanError, SpiralWarning
 from spiral_stream.expr import Expr, col
 from spiral_stream.relational.selection import Selection, whole
 from spiral_stream.relational.selection_build import Chunk, build_selection, surviving
 from spiral_stream.sources.source import ROW
+from tests.fixtures.mutations import COUNTS, mutated_bytes, survives
 
 
 @st.composite
@@ -26,8 +28,8 @@ def _relations(draw: st.DrawFn) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     sizes = draw(st.lists(st.sampled_from([0, 1, 7, 64, 511, 512, 513, 1500, 3000]), min_size=1, max_size=6))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     shares = [draw(st.sampled_from([0.0, 0.002, 0.1, 0.5, 0.99, 1.0])) for _ in sizes]
-    survives = np.concatenate([rng.random(size) < share for size, share in zip(sizes, shares, strict=True)])
-    return np.cumsum([0, *sizes]).astype(np.uint64), survives
+    kept = np.concatenate([rng.random(size) < share for size, share in zip(sizes, shares, strict=True)])
+    return np.cumsum([0, *sizes]).astype(np.uint64), kept
 
 
 def _chunks(ordinals: NDArray[np.uint64], pieces: int) -> Iterator[Chunk]:
@@ -179,3 +181,39 @@ def test_two_builders_at_once_both_get_the_selection(tmp_path: Path) -> None:
 
     assert sums == [sum(range(0, 50_000, 7))] * 2
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def everything(folder: Path) -> tuple[Any, ...]:
+    """All that a selection says."""
+    found = Selection.open(folder)
+    rows = np.arange(found.total, dtype=np.uint64)
+    ordinals = found.ordinals(rows)
+    return ordinals.tolist(), found.ranks(ordinals).tolist(), found.right(0, rows).tolist(), found.counts.tolist()
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_no_mutation_of_a_selection_gives_other_rows(count: int, tmp_path: Path) -> None:
+    starts = np.array([0, 5000, 10_000, 10_500, 11_000], np.uint64)
+    rows = np.concatenate([np.arange(0, 5000, 3), np.arange(5000, 10_000, 700), np.arange(10_000, 10_500)])
+    build_selection(tmp_path / "s", starts, [(rows.astype(np.uint64), (rows // 2,))], 1)
+    sound, files = everything(tmp_path / "s"), sorted((tmp_path / "s").iterdir())
+    for seed in range(count):
+        path = files[seed % len(files)]
+        data = path.read_bytes()
+        path.write_bytes(mutated_bytes(data, seed))
+        survives(lambda: everything(tmp_path / "s"), sound, says=f"{path.name}, seed {seed}")
+        path.write_bytes(data)
+
+    assert {path.name for path in files} >= {"words.npy", "offsets.npy", "ranks.npy", "right-000.npy", "selection.json"}
+
+
+def test_a_damaged_selection_is_built_again_with_a_warning(tmp_path: Path) -> None:
+    starts, rows = np.array([0, 100], np.uint64), np.arange(0, 100, 2, dtype=np.uint64)
+    first = build_selection(tmp_path / "s", starts, [(rows, ())])
+    (tmp_path / "s" / "words.npy").write_bytes(b"nothing")
+    with pytest.warns(SpiralWarning, match=r"words\.npy is damaged.*set aside as \.damaged-s, and is built again now"):
+        again = build_selection(tmp_path / "s", starts, [(rows, ())])
+
+    assert again.ordinals(np.arange(50, dtype=np.uint64)).tolist() == rows.tolist()
+    assert first.total == 50
+    assert (tmp_path / ".damaged-s" / "words.npy").read_bytes() == b"nothing"

@@ -1,5 +1,6 @@
 """The quarantine on disk: many writers, torn ends, rows that are said again."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.errors import CacheError
+from spiral_stream.errors import CacheError, SpiralWarning
 from spiral_stream.runtime import quarantine
 from spiral_stream.runtime.quarantine import Quarantine
 from tests.fixtures.damaged import catalog, image_plan
+from tests.fixtures.mutations import COUNTS, mutated_bytes
 from tests.fixtures.texts import documents, make_catalog, tokenized
 
 
@@ -114,3 +116,30 @@ def test_a_folder_that_cannot_be_written_is_said_so(
             kept.append(rows(kept, [(0, 0, 0)]))
     kept.append(rows(kept, [(0, 1, 0)]))
     assert len(kept.read()) == 1
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_no_mutation_of_a_quarantine_tells_of_other_samples(count: int, tmp_path: Path, stages: Any) -> None:
+    kept = Quarantine(tmp_path, stages, None)
+    for batch in range(4):
+        kept.append(rows(kept, [(0, batch, row) for row in range(3)]))
+    sound = kept.read().to_pylist()
+    (file,) = kept.folder.iterdir()
+    data = file.read_bytes()
+    for seed in range(count):
+        mutated = mutated_bytes(data, seed)
+        file.write_bytes(mutated)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", SpiralWarning)
+            found = kept.read().to_pylist()
+        assert [row for row in found if row not in sound] == [], f"seed {seed}"
+        assert len(found) == len(sound) or said or len(mutated) < len(data), f"seed {seed}"  # a torn end is no damage
+
+
+def test_a_quarantine_from_before_there_were_frames_is_read(tmp_path: Path, stages: Any) -> None:
+    kept, old = Quarantine(tmp_path, stages, None), rows(Quarantine(tmp_path, stages, None), [(0, 0, 0)])
+    kept.append(rows(kept, [(0, 1, 0)]))
+    with (kept.folder / "1-old.arrows").open("wb") as file, pa.ipc.new_stream(file, kept.schema) as writer:
+        writer.write_table(old)
+
+    assert kept.read()["batch"].to_pylist() == [0, 1]

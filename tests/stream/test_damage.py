@@ -1,0 +1,185 @@
+"""Damage to derived files: it is named or mended, and no batch ever differs."""
+
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spiral_stream as sp
+from spiral_stream.testing import same
+from tests.fixtures import derived
+from tests.fixtures.derived import batches, files, flip, flipped, materialize, plan
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=[False, True], ids=["tokens", "stored lists"])
+def stored(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, stored: bool) -> sp.Catalog:
+    made = derived.catalog(tmp_path)
+    materialize(made, stored=stored)
+    return made
+
+
+def equal(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+
+
+def outcome(of: sp.Catalog, stored: bool) -> tuple[list[Any] | None, list[str]]:
+    """The batches, or none, and what was said."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", sp.SpiralWarning)
+        try:
+            found = batches(of, stored=stored)
+        except sp.DamageError as error:
+            return None, [str(error)]
+    return found, [str(each.message) for each in caught if issubclass(each.category, sp.SpiralWarning)]
+
+
+def test_one_flipped_bit_in_any_derived_file_changes_no_batch(
+    catalog: sp.Catalog, stored: bool, tmp_path: Path
+) -> None:
+    sound = batches(catalog, stored=stored)
+    prepared, kinds = catalog.root / "prepared", set()
+    shutil.copytree(prepared, tmp_path / "sound")
+    for path in files(catalog):
+        flip(path)
+        found, said = outcome(catalog, stored)
+        assert found is None or equal(found, sound), f"{path}: other batches"
+        assert said or path.parent.name == "ledger" or path.name == "cache.json", (
+            f"{path}: silent"
+        )  # no stream reads it
+        if found is None:
+            assert "stream.materialize()" in said[0], said
+            materialize(catalog, stored=stored)
+            mended, said = outcome(catalog, stored)
+            assert mended is not None, f"{path}: {said}"
+            assert equal(mended, sound), path
+        kinds.add(path.suffix)
+        shutil.rmtree(prepared)
+        shutil.copytree(tmp_path / "sound", prepared)
+
+    assert kinds >= {".json", ".npy", ".arrow", ".index"}
+
+
+@pytest.mark.parametrize("stored", [False], indirect=True)
+def test_a_damaged_shard_is_named_and_built_again_alone(catalog: sp.Catalog) -> None:
+    sound = batches(catalog)
+    blobs = sorted(catalog.root.rglob("*.blob"))
+    before = {path: path.stat().st_ino for path in blobs}
+    flip(blobs[0], 0.0)
+    with pytest.raises(
+        sp.DamageError,
+        match=r"cache of \w+\.text: .*\.blob is damaged: bytes 0 to .*content key.*stream\.materialize\(\)",
+    ):
+        batches(catalog)
+    message = r"is damaged.*dropped from the cache, and built again"
+    with plan(catalog).to_numpy() as stream, pytest.warns(sp.SpiralWarning, match=message):
+        done = stream.materialize(lambda _: None)
+    after = {path: path.stat().st_ino for path in catalog.root.rglob("*.blob")}
+
+    assert done.shards == 1
+    assert blobs[0] not in after  # nor does anything dead stay
+    assert {path: after.get(path) for path in blobs[1:]} == {path: before[path] for path in blobs[1:]}
+    assert equal(batches(catalog), sound)
+
+
+@pytest.mark.parametrize("stored", [False], indirect=True)
+def test_a_damaged_selection_is_set_aside_with_a_warning_and_what_was_made_of_it_stays(catalog: sp.Catalog) -> None:
+    sound = batches(catalog)
+    selected = next(iter(sorted(catalog.root.rglob("selected.json"))))
+    made = {path.name: path.stat().st_ino for path in selected.parent.glob("column-*")}
+    flip(selected)
+    with pytest.warns(sp.SpiralWarning, match=rf"{selected} is damaged: .*set aside as .damaged-.*built again now"):
+        again = batches(catalog)
+
+    assert equal(again, sound)
+    assert made
+    assert {path.name: path.stat().st_ino for path in selected.parent.glob("column-*")} == made
+    assert equal(batches(catalog), sound)
+
+
+def test_files_from_before_there_were_sums_open_and_count_as_unverified(catalog: sp.Catalog, stored: bool) -> None:
+    sound = batches(catalog, stored=stored)
+    derived.unseal(catalog)
+
+    assert equal(batches(catalog, stored=stored), sound)
+    with plan(catalog, stored=stored).to_numpy() as stream:
+        found = stream.verify()
+    states = {each.path.suffix: each.state for each in found.files if each.what == "selection"}
+    assert found.damaged == ()
+    assert set(states.values()) == {"unverified"}
+    assert {each.state for each in found.files if each.what.startswith("cache")} <= {"unverified"}
+    assert materialize(catalog, stored=stored).rows == 0
+
+
+def test_verify_reads_everything_and_names_what_is_damaged(catalog: sp.Catalog, stored: bool) -> None:
+    batches(catalog, stored=stored)
+    with plan(catalog, stored=stored).to_numpy() as stream:
+        told: list[tuple[int, int]] = []
+        sound = stream.verify(lambda done, total: told.append((done, total)))
+    read = {each.path for each in sound.files}
+    kept = {path for path in files(catalog) if path.suffix in {".npy", ".arrow", ".json", ".lance", ".index"}}
+
+    assert {each.state for each in sound.files} == {"sound"}
+    assert told[-1][0] == told[-1][1]
+    assert {path for path in kept if path.parent.name != "committed"} <= read
+    for path in sorted(read)[::3]:
+        with flipped(path), plan(catalog, stored=stored).to_numpy() as stream:
+            assert path in {each.path for each in stream.verify().damaged}, path
+
+
+READ = """
+import os, sys
+import numpy as np
+import spiral_stream as sp
+from tests.fixtures import derived
+
+catalog = sp.connect(sys.argv[1])
+with derived.plan(catalog).to_numpy(prefetch=1) as stream:
+    batches = iter(stream)
+    next(batches)
+    print("reading", flush=True)
+    sys.stdin.readline()
+    try:
+        for _ in range(2):
+            for batch in batches:
+                sum(int(np.asarray(value).sum()) for name, value in batch.items() if name != "sample_id")
+            batches = iter(stream)
+    except sp.DamageError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("stored", [False], indirect=True)
+def test_a_cache_file_that_shrinks_under_a_reader_is_a_named_error_and_no_death(catalog: sp.Catalog) -> None:
+    blobs = sorted(catalog.root.rglob("*.blob"))
+    with subprocess.Popen(
+        [sys.executable, "-c", READ, str(catalog.root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "reading\n"
+        for blob in blobs:
+            os.truncate(blob, blob.stat().st_size // 2)
+        said, _ = reader.communicate("go on\n", timeout=60)
+
+    assert reader.returncode == 0
+    assert ".blob" in said
+    assert "became shorter" in said or "is damaged" in said
+    materialize(catalog)
+    assert [blob.exists() for blob in blobs] == [False] * len(blobs)
+    assert len(batches(catalog)) > 3
