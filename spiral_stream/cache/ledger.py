@@ -82,14 +82,14 @@ class Ledger:
                 yield entry
 
     def needed(self, first: Collection[str] = ()) -> list[Entry]:
-        """Parts that add a row which no part before has.
+        """Parts that add a row which no part before has; of those that readers do not see, the largest come first.
 
         Args:
             first: data files of parts that count before all others, so that what readers see is never exchanged.
         """
         seen: dict[str, Mask] = {}
         out = []
-        for entry in sorted(self.entries(), key=lambda entry: entry.file not in first):
+        for entry in sorted(self.entries(), key=lambda entry: (entry.file not in first, -int(entry.mask.sum()))):
             have = seen.get(entry.key)
             if have is None or (entry.mask & ~have).any():
                 out.append(entry)

@@ -8,6 +8,7 @@ The data file has 12 to 20 bytes per row and is verified when the part is opened
 block by block where it is touched. A part from before there were sums has none, and is read as it is.
 """
 
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ class Part:
             whose = f" of {facts['relation']}.{facts['column']}"
         msg = (
             f"cache{whose}: {path} is damaged: {found}; it holds rows of the shard with content key {self.key[:16]}. "
-            "Build that shard again with stream.materialize(); batches need it no more than its source"
+            "Build that shard again with stream.materialize()"
         )
         return DamageError(msg)
 
@@ -140,10 +141,9 @@ class Part:
 
     def remove(self) -> None:
         """Remove all files of the part."""
-        for path in (self.data, self.blob, self._sums, self.mark):
+        for path in (self.data, self._sums, self.mark):
             path.unlink(missing_ok=True)
-        with suppress(OSError):
-            self.blob.parent.rmdir()
+        shutil.rmtree(self.blob.parent, ignore_errors=True)
 
     def _words(self, digest: str) -> NDArray[np.uint64]:
         data: Any = b""

@@ -66,6 +66,8 @@ def remove_dead(folder: Path, needed: list[Entry], unneeded: list[Entry], keep: 
     for stem in found - live:
         if not stem.startswith("."):
             Part(folder, "", f"{stem}.lance", None).remove()
+        else:  # what Lance had not finished; drafts of ours are elsewhere
+            (data / stem).unlink(missing_ok=True)
     for each in _draft_folders(folder):
         sweep_drafts(each)
 

@@ -4,6 +4,7 @@ A block is hashed at its first touch in a process (3 us of a block in memory, ab
 whoever reads rows of it; from then on a row costs one look at a byte. 64 KiB is what the kernel maps at one fault.
 """
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,10 +95,13 @@ def need_sound(since: int = 0) -> None:
     Raises:
         DamageError: names the file.
     """
+    if not _mapped.faulted(since):
+        return
+    gc.collect()  # a stream that was closed may not be gone yet, and nobody reads what it mapped
     for path in _mapped.faulted(since):
         msg = (
-            f"{path} could not be read: it became shorter, or its disk failed, while it was in use; nothing may write to "
-            "derived files. Close the stream, and build it again: stream.materialize(), or open the stream again for what "
-            "is not payload"
+            f"{path} could not be read: it became shorter, or its disk failed, while it was in use; it would have to stay as it "
+            "was written. Close the stream and open it again, which mends selections and indexes; stream.materialize() builds "
+            "its caches again"
         )
         raise DamageError(msg)

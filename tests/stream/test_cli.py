@@ -1,6 +1,7 @@
 """The ``spiral`` command: what it prints, and what it says when something is wrong."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -92,3 +93,26 @@ def test_an_error_of_ours_is_one_line_and_no_traceback(
     assert err.startswith("CatalogError: relation 'lnace' is not in catalog")
     assert "Register it first" in err
     assert "Traceback" not in err
+
+
+def test_verify_reads_everything_says_what_is_damaged_and_mends_it(own: sp.Catalog) -> None:
+    own.save_stream("train", plan(own.table("lance"), profile=sp.Raw(shorter_side=20)).to_numpy())
+    run(own, "materialize", "train")
+    sound = run(own, "verify", "train")
+    blob = sorted(own.root.rglob("*.blob"))[1]
+    data = bytearray(blob.read_bytes())
+    data[-1] ^= 1
+    blob.write_bytes(data)
+    found = CliRunner().invoke(cli.app, ["verify", "train", "--catalog", str(own.root)])
+    of_relation = CliRunner().invoke(cli.app, ["verify", "lance", "--catalog", str(own.root)])
+    with pytest.warns(sp.SpiralWarning, match="dropped from the cache, and built again"):
+        mended = run(own, "verify", "train", "--mend")
+
+    assert re.search(r"│ cache lance.image_ref \w+ +│ +10 │ [\d,]+ +│ 10 +│ 0 +│ 0 ", sound), sound
+    assert "0 dead until the next build" in sound
+    assert found.exit_code == of_relation.exit_code == 1
+    assert re.search(r"│ 9 +│ 0 +│ 1 ", found.output), found.output
+    for said in (found.output, of_relation.output):
+        assert f"{blob} is damaged: bytes 0 to" in said
+        assert "Build that shard again with stream.materialize()" in said
+    assert re.search(r"│ 10 +│ 0 +│ 0 ", mended), mended
