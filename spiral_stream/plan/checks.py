@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import Cast, Col, Expr, bind, kind_of, type_of
+from spiral_stream.sampling.order import LARGEST
 from spiral_stream.schema import semantic_of
 
 _DEVICE: Final = re.compile(r"cpu|cuda(:\d+)?")
-LARGEST_COUNT: Final = 2**62  # of rows, samples and batches: sums of two stay in 64 bits
 _IDENTITIES: Final = ("int", "text", "binary")
 _COMPARED: Final = ("bool", "int", "float", "text", "binary", "time", "date")
 
@@ -41,7 +41,7 @@ def need_new_names(verb: str, names: Iterable[str], way_out: str) -> None:
         seen.add(name)
 
 
-def need_whole(verb: str, name: str, value: object, least: int, most: int = LARGEST_COUNT) -> None:
+def need_whole(verb: str, name: str, value: object, least: int, most: int = LARGEST) -> None:
     """Refuse what is no integer from ``least`` to ``most``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         msg = f"{verb}: {name}={value!r:.200}; give an integer of at least {least}"

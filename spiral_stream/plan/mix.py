@@ -18,9 +18,10 @@ import pyarrow as pa
 
 from spiral_stream.errors import PlanError, SpiralWarning
 from spiral_stream.expr import kind_of, lit, parse
-from spiral_stream.plan.checks import LARGEST_COUNT, bound_type, need_new_names, need_whole
+from spiral_stream.plan.checks import bound_type, need_new_names, need_whole
 from spiral_stream.plan.nodes import Node, Project, Relational, WithColumns, need_relation
 from spiral_stream.plan.tree import find, replaced
+from spiral_stream.sampling.order import LARGEST
 
 STREAM_ID: Final = "stream_id"
 PATH: Final = "/"  # between the names of nested mixtures
@@ -229,7 +230,7 @@ def _leaves(mix: Mix, start: int, totals: Sequence[int], masses: Sequence[Fracti
                 "stream out of the mixture"
             )
             raise PlanError(msg)
-        if count > LARGEST_COUNT:
+        if count > LARGEST:
             given = f"choose={part.choose}" if part.choose is not None else f"repeat={part.repeat!r} of {rows:,} rows"
             msg = f"mix: stream {part.name!r}: {given:.200} is past 2**62 samples, which a run cannot count; lower it"
             raise PlanError(msg)

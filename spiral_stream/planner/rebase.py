@@ -6,7 +6,7 @@ from typing import Any, final
 
 from spiral_stream.errors import ResumeError
 from spiral_stream.sampling.carry import Carry
-from spiral_stream.sampling.mixture import LARGEST
+from spiral_stream.sampling.order import LARGEST
 
 
 @final
