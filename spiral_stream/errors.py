@@ -15,7 +15,12 @@
     SpiralWarning        legal, and probably not what was meant
 
 A message says where, what was found, what would be right, and the way out.
+Values in it are `shown`, text from elsewhere is `cut`, so that it can be read.
 """
+
+from typing import Final
+
+MOST_SHOWN: Final = 200  # characters of one value
 
 
 class SpiralError(Exception):
@@ -71,3 +76,25 @@ class StreamError(SpiralError):
 
 class SpiralWarning(UserWarning):
     """What is asked for is legal, and probably not what was meant: the message says what happens, and the way out."""
+
+
+def shown(value: object, most: int = MOST_SHOWN) -> str:
+    """A value as a message shows it: ``repr``, of at most so many characters; what was left out is said."""
+    whole = value
+    if isinstance(value, str | bytes | list | tuple):
+        value = value[: most + 1]  # writing out gigabytes would take as long as reading them
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  a class of the user's may fail to describe itself
+        text = f"<a {type(value).__name__}>"
+    if len(text) <= most:
+        return text
+    size = len(whole) if isinstance(whole, str | bytes | list | tuple) else len(text)
+    what = "bytes" if isinstance(whole, bytes) else "items" if isinstance(whole, list | tuple) else "characters"
+    return f"{text[:most]}... ({size:,} {what})"
+
+
+def cut(text: str, most: int = MOST_SHOWN) -> str:
+    """Text from elsewhere (another library's error, a file) on one line, of at most so many characters."""
+    line = " ".join(text[: 4 * most].split())
+    return line if len(line) <= most else f"{line[:most]}..."
