@@ -22,7 +22,7 @@ from spiral_stream.plan.tree import need
 from spiral_stream.plan.trust import TRUST_ENV, Trust
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.relation import Relation
-from spiral_stream.relational import engine
+from spiral_stream.relational.sql import describe_sql
 
 Trusted = Iterable[ModuleType | str] | ModuleType | str
 
@@ -121,9 +121,8 @@ class Catalog(registry.Catalog):
         return nodes.Scan(name, entry.schema, entry.identity)
 
     def _sql(self, text: str) -> nodes.Sql:
-        named = {name: self.entry(name).schema for name in self.tables()}
-        used, schema = engine.describe_sql(text, named)
-        return nodes.Sql(text, tuple(used), schema)
+        used, schema, floats = describe_sql(text, self.schemas())
+        return nodes.Sql(text, tuple(used), schema, tuple(floats))
 
 
 def connect(uri: str | None = None) -> Catalog:

@@ -27,6 +27,8 @@ def outline(node: nodes.Node) -> list[str]:
         lines.append(f"({i}) {describe(each)}" + ("" if previous else f"   reads {_listed(reads)}"))
         if isinstance(each, nodes.Collate):
             lines += [f"    {name} = {clip_text(field)}" for name, field in each.fields if is_clip(field)]
+        if isinstance(each, nodes.Sql) and each.floats:
+            lines.append(f"    {_not_a_number(each)}")
     return lines + _moved(node, numbers)
 
 
@@ -93,7 +95,9 @@ def describe(node: nodes.Node) -> str:  # noqa: C901, PLR0911, PLR0912  one retu
         case nodes.Deliver():
             return f"Deliver {node.framework}, prefetch {node.prefetch}"
         case _:
-            slots = [name for name in getattr(node, "__slots__", ()) if name not in ("source", "parts", "columns")]
+            slots = [
+                name for name in getattr(node, "__slots__", ()) if name not in ("source", "parts", "columns", "floats")
+            ]
             return f"{node.VERB.capitalize()} " + ", ".join(f"{name} {getattr(node, name)}" for name in slots)
 
 
@@ -113,6 +117,15 @@ def chosen_text(field: Stack) -> str:
         return "uniform over the segment (at the middles of equal parts)"
     every = "every frame" if field.stride == 1 else f"every {field.stride} frames"
     return f"{every} from {'a random start' if field.random_start else 'the start'}"
+
+
+def _not_a_number(node: nodes.Sql) -> str:
+    """Where SQL text and conditions written with ``col`` part."""
+    more = f" and {len(node.floats) - _NAMED:,} more" if len(node.floats) > _NAMED else ""
+    return (
+        f"NaN in {', '.join(node.floats[:_NAMED])}{more} is the largest number in SQL text, so x >= 0.5 keeps it; "
+        "col(x) >= 0.5 does not. Leave it out with AND NOT isnan(x), or filter after sql(...)"
+    )
 
 
 def _mixed(node: Mix) -> str:

@@ -342,6 +342,7 @@ class Sql(Relational):
     text: str
     relations: tuple[str, ...]
     columns: pa.Schema
+    floats: tuple[str, ...] = ()  # columns that the text reads and that may hold NaN, as relation.column; for people
 
     def schema(self) -> pa.Schema:
         return self.columns

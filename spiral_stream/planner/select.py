@@ -22,6 +22,7 @@ from spiral_stream.planner.columns import Columns, Right, Rowed, UInt64, in_memo
 from spiral_stream.planner.rewrites import Arrange, First, Head, Keep, Match, Rewritten, rewrite
 from spiral_stream.relational import engine
 from spiral_stream.relational.join import join_n_to_1
+from spiral_stream.relational.sql import run_sql
 from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.sources.source import ROW
 
@@ -88,7 +89,7 @@ def collect(node: nodes.Node, open_relation: Open) -> pa.Table:
     elif isinstance(node, nodes.Union):
         found = pa.concat_tables([collect(part, open_relation).cast(node.schema()) for part in node.parts])
     elif isinstance(node, nodes.Sql):
-        found = engine.run_sql(node.text, {name: _all_rows(open_relation(name)) for name in node.relations})
+        found = run_sql(node.text, {name: _all_rows(open_relation(name)) for name in node.relations})
     else:
         rows = _over(node, open_relation)
         rows.run()

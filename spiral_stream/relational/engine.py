@@ -1,30 +1,29 @@
-"""DuckDB, behind the only door to it: queries and aggregates over Arrow, at prepare time.
+"""DuckDB in this process: aggregates over Arrow, at prepare time. Text of the user's runs elsewhere: `sql`.
 
-Every call has its own in-memory database, reads nothing but the tables it is given,
+Every call has its own in-memory database, reads nothing but the table it is given,
 and runs on one thread: rows then come in the same order and sums of floats are the
 same on every run of one engine version (with 2 and 4 threads averages differ in the
-13th digit). Query text has DuckDB's own semantics, where NaN is the largest number;
-conditions written with `col` never come here as text of the user's.
+13th digit). The engine takes ``A`` and ``a`` for one column, so it only ever sees
+columns by number.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+import os
+import tempfile
+from collections.abc import Sequence
+from threading import Timer
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from spiral_stream.dialects import quoted
 from spiral_stream.errors import PlanError
 
-if TYPE_CHECKING:
-    import duckdb
-
-Tables = Mapping[str, pa.Table | pa.RecordBatchReader]
+TIMEOUT_ENV: Final = "SPIRAL_SQL_TIMEOUT_S"
+MEMORY_ENV: Final = "SPIRAL_SQL_MEMORY_BYTES"
+_TIMEOUT_S: Final = 600.0
 
 _SETTINGS: Final = {
     "threads": "1",
-    "enable_external_access": "false",  # its own file readers drop NaN rows by statistics
+    "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "python_enable_replacements": "false",
@@ -39,57 +38,40 @@ _MEASURES: Final = {
 }
 
 
+class Limits(NamedTuple):
+    """What one query may take."""
+
+    timeout_s: float
+    memory_bytes: int  # beyond the rows that it reads
+
+
+def limits() -> Limits:
+    """``$SPIRAL_SQL_TIMEOUT_S``, else 600; ``$SPIRAL_SQL_MEMORY_BYTES``, else half of the machine's memory.
+
+    Raises:
+        PlanError: one of them is no number above 0.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return Limits(_number(TIMEOUT_ENV, _TIMEOUT_S), int(_number(MEMORY_ENV, memory)))
+
+
+def _number(name: str, default: float) -> float:
+    text = os.environ.get(name, "")
+    try:
+        value = float(text or default)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        msg = f"sql: ${name} is {text[:50]!r}; it is a number above 0. Correct it, or unset it for {default:g}"
+        raise PlanError(msg)
+    return value
+
+
 def version() -> str:
     """The engine's version, for manifests."""
     import duckdb
 
     return str(duckdb.__version__)
-
-
-def run_sql(text: str, tables: Tables) -> pa.Table:
-    """Run a query over tables by name.
-
-    Args:
-        text: one SELECT in DuckDB's dialect. A name with a dot may be written
-            ``vision.labels`` or ``"vision.labels"``.
-        tables: what the query may read. A reader can be read once only.
-
-    Raises:
-        PlanError: the engine refuses the text or fails on the rows; says where.
-    """
-    with _session(tables) as session:
-        return session.sql(text).to_arrow_table()
-
-
-def describe_sql(text: str, schemas: Mapping[str, pa.Schema]) -> tuple[list[str], pa.Schema]:
-    """Which relations a query reads, and the columns that it gives.
-
-    Args:
-        text: as for `run_sql`.
-        schemas: of every relation that might be named.
-
-    Returns:
-        the names used, sorted; and the schema of the result.
-
-    Raises:
-        PlanError: the engine refuses the text; says where.
-    """
-    with _session({name: schema.empty_table() for name, schema in schemas.items()}) as session:
-        result = session.sql(text).to_arrow_table().schema
-        (written,) = session.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchone() or ("{}",)
-    used = {name.casefold() for name in _tables_in(json.loads(written))}
-    return sorted(name for name in schemas if name.casefold() in used), result
-
-
-def _tables_in(parsed: Any) -> Iterator[str]:
-    """Names of tables in DuckDB's JSON of a statement (and of its common table expressions)."""
-    if isinstance(parsed, list):
-        for part in parsed:
-            yield from _tables_in(part)
-    elif isinstance(parsed, dict):
-        if parsed.get("type") == "BASE_TABLE":
-            yield f"{parsed['schema_name']}.{parsed['table_name']}".removeprefix(".")
-        yield from _tables_in(list(parsed.values()))
 
 
 def aggregate(table: pa.Table, keys: Sequence[str], measures: Sequence[tuple[str, str, str]]) -> pa.Table:
@@ -109,38 +91,61 @@ def aggregate(table: pa.Table, keys: Sequence[str], measures: Sequence[tuple[str
         sums of integers are int64, averages float64.
 
     Raises:
-        PlanError: the engine cannot measure such a column, or a sum leaves int64.
+        PlanError: the engine cannot measure such a column, a sum leaves int64, or a limit is passed.
     """
-    chosen = [quoted(key) for key in keys]
-    for column, function, name in measures:
-        value = _MEASURES[function].format(quoted(column))
+    read = list(dict.fromkeys([*keys, *(column for column, _, _ in measures)]))
+    place = {name: f"c{i}" for i, name in enumerate(read)}
+    chosen = [place[key] for key in keys]
+    for i, (column, function, _) in enumerate(measures):
+        value = _MEASURES[function].format(place[column])
         if function == "sum":
             value = (
                 f"CAST({value} AS {'DOUBLE' if pa.types.is_floating(table.schema.field(column).type) else 'BIGINT'})"
             )
-        chosen.append(f"{value} AS {quoted(name)}")
-    grouped = ", ".join(quoted(key) for key in keys)
-    tail = f" GROUP BY {grouped} ORDER BY {', '.join(f'{quoted(k)} NULLS LAST' for k in keys)}" if keys else ""
-    return run_sql(f"SELECT {', '.join(chosen)} FROM rows{tail}", {"rows": table})  # noqa: S608  names are quoted
+        chosen.append(f"{value} AS m{i}")
+    grouped = ", ".join(place[key] for key in keys)
+    tail = f" GROUP BY {grouped} ORDER BY {', '.join(f'{place[key]} NULLS LAST' for key in keys)}" if keys else ""
+    rows = table.select(read).rename_columns([place[name] for name in read])
+    what = ", ".join(f"{function}({column})" for column, function, _ in measures)
+    found = _answered(f"SELECT {', '.join(chosen)} FROM rows{tail}", rows, what, place)  # noqa: S608  names are ours
+    return found.rename_columns([*keys, *(name for _, _, name in measures)])
 
 
-@contextmanager
-def _session(tables: Tables) -> Iterator["duckdb.DuckDBPyConnection"]:
+def _answered(text: str, rows: pa.Table, what: str, place: dict[str, str]) -> pa.Table:
+    """Run our own text over ``rows``; it spills to a folder that goes with the call."""
     import duckdb
 
-    config: dict[str, Any] = dict(_SETTINGS)
-    with duckdb.connect(":memory:", config=config) as session:
-        session.execute("SET TimeZone = 'UTC'")
-        try:
-            for name, table in tables.items():
-                session.register(name, table)
-                space, dot, short = name.rpartition(".")
-                if dot:
-                    session.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(space)}")
-                    session.execute(f"CREATE VIEW {quoted(space)}.{quoted(short)} AS SELECT * FROM {quoted(name)}")  # noqa: S608
-            yield session
-        except duckdb.Error as error:
-            reason = str(error).strip()
-            named = ", ".join(tables) or "no relation"
-            msg = f"sql: {reason}\nThe query may read {named}; correct it in DuckDB's dialect"
-            raise PlanError(msg) from error
+    held = limits()
+    with tempfile.TemporaryDirectory(prefix="spiral-aggregate-") as spill:
+        config: dict[str, Any] = {
+            **_SETTINGS,
+            "memory_limit": f"{max(1, held.memory_bytes >> 10)}KiB",
+            "temp_directory": spill,
+        }
+        with duckdb.connect(":memory:", config=config) as session:
+            session.execute("SET TimeZone = 'UTC'")
+            session.register("rows", rows)
+            late = Timer(held.timeout_s, session.interrupt)
+            late.name = "spiral-aggregate-deadline"
+            late.start()
+            try:
+                return session.sql(text).to_arrow_table()
+            except duckdb.InterruptException as error:
+                msg = f"aggregate {what}: not done within {held.timeout_s:g} s. Filter the rows, or set ${TIMEOUT_ENV}"
+                raise PlanError(msg) from error
+            except duckdb.OutOfMemoryException as error:
+                msg = (
+                    f"aggregate {what}: needs more than {held.memory_bytes / 2**30:.3g} GiB. "
+                    f"Filter the rows, or set ${MEMORY_ENV}"
+                )
+                raise PlanError(msg) from error
+            except duckdb.Error as error:
+                reason = str(error).strip().splitlines()[0]
+                named = ", ".join(
+                    f"{place[name]} is {name!r} ({rows.schema.field(place[name]).type})" for name in place
+                )
+                msg = f"aggregate {what}: {reason} ({named}). Measure another column, or cast it first"
+                raise PlanError(msg) from error
+            finally:
+                late.cancel()
+                late.join()

@@ -1,0 +1,120 @@
+"""SQL text over relations: run in a process of its own, under a deadline and a memory limit.
+
+`sql_process` is that process and says why there is one. Rows come in the same order and
+sums of floats are the same on every run of one engine version, since it works on one
+thread. Query text has DuckDB's own semantics, where NaN is the largest number; conditions
+written with `col` never come here as text of the user's.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spiral_stream.errors import PlanError
+from spiral_stream.relational.engine import Limits, limits
+
+Tables = Mapping[str, pa.Table | pa.RecordBatchReader]
+
+_PROCESS: Final = Path(__file__).with_name("sql_process.py")
+_NAMED: Final = 20  # relations that a message lists
+
+
+def run_sql(text: str, tables: Tables) -> pa.Table:
+    """Run a query over tables by name.
+
+    Args:
+        text: one SELECT in DuckDB's dialect. A name with a dot may be written
+            ``vision.labels`` or ``"vision.labels"``.
+        tables: what the query may read. A reader can be read once only.
+
+    Raises:
+        PlanError: the engine refuses the text, fails on the rows, or passes a limit; says where.
+    """
+    return _asked("run", text, tables)[1].read_all()
+
+
+def describe_sql(text: str, schemas: Mapping[str, pa.Schema]) -> tuple[list[str], pa.Schema, list[str]]:
+    """Which relations a query reads, and the columns that it gives.
+
+    Args:
+        text: as for `run_sql`.
+        schemas: of every relation that might be named.
+
+    Returns:
+        the names used, sorted; the schema of the result; and the columns of floats
+        that the text reads, as ``relation.column``.
+
+    Raises:
+        PlanError: the engine refuses the text; says where.
+    """
+    answer, found = _asked("describe", text, {name: schema.empty_table() for name, schema in schemas.items()})
+    twice = [name for name in found.schema.names if found.schema.names.count(name) > 1]
+    if twice:
+        msg = f"sql: two columns of the result are called {twice[0]!r}. Give one another name with AS"
+        raise PlanError(msg)
+    return answer["used"], found.schema, answer["floats"]
+
+
+def _asked(task: str, text: str, tables: Tables) -> tuple[dict[str, Any], pa.RecordBatchReader]:
+    """The answer of the process, and the stream after it."""
+    if not isinstance(text, str):
+        msg = f"sql: the text is a {type(text).__name__}. Give one SELECT in DuckDB's dialect"
+        raise PlanError(msg)
+    held = limits()
+    asked = {"task": task, "text": text, "relations": list(tables), **held._asdict()}
+    sink = pa.BufferOutputStream()
+    sink.write(json.dumps(asked).encode() + b"\n")
+    for table in tables.values():
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            for batch in table.to_batches() if isinstance(table, pa.Table) else table:
+                writer.write_batch(batch)
+    line, _, rest = _answered(sink.getvalue(), held, tables).partition(b"\n")
+    answer: dict[str, Any] = json.loads(line)
+    if "error" in answer:
+        if answer["memory"]:
+            raise PlanError(_beyond_memory(held, answer["error"].splitlines()[0]))
+        msg = f"sql: {answer['error']}\n{_readable(tables)}; correct it in DuckDB's dialect"
+        raise PlanError(msg)
+    return answer, pa.ipc.open_stream(rest)
+
+
+def _answered(request: pa.Buffer, held: Limits, tables: Tables) -> bytes:
+    """What the process writes before the deadline; it never outlives the call."""
+    command = [sys.executable, "-P", str(_PROCESS)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    pipe = subprocess.PIPE
+    # A session of its own: Ctrl-C interrupts the caller, which ends the process.
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True) as process:  # noqa: S603
+        try:
+            out, errors = process.communicate(memoryview(request), timeout=held.timeout_s)  # type: ignore[arg-type]  # any buffer does
+        except subprocess.TimeoutExpired as error:
+            msg = (
+                f"sql: the query did not end within {held.timeout_s:g} s, and was stopped. A recursion may have no end; "
+                f"write a shorter query, or set $SPIRAL_SQL_TIMEOUT_S\n{_readable(tables)}"
+            )
+            raise PlanError(msg) from error
+        finally:
+            process.kill()
+    if process.returncode == 0:
+        return out
+    told = errors.decode(errors="replace").strip().splitlines()
+    raise PlanError(_beyond_memory(held, f"the process ended with {process.returncode}: {told[-1] if told else ''}"))
+
+
+def _beyond_memory(held: Limits, reason: str) -> str:
+    return (
+        f"sql: the query needs more than {held.memory_bytes / 2**30:.3g} GiB of memory ({reason}). "
+        "Select fewer rows or columns, or set $SPIRAL_SQL_MEMORY_BYTES"
+    )
+
+
+def _readable(tables: Tables) -> str:
+    names = sorted(tables)
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"The query may read {', '.join(names[:_NAMED]) or 'no relation'}{more}"

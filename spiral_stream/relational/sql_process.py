@@ -1,0 +1,215 @@
+"""The process in which SQL text runs: DuckDB over the tables on standard input, and nothing else.
+
+A text that somebody else wrote may recurse without end, or make one string of gigabytes
+inside a function that neither the engine's memory limit nor its interrupt reaches
+(measured with DuckDB 2.0: ``repeat('x', 4000000000)``, ``range(1, 2000000000)``). Here the
+kernel holds the memory limit, and the caller ends the process at the deadline. The text is
+one SELECT over the given relations: no file, network, extension or setting is reached.
+
+Runs by its path, without the package: starting costs 0.25 s. Standard input is a line of
+JSON and one Arrow stream per relation; the answer is a line of JSON and, of a result, one stream.
+"""
+
+import json
+import resource
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import duckdb
+import pyarrow as pa
+
+SETTINGS: Final = {
+    "threads": "1",
+    "enable_external_access": "false",  # its own file readers drop NaN rows by statistics, too
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "python_enable_replacements": "false",
+    "temp_directory": "",
+}
+# Table functions that make rows; all others read files, settings, or other text.
+MAKERS: Final = frozenset(("generate_series", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest"))
+_BATCH_ROWS: Final = 65_536
+_GRACE_S: Final = 5  # the caller ends us at the deadline; if it died before, the kernel does
+
+
+class RefusedError(Exception):
+    """What is wrong with the text, for its author."""
+
+
+def main() -> None:
+    """Answer one request."""
+    source, out = sys.stdin.buffer, sys.stdout.buffer
+    request: dict[str, Any] = json.loads(source.readline())
+    signal.alarm(int(request["timeout_s"]) + _GRACE_S)
+    tables = {name: _received(source) for name in request["relations"]}
+    _limit_memory(request["memory_bytes"])
+    answer: dict[str, Any] = {}
+    try:
+        used, parsed = used_relations(request["text"], list(tables))
+        chosen = {name: tables[name] for name in used}
+        with _session(chosen, request["memory_bytes"]) as session:
+            query = session.sql(request["text"])
+            if request["task"] == "describe":
+                found = query.limit(0).to_arrow_table().schema
+                answer = {"used": used, "floats": _floats(parsed, chosen)}
+                _send(out, answer, found, iter(()))
+            else:
+                reader = query.to_arrow_reader(_BATCH_ROWS)
+                _send(out, answer, reader.schema, _within(reader, request["memory_bytes"]))
+    except (duckdb.Error, pa.ArrowException, OSError, MemoryError, RecursionError, ValueError, RefusedError) as error:
+        out.write(json.dumps({"error": str(error).strip(), "memory": _is_memory(error)}).encode() + b"\n")
+    out.flush()
+
+
+def used_relations(text: str, relations: list[str]) -> tuple[list[str], Any]:
+    """The relations that a text reads, sorted, and its syntax tree.
+
+    Raises:
+        RefusedError: it is not one SELECT, calls what reads something else, or names a relation that cannot be told apart.
+    """
+    with duckdb.connect(":memory:", config=dict(SETTINGS)) as session:
+        statements = session.extract_statements(text)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            kinds = ", ".join(str(each.type).rpartition(".")[2] for each in statements) or "nothing"
+            msg = f"the text is {kinds}; give one SELECT (PIVOT with its values: ON ... IN (...))"
+            raise RefusedError(msg)
+        (written,) = session.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchone() or ("{}",)
+    parsed = json.loads(written)
+    for name in _values_of(parsed, "TABLE_FUNCTION", "function"):
+        if name.get("function_name", "").lower() not in MAKERS:
+            msg = f"{name.get('function_name')} reads no relation; register what it reads, and name that"
+            raise RefusedError(msg)
+    return _resolved(set(_tables_in(parsed)), relations), parsed
+
+
+def _resolved(written: set[str], relations: list[str]) -> list[str]:
+    """Relations by the names in the text, whose case the engine does not look at."""
+    used = set()
+    for name in written:
+        meant = [name] if name in relations else [each for each in relations if _folded(each) == _folded(name)]
+        if len(meant) > 1:
+            raise RefusedError(_alike("relations", *meant[:2]))
+        used.update(meant)
+    if alike := first_alike(sorted(used)):
+        raise RefusedError(_alike("relations", *alike))
+    return sorted(used)
+
+
+def first_alike(names: list[str]) -> tuple[str, str] | None:
+    """The first two names that the engine takes for one: it ignores the case of ASCII letters."""
+    seen: dict[bytes, str] = {}
+    for name in names:
+        if (other := seen.setdefault(_folded(name), name)) is not name:
+            return other, name
+    return None
+
+
+def _alike(what: str, one: str, other: str) -> str:
+    return f"{what} {one!r} and {other!r} differ only in case, which SQL text cannot tell apart; rename one of them"
+
+
+def _folded(name: str) -> bytes:
+    return name.encode(errors="surrogatepass").lower()
+
+
+def _session(tables: Mapping[str, pa.Table], memory_bytes: int) -> duckdb.DuckDBPyConnection:
+    for name, table in tables.items():
+        if alike := first_alike(table.column_names):
+            msg = (
+                f"{_alike(f'columns of relation {name!r}:', *alike)}, or use the verbs instead of SQL text "
+                "(filter, with_columns, join, group_by), which tell them apart"
+            )
+            raise RefusedError(msg)
+    session = duckdb.connect(":memory:", config={**SETTINGS, "memory_limit": f"{max(1, memory_bytes >> 10)}KiB"})
+    session.execute("SET TimeZone = 'UTC'")
+    for name, table in tables.items():
+        session.register(name, table)
+        space, dot, short = name.rpartition(".")
+        if dot:
+            session.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(space)}")
+            session.execute(f"CREATE VIEW {_quoted(space)}.{_quoted(short)} AS SELECT * FROM {_quoted(name)}")  # noqa: S608
+    session.execute("SET lock_configuration = true")
+    return session
+
+
+def _floats(parsed: Any, tables: Mapping[str, pa.Table]) -> list[str]:
+    """Columns of floats that the text reads, as ``relation.column``."""
+    named = {_folded(part) for parts in _values_of(parsed, "COLUMN_REF", "column_names") for part in parts}
+    named |= {_folded(name) for join in _values_of(parsed, "JOIN", "using_columns") for name in join}
+    every = next(_values_of(parsed, "STAR", "type"), None) is not None
+    return [
+        f"{name}.{field.name}"
+        for name, table in tables.items()
+        for field in table.schema
+        if pa.types.is_floating(field.type) and (every or _folded(field.name) in named)
+    ]
+
+
+def _tables_in(parsed: Any) -> Iterator[str]:
+    """Names of tables in DuckDB's JSON of a statement (and of its common table expressions)."""
+    for table in _nodes(parsed, "BASE_TABLE"):
+        yield f"{table['schema_name']}.{table['table_name']}".removeprefix(".")
+
+
+def _values_of(parsed: Any, kind: str, key: str) -> Iterator[Any]:
+    return (node[key] for node in _nodes(parsed, kind) if key in node)
+
+
+def _nodes(parsed: Any, kind: str) -> Iterator[Any]:
+    if isinstance(parsed, list):
+        for part in parsed:
+            yield from _nodes(part, kind)
+    elif isinstance(parsed, dict):
+        if kind in (parsed.get("type"), parsed.get("class")):
+            yield parsed
+        yield from _nodes(list(parsed.values()), kind)
+
+
+def _within(reader: pa.RecordBatchReader, memory_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The batches of a result that the caller can hold."""
+    size = 0
+    for batch in reader:
+        size += batch.nbytes
+        if size > memory_bytes:
+            msg = "the result is larger than the memory limit"
+            raise MemoryError(msg)
+        yield batch
+
+
+def _received(source: BinaryIO) -> pa.Table:
+    return pa.ipc.open_stream(source).read_all()
+
+
+def _send(out: BinaryIO, answer: Mapping[str, Any], schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    """Write an answer when all of it is known."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    out.write(json.dumps(answer).encode() + b"\n")
+    out.write(sink.getvalue())
+
+
+def _limit_memory(memory_bytes: int) -> None:
+    """Hold this process to what it has and so much more; where memory runs out, end it before others."""
+    page = resource.getpagesize()
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * page if Path("/proc/self/statm").exists() else 0
+    resource.setrlimit(resource.RLIMIT_AS, (held + memory_bytes, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    if Path("/proc/self/oom_score_adj").exists():
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _is_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or "Out of Memory" in str(error) or "bad_alloc" in str(error)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+if __name__ == "__main__":
+    main()
