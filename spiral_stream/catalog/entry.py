@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, final
 import pyarrow as pa
 
 from spiral_stream.catalog.manifest import Manifest
+from spiral_stream.errors import CatalogError
 from spiral_stream.sources.pins import SUFFIX, Pins
 from spiral_stream.sources.source import Source
 
@@ -45,8 +46,15 @@ class Entry:
         return OpenRelation(self)
 
     def manifest(self) -> Manifest:
-        """The shard table, memory-mapped; opens no source."""
-        return Manifest.load(self.root / "manifests" / self.manifest_name)
+        """The shard table; opens no source.
+
+        Raises:
+            CatalogError: its file is missing, damaged, or of another version.
+        """
+        try:
+            return Manifest.load(self.root / "manifests" / self.manifest_name, Path(self.manifest_name).stem)
+        except CatalogError as error:
+            raise CatalogError(str(error).replace("<name>", f'"{self.name}"')) from error
 
     def pins(self, manifest: Manifest) -> Pins | None:
         """What the relation's files were like when it was registered; None where nothing was pinned then.

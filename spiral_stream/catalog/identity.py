@@ -12,8 +12,25 @@ import pyarrow.compute as pc
 
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.catalog.near import near
-from spiral_stream.errors import CatalogError
+from spiral_stream.errors import CatalogError, shown
 from spiral_stream.sources.source import ROW, Reader
+
+
+def identity_columns(name: str, identity: object) -> tuple[str, ...]:
+    """The columns that a user names as identity: one, or a sequence of several.
+
+    Raises:
+        CatalogError: it names none, or one twice.
+    """
+    columns = (identity,) if isinstance(identity, str) else tuple(identity) if isinstance(identity, Sequence) else None
+    if columns is None or not all(isinstance(column, str) for column in columns):
+        found = f"identity is {shown(identity)}, a {type(identity).__name__}"
+        msg = f'register {name!r}: {found}. Name the column that tells its rows apart: identity="id", or several: ["a", "b"]'
+        raise CatalogError(msg)
+    if twice := [column for column in columns if columns.count(column) > 1]:
+        msg = f"register {name!r}: identity names {shown(twice[0])} twice. Name each column once"
+        raise CatalogError(msg)
+    return columns
 
 
 def check_columns(name: str, schema: pa.Schema, identity: Sequence[str]) -> None:
@@ -27,7 +44,10 @@ def check_columns(name: str, schema: pa.Schema, identity: Sequence[str]) -> None
         raise CatalogError(msg)
     for column in identity:
         if column not in schema.names:
-            msg = f"register {name!r}: identity {column!r} is not a column; {near(column, schema.names)}"
+            msg = (
+                f"register {name!r}: identity {shown(column)} is not a column; {near(column, schema.names)} "
+                'Name the column that tells its rows apart with identity="..."'
+            )
             raise CatalogError(msg)
         kind = schema.field(column).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -59,7 +79,7 @@ def duplicate(name: str, reader: Reader, manifest: Manifest, identity: Sequence[
     if not len(repeated):
         return None
     first = repeated.take(pc.sort_indices(repeated, [(f"{ROW}_min", "ascending")])[:1])
-    value = ", ".join(repr(first.column(column)[0].as_py()) for column in identity)
+    value = ", ".join(shown(first.column(column)[0].as_py()) for column in identity)
     places = [_describe(manifest, first.column(f"{ROW}_{which}")[0].as_py()) for which in ("min", "max")]
     extra = int(pc.sum(repeated.column(f"{ROW}_count")).as_py()) - len(repeated)
     return f"{', '.join(identity)} = {value} in {places[0]} and {places[1]}; {extra} rows repeat an identity"
@@ -72,4 +92,4 @@ def _place(manifest: Manifest, rows: pa.Table, at: int) -> str:
 def _describe(manifest: Manifest, physical: int) -> str:
     logical = manifest.logical(np.array([physical], dtype=np.uint64))
     shard = int(manifest.shard_of(logical)[0])
-    return f"shard {manifest.shard_names[shard].as_py()!r} row {int(logical[0] - manifest.starts[shard])}"
+    return f"shard {shown(manifest.shard_names[shard].as_py())} row {int(logical[0] - manifest.starts[shard])}"

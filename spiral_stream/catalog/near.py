@@ -2,12 +2,19 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
+
+from spiral_stream.errors import cut
+
+_LISTED: Final = 12
+_LONGEST: Final = 60  # characters of one name
 
 
 def near(name: str, known: Iterable[str]) -> str:
     """``did you mean a, b?`` or what there is: a whole sentence, for the end of a message."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name[:1000], names, n=3, cutoff=0.5)
     if close:
-        return f"did you mean {', '.join(close)}?"
-    return f"there are {', '.join(names[:12])}{' ...' if len(names) > 12 else '.'}" if names else "there are none."  # noqa: PLR2004
+        return f"did you mean {', '.join(cut(each, _LONGEST) for each in close)}?"
+    listed = ", ".join(cut(each, _LONGEST) for each in names[:_LISTED])
+    return f"there are {listed}{' ...' if len(names) > _LISTED else '.'}" if names else "there are none."

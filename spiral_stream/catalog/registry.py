@@ -3,59 +3,40 @@
 The database holds one small table of relations and one of saved streams, and the
 rows of relations that were registered from memory. Shard tables and statistics
 lie beside it as Arrow files. Changes are made under a file lock, which the kernel
-releases when a process dies, so that several processes may use one catalog.
+releases when a process dies, so that several processes may use one catalog. What is
+only read needs no right to write.
 """
 
-import fcntl
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace as replaced
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
+from spiral_stream.catalog.again import differences
+from spiral_stream.catalog.database import Database
 from spiral_stream.catalog.entry import DESCRIPTION, STORAGE_SHARD, Entry
-from spiral_stream.catalog.identity import check_columns, duplicate
+from spiral_stream.catalog.identity import check_columns, duplicate, identity_columns
 from spiral_stream.catalog.manifest import Manifest, build_manifest
 from spiral_stream.catalog.near import near
 from spiral_stream.catalog.pinning import pinned
+from spiral_stream.catalog.rows import NAME, RELATIONS, STREAMS, entry_of, plan_of, portable, row_of
 from spiral_stream.catalog.tokenizers import TokenizerEntry, Tokenizers
-from spiral_stream.errors import CatalogError, PlanError, SpiralError
+from spiral_stream.errors import CatalogError, PlanError, SourceError, SpiralError, cut, shown
 from spiral_stream.schema import with_semantic
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.lance import Lance
-from spiral_stream.sources.paths import absolute, is_remote
-from spiral_stream.sources.saved import source_from_json, source_to_json
+from spiral_stream.sources.paths import local_folder
+from spiral_stream.sources.saved import SAVED, is_saved
 from spiral_stream.sources.source import ROW, Reader, Source, content_key
-
-if TYPE_CHECKING:
-    import lancedb
 
 DEFAULT_FOLDER: Final = "catalog"
 _AUTO: Final = "<storage_shard if the source has it>"
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_HERE: Final = "catalog:"  # stands for the catalog's own folder in stored paths, so that it can be moved
-_RELATIONS: Final = pa.schema(
-    [
-        ("name", pa.utf8()),
-        ("source", pa.utf8()),
-        ("schema", pa.binary()),
-        ("identity", pa.list_(pa.utf8())),
-        ("identity_unique", pa.bool_()),
-        ("shard", pa.utf8()),
-        ("data_version", pa.utf8()),
-        ("registered_at", pa.timestamp("us", "UTC")),
-        ("manifest_name", pa.utf8()),
-        ("rows", pa.int64()),
-        ("shards", pa.int64()),
-    ]
-)
-_STREAMS: Final = pa.schema([("name", pa.utf8()), ("plan", pa.utf8()), ("saved_at", pa.timestamp("us", "UTC"))])
 
 
 def default_folder() -> str:
@@ -79,11 +60,12 @@ class Catalog:
     """An embedded LanceDB database of relations and streams; `spiral_stream.relation` adds the verbs to it."""
 
     def __init__(self, uri: str | os.PathLike[str]) -> None:
-        text = absolute(uri)
-        if is_remote(text):
-            msg = f"catalog {text}: a catalog lies in a local folder (its relations need not). Give a folder"
-            raise CatalogError(msg)
-        self.root = Path(text)
+        try:
+            self.root = local_folder(uri)
+        except SourceError as error:
+            msg = f"catalog {cut(str(uri))}: a catalog lies in a local folder (its relations need not); this {error}"
+            raise CatalogError(msg) from error
+        self._database = Database(self.root)
         try:
             (self.root / "manifests").mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -104,6 +86,8 @@ class Catalog:
     ) -> Entry:
         """Register a source under a name: pin it, find its shards, check its identities.
 
+        Registering again what is registered already, unchanged, returns the entry and reads no rows.
+
         Args:
             name: letters, digits, ``_ . -``; dots group names (``vision.imagenet_train``).
             source: what to register; the rows of an `Arrow` are copied into the catalog.
@@ -120,42 +104,61 @@ class Catalog:
             CatalogError: the name is taken, or a column, type or identity is wrong.
             SourceError: the source cannot be read.
         """
-        if not _NAME.fullmatch(name):
-            msg = f"register {name!r}: a name has letters, digits and _ . - only. Rename it"
-            raise CatalogError(msg)
-        if not replace and name in self.tables():
-            msg = f"register {name!r}: the name is taken. Pass replace=True, or drop it first"
-            raise CatalogError(msg)
-        if not isinstance(source, Source):
-            msg = (
-                f"register {name!r}: {_shortly(source)} is a {type(source).__name__}, not a source; give Lance(uri), "
-                "Parquet(uri), ImageFolder(path), VideoFolder(path) or Arrow(table)"
-            )
-            raise CatalogError(msg)
-        columns = (identity,) if isinstance(identity, str) else tuple(identity)
+        _need_name("register", name)
+        _need_source(name, source)
+        columns = identity_columns(name, identity)
+        old = None if replace else self._found(name)
+        if old is not None:
+            return self._again(old, source, columns, shard, semantic or {}, descriptions or {}, unique=unique)
 
         def measured(at: Source) -> tuple[pa.Schema, str | None, Manifest, bool]:
             with _registering(name), at.open() as reader:
-                schema = _described(name, reader.schema, semantic or {}, descriptions or {})
-                chosen = _shard_column(schema, shard)
-                check_columns(name, schema, columns)
+                schema, chosen = _declared(name, reader.schema, columns, shard, semantic or {}, descriptions or {})
                 manifest, is_unique = _measure(name, reader, columns, chosen, unique)
-                return (
-                    schema,
-                    chosen,
-                    manifest if isinstance(at, Arrow) else pinned(manifest, reader, schema, self.root / "manifests"),
-                    is_unique,
-                )
+                if not isinstance(at, Arrow):
+                    manifest = pinned(manifest, reader, schema, self.root / "manifests")
+                return schema, chosen, manifest, is_unique
 
         if isinstance(source, Arrow):
             measured(source)  # refused rows are not copied
-        stored = self._stored(source).pinned()
+        with _registering(name):
+            stored = self._stored(source).pinned()
         schema, chosen, manifest, is_unique = measured(stored)
         entry = self._new_entry(
             name, stored, schema, identity=columns, shard=chosen, manifest=manifest, identity_unique=is_unique
         )
-        self._commit(entry, manifest, replace)
+        if not self._database.put(RELATIONS, row_of(entry, manifest), replace=replace):  # another process was faster
+            return self._again(
+                self.entry(name), source, columns, shard, semantic or {}, descriptions or {}, unique=unique
+            )
         return entry
+
+    def _again(
+        self,
+        old: Entry,
+        source: Source,
+        columns: tuple[str, ...],
+        shard: str | None,
+        semantic: Mapping[str, str],
+        descriptions: Mapping[str, str],
+        *,
+        unique: bool,
+    ) -> Entry:
+        """The registered relation, if it is what would be registered now; compares what is declared, and content keys."""
+        found = ["its rows differ"]
+        copy = self._copy_of(source) if isinstance(source, Arrow) else None
+        if copy is None or copy.uri == getattr(old.source, "uri", None):
+            with _registering(old.name), (source.pinned() if copy is None else old.source).open() as reader:
+                schema, chosen = _declared(old.name, reader.schema, columns, shard, semantic, descriptions)
+                now, units = copy or source, reader.units()
+                found = differences(old, now, _complete(schema), columns, chosen, units, unique=unique)
+        if found:
+            msg = (
+                f"register {old.name!r}: the name is taken, by another registration: {'; '.join(found)}. "
+                "Pass replace=True, or drop it first"
+            )
+            raise CatalogError(msg)
+        return old
 
     def refresh(self, name: str) -> Entry:
         """Register a relation anew at its source's present version.
@@ -184,7 +187,7 @@ class Catalog:
         )
         if entry.data_version == old.data_version and entry.schema.equals(old.schema, check_metadata=True):
             entry = replaced(entry, registered_at=old.registered_at)
-        self._commit(entry, manifest, replace=True)
+        self._database.put(RELATIONS, row_of(entry, manifest))
         return entry
 
     def entry(self, name: str) -> Entry:
@@ -193,15 +196,23 @@ class Catalog:
         Raises:
             CatalogError: there is none; lists near matches.
         """
-        rows = {row["name"]: row for row in self._rows("relations", _RELATIONS)}
+        rows = self._rows()
         if name not in rows:
-            msg = f"relation {name!r} is not in catalog {self.root}; {near(name, rows)} Register it first"
+            msg = f"relation {shown(name)} is not in catalog {self.root}; {near(str(name), rows)} Register it first"
             raise CatalogError(msg)
-        return self._entry(rows[name])
+        return entry_of(self.root, rows[name])
+
+    def schemas(self) -> dict[str, pa.Schema]:
+        """Name -> columns of every relation that can be read."""
+        found = {}
+        for name, row in self._rows().items():
+            with suppress(CatalogError):  # said when it is asked for by name
+                found[name] = entry_of(self.root, row).schema
+        return found
 
     def tables(self) -> list[str]:
         """The names of all relations, sorted."""
-        return sorted(row["name"] for row in self._rows("relations", _RELATIONS))
+        return sorted(self._rows())
 
     def drop(self, name: str) -> None:
         """Forget a relation; its source's files stay, rows copied from memory go.
@@ -209,13 +220,15 @@ class Catalog:
         Raises:
             CatalogError: there is none of this name.
         """
-        source = self.entry(name).source
-        with self._locked() as database:
-            database.open_table("relations").delete(f"name = '{name}'")
-            others = [row["source"] for row in self._rows("relations", _RELATIONS)]
-            unused = self._portable(source) not in others
+        rows = self._rows()
+        if name not in rows:
+            self.entry(name)
+        self._database.remove(RELATIONS, name)
+        with suppress(CatalogError):  # a damaged row names no rows to delete
+            source = entry_of(self.root, rows[name]).source
+            unused = portable(self.root, source) not in [row["source"] for row in self._rows().values()]
             if unused and isinstance(source, Lance) and Path(source.uri).parent == self.root:
-                database.drop_table(Path(source.uri).stem)
+                self._database.forget(Path(source.uri).stem)
 
     def store_plan(self, name: str, plan: Mapping[str, Any]) -> None:
         """Keep a stream's plan (JSON) under a name, in place of an older one.
@@ -223,11 +236,9 @@ class Catalog:
         Raises:
             CatalogError: the name is not legal.
         """
-        if not _NAME.fullmatch(name):
-            msg = f"stream {name!r}: a name has letters, digits and _ . - only. Rename it"
-            raise CatalogError(msg)
+        _need_name("stream", name)
         row = {"name": name, "plan": json.dumps(plan, sort_keys=True), "saved_at": datetime.now(UTC)}
-        self._upsert("streams", _STREAMS, row)
+        self._database.put(STREAMS, row)
 
     def stored_plan(self, name: str) -> dict[str, Any]:
         """The saved plan of this name.
@@ -235,16 +246,15 @@ class Catalog:
         Raises:
             CatalogError: there is none; lists near matches.
         """
-        rows = {row["name"]: row for row in self._rows("streams", _STREAMS)}
+        rows = {row["name"]: row for row in self._database.rows(STREAMS)}
         if name not in rows:
-            msg = f"stream {name!r} is not in catalog {self.root}; {near(name, rows)} Save it with save_stream first"
+            msg = f"stream {shown(name)} is not in catalog {self.root}; {near(str(name), rows)} Save it with save_stream first"
             raise CatalogError(msg)
-        plan: dict[str, Any] = json.loads(rows[name]["plan"])
-        return plan
+        return plan_of(self.root, rows[name])
 
     def streams(self) -> list[str]:
         """The names of all saved streams, sorted."""
-        return sorted(row["name"] for row in self._rows("streams", _STREAMS))
+        return sorted({row["name"] for row in self._database.rows(STREAMS)})
 
     def drop_stream(self, name: str) -> None:
         """Forget a saved stream.
@@ -252,9 +262,9 @@ class Catalog:
         Raises:
             CatalogError: there is none of this name.
         """
-        self.stored_plan(name)
-        with self._locked() as database:
-            database.open_table("streams").delete(f"name = '{name}'")
+        if name not in self.streams():
+            self.stored_plan(name)
+        self._database.remove(STREAMS, name)
 
     def register_tokenizer(self, name: str, source: Any, *, replace: bool = False) -> TokenizerEntry:
         """Copy a tokenizer into the catalog under a name; some seconds go into proving its fast engine.
@@ -269,9 +279,7 @@ class Catalog:
             CatalogError: the name is not legal or taken by another content, or the source is none.
             SourceError: a file is no tokenizer.
         """
-        if not _NAME.fullmatch(name):
-            msg = f"tokenizer {name!r}: a name has letters, digits and _ . - only. Rename it"
-            raise CatalogError(msg)
+        _need_name("tokenizer", name)
         return Tokenizers(self.root).register(name, source, replace=replace)
 
     def tokenizer(self, name: str) -> TokenizerEntry:
@@ -305,12 +313,10 @@ class Catalog:
         manifest: Manifest,
         identity_unique: bool,
     ) -> Entry:
-        if STORAGE_SHARD not in schema.names:
-            schema = schema.append(pa.field(STORAGE_SHARD, pa.utf8()))
         return Entry(
             name=name,
             source=source,
-            schema=schema,
+            schema=_complete(schema),
             identity=identity,
             identity_unique=identity_unique,
             shard=shard,
@@ -333,85 +339,42 @@ class Catalog:
         """The source itself, or for rows in memory their copy inside the catalog."""
         if not isinstance(source, Arrow):
             return source
-        table_name = f"rows-{source.digest()}"
-        with self._locked() as database:
-            if table_name not in _names(database):
-                database.create_table(table_name, source.table)
-        return Lance(str(self.root / f"{table_name}.lance"), base=source.base, allow_outside=source.allow_outside)
+        copy = self._copy_of(source)
+        self._database.copy(Path(copy.uri).stem, source.table)
+        return copy
 
-    def _commit(self, entry: Entry, manifest: Manifest, replace: bool) -> None:
-        row = {
-            "name": entry.name,
-            "source": self._portable(entry.source),
-            "schema": entry.schema.serialize().to_pybytes(),
-            "identity": list(entry.identity),
-            "identity_unique": entry.identity_unique,
-            "shard": entry.shard,
-            "data_version": entry.data_version,
-            "registered_at": entry.registered_at,
-            "manifest_name": entry.manifest_name,
-            "rows": manifest.total,
-            "shards": len(manifest.shard_names),
-        }
-        self._upsert("relations", _RELATIONS, row, replace=replace)
+    def _copy_of(self, source: Arrow) -> Lance:
+        """Where rows from memory are kept."""
+        return Lance(str(self._database.place(f"rows-{source.digest()}")), base=source.base, allow_outside=source.allow_outside)
 
-    def _entry(self, row: Mapping[str, Any]) -> Entry:
-        saved = {
-            k: v.replace(_HERE, str(self.root), 1) if _is_here(v) else v for k, v in json.loads(row["source"]).items()
-        }
-        return Entry(
-            name=row["name"],
-            source=source_from_json(saved),
-            schema=pa.ipc.read_schema(pa.py_buffer(row["schema"])),
-            identity=tuple(row["identity"]),
-            identity_unique=row["identity_unique"],
-            shard=row["shard"],
-            data_version=row["data_version"],
-            registered_at=row["registered_at"],
-            root=self.root,
-            manifest_name=row["manifest_name"],
+    def _found(self, name: str) -> Entry | None:
+        """The registered relation of this name, if there is one."""
+        rows = self._rows()
+        return entry_of(self.root, rows[name]) if name in rows else None
+
+    def _rows(self) -> dict[str, dict[str, Any]]:
+        return {row["name"]: row for row in self._database.rows(RELATIONS)}
+
+
+def _need_name(what: str, name: str) -> None:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        msg = f"{what} {shown(name)}: a name has letters, digits and _ . - only. Rename it"
+        raise CatalogError(msg)
+
+
+def _need_source(name: str, source: object) -> None:
+    if not isinstance(source, Source):
+        msg = (
+            f"register {name!r}: {_shortly(source)} is a {type(source).__name__}, not a source; give Lance(uri), "
+            "Parquet(uri), ImageFolder(path), VideoFolder(path) or Arrow(table)"
         )
-
-    def _portable(self, source: Source) -> str:
-        """The source as JSON, with paths inside the catalog written relative to it."""
-        inside = f"{self.root}{os.sep}"
-        fields = source_to_json(source).items()
-        within = {
-            k: _HERE + v[len(inside) - 1 :] if isinstance(v, str) and v.startswith(inside) else v for k, v in fields
-        }
-        return json.dumps(within, sort_keys=True)
-
-    def _rows(self, table: str, schema: pa.Schema) -> list[dict[str, Any]]:
-        database = self._database()
-        if table not in _names(database):
-            return []
-        rows: list[dict[str, Any]] = database.open_table(table).to_arrow().select(schema.names).to_pylist()
-        return rows
-
-    def _upsert(self, table: str, schema: pa.Schema, row: dict[str, Any], *, replace: bool = True) -> None:
-        with self._locked() as database:
-            opened = database.create_table(table, schema=schema, exist_ok=True)
-            if not replace and opened.count_rows(f"name = '{row['name']}'"):
-                msg = f"register {row['name']!r}: another process took the name. Pass replace=True, or choose another"
-                raise CatalogError(msg)
-            change = opened.merge_insert("name").when_matched_update_all().when_not_matched_insert_all()
-            change.execute(pa.Table.from_pylist([row], schema=schema))
-
-    def _database(self) -> "lancedb.DBConnection":
-        import lancedb
-
-        return lancedb.connect(str(self.root))
-
-    @contextmanager
-    def _locked(self) -> Iterator["lancedb.DBConnection"]:
-        """The database, for one writer at a time."""
-        try:
-            with (self.root / ".lock").open("a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                yield self._database()
-        except (OSError, RuntimeError, ValueError) as error:  # LanceDB raises all three
-            msg = f"catalog {self.root}: {error}. Check its rights and free space"
-            raise CatalogError(msg) from error
+        raise CatalogError(msg)
+    if not isinstance(source, Arrow) and not is_saved(source):
+        msg = (
+            f"register {name!r}: {type(source).__name__} is a source of your own, which a catalog cannot open again: it "
+            f"keeps {', '.join(SAVED)} and Arrow. Write its rows to Parquet or Lance, or read them into Arrow(table)"
+        )
+        raise CatalogError(msg)
 
 
 @contextmanager
@@ -425,6 +388,26 @@ def _registering(name: str) -> Iterator[None]:
             raise
         kind = CatalogError if isinstance(error, PlanError) else type(error)
         raise kind(prefix + str(error)) from error
+
+
+def _declared(
+    name: str,
+    schema: pa.Schema,
+    identity: tuple[str, ...],
+    shard: str | None,
+    semantic: Mapping[str, str],
+    descriptions: Mapping[str, str],
+) -> tuple[pa.Schema, str | None]:
+    """The columns with what the user says of them, and the column that names the shards."""
+    described = _described(name, schema, semantic, descriptions)
+    chosen = _shard_column(described, shard)
+    check_columns(name, described, identity)
+    return described, chosen
+
+
+def _complete(schema: pa.Schema) -> pa.Schema:
+    """The columns of a relation, which always has ``storage_shard``."""
+    return schema if STORAGE_SHARD in schema.names else schema.append(pa.field(STORAGE_SHARD, pa.utf8()))
 
 
 def _described(name: str, schema: pa.Schema, semantic: Mapping[str, str], descriptions: Mapping[str, str]) -> pa.Schema:
@@ -467,20 +450,4 @@ def _measure(
 
 
 def _shortly(value: object) -> str:
-    return repr(value) if isinstance(value, str | os.PathLike) else "what was given"
-
-
-def _is_here(value: object) -> bool:
-    return isinstance(value, str) and value.startswith(_HERE)
-
-
-def _names(database: "lancedb.DBConnection") -> set[str]:
-    """The names of all tables; the list comes in pages."""
-    names: set[str] = set()
-    token: str | None = None
-    while True:
-        page = database.list_tables(page_token=token)
-        names.update(page.tables)
-        token = page.page_token
-        if not token:
-            return names
+    return shown(value) if isinstance(value, str | os.PathLike) else "what was given"

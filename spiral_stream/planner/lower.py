@@ -23,7 +23,7 @@ from spiral_stream.cache.tokens import TokenPrefix
 from spiral_stream.cache.video_index import IndexKind
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.decoders.limits import CLIPS
-from spiral_stream.errors import CacheError, PlanError
+from spiral_stream.errors import CacheError, PlanError, SourceError
 from spiral_stream.expr import parse
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.fields.sequence import SequenceField
@@ -50,6 +50,7 @@ from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.sampling.mixture import Mixture, apportion
 from spiral_stream.sampling.order import Population
 from spiral_stream.sampling.schedule import Schedule
+from spiral_stream.sources.paths import local_folder
 from spiral_stream.transforms.encoder import TextEncoder
 
 CACHE_ENV: Final = "SPIRAL_CACHE"
@@ -57,8 +58,17 @@ _FINGERPRINT: Final = re.compile("[0-9a-f]{32}")
 
 
 def cache_root(catalog: Catalog) -> Path:
-    """Where caches, selections and indexes lie: ``$SPIRAL_CACHE``, else beside the catalog."""
-    return Path(os.environ.get(CACHE_ENV) or catalog.root / "prepared")
+    """Where caches, selections and indexes lie: ``$SPIRAL_CACHE``, else beside the catalog.
+
+    Raises:
+        CacheError: ``$SPIRAL_CACHE`` names no folder of this machine.
+    """
+    place = os.environ.get(CACHE_ENV) or catalog.root / "prepared"
+    try:
+        return local_folder(place)
+    except SourceError as error:
+        msg = f"${CACHE_ENV}={place}: caches lie in a local folder; this {error}"
+        raise CacheError(msg) from error
 
 
 def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -> Stages:

@@ -3,12 +3,15 @@
 import difflib
 import errno
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from spiral_stream.errors import SourceError
+from spiral_stream.errors import SourceError, cut
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 SHOWN: Final = 200  # characters of a path or URI in a message
 _STORES: Final = frozenset(
@@ -130,6 +133,28 @@ def open_file(path: str) -> tuple[int, os.stat_result]:
         os.close(handle)
         raise
     return handle, facts
+
+
+def local_folder(path: str | os.PathLike[str]) -> Path:
+    """The absolute path of a folder of ours on this machine: a catalog, or what is prepared.
+
+    A text that begins with a scheme is no folder, however many slashes a path library left of it.
+
+    Raises:
+        SourceError: it is no path, or lies elsewhere; a clause that follows the path.
+    """
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        msg = "is no path. Give the path of a folder"
+        raise SourceError(msg)
+    scheme = _SCHEME.match(text)
+    if scheme and not re.match(r"file://(localhost)?/", text):
+        msg = (
+            f"begins with {cut(scheme[0])}, which no folder of this machine does. Give the path of a folder "
+            f"(./{cut(scheme[0])} if one is called so)"
+        )
+        raise SourceError(msg)
+    return Path(absolute(text))
 
 
 def not_found(path: str, what: str) -> SourceError:

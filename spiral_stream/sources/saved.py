@@ -14,6 +14,14 @@ from spiral_stream.sources.source import Source
 _KINDS: Final[dict[str, type[Source]]] = {kind.KIND: kind for kind in (ImageFolder, Lance, Parquet, VideoFolder)}
 
 
+SAVED: Final = tuple(kind.__name__ for kind in _KINDS.values())
+
+
+def is_saved(source: Source) -> bool:
+    """Whether a source can be written down and opened again."""
+    return type(source) in _KINDS.values()
+
+
 def source_to_json(source: Source) -> dict[str, Any]:
     """The JSON form: ``{"kind": ..., <its fields>}``.
 

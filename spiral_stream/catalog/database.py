@@ -1,0 +1,226 @@
+"""The catalog's tables: rows by name in an embedded LanceDB database, one writer at a time.
+
+Each row carries a digest of itself, so that damage, or a change from outside, is
+found when the row is used. Tables made before there were digests are read as they
+are; the next change writes them anew, with digests.
+"""
+
+import errno
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+import pyarrow as pa
+
+from spiral_stream.catalog.lock import locked
+from spiral_stream.errors import CatalogError, SpiralError, cut
+from spiral_stream.sources.source import content_key
+
+if TYPE_CHECKING:
+    import lancedb
+
+T = TypeVar("T")
+
+_DIGEST: Final = "digest"
+_TRIES: Final = 6  # of a commit that another writer's overtook; 3 s together
+_PLACE: Final = re.compile(r",? ?/\S+\.rs:\d+:\d+")  # where in its own code a library failed
+_REFUSED: Final = {
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.EROFS: "read-only file system",
+    errno.ENOSPC: "no space left",
+    errno.EDQUOT: "disk quota exceeded",
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One table: its name, and the columns of its rows, of which the first is their name."""
+
+    name: str
+    schema: pa.Schema
+
+    def sealed(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The row with its digest."""
+        return {**row, _DIGEST: self._digest(row)}
+
+    def is_sound(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row is as it was written; one from before there were digests may be."""
+        return _DIGEST not in row or row[_DIGEST] == self._digest(row)
+
+    def _digest(self, row: Mapping[str, Any]) -> str:
+        facts = {name: _plain(row[name]) for name in self.schema.names}
+        return content_key("catalog-row", self.name, json.dumps(facts, sort_keys=True))
+
+
+@final
+class Database:
+    """The tables of one catalog folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def rows(self, kind: Kind) -> list[dict[str, Any]]:
+        """All rows of a table, with the digests it has; none where it was never completed.
+
+        Raises:
+            CatalogError: the table cannot be read.
+        """
+        if not self._is_complete(kind.name):
+            return []
+        with self._reading(kind.name):
+            table = self._opened().open_table(kind.name).to_arrow()
+            names = [*kind.schema.names, *([_DIGEST] if _DIGEST in table.schema.names else [])]
+            if missing := [name for name in kind.schema.names if name not in table.schema.names]:
+                msg = f"it has no column {missing[0]!r}"
+                raise ValueError(msg)
+            found: list[dict[str, Any]] = table.select(names).to_pylist()
+            return [row for row in found if isinstance(row[kind.schema.names[0]], str)]
+
+    def put(self, kind: Kind, row: Mapping[str, Any], *, replace: bool = True) -> bool:
+        """Write a row, in place of the one of its name if asked; whether it was written.
+
+        Raises:
+            CatalogError: the folder cannot be written, or another process holds it for too long.
+        """
+        with self.writing(f"keep {row['name']!r}") as database:
+            opened = self._made(database, kind)
+            if not replace and opened.count_rows(_named(row["name"])):
+                return False
+            change = opened.merge_insert("name").when_matched_update_all().when_not_matched_insert_all()
+            rows = pa.Table.from_pylist([kind.sealed(row)], schema=_with_digest(kind))
+            self._retried(lambda: change.execute(rows))
+        return True
+
+    def remove(self, kind: Kind, name: str) -> None:
+        """Delete the row of this name.
+
+        Raises:
+            CatalogError: the folder cannot be written, or another process holds it for too long.
+        """
+        with self.writing(f"drop {name!r}") as database:
+            self._retried(lambda: database.open_table(kind.name).delete(_named(name)))
+
+    def copy(self, name: str, rows: pa.Table) -> None:
+        """Keep rows as a table, unless it is there; one that was never completed is begun anew.
+
+        Raises:
+            CatalogError: the rows cannot be kept, or the folder cannot be written.
+        """
+        with self.writing("keep rows from memory") as database:
+            if self._is_complete(name):
+                return
+            shutil.rmtree(self.place(name), ignore_errors=True)
+            try:
+                database.create_table(name, rows)
+            except ValueError as error:
+                msg = f"Lance cannot keep these rows: {_reason(error)}. Rename or cast the column that it names"
+                raise CatalogError(msg) from error
+
+    def forget(self, name: str) -> None:
+        """Delete a table of copied rows."""
+        shutil.rmtree(self.place(name), ignore_errors=True)
+
+    def place(self, name: str) -> Path:
+        """The folder of a table."""
+        return self._root / f"{name}.lance"
+
+    @contextmanager
+    def writing(self, doing: str) -> Iterator["lancedb.DBConnection"]:
+        """The database, for one writer at a time.
+
+        Raises:
+            CatalogError: the folder cannot be written, or another process holds it for too long.
+        """
+        try:
+            with locked(self._root / ".lock", f"catalog {self._root}"):
+                yield self._opened()
+        except (SpiralError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+            raise
+        except BaseException as error:  # a panic of LanceDB derives from BaseException
+            raise self._failed(doing, error) from error
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (SpiralError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+            raise
+        except BaseException as error:  # a panic of LanceDB derives from BaseException
+            msg = f"read its {name}"
+            raise self._failed(msg, error) from error
+
+    def _failed(self, doing: str, error: BaseException) -> CatalogError:
+        reason = _reason(error)
+        known = _REFUSED.get(getattr(error, "errno", None) or 0)
+        if known or any(text in reason.lower() for text in _REFUSED.values()):
+            return CatalogError(
+                f"catalog {self._root}: cannot {doing}: {known or reason}. Give it the rights and space to be written, "
+                "or use a catalog in another folder: connect(folder) or $SPIRAL_CATALOG"
+            )
+        return CatalogError(
+            f"catalog {self._root}: cannot {doing}: {reason}. If its files are damaged, restore the folder from a copy, "
+            f"or delete {self._root}/relations.lance (and streams.lance) and register again"
+        )
+
+    def _opened(self) -> "lancedb.DBConnection":
+        import lancedb
+
+        return lancedb.connect(str(self._root))
+
+    def _is_complete(self, name: str) -> bool:
+        """Whether a table's creation was committed; a process that was killed leaves one without a version."""
+        return any((self.place(name) / "_versions").glob("*.manifest"))
+
+    def _made(self, database: "lancedb.DBConnection", kind: Kind) -> Any:
+        """The table, made or brought to its present columns."""
+        schema = _with_digest(kind)
+        if not self._is_complete(kind.name):
+            shutil.rmtree(self.place(kind.name), ignore_errors=True)
+            return database.create_table(kind.name, schema=schema)
+        opened = database.open_table(kind.name)
+        if _DIGEST in opened.schema.names:
+            return opened
+        rows = [kind.sealed(row) for row in self.rows(kind)]
+        return database.create_table(kind.name, pa.Table.from_pylist(rows, schema=schema), mode="overwrite")
+
+    def _retried(self, change: Callable[[], T]) -> T:
+        """Commit a change; where the file lock does not reach every writer, a commit may be overtaken."""
+        for attempt in range(_TRIES):
+            try:
+                return change()
+            except (OSError, RuntimeError, ValueError) as error:
+                if "conflict" not in str(error).lower() or attempt == _TRIES - 1:
+                    raise
+            time.sleep(0.05 * 2**attempt)
+        raise AssertionError
+
+
+def _with_digest(kind: Kind) -> pa.Schema:
+    return kind.schema.append(pa.field(_DIGEST, pa.utf8()))
+
+
+def _named(name: str) -> str:
+    quoted = name.replace("'", "''")
+    return f"name = '{quoted}'"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _reason(error: BaseException) -> str:
+    """What a library says, without where in its code it said it."""
+    told = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    return cut(_PLACE.sub("", told)) or type(error).__name__

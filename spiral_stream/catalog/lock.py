@@ -1,0 +1,81 @@
+"""One writer at a time: a file lock that says who holds it.
+
+The kernel releases the lock when its holder dies, so nothing is left behind but the
+file. The holder's name in it is for people: whoever waits too long reads it out.
+"""
+
+import errno
+import fcntl
+import os
+import random
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from spiral_stream.errors import CatalogError, cut
+
+DEADLINE_S: Final = 60.0  # writers hold it for some milliseconds; copying rows from memory takes seconds
+_PAUSE_S: Final = 0.01
+_NO_LOCKS: Final = frozenset((errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS))
+
+
+@contextmanager
+def locked(path: Path, what: str, deadline_s: float | None = None) -> Iterator[None]:
+    """Hold a lock file, which is made if it is missing.
+
+    Where the file system has no locks this passes: changes of LanceDB's tables are commits, of which one wins.
+
+    Args:
+        path: the lock file.
+        what: what is locked, for messages.
+        deadline_s: how long to wait for another holder; `DEADLINE_S` by default.
+
+    Raises:
+        CatalogError: another process holds it for longer; says which.
+        OSError: the file cannot be written.
+    """
+    deadline_s = DEADLINE_S if deadline_s is None else deadline_s
+    with path.open("a+") as file:
+        _wait(file.fileno(), path, what, deadline_s)
+        try:
+            file.seek(0)
+            file.truncate()
+            file.write(
+                f"process {os.getpid()} on {socket.gethostname()} ({_program()}) since {datetime.now(UTC):%FT%TZ}"
+            )
+            file.flush()
+            yield
+        finally:
+            with suppress(OSError):
+                fcntl.flock(file.fileno(), fcntl.LOCK_UN)  # a forked child may hold a copy of the descriptor
+
+
+def _wait(handle: int, path: Path, what: str, deadline_s: float) -> None:
+    until = time.monotonic() + deadline_s
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR):
+                raise
+            if time.monotonic() > until:
+                holder = cut(path.read_text(errors="replace")) or "another process"
+                msg = (
+                    f"{what}: locked for {deadline_s:g} s by {holder}. Wait for it and try again, "
+                    f"or end that process if it hangs (the lock goes with it; file {path})"
+                )
+                raise CatalogError(msg) from error
+            time.sleep(_PAUSE_S * (0.5 + random.random()))  # noqa: S311  so that those who wait do not ask in step
+        else:
+            return
+
+
+def _program() -> str:
+    return Path(sys.argv[0]).name or "interactive" if sys.argv else "embedded"

@@ -1,0 +1,167 @@
+"""How relations and saved streams are written as rows of the catalog's tables, and read back.
+
+A row may be damaged, or come from a catalog that somebody else wrote: each of its
+values is checked before it is used, and none of them names a file outside the catalog's
+folder but the source's own place.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from spiral_stream.catalog.database import Kind
+from spiral_stream.catalog.entry import Entry
+from spiral_stream.catalog.manifest import Manifest
+from spiral_stream.errors import CatalogError, SpiralError, cut
+from spiral_stream.schema import SEMANTIC, SEMANTIC_TYPES
+from spiral_stream.sources.saved import source_from_json, source_to_json
+from spiral_stream.sources.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+RELATIONS: Final = Kind(
+    "relations",
+    pa.schema(
+        [
+            ("name", pa.utf8()),
+            ("source", pa.utf8()),
+            ("schema", pa.binary()),
+            ("identity", pa.list_(pa.utf8())),
+            ("identity_unique", pa.bool_()),
+            ("shard", pa.utf8()),
+            ("data_version", pa.utf8()),
+            ("registered_at", pa.timestamp("us", "UTC")),
+            ("manifest_name", pa.utf8()),
+            ("rows", pa.int64()),
+            ("shards", pa.int64()),
+        ]
+    ),
+)
+STREAMS: Final = Kind(
+    "streams", pa.schema([("name", pa.utf8()), ("plan", pa.utf8()), ("saved_at", pa.timestamp("us", "UTC"))])
+)
+_HERE: Final = "catalog:"  # stands for the catalog's own folder in stored paths, so that it can be moved
+_MANIFEST: Final = re.compile(r"[0-9a-f]{32}\.arrow")
+_VERSION: Final = re.compile(r"[0-9a-f]{32}")
+_WRONG: Final = (
+    TypeError,
+    ValueError,
+    KeyError,
+    AttributeError,
+    IndexError,
+    OSError,
+    RecursionError,
+    pa.ArrowException,
+)
+
+
+def row_of(entry: Entry, manifest: Manifest) -> dict[str, Any]:
+    """A relation as a row of `RELATIONS`."""
+    return {
+        "name": entry.name,
+        "source": portable(entry.root, entry.source),
+        "schema": entry.schema.serialize().to_pybytes(),
+        "identity": list(entry.identity),
+        "identity_unique": entry.identity_unique,
+        "shard": entry.shard,
+        "data_version": entry.data_version,
+        "registered_at": entry.registered_at,
+        "manifest_name": entry.manifest_name,
+        "rows": manifest.total,
+        "shards": len(manifest.shard_names),
+    }
+
+
+def entry_of(root: Path, row: Mapping[str, Any]) -> Entry:
+    """The relation in a row of `RELATIONS`.
+
+    Raises:
+        CatalogError: the row is not as it was written, or holds what no registration writes.
+    """
+    name = row["name"]
+    with _reading(root, f"relation {name!r}", f'Register it again with replace=True, or catalog.drop("{name}")'):
+        _need(RELATIONS.is_sound(row), "it is not what was written: damaged, or changed from outside")
+        schema = pa.ipc.read_schema(pa.py_buffer(row["schema"]))
+        _check_schema(schema)
+        identity = tuple(row["identity"])
+        _need(bool(identity) and set(identity) <= set(schema.names), "its identity is no column")
+        _need(row["shard"] is None or row["shard"] in schema.names, "its shard column is no column")
+        _need(isinstance(row["identity_unique"], bool), "nothing says whether identities are unique")
+        _need(isinstance(row["registered_at"], datetime), "it has no time of registration")
+        _need(bool(_VERSION.fullmatch(row["data_version"])), "its data version is none")
+        _need(bool(_MANIFEST.fullmatch(row["manifest_name"])), "its manifest has no legal name")
+        return Entry(
+            name=name,
+            source=_source(root, row["source"]),
+            schema=schema,
+            identity=identity,
+            identity_unique=row["identity_unique"],
+            shard=row["shard"],
+            data_version=row["data_version"],
+            registered_at=row["registered_at"],
+            root=root,
+            manifest_name=row["manifest_name"],
+        )
+
+
+def plan_of(root: Path, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan in a row of `STREAMS`, as JSON values.
+
+    Raises:
+        CatalogError: the row is not as it was written.
+    """
+    name = row["name"]
+    with _reading(root, f"stream {name!r}", f'Save it again with save_stream, or catalog.drop_stream("{name}")'):
+        _need(STREAMS.is_sound(row), "it is not what was written: damaged, or changed from outside")
+        plan: dict[str, Any] = json.loads(row["plan"])
+        _need(isinstance(plan, dict), "its plan is no JSON object")
+        return plan
+
+
+def portable(root: Path, source: Source) -> str:
+    """The source as JSON, with paths inside the catalog written relative to it."""
+    inside = f"{root}{os.sep}"
+    fields = source_to_json(source).items()
+    within = {k: _HERE + v[len(inside) - 1 :] if isinstance(v, str) and v.startswith(inside) else v for k, v in fields}
+    return json.dumps(within, sort_keys=True)
+
+
+def _source(root: Path, text: str) -> Source:
+    saved = json.loads(text)
+    _need(isinstance(saved, dict), "its source is no JSON object")
+    return source_from_json({k: v.replace(_HERE, str(root), 1) if _is_here(v) else v for k, v in saved.items()})
+
+
+def _is_here(value: object) -> bool:
+    return isinstance(value, str) and value.startswith(_HERE)
+
+
+def _check_schema(schema: pa.Schema) -> None:
+    _need(len(set(schema.names)) == len(schema.names), "two columns have one name")
+    known = {kind.encode() for kind in SEMANTIC_TYPES}
+    for field in schema:
+        marked = (field.metadata or {}).get(SEMANTIC)
+        _need(marked is None or marked in known, f"column {field.name!r} is of a semantic type unknown to this version")
+
+
+def _need(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
+
+
+@contextmanager
+def _reading(root: Path, what: str, way_out: str) -> "Iterator[None]":
+    try:
+        yield
+    except (SpiralError, *_WRONG) as error:
+        msg = f"catalog {root}: {what} cannot be read: {cut(str(error))}. {way_out}"
+        raise CatalogError(msg) from error
