@@ -122,7 +122,9 @@ class Database:
             shutil.rmtree(self.place(name), ignore_errors=True)
             try:
                 database.create_table(name, rows)
-            except ValueError as error:
+            except (ValueError, RuntimeError) as error:
+                if "LanceError(IO)" in str(error):
+                    raise
                 msg = f"Lance cannot keep these rows: {_reason(error)}. Rename or cast the column that it names"
                 raise CatalogError(msg) from error
 

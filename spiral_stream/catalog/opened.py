@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from spiral_stream.catalog.entry import STORAGE_SHARD
 from spiral_stream.catalog.near import near
 from spiral_stream.catalog.pinning import own_name
-from spiral_stream.errors import SourceError
+from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.sources.paths import shown
 from spiral_stream.sources.predicate import needed, passing, split_without
@@ -43,6 +43,7 @@ class OpenRelation:
         try:
             self._refuse_changes()
             self._refuse_edits()
+            self._refuse_types()
         except BaseException:
             self._reader.close()
             raise
@@ -178,6 +179,23 @@ class OpenRelation:
             if fault is not None:
                 msg = f"{self.entry.name}: {shown(path)} {fault}"
                 raise SourceError(msg)
+
+    def _refuse_types(self) -> None:
+        """Compare the columns' types with those registered, which a changed catalog may have otherwise."""
+        for field in self.schema:
+            if field.name not in self._reader.schema.names:
+                if field.name == STORAGE_SHARD:
+                    continue
+                found = "is not there"
+            elif self._reader.schema.field(field.name).type != field.type:
+                found = f"is {self._reader.schema.field(field.name).type}, registered as {field.type}"
+            else:
+                continue
+            msg = (
+                f"{self.entry.name}: column {cut(field.name)!r} {found}. "
+                f'Take the data as it is now with catalog.refresh("{self.entry.name}"), or restore it'
+            )
+            raise SourceError(msg)
 
     def _holding(self, unit: str) -> str:
         """The logical shards of a physical unit, if they are called otherwise."""

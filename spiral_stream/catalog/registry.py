@@ -411,6 +411,11 @@ def _complete(schema: pa.Schema) -> pa.Schema:
 
 
 def _described(name: str, schema: pa.Schema, semantic: Mapping[str, str], descriptions: Mapping[str, str]) -> pa.Schema:
+    names = schema.names
+    if "" in names or len(set(names)) < len(names):
+        found = "a column without a name" if "" in names else f"two columns {shown(max(names, key=names.count))}"
+        msg = f"register {name!r}: the source has {found}. Give each column a name of its own"
+        raise CatalogError(msg)
     if ROW in schema.names:
         msg = f"the source has a column {ROW!r}, which is the name of row ordinals. Rename the column"
         raise CatalogError(msg)

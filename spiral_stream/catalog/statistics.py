@@ -22,9 +22,9 @@ from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.manifest import UNKNOWN_BYTES, Manifest
 from spiral_stream.catalog.near import near
 from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.errors import CatalogError
+from spiral_stream.errors import CatalogError, cut
 from spiral_stream.schema import semantic_of
-from spiral_stream.sources.source import ROW
+from spiral_stream.sources.source import ROW, content_key
 
 KNOWN: Final = "known"
 ESTIMATED: Final = "estimated"
@@ -34,6 +34,8 @@ HISTOGRAM_VALUES: Final = 10_000  # a column with more distinct values has no hi
 DISTINCT_ROWS: Final = 4_000_000  # shards up to this size have exact distinct counts, larger ones none
 _FLUSH_ROWS: Final = 1 << 20  # rows that wait before complete shards are looked for
 _SHARD: Final = "__shard"
+_MARKS: Final = b"spiral:marks"
+_DIGEST: Final = b"spiral:digest"
 
 SHARDS: Final = pa.schema(
     [
@@ -97,20 +99,31 @@ def save_statistics(entry: Entry, statistics: Statistics) -> None:
     """Keep statistics in the catalog, under the relation and its data version."""
     path = _path(entry)
     path.parent.mkdir(parents=True, exist_ok=True)
-    marked = statistics.shards.replace_schema_metadata({"spiral:marks": json.dumps(statistics.marks, sort_keys=True)})
+    marked = statistics.shards.replace_schema_metadata({_MARKS: json.dumps(statistics.marks, sort_keys=True).encode()})
     _write(path.with_suffix(".histograms"), statistics.histograms)
     _write(path, marked)  # last: its presence says that both are there
 
 
 def load_statistics(entry: Entry) -> Statistics | None:
-    """The kept statistics of this data version, memory-mapped, or None."""
+    """The kept statistics of this data version, or None.
+
+    Raises:
+        CatalogError: they are damaged; says how to count again.
+    """
     path = _path(entry)
     if not path.exists():
         return None
-    shards = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    histograms = pa.ipc.open_file(pa.memory_map(str(path.with_suffix(".histograms")))).read_all()
-    marks: dict[str, str] = json.loads(shards.schema.metadata[b"spiral:marks"])
-    return Statistics(shards.replace_schema_metadata(None), histograms, marks)
+    try:
+        shards, histograms = _read(path), _read(path.with_suffix(".histograms"))
+        marks: dict[str, str] = json.loads(shards.schema.metadata[_MARKS])
+        if not (shards.schema.equals(SHARDS) and histograms.schema.equals(HISTOGRAMS) and isinstance(marks, dict)):
+            msg = "other columns than statistics have"
+            raise ValueError(msg)  # noqa: TRY301  one reaction to all that is wrong with them
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        msg = f'statistics of {entry.name}: {path}: {cut(reason)}. Count again with catalog.measure("{entry.name}")'
+        raise CatalogError(msg) from error
+    return Statistics(shards.replace_schema_metadata(None), histograms.replace_schema_metadata(None), marks)
 
 
 class _Counted:
@@ -280,7 +293,28 @@ def _path(entry: Entry) -> Path:
     return entry.root / "statistics" / entry.name / f"{entry.data_version}.arrow"
 
 
+def _read(path: Path) -> pa.Table:
+    """A table as it was written; one from before there were digests as it is."""
+    table = pa.ipc.open_file(pa.py_buffer(path.read_bytes())).read_all()
+    table.validate(full=True)
+    told = (table.schema.metadata or {}).get(_DIGEST)
+    if told is not None and told != _digest(table):
+        msg = "its values are not those that were written"
+        raise ValueError(msg)
+    return table
+
+
+def _digest(table: pa.Table) -> bytes:
+    """Of the marks and the values, whatever the chunks are."""
+    marks = (table.schema.metadata or {}).get(_MARKS, b"")
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema.remove_metadata()) as writer:
+        writer.write_table(table.replace_schema_metadata(None).combine_chunks())
+    return content_key(marks, sink.getvalue().to_pybytes()).encode()
+
+
 def _write(path: Path, table: pa.Table) -> None:
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), _DIGEST: _digest(table)})
     draft = path.with_name(f".{os.getpid()}-{path.name}")
     with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)

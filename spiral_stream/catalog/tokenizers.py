@@ -5,27 +5,32 @@ beside it; a name is a small JSON file that points to one. Contents appear by a 
 replaced as a whole, so readers need no lock; writers take one.
 """
 
-import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
+from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.near import near
-from spiral_stream.errors import CatalogError, SourceError
+from spiral_stream.errors import CatalogError, SourceError, cut, shown
+from spiral_stream.sources.source import content_key
 from spiral_stream.transforms.encoder import largest_id, open_tokenizer, read_tokenizer
 from spiral_stream.transforms.proof import PROOF, STEPS, Report, proof_beside, prove, save
 
 FILE: Final = "tokenizer.json"
 _CONFIGS: Final = ("special_tokens_map.json", "tokenizer_config.json")  # beside a tokenizer.json; the later wins
 _ROLES: Final = ("bos", "eos", "pad", "unk")
+_SEAL: Final = "seal"  # key of a name's file: the digest of the others; older files have none
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_WRONG: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 @final
@@ -63,10 +68,10 @@ class Tokenizers:
         """
         data, roles, told = _content(name, source)
         digest = hashlib.sha256(data).hexdigest()
-        old = self._saved().get(name)
-        if old is not None and old["digest"] != digest and not replace:
+        old = self._saved(name)["digest"] if name in self.names() and not replace else digest
+        if old != digest:
             msg = (
-                f"tokenizer {name!r} is registered with another content ({old['digest'][:8]}, this is {digest[:8]}). "
+                f"tokenizer {name!r} is registered with another content ({old[:8]}, this is {digest[:8]}). "
                 "Pass replace=True, or choose another name"
             )
             raise CatalogError(msg)
@@ -82,21 +87,23 @@ class Tokenizers:
             CatalogError: there is neither; lists near matches.
             SourceError: the file cannot be read.
         """
-        saved = self._saved()
-        if name in saved:
-            return self._entry(name, saved[name])
+        names = self.names()
+        if name in names:
+            facts = self._saved(name)
+            self._check_content(name, facts["digest"])
+            return self._entry(name, facts)
         if _is_file(name):
             data, roles, told = _content(name, name)
             return self._entry(name, self._keep(data, hashlib.sha256(data).hexdigest(), roles, told))
         msg = (
-            f"tokenizer {name!r} is not in catalog {self._folder.parent}, and no file; {near(name, saved)} "
-            f"Register it: catalog.register_tokenizer({name!r}, source)"
+            f"tokenizer {shown(name)} is not in catalog {self._folder.parent}, and no file; {near(name, names)} "
+            f"Register it: catalog.register_tokenizer({shown(name)}, source)"
         )
         raise CatalogError(msg)
 
     def names(self) -> list[str]:
         """All names, sorted."""
-        return sorted(self._saved())
+        return sorted(file.stem for file in (self._folder / "names").glob("*.json") if not file.name.startswith("."))
 
     def drop(self, name: str) -> None:
         """Forget a name; its content goes with the last name.
@@ -104,15 +111,20 @@ class Tokenizers:
         Raises:
             CatalogError: there is none.
         """
-        saved = self._saved()
-        if name not in saved:
-            msg = f"tokenizer {name!r} is not in catalog {self._folder.parent}; {near(name, saved)}"
+        names = self.names()
+        if name not in names:
+            msg = f"tokenizer {shown(name)} is not in catalog {self._folder.parent}; {near(name, names)}"
             raise CatalogError(msg)
-        digest = saved.pop(name)["digest"]
         with self._locked() as folder:
+            unused = None
+            with suppress(CatalogError):  # what a damaged name points to is not known
+                digest = self._saved(name)["digest"]
+                unused = (
+                    digest if all(self._saved(other)["digest"] != digest for other in names if other != name) else None
+                )
             (folder / "names" / f"{name}.json").unlink(missing_ok=True)
-            if all(other["digest"] != digest for other in saved.values()):
-                shutil.rmtree(folder / "contents" / digest, ignore_errors=True)
+            if unused is not None:
+                shutil.rmtree(folder / "contents" / unused, ignore_errors=True)
 
     def _entry(self, name: str, facts: Mapping[str, Any]) -> TokenizerEntry:
         path = self._folder / "contents" / facts["digest"] / FILE
@@ -120,16 +132,45 @@ class Tokenizers:
             name, facts["digest"], path, facts["vocab_size"], facts["source"], facts["special"], facts["engine"]
         )
 
-    def _saved(self) -> dict[str, dict[str, Any]]:
-        """Name -> what is kept of it."""
-        files = sorted((self._folder / "names").glob("*.json"))
-        return {file.stem: json.loads(file.read_bytes()) for file in files}
+    def _saved(self, name: str) -> dict[str, Any]:
+        """What is kept of a name.
+
+        Raises:
+            CatalogError: its file is not as it was written, or holds what no registration writes.
+        """
+        file = self._folder / "names" / f"{name}.json"
+        try:
+            facts: dict[str, Any] = json.loads(file.read_bytes())
+            kinds = {"digest": str, "vocab_size": int, "source": str, "special": dict, "engine": str}
+            right = all(type(facts[key]) is kind for key, kind in kinds.items()) and _DIGEST.fullmatch(facts["digest"])
+            if not right or facts.pop(_SEAL, _sealed(facts)) != _sealed(facts):
+                msg = "it is not what was written: damaged, or changed from outside"
+                raise ValueError(msg)
+        except _WRONG as error:
+            raise self._damaged(name, f"{file} ({cut(str(error))})") from error
+        return facts
+
+    def _check_content(self, name: str, digest: str) -> None:
+        """Refuse a content that is not what its folder is called by: its ids would be others, without a word."""
+        file = self._folder / "contents" / digest / FILE
+        try:
+            found = hashlib.sha256(file.read_bytes()).hexdigest()
+        except OSError as error:
+            raise self._damaged(name, f"{file} ({error.strerror})") from error
+        if found != digest:
+            raise self._damaged(name, f"{file} (its digest is {found[:8]}, it was kept as {digest[:8]})")
+
+    def _damaged(self, name: str, what: str) -> CatalogError:
+        return CatalogError(
+            f"catalog {self._folder.parent}: tokenizer {name!r} cannot be read: {what}. Register it again with "
+            f"register_tokenizer({name!r}, source, replace=True)"
+        )
 
     def _keep(self, data: bytes, digest: str, roles: Mapping[str, str], told: str) -> dict[str, Any]:
         """Publish a content with its proof; what a name keeps of it."""
         tokenizer = open_tokenizer(data, told)
         folder = self._folder / "contents" / digest
-        if not (folder / FILE).exists():
+        if _kept(folder / FILE) != digest:
             with _reporting(told) as report:
                 proof = prove(data, report)
             with self._locked():
@@ -154,8 +195,7 @@ class Tokenizers:
         try:
             for part in ("names", "contents"):
                 (self._folder / part).mkdir(parents=True, exist_ok=True)
-            with (self._folder / ".lock").open("a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with locked(self._folder / ".lock", f"catalog {self._folder.parent}"):
                 yield self._folder
         except OSError as error:
             msg = (
@@ -261,6 +301,8 @@ def _with_unknown(data: bytes, roles: dict[str, str]) -> tuple[bytes, dict[str, 
 
 def _publish(draft: Path, folder: Path) -> None:
     """Name a folder at once; if another process was faster, its equal content stays."""
+    if folder.exists() and _kept(folder / FILE) != folder.name:
+        shutil.rmtree(folder)  # damaged
     try:
         draft.rename(folder)
     except OSError:
@@ -269,9 +311,18 @@ def _publish(draft: Path, folder: Path) -> None:
             raise
 
 
+def _kept(file: Path) -> str | None:
+    """The digest of a content as it is now, if it is there."""
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
+
+
+def _sealed(facts: Mapping[str, Any]) -> str:
+    return content_key("tokenizer-name", json.dumps({k: v for k, v in facts.items() if k != _SEAL}, sort_keys=True))
+
+
 def _write(path: Path, facts: Mapping[str, Any]) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(facts, indent=1, sort_keys=True))
+    draft.write_text(json.dumps({**facts, _SEAL: _sealed(facts)}, indent=1, sort_keys=True))
     draft.replace(path)
 
 

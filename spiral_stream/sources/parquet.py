@@ -33,6 +33,7 @@ from spiral_stream.expr import Expr
 from spiral_stream.sources.paths import absolute, is_remote, not_found, open_file, outside_allowed
 from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key, without_columns
+from spiral_stream.sources.views import plain
 from spiral_stream.sources.watch import Watch
 
 CACHE_BYTES: Final = 256 << 20  # decoded row groups kept by one reader
@@ -78,6 +79,7 @@ class _File:
     content_key: str
     size_bytes: int
     mtime_ns: int
+    has_views: bool  # whether columns are cast to the types of ``schema``
 
     def groups(self) -> NDArray[np.int64]:
         """Rows of each row group."""
@@ -168,7 +170,7 @@ class ParquetReader(Reader):
     def _surviving(self, file: _File, predicate: Expr | None) -> list[int]:
         """Row groups of a file that its statistics cannot rule out."""
         lowered, _ = split(predicate, self.schema, to_parquet)
-        if lowered is None:
+        if lowered is None or file.has_views:  # statistics are compared in the file's own types
             return list(range(file.footer.num_row_groups))
         with _storage(file):
             expression = to_parquet(lowered, self.schema)
@@ -184,7 +186,7 @@ class ParquetReader(Reader):
                 self._watch.need_unchanged([file.path])
                 if batch is None:
                     return
-                yield batch
+                yield batch.cast(plain(batch.schema)) if file.has_views else batch
 
     def _column(self, group: int, name: str) -> pa.ChunkedArray:
         """One decoded column of one row group, from the cache or the file."""
@@ -193,7 +195,8 @@ class ParquetReader(Reader):
             unit = int(self._file_of[group])
             file = self._files[unit]
             with _storage(file), pq.ParquetFile(file.path, metadata=file.footer) as opened:
-                found = opened.read_row_group(group - int(self._first_group[unit]), columns=[name]).column(name)
+                table = opened.read_row_group(group - int(self._first_group[unit]), columns=[name])
+                found = (table.cast(plain(table.schema)) if file.has_views else table).column(name)
             self._watch.need_unchanged([file.path])
             self._cache.put((group, name), found)
         return found
@@ -266,11 +269,12 @@ def _read_footer(root: str, name: str) -> _File:
             handle.seek(0)
             metadata = pq.read_metadata(handle)
         schema = metadata.schema.to_arrow_schema().remove_metadata()
+        types = plain(schema)
     except (OSError, pa.ArrowException, ValueError) as error:
         msg = f"Parquet file {path}: {error}. Replace the file, or leave it out of the path"
         raise SourceError(msg) from error
     key = content_key(footer, facts.st_size, facts.st_mtime_ns)
-    return _File(name, path, metadata, schema, key, facts.st_size, facts.st_mtime_ns)
+    return _File(name, path, metadata, types, key, facts.st_size, facts.st_mtime_ns, has_views=types != schema)
 
 
 def _common_schema(files: Sequence[_File]) -> pa.Schema:

@@ -95,12 +95,12 @@ def proof_beside(path: Path, data: bytes) -> Proof:
         data: its bytes.
     """
     kept = path.with_name(PROOF)
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         saved = json.loads(kept.read_bytes())
         proof = Proof(
             saved["covered"], saved["reason"], tuple((low, high) for low, high in saved["apart"]), saved["versions"]
         )
-        if proof.current and saved["tokenizer"] == _digest(data):
+        if proof.current and saved["tokenizer"] == _digest(data) and saved["proof"] == _sealed(proof):
             return proof
     proof = prove(data)
     with suppress(OSError):
@@ -114,7 +114,7 @@ def save(proof: Proof, data: bytes, path: Path) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    text = json.dumps({**asdict(proof), "tokenizer": _digest(data)}, indent=1)
+    text = json.dumps({**asdict(proof), "tokenizer": _digest(data), "proof": _sealed(proof)}, indent=1)
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".proof-")
     with os.fdopen(handle, "w") as file:
         file.write(text)
@@ -206,6 +206,11 @@ def apart_pattern(proof: Proof, literals: Sequence[str]) -> str:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def _sealed(proof: Proof) -> str:
+    """The digest of a proof, by which damage to its file is found."""
+    return _digest(json.dumps(asdict(proof), sort_keys=True).encode())
 
 
 def _versions() -> dict[str, str]:
