@@ -54,7 +54,8 @@ def main() -> None:
         with _session(chosen, request["memory_bytes"]) as session:
             query = session.sql(request["text"])
             if request["task"] == "describe":
-                found = query.limit(0).to_arrow_table().schema
+                types = query.limit(0).to_arrow_table().schema  # which gives names that repeat another form
+                found = pa.schema([field.with_name(name) for field, name in zip(types, query.columns, strict=True)])
                 answer = {"used": used, "floats": _floats(parsed, chosen)}
                 _send(out, answer, found, iter(()))
             else:

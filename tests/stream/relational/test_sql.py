@@ -1,0 +1,279 @@
+"""SQL text: what it may read, how long, how much memory, and which names it can tell apart."""
+
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import spiral_stream as sp
+from spiral_stream.errors import PlanError
+from spiral_stream.relational import sql_process
+from spiral_stream.relational.sql import describe_sql, run_sql
+
+LABELS = pa.table({"label_id": pa.array([2, 1, 2, None], pa.int32()), "x": [1.0, 2.0, None, 4.0]})
+ENDLESS = "WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r) SELECT max(i) FROM r"
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> sp.Catalog:
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    rows = {"sample_id": range(6), "A": [1, 1, 1, 2, 2, 2], "a": [10, 20, 30, 40, 50, 60], "v": [0.1, 0.6, np.nan] * 2}
+    catalog.register("t", sp.Arrow(pa.table(rows)))
+    catalog.register("plain", sp.Arrow(pa.table({k: v for k, v in rows.items() if k != "a"})))
+    return catalog
+
+
+def test_the_engine_is_imported_only_when_used() -> None:
+    import subprocess
+
+    code = "import sys, spiral_stream.relational.sql; sys.exit('duckdb' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_dotted_name_is_found_however_it_is_quoted() -> None:
+    names = ("vision.labels", '"vision.labels"', "VISION.labels")
+    text = " UNION ALL ".join(f"SELECT sum(x) AS s FROM {name}" for name in names)
+
+    assert run_sql(text, {"vision.labels": LABELS}).to_pydict() == {"s": [7.0] * 3}
+
+
+def test_a_query_says_what_it_reads_and_gives() -> None:
+    schemas = {"vision.labels": LABELS.schema, "b": LABELS.schema, "c": LABELS.schema}
+    text = (
+        'WITH z AS (SELECT * FROM "b") SELECT label_id, count(*) AS n FROM z JOIN vision.labels USING (label_id)'
+        " GROUP BY 1"
+    )
+
+    used, schema, floats = describe_sql(text, schemas)
+
+    assert used == ["b", "vision.labels"]
+    assert schema == pa.schema([("label_id", pa.int32()), ("n", pa.int64())])
+    assert floats == ["b.x", "vision.labels.x"]
+    assert describe_sql("SELECT label_id FROM b", schemas)[2] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "way_out"),
+    [
+        ("SELECT nope FROM t", 'Candidate bindings: "label_id"'),
+        ("SELEC 1", "correct it in DuckDB's dialect"),
+        ("SELECT * FROM other", "The query may read t;"),
+        ("SELECT 1 AS a, 2 AS a", "two columns of the result are called 'a'. Give one another name with AS"),
+        ("", "the text is nothing; give one SELECT"),
+        ("SELECT " + "(" * 5000 + "1" + ")" * 5000, "correct it in DuckDB's dialect"),
+    ],
+)
+def test_a_refused_query_says_what_may_be_read(text: str, way_out: str) -> None:
+    with pytest.raises(PlanError) as refused:
+        describe_sql(text, {"t": LABELS.schema})
+
+    assert way_out in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT * FROM read_text('{file}')",
+        "SELECT * FROM read_csv('{file}')",
+        "SELECT * FROM '{file}'",
+        "SELECT (SELECT max(content) FROM read_blob('{file}')) FROM t",
+        "SELECT * FROM glob('{folder}/*')",
+        "SELECT * FROM query('SELECT 1')",
+        "SELECT * FROM query_table('t')",
+        "SELECT * FROM duckdb_settings()",
+        "COPY t TO '{folder}/out.csv'",
+        "COPY (SELECT 1) TO '{folder}/out.parquet'",
+        "ATTACH '{folder}/x.db' AS x",
+        "EXPORT DATABASE '{folder}/out'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "LOAD json",
+        "SET memory_limit = '9TB'",
+        "SET threads = 8",
+        "CREATE TABLE z AS SELECT 1",
+        "PRAGMA version",
+        "CALL pragma_version()",
+        "SELECT 1; SELECT 2",
+        "SELECT 1; COPY t TO '{folder}/out.csv'",
+    ],
+)
+def test_a_text_reads_its_relations_and_nothing_else(tmp_path: Path, text: str) -> None:
+    """What the process does, in this one."""
+    (tmp_path / "secret").write_text("hunter-7")
+    text = text.format(file=tmp_path / "secret", folder=tmp_path)
+    read = text == f"SELECT * FROM '{tmp_path}/secret'"  # named as a relation, which it is not
+    if not read:
+        with pytest.raises((sql_process.RefusedError, duckdb.Error), match=r"give one SELECT|reads no relation|syntax"):
+            sql_process.used_relations(text, ["t"])
+    with sql_process._session({"t": LABELS}, 1 << 28) as session, suppress(duckdb.Error):
+        found = session.execute(text).fetchall()  # even where the text were let through
+        assert "hunter-7" not in str(found)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
+
+
+def test_a_refused_text_says_what_it_may_read(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hunter-7")
+    for text in (f"SELECT * FROM read_text('{tmp_path}/secret')", f"SELECT * FROM '{tmp_path}/secret'"):
+        with pytest.raises(PlanError, match="The query may read t") as refused:
+            run_sql(text, {"t": LABELS})
+        assert "hunter-7" not in str(refused.value)
+
+
+def test_a_saved_plan_reads_its_relations_and_nothing_else(catalog: sp.Catalog, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hunter-7")
+    text = f"SELECT * FROM read_text('{tmp_path}/secret')"
+    labels = catalog.sql("SELECT sample_id, v FROM plain")
+    plan = catalog.table("plain").project("sample_id").join(labels, on="sample_id")
+    plan = plan.sample(identity="sample_id", order=sp.Sequential(), epoch=0)
+    catalog.save_stream("s", plan.collate(batch_size=2, fields={"id": sp.List("sample_id")}).to_numpy())
+    stored = catalog.stored_plan("s")
+    written = str(stored).count("FROM plain")
+    import json
+
+    catalog.store_plan("s", json.loads(json.dumps(stored).replace("SELECT sample_id, v FROM plain", text)))
+
+    assert written == 1
+    with pytest.raises(PlanError, match="read_text reads no relation; register what it reads"):
+        catalog.open_stream("s")
+
+
+def test_a_query_without_end_is_stopped_at_the_deadline(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPIRAL_SQL_TIMEOUT_S", "1.5")
+    relation = catalog.sql(ENDLESS)  # describing it runs nothing
+    began = time.monotonic()
+    with pytest.raises(
+        PlanError,
+        match=r"did not end within 1\.5 s, and was stopped.*or set \$SPIRAL_SQL_TIMEOUT_S\nThe query may read",
+    ):
+        relation.to_arrow()
+
+    assert time.monotonic() - began < 10
+    assert relation.limit(3).explain() is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT length(repeat('x', 4000000000)) AS n",  # one value inside one function
+        "WITH RECURSIVE r(s) AS (SELECT 'x' UNION ALL SELECT s || s FROM r) SELECT max(length(s)) AS n FROM r",
+        "SELECT * FROM range(1000000000000)",  # a result without end
+    ],
+)
+def test_a_query_beyond_its_memory_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPIRAL_SQL_MEMORY_BYTES", str(256 << 20))
+    with pytest.raises(PlanError, match=r"needs more than 0\.25 GiB of memory .* or set \$SPIRAL_SQL_MEMORY_BYTES"):
+        run_sql(text, {"t": LABELS})
+
+
+@pytest.mark.parametrize("value", ["x", "0", "-1", "inf", "nan"])
+@pytest.mark.parametrize("name", ["SPIRAL_SQL_TIMEOUT_S", "SPIRAL_SQL_MEMORY_BYTES"])
+def test_a_limit_is_a_number_above_zero(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(PlanError, match=rf"\${name} is '{value}'; it is a number above 0\. Correct it, or unset it"):
+        run_sql("SELECT 1", {})
+
+
+def test_columns_that_differ_only_in_case_are_grouped_apart(catalog: sp.Catalog) -> None:
+    table = catalog.table("t")
+
+    assert table.group_by("A").aggregate(s=("a", "sum")).to_arrow().to_pydict() == {"A": [1, 2], "s": [60, 150]}
+    both = table.group_by("a", "A").aggregate(n=("sample_id", "count"), N=("A", "max")).sort("a").to_arrow()
+    assert both.to_pydict() == {
+        "a": [10, 20, 30, 40, 50, 60],
+        "A": [1, 1, 1, 2, 2, 2],
+        "n": [1] * 6,
+        "N": [1, 1, 1, 2, 2, 2],
+    }
+    assert table.aggregate(lo=("a", "min"), LO=("A", "min")).to_arrow().to_pydict() == {"lo": [10], "LO": [1]}
+
+
+@settings(max_examples=25)
+@given(
+    names=st.lists(
+        st.sampled_from(["a", "A", "b", "B", "ab", "AB", "aB", "Ä", "ä"]), min_size=2, max_size=5, unique=True
+    ),
+    seed=st.integers(0, 2**16),
+)
+def test_aggregates_read_the_columns_that_they_name(names: list[str], seed: int) -> None:
+    from spiral_stream.relational import engine
+
+    rng = np.random.default_rng(seed)
+    columns = {name: rng.integers(0, 3, 20) for name in names}
+    key, *measured = names
+    found = engine.aggregate(pa.table(columns), [key], [(name, "sum", f"s{name}") for name in measured])
+
+    values = np.unique(columns[key])
+    assert found.column_names == [key, *(f"s{name}" for name in measured)]
+    assert found[key].to_pylist() == values.tolist()
+    for name in measured:
+        assert found[f"s{name}"].to_pylist() == [int(columns[name][columns[key] == value].sum()) for value in values]
+
+
+def test_sql_text_over_columns_that_differ_only_in_case_is_refused(catalog: sp.Catalog) -> None:
+    for text in ('SELECT "a" FROM t', "SELECT * FROM t"):
+        with pytest.raises(
+            PlanError,
+            match=r"columns of relation 't': 'A' and 'a' differ only in case.*rename one of them, or use the verbs",
+        ):
+            catalog.sql(text)
+    assert catalog.sql('SELECT max("A") AS m FROM plain').to_arrow().to_pydict() == {"m": [2]}
+    assert catalog.sql('SELECT 1 AS a, 2 AS "A"').to_arrow().to_pydict() == {"a": [1], "A": [2]}
+
+
+def test_relations_that_differ_only_in_case_are_told_apart_by_their_exact_names() -> None:
+    tables = {"t": pa.table({"x": [1]}), "T": pa.table({"x": [2]})}
+
+    assert run_sql("SELECT x FROM t", tables).to_pydict() == {"x": [1]}
+    assert run_sql('SELECT x FROM "T"', tables).to_pydict() == {"x": [2]}
+    with pytest.raises(PlanError, match="relations 'T' and 't' differ only in case"):
+        run_sql('SELECT * FROM t JOIN "T" USING (x)', tables)
+    with pytest.raises(PlanError, match=r"relations 'vision\.T' and 'vision\.t' differ only in case"):
+        run_sql("SELECT * FROM Vision.T", {"vision.T": tables["T"], "vision.t": tables["t"]})
+
+
+def test_explain_says_what_nan_is_in_sql_text(catalog: sp.Catalog) -> None:
+    read = catalog.sql("SELECT sample_id FROM plain WHERE v >= 0.5")
+    kept = {"sql": read.to_arrow()["sample_id"].to_pylist()}
+    kept["col"] = catalog.table("plain").filter(sp.col("v") >= 0.5).to_arrow()["sample_id"].to_pylist()
+    text = "SELECT sample_id FROM plain WHERE v >= 0.5 AND NOT isnan(v)"
+    kept["isnan"] = catalog.sql(text).to_arrow()["sample_id"].to_pylist()
+
+    assert kept == {"sql": [1, 2, 4, 5], "col": [1, 4], "isnan": [1, 4]}
+    told = "NaN in plain.v is the largest number in SQL text, so x >= 0.5 keeps it; col(x) >= 0.5 does not"
+    assert told in str(read.explain())
+    assert told in str(catalog.table("t").join(read, on="sample_id").explain())
+    assert "NaN" not in str(catalog.sql("SELECT sample_id FROM plain WHERE A > 1").explain())
+
+
+def test_a_stream_of_batches_is_read_without_holding_it() -> None:
+    reader = pa.RecordBatchReader.from_batches(LABELS.schema, iter(LABELS.to_batches(max_chunksize=1)))
+
+    assert run_sql("SELECT count(*) AS n FROM t", {"t": reader}).to_pydict() == {"n": [4]}
+
+
+def test_the_same_rows_give_the_same_bytes() -> None:
+    rng = np.random.default_rng(1)
+    rows = pa.table({"k": rng.integers(0, 5000, 200_000), "x": rng.random(200_000)})
+    text = "SELECT t.k, sum(t.x) AS s FROM t JOIN t AS u USING (k) WHERE u.x > 0.9 GROUP BY t.k"
+
+    first, second = (run_sql(text, {"t": rows}) for _ in range(2))
+
+    assert first.equals(second)
+
+
+def test_nothing_is_left_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spiral_stream.relational import engine
+
+    monkeypatch.chdir(tmp_path)
+    run_sql("SELECT * FROM t ORDER BY x", {"t": LABELS})
+    engine.aggregate(LABELS, ["label_id"], [("x", "count", "n")])
+
+    assert list(tmp_path.iterdir()) == []
