@@ -77,7 +77,7 @@ class Database:
         """
         if not self._is_complete(kind.name):
             return []
-        with self._reading(kind.name):
+        with trying(self._root, f"read its {kind.name}"):
             table = self._opened().open_table(kind.name).to_arrow()
             names = [*kind.schema.names, *([_DIGEST] if _DIGEST in table.schema.names else [])]
             if missing := [name for name in kind.schema.names if name not in table.schema.names]:
@@ -143,36 +143,8 @@ class Database:
         Raises:
             CatalogError: the folder cannot be written, or another process holds it for too long.
         """
-        try:
-            with locked(self._root / ".lock", f"catalog {self._root}"):
-                yield self._opened()
-        except (SpiralError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
-            raise
-        except BaseException as error:  # a panic of LanceDB derives from BaseException
-            raise self._failed(doing, error) from error
-
-    @contextmanager
-    def _reading(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except (SpiralError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
-            raise
-        except BaseException as error:  # a panic of LanceDB derives from BaseException
-            msg = f"read its {name}"
-            raise self._failed(msg, error) from error
-
-    def _failed(self, doing: str, error: BaseException) -> CatalogError:
-        reason = _reason(error)
-        known = _REFUSED.get(getattr(error, "errno", None) or 0)
-        if known or any(text in reason.lower() for text in _REFUSED.values()):
-            return CatalogError(
-                f"catalog {self._root}: cannot {doing}: {known or reason}. Give it the rights and space to be written, "
-                "or use a catalog in another folder: connect(folder) or $SPIRAL_CATALOG"
-            )
-        return CatalogError(
-            f"catalog {self._root}: cannot {doing}: {reason}. If its files are damaged, restore the folder from a copy, "
-            f"or delete {self._root}/relations.lance (and streams.lance) and register again"
-        )
+        with trying(self._root, doing), locked(self._root / ".lock", f"catalog {self._root}"):
+            yield self._opened()
 
     def _opened(self) -> "lancedb.DBConnection":
         import lancedb
@@ -205,6 +177,33 @@ class Database:
                     raise
             time.sleep(0.05 * 2**attempt)
         raise AssertionError
+
+
+@contextmanager
+def trying(root: Path, doing: str) -> Iterator[None]:
+    """Name what goes wrong with the files of a catalog's folder.
+
+    Raises:
+        CatalogError: the operating system refuses, or a file is damaged; says the way out.
+    """
+    try:
+        yield
+    except (SpiralError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as error:  # a panic of LanceDB derives from BaseException
+        reason = _reason(error)
+        known = _REFUSED.get(getattr(error, "errno", None) or 0)
+        if known or any(text in reason.lower() for text in _REFUSED.values()):
+            msg = (
+                f"catalog {root}: cannot {doing}: {known or reason}. Give it the rights and space to be written, "
+                "or use a catalog in another folder: connect(folder) or $SPIRAL_CATALOG"
+            )
+        else:
+            msg = (
+                f"catalog {root}: cannot {doing}: {reason}. If its files are damaged, restore the folder from a copy, "
+                f"or delete {root}/relations.lance (and streams.lance) and register again"
+            )
+        raise CatalogError(msg) from error
 
 
 def _with_digest(kind: Kind) -> pa.Schema:

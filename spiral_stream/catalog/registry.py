@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spiral_stream.catalog.again import differences
-from spiral_stream.catalog.database import Database
+from spiral_stream.catalog.database import Database, trying
 from spiral_stream.catalog.entry import DESCRIPTION, STORAGE_SHARD, Entry
 from spiral_stream.catalog.identity import check_columns, duplicate, identity_columns
 from spiral_stream.catalog.manifest import Manifest, build_manifest
@@ -330,9 +330,10 @@ class Catalog:
         """Write the manifest under its own digest; the name appears only when it is whole."""
         folder = self.root / "manifests"
         draft = folder / f".{os.getpid()}-{manifest.data_version}"
-        manifest.save(draft)
-        final_name = f"{content_key(draft.read_bytes())}.arrow"
-        draft.replace(folder / final_name)
+        with trying(self.root, "keep a manifest"):
+            manifest.save(draft)
+            final_name = f"{content_key(draft.read_bytes())}.arrow"
+            draft.replace(folder / final_name)
         return final_name
 
     def _stored(self, source: Source) -> Source:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.manifest import UNKNOWN_BYTES, Manifest
 from spiral_stream.catalog.near import near
@@ -98,10 +99,11 @@ def measure(relation: OpenRelation, columns: Sequence[str] | None = None) -> Sta
 def save_statistics(entry: Entry, statistics: Statistics) -> None:
     """Keep statistics in the catalog, under the relation and its data version."""
     path = _path(entry)
-    path.parent.mkdir(parents=True, exist_ok=True)
     marked = statistics.shards.replace_schema_metadata({_MARKS: json.dumps(statistics.marks, sort_keys=True).encode()})
-    _write(path.with_suffix(".histograms"), statistics.histograms)
-    _write(path, marked)  # last: its presence says that both are there
+    with trying(entry.root, f"keep statistics of {entry.name}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path.with_suffix(".histograms"), statistics.histograms)
+        _write(path, marked)  # last: its presence says that both are there
 
 
 def load_statistics(entry: Entry) -> Statistics | None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
+from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.near import near
 from spiral_stream.errors import CatalogError, SourceError, cut, shown
@@ -192,16 +193,11 @@ class Tokenizers:
     @contextmanager
     def _locked(self) -> Iterator[Path]:
         """The folder, for one writer at a time."""
-        try:
+        with trying(self._folder.parent, "keep tokenizers"):
             for part in ("names", "contents"):
                 (self._folder / part).mkdir(parents=True, exist_ok=True)
             with locked(self._folder / ".lock", f"catalog {self._folder.parent}"):
                 yield self._folder
-        except OSError as error:
-            msg = (
-                f"catalog {self._folder.parent}: tokenizers cannot be written: {error}. Check its rights and free space"
-            )
-            raise CatalogError(msg) from error
 
 
 def _is_file(name: str) -> bool:

@@ -1,7 +1,4 @@
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -247,42 +244,6 @@ def test_a_catalog_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         connect(tmp_path / "file" / "catalog")
     with pytest.raises(CatalogError, match="s3://bucket/catalog: a catalog lies in a local folder"):
         connect("s3://bucket/catalog")
-
-
-REGISTER = """
-import sys
-import pyarrow as pa
-from spiral_stream.catalog.registry import connect
-from spiral_stream.sources.arrow import Arrow
-
-sys.stdin.readline()
-catalog = connect(sys.argv[1])
-for i in range(4):
-    catalog.register(f"{sys.argv[2]}.t{i}", Arrow(pa.table({"sample_id": [sys.argv[2], str(i)]})))
-    catalog.store_plan(f"{sys.argv[2]}.s{i}", {"i": i})
-"""
-
-
-def test_processes_that_register_at_once_all_land(tmp_path: Path) -> None:
-    names = ["p0", "p1"]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", REGISTER, str(tmp_path / "catalog"), name],
-            stdin=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(Path.cwd())},
-        )
-        for name in names
-    ]
-    for process in processes:
-        process.stdin.write(b"\n")
-        process.stdin.close()
-
-    assert [process.wait(120) for process in processes] == [0, 0]
-    catalog = connect(tmp_path / "catalog")
-    assert catalog.tables() == [f"{name}.t{i}" for name in names for i in range(4)]
-    assert catalog.streams() == [f"{name}.s{i}" for name in names for i in range(4)]
-    with catalog.entry("p1.t3").open() as relation:
-        assert relation.fetch(np.arange(2, dtype=np.uint64), ["sample_id"])["sample_id"].to_pylist() == ["p1", "3"]
 
 
 def test_what_is_stored_is_json_without_absolute_paths_of_the_catalog(catalog: Catalog) -> None:

@@ -1,0 +1,312 @@
+"""The catalog's folder: several writers, killed writers, damage, and folders that may only be read."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import lancedb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spiral_stream.catalog import lock
+from spiral_stream.catalog.registry import Catalog, connect
+from spiral_stream.errors import CatalogError
+from spiral_stream.sources.arrow import Arrow
+from spiral_stream.sources.parquet import Parquet
+
+ENV = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+
+
+def rows(count: int = 3) -> Arrow:
+    return Arrow(pa.table({"sample_id": range(count)}))
+
+
+def copy_of(catalog: Catalog, count: int = 3) -> Path:
+    return catalog.root / f"rows-{rows(count).digest()}.lance"
+
+
+def python(text: str, *arguments: object) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", text, *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENV)
+
+
+REGISTER = """
+import sys
+import pyarrow as pa
+from spiral_stream.catalog.registry import connect
+from spiral_stream.sources.arrow import Arrow
+
+name = sys.argv[2]
+catalog = connect(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(3):
+    catalog.register(f"{name}.t{i}", Arrow(pa.table({"sample_id": [name, str(i)]})))
+    catalog.register("labels", Arrow(pa.table({"sample_id": ["shared"]})))
+    catalog.store_plan(f"{name}.s{i}", {"i": i})
+"""
+
+
+def test_four_processes_that_register_at_once_all_land(tmp_path: Path) -> None:
+    """All begin with no folder, want one name alike, and write 28 rows between them."""
+    names = [f"p{i}" for i in range(4)]
+    processes = [python(REGISTER, tmp_path / "catalog", name) for name in names]
+    assert [process.stdout.readline() for process in processes] == ["ready\n"] * 4
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.close()
+
+    assert [process.wait(120) for process in processes] == [0] * 4
+    for process in processes:
+        process.stdout.close()
+    catalog = connect(tmp_path / "catalog")
+    assert catalog.tables() == ["labels", *(f"{name}.t{i}" for name in names for i in range(3))]
+    assert catalog.streams() == [f"{name}.s{i}" for name in names for i in range(3)]
+    with catalog.entry("p3.t2").open() as relation:
+        assert relation.fetch(np.arange(2, dtype=np.uint64), ["sample_id"])["sample_id"].to_pylist() == ["p3", "2"]
+
+
+HOLD = """
+import fcntl, sys, time
+from pathlib import Path
+from spiral_stream.catalog.lock import locked
+
+with locked(Path(sys.argv[1]) / ".lock", "catalog"):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_writer_that_waits_too_long_names_who_holds_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = connect(tmp_path / "catalog")
+    catalog.register("t", rows())
+    monkeypatch.setattr(lock, "DEADLINE_S", 0.3)
+    with python(HOLD, catalog.root) as holder:
+        assert holder.stdout.readline() == "held\n"
+        assert catalog.tables() == ["t"]  # who only reads does not wait
+        for change in (
+            lambda: catalog.register("u", rows(4)),
+            lambda: catalog.store_plan("s", {}),
+            lambda: catalog.drop("t"),
+        ):
+            began = time.monotonic()
+            with pytest.raises(
+                CatalogError,
+                match=rf"locked for 0\.3 s by process {holder.pid} on {socket.gethostname()} .* since .*"
+                r"Wait for it and try again, or end that process",
+            ):
+                change()
+            assert time.monotonic() - began < 5
+        holder.kill()  # the lock goes with it
+    catalog.register("u", rows(4))
+
+    assert catalog.tables() == ["t", "u"]
+
+
+def test_a_lock_is_given_back_though_a_child_has_its_descriptor(tmp_path: Path) -> None:
+    with lock.locked(tmp_path / "lock", "it"):
+        child = subprocess.Popen(["sleep", "30"], close_fds=False)
+    try:
+        with lock.locked(tmp_path / "lock", "it", deadline_s=0.5):
+            pass
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_commit_that_was_overtaken_is_tried_again(tmp_path: Path) -> None:
+    catalog = connect(tmp_path / "catalog")
+    failures = iter([RuntimeError("lance error: Commit conflict for version 7"), OSError("Retryable commit conflict")])
+
+    def change() -> str:
+        if error := next(failures, None):
+            raise error
+        return "done"
+
+    assert catalog._database._retried(change) == "done"
+
+
+KILLED = """
+import os, sys
+import lancedb
+import pyarrow as pa
+from spiral_stream.catalog.registry import connect
+from spiral_stream.sources.arrow import Arrow
+
+def killed(self, name, *args, **kwargs):
+    if name == "relations":
+        os.makedirs(f"{sys.argv[1]}/{name}.lance/data")  # begun, not committed
+        os._exit(9)
+    return original(self, name, *args, **kwargs)
+kind = type(lancedb.connect(sys.argv[1]))
+original, kind.create_table = kind.create_table, killed
+connect(sys.argv[1]).register("t", Arrow(pa.table({"sample_id": range(3)})))
+"""
+
+
+def test_a_writer_killed_while_it_makes_a_table_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+    with python(KILLED, tmp_path / "catalog") as process:
+        assert process.wait(60) == 9
+    catalog = connect(tmp_path / "catalog")
+
+    assert copy_of(catalog).exists()
+    assert catalog.tables() == []
+    with catalog.register("t", rows()).open() as relation:
+        assert relation.manifest.total == 3
+    assert connect(tmp_path / "catalog").tables() == ["t"]
+
+
+def test_half_a_copy_of_rows_is_copied_anew(tmp_path: Path) -> None:
+    catalog = connect(tmp_path / "catalog")
+    (copy_of(catalog) / "data").mkdir(parents=True)
+    (copy_of(catalog) / "data" / "half.lance").write_bytes(b"half")
+
+    with catalog.register("t", rows()).open() as relation:
+        assert relation.fetch(np.array([2], np.uint64), ["sample_id"]).to_pydict() == {"sample_id": [2]}
+
+
+def test_a_table_from_before_there_were_digests_is_read_and_then_rewritten(tmp_path: Path) -> None:
+    catalog = connect(tmp_path / "catalog")
+    first = catalog.register("a", rows())
+    database = lancedb.connect(str(catalog.root))
+    old = database.open_table("relations").to_arrow().drop_columns(["digest"])
+    database.create_table("relations", old, mode="overwrite")
+
+    assert catalog.entry("a") == first
+    second = catalog.register("b", rows(4))
+    assert (catalog.entry("a"), catalog.entry("b")) == (first, second)
+    written = database.open_table("relations").to_arrow()
+    assert all(len(digest) == 32 for digest in written["digest"].to_pylist())
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "gone": Path.unlink,
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "overwritten": lambda path: path.write_bytes(bytes(b ^ 0x55 for b in path.read_bytes())),
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sound")
+    catalog = connect(folder / "catalog")
+    pq.write_table(rows().table, folder / "t.parquet")
+    catalog.register("t", Parquet(str(folder / "t.parquet")))
+    catalog.store_plan("s", {"verb": "deliver"})
+    return catalog.root
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("how", DAMAGE)
+@pytest.mark.parametrize(
+    "files",
+    [
+        "relations.lance/data/*.lance",
+        "relations.lance/_versions/*.manifest",
+        "streams.lance/data/*.lance",
+        "manifests/*",
+    ],
+)
+def test_a_damaged_folder_is_named_with_the_way_out(tmp_path: Path, sound: Path, files: str, how: str) -> None:
+    root = tmp_path / "catalog"
+    shutil.copytree(sound, root)
+    for file in root.glob(files):
+        DAMAGE[how](file)
+    catalog = connect(root)
+    if files.startswith("relations.lance/_versions") and how == "gone":
+        assert catalog.tables() == []  # as if the table had never been completed
+        return
+
+    def use() -> None:
+        catalog.stored_plan("s")
+        catalog.entry("t").manifest()
+
+    with pytest.raises(
+        CatalogError, match=rf"{root}.*(restore the folder from a copy, or delete|catalog\.refresh)"
+    ) as told:
+        use()
+    assert len(str(told.value)) < 1500
+    if files == "manifests/*":
+        assert catalog.refresh("t").manifest().total == 3
+
+
+READ_ONLY = """
+import os, sys
+import numpy as np
+import spiral_stream as sp
+import pyarrow as pa
+from spiral_stream.catalog.registry import connect  # all that is imported later, before rights are dropped
+import lancedb, duckdb
+from spiral_stream.errors import CatalogError
+
+root, home = sys.argv[1:3]
+sp.connect(root).table("t").to_arrow()
+if os.geteuid() == 0:
+    os.setegid(65534)
+    os.seteuid(65534)
+os.environ["SPIRAL_CACHE"] = home
+catalog = sp.connect(root)
+assert catalog.tables() == ["t"] and catalog.streams() == ["s"]
+assert catalog.table("t").filter(sp.col("sample_id") > 0).to_arrow().num_rows == 2
+stream = catalog.open_stream("s")
+assert [batch["id"] for batch in stream] == [[0, 1], [2]]
+for change in (
+    lambda: catalog.register("u", sp.Arrow(pa.table({"sample_id": [1]}))),
+    lambda: catalog.register("t", sp.Arrow(pa.table({"sample_id": [1]})), replace=True),
+    lambda: catalog.save_stream("z", stream),
+    lambda: catalog.refresh("t"),
+    lambda: catalog.drop("t"),
+    lambda: catalog.measure("t"),
+    lambda: catalog.register_tokenizer("w", "none.json"),
+):
+    try:
+        change()
+    except CatalogError as error:
+        print(str(error).replace(chr(10), " "))
+    else:
+        raise AssertionError(change)
+assert catalog.register("t", sp.Parquet(sys.argv[3])).name == "t"  # unchanged: nothing is written
+"""
+
+
+def test_a_catalog_that_may_only_be_read_is_read_and_not_changed(tmp_path: Path) -> None:
+    import spiral_stream as sp
+
+    tmp_path.parent.chmod(0o755)
+    tmp_path.parent.parent.chmod(0o755)
+    tmp_path.chmod(0o755)
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o777)
+    pq.write_table(rows().table, tmp_path / "t.parquet")
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    catalog.register("t", sp.Parquet(str(tmp_path / "t.parquet")))
+    plan = catalog.table("t").sample(identity="sample_id", order=sp.Sequential(), epoch=0)
+    catalog.save_stream(
+        "s", plan.collate(batch_size=2, last=sp.KeepPartial, fields={"id": sp.List("sample_id")}).to_numpy()
+    )
+    before = {path: path.read_bytes() for path in catalog.root.rglob("*") if path.is_file()}
+    for path in [catalog.root, *catalog.root.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        command = [sys.executable, "-c", READ_ONLY, str(catalog.root), str(home), str(tmp_path / "t.parquet")]
+        done = subprocess.run(command, cwd=home, env=ENV, capture_output=True, text=True, check=False)
+    finally:
+        for path in [catalog.root, *catalog.root.rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.splitlines()
+    assert len(told) == 7
+    for line in told[:-1]:
+        assert "permission denied" in line.lower(), line
+        assert "in another folder: connect(folder) or $SPIRAL_CATALOG" in line, line
+    assert {path: path.read_bytes() for path in catalog.root.rglob("*") if path.is_file()} == before
