@@ -94,6 +94,7 @@ def entry_of(root: Path, row: Mapping[str, Any]) -> Entry:
         _check_schema(schema)
         identity = tuple(row["identity"])
         _need(bool(identity) and set(identity) <= set(schema.names), "its identity is no column")
+        _need(len(set(identity)) == len(identity), "its identity names a column twice")
         _need(row["shard"] is None or row["shard"] in schema.names, "its shard column is no column")
         _need(isinstance(row["identity_unique"], bool), "nothing says whether identities are unique")
         _need(isinstance(row["registered_at"], datetime), "it has no time of registration")

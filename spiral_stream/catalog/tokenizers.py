@@ -29,7 +29,7 @@ from spiral_stream.transforms.proof import PROOF, STEPS, Report, proof_beside, p
 FILE: Final = "tokenizer.json"
 _CONFIGS: Final = ("special_tokens_map.json", "tokenizer_config.json")  # beside a tokenizer.json; the later wins
 _ROLES: Final = ("bos", "eos", "pad", "unk")
-_SEAL: Final = "seal"  # key of a name's file: the digest of the others; older files have none
+_SEAL: Final = "seal"  # key of a name's file: the digest of the others; older files have none, and several lines
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _WRONG: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
@@ -141,10 +141,13 @@ class Tokenizers:
         """
         file = self._folder / "names" / f"{name}.json"
         try:
-            facts: dict[str, Any] = json.loads(file.read_bytes())
+            data = file.read_bytes()
+            facts: dict[str, Any] = json.loads(data)
             kinds = {"digest": str, "vocab_size": int, "source": str, "special": dict, "engine": str}
             right = all(type(facts[key]) is kind for key, kind in kinds.items()) and _DIGEST.fullmatch(facts["digest"])
-            if not right or facts.pop(_SEAL, _sealed(facts)) != _sealed(facts):
+            told = facts.pop(_SEAL, None)
+            older = told is None and data == json.dumps(facts, indent=1, sort_keys=True).encode()
+            if not right or not (older or told == _sealed(facts)):
                 msg = "it is not what was written: damaged, or changed from outside"
                 raise ValueError(msg)
         except _WRONG as error:
@@ -318,7 +321,7 @@ def _sealed(facts: Mapping[str, Any]) -> str:
 
 def _write(path: Path, facts: Mapping[str, Any]) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps({**facts, _SEAL: _sealed(facts)}, indent=1, sort_keys=True))
+    draft.write_text(json.dumps({**facts, _SEAL: _sealed(facts)}, sort_keys=True))
     draft.replace(path)
 
 

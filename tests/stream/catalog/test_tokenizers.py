@@ -193,3 +193,18 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, small: Token
     (tmp_path / "catalog" / "tokenizers").write_text("in the way")
     with pytest.raises(CatalogError, match=r"tokenizers cannot be written: .* Check its rights and free space"):
         connect(tmp_path / "catalog").register_tokenizer("t", others()["word_piece"])
+
+
+def test_a_name_from_before_there_were_seals_is_read(catalog: Catalog, small: Tokenizer) -> None:
+    found = catalog.register_tokenizer("words", small)
+    file = catalog.root / "tokenizers" / "names" / "words.json"
+    facts = json.loads(file.read_bytes())
+    del facts["seal"]
+    file.write_text(json.dumps(facts, indent=1, sort_keys=True))
+
+    assert catalog.tokenizer("words") == found
+    file.write_text(json.dumps({**facts, "vocab_size": 3}, sort_keys=True))
+    with pytest.raises(CatalogError, match="changed from outside"):
+        catalog.tokenizer("words")
+    catalog.drop_tokenizer("words")
+    assert catalog.tokenizers() == []
