@@ -18,8 +18,11 @@ MOSAIC_READY := $(MOSAIC_VENV)/.installed
 demo ui: export SPIRAL_DATA_ROOT ?= $(CURDIR)/demo
 demo ui: export SPIRAL_CATALOG ?= $(SPIRAL_DATA_ROOT)/catalog
 demo ui: export SPIRAL_CACHE ?= $(SPIRAL_DATA_ROOT)/caches
-demo ui: export DAGSTER_HOME := $(CURDIR)/dagster_home
+demo ui: export DAGSTER_HOME ?= $(CURDIR)/dagster_home
 demo ui: export DAGSTER_DISABLE_TELEMETRY := 1
+
+# A Dagster home of your own that has no settings yet gets the demo's, whose pools and retries its jobs rely on.
+HOME_READY = @mkdir -p "$$DAGSTER_HOME" && { test -e "$$DAGSTER_HOME/dagster.yaml" || cp dagster_home/dagster.yaml "$$DAGSTER_HOME"; }
 
 .PHONY: help install demo test test-all check bench bench-mosaic ui docs clean
 
@@ -29,6 +32,7 @@ help:  ## list the targets
 install: $(READY)  ## make .venv with everything in it
 
 demo: $(READY)  ## images, text, video: run the Dagster job, train, kill, resume (ONLY=video; IMAGES=<folder of class folders>)
+	$(HOME_READY)
 	$(BIN)/python -m spiral_assets.demo $(if $(ONLY),--only $(ONLY)) $(if $(IMAGES),--images "$(IMAGES)")
 
 test: $(READY)  ## run the tests that CI runs, a file a process, as many at a time as there are cores
@@ -48,8 +52,9 @@ bench: $(BENCH_READY)  ## images, text and video per CPU second beside the peers
 
 bench-mosaic: $(MOSAIC_READY)  ## install Mosaic, whose pins exclude ours, for `make bench BENCH=text` (6 GB)
 
-ui: $(READY)  ## open Dagster on the demo's assets
-	$(BIN)/dagster dev -w workspace.yaml
+ui: $(READY)  ## open Dagster on the demo's assets (PORT=3001)
+	$(HOME_READY)
+	$(BIN)/dagster dev -w workspace.yaml $(if $(PORT),--port "$(PORT)")
 
 docs: $(READY)  ## check that the documents' links lead somewhere and their code runs
 	$(BIN)/python -m pytest tests -k document
@@ -67,7 +72,7 @@ $(BIN)/python:
 	done; \
 	echo "make: no CPython >= 3.11 is on the path (tried python3.11, python3, python). Install one with its venv module" >&2; exit 1
 
-$(READY): pyproject.toml setup.py $(wildcard spiral_stream/transforms/*.[ch]) | $(BIN)/python
+$(READY): pyproject.toml setup.py $(shell find spiral_stream -name '*.[ch]') | $(BIN)/python
 	@echo "installing Spiral into $(VENV): some minutes the first time"
 	$(BIN)/python -m pip install --disable-pip-version-check -qq -e '.[assets,dev]'
 	touch $@

@@ -45,7 +45,7 @@ def with_semantic(schema: pa.Schema, semantic: Mapping[str, str]) -> pa.Schema:
             raise PlanError(msg)
         at = schema.get_field_index(name)
         field = schema.field(at)
-        if not _holds_reference(field.type):
+        if not holds_reference(field.type):
             msg = (
                 f"semantic: {name!r} is {field.type}, which cannot name bytes; a reference is binary (inline), "
                 "utf8 (a file) or struct<uri, offset, length> (a byte range)"
@@ -55,7 +55,8 @@ def with_semantic(schema: pa.Schema, semantic: Mapping[str, str]) -> pa.Schema:
     return schema
 
 
-def _holds_reference(kind: pa.DataType) -> bool:
+def holds_reference(kind: pa.DataType) -> bool:
+    """Whether values of a type can name bytes, or hold them."""
     if pa.types.is_struct(kind):
         names = {kind.field(i).name for i in range(kind.num_fields)}
         return names >= {"uri", "offset", "length"} or names >= {"kind", "position", "size"}

@@ -198,6 +198,9 @@ def trying(root: Path, doing: str) -> Iterator[None]:
                 f"catalog {root}: cannot {doing}: {known or reason}. Give it the rights and space to be written, "
                 "or use a catalog in another folder: connect(folder) or $SPIRAL_CATALOG"
             )
+        elif isinstance(error, OSError):
+            place = error.filename or root
+            msg = f"catalog {root}: cannot {doing}: {place}: {reason}. Mend that, or use a catalog in another folder"
         else:
             msg = (
                 f"catalog {root}: cannot {doing}: {reason}. If its files are damaged, restore the folder from a copy, "

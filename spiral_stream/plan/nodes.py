@@ -33,7 +33,7 @@ from spiral_stream.plan.refusal import OnError, check_on_error
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
-from spiral_stream.schema import semantic_of
+from spiral_stream.schema import holds_reference, semantic_of
 
 _SHARD: Final = "storage_shard"
 _PLACES: Final = {_SHARD, "stream_id"}  # which shard and stream a row is of is known without a column
@@ -364,10 +364,12 @@ class Cache(Relational):
         for name, profile in self.profiles:
             semantic = semantic_of(have.field(name))
             if semantic is None:
-                msg = (
-                    f"cache: {name!r} is {have.field(name).type}, not a semantic reference; "
-                    f'register it with semantic={{"{name}": "image/jpeg-ref"}}'
-                )
+                marked = [field.name for field in have if semantic_of(field)]
+                way = f"Cache {' or '.join(marked)}, or leave it out" if marked else "Leave cache out"
+                kind = have.field(name).type
+                if holds_reference(kind):
+                    way += f', or, if its values name or hold images or videos, register it with semantic={{"{name}": ...}}'
+                msg = f"cache: {name!r} is {kind}, no reference to payload; a cache keeps what references name. {way}"
                 raise PlanError(msg)
             if not isinstance(profile, Profile):
                 msg = f"cache: {name!r} is given {profile!r}; give {forms_of(semantic)}"

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.dialects import passes, split, to_arrow, to_duckdb, to_lance, to_parquet
 from spiral_stream.expr import Expr, bind, canonical, col, from_json, lit, to_json
+from spiral_stream.expr.nodes import Call
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
@@ -290,6 +291,51 @@ def test_every_source_passes_the_rows_of_the_reference(sources: dict[str, Reader
     for name, reader in sources.items():
         rows = [row for batch in reader.scan([], predicate) for row in batch.column(ROW).to_pylist()]
         assert rows == expected, f"{name}: {predicate}"
+
+
+CASED = pa.table(
+    {
+        name: np.random.default_rng(place).integers(-4, 5, 40).astype(kind)
+        for place, (name, kind) in enumerate([("a", "i4"), ("A", "f8"), ("ab", "f4"), ("aB", "i8"), ("AB", "i4")])
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def cased(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Reader]]:
+    folder = tmp_path_factory.mktemp("cased")
+    lance.write_dataset(CASED, str(folder / "t.lance"), max_rows_per_file=GROUP * 4)
+    pq.write_table(CASED, folder / "t.parquet", row_group_size=GROUP)
+    sources = [Lance(str(folder / "t.lance")), Parquet(str(folder / "t.parquet")), Arrow(CASED)]
+    readers = {source.KIND: source.open() for source in sources}
+    yield readers
+    for reader in readers.values():
+        reader.close()
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    compared=st.lists(
+        st.tuples(
+            st.sampled_from(CASED.column_names), st.sampled_from(["<", "<=", "==", "!=", ">=", ">"]), st.integers(-4, 4)
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    read=st.lists(st.sampled_from(CASED.column_names), unique=True),
+)
+def test_names_that_differ_only_in_case_are_columns_of_their_own(
+    cased: dict[str, Reader], compared: list[tuple[str, str, int]], read: list[str]
+) -> None:
+    conditions = [Call(op, (col(name), lit(value))) for name, op, value in compared]
+    predicate = conditions[0] if len(conditions) == 1 else Call("and", tuple(conditions))
+    expected = CASED.filter(pa.array(passes(bind(predicate, CASED.schema), _columns(CASED)))).select(read)
+
+    for name, reader in cased.items():
+        batches = list(reader.scan(read, predicate))
+        for column in read:
+            found = [value for batch in batches for value in batch.column(column).to_pylist()]
+            assert found == expected[column].to_pylist(), f"{name}: {column} where {predicate}"
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

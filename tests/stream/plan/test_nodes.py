@@ -103,7 +103,8 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "unlike parts": (lambda w: w.t.union(w.u), "union: columns differ: id string, .* against k int64.*; project both alike"),
     # cache
     "cache of unknown": (lambda w: w.images.cache(image_re=Raw()), "cache: 'image_re' .*did you mean 'image_ref'"),
-    "cache of no payload": (lambda w: w.images.cache(label_id=Raw()), "cache: 'label_id' is int64, not a semantic reference; register it with semantic="),
+    "cache of no payload": (lambda w: w.images.cache(label_id=Raw()), "cache: 'label_id' is int64, no reference to payload; .* Cache image_ref, or leave it out$"),
+    "cache of text": (lambda w: w.t.cache(id=Raw()), r"cache: 'id' is string, no reference .* Leave cache out, or, if its values name or hold images"),
     "no profile": (lambda w: w.images.cache(image_ref="raw"), r"cache: 'image_ref' is given 'raw'; give Source\(\), Raw\("),
     # sample
     "two samples": (lambda w: w.sampled.sample(**ORDER), "sample: follows sample; a plan samples once, after its relational work and before collate"),
