@@ -14,7 +14,7 @@ from spiral_stream.catalog.skew import Skew, skew_of
 from spiral_stream.catalog.statistics import Statistics, load_statistics, measure, save_statistics
 from spiral_stream.catalog.verify import Verified, verify
 from spiral_stream.decoders.decoder import decoder
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.plan import canonical, nodes
 from spiral_stream.plan.profiles import Profile
 from spiral_stream.plan.saved import from_json
@@ -90,7 +90,7 @@ class Catalog(registry.Catalog):
     def save_stream(self, name: str, plan: Relation | PreparedStream) -> None:
         """Keep a stream's plan under a name, for `open_stream`. Bindings and cursor are not kept."""
         if not isinstance(plan, Relation | PreparedStream):
-            msg = f"save_stream {name!r}: {plan!r} is a {type(plan).__name__}; give a stream, or the plan of one"
+            msg = f"save_stream {name!r}: {shown(plan)} is a {type(plan).__name__}; give a stream, or the plan of one"
             raise PlanError(msg)
         node = plan.node if isinstance(plan, Relation) else plan.plan
         need(node, nodes.Deliver)

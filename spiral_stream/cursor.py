@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from operator import index
 from typing import Any, Final, SupportsIndex
 
-from spiral_stream.errors import ResumeError
+from spiral_stream.errors import ResumeError, shown
 
 STATE_VERSION: Final = 1
 LAST_EPOCH: Final = (1 << 31) - 1  # an epoch takes part in 64-bit arithmetic of uses and keys
@@ -69,7 +69,7 @@ class Cursor:
             ResumeError: that is no whole number from 0 up.
         """
         if not isinstance(steps, SupportsIndex) or isinstance(steps, bool) or index(steps) < 0:
-            msg = f"state_dict: delivered={steps!r}; give the batches that the loop has had, a whole number from 0 up"
+            msg = f"state_dict: delivered={shown(steps)}; give the batches that the loop has had, a whole number from 0 up"
             raise ResumeError(msg)
         steps = index(steps)
         return replace(self, batch=self.batch + steps * self.segments[-1].group, step=self.step + steps)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spiral_stream.batching.formation import Composition, DropPartial, Formation, Tail, as_tail
 from spiral_stream.catalog.registry import Catalog
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.explain import Explanation, explain_plan
 from spiral_stream.expr import Alias, Col, Expr, col, lit, name_of
 from spiral_stream.fields.field import Field
@@ -368,7 +368,7 @@ class Relation:
                 samples (by default 0.01).
         """
         if not isinstance(fields, Mapping):
-            msg = f'collate: fields={fields!r}; give a dict of name -> field, for example {{"x": Stack("x")}}'
+            msg = f'collate: fields={shown(fields)}; give a dict of name -> field, for example {{"x": Stack("x")}}'
             raise PlanError(msg)
         node = with_decoded(self.node, fields)
         formed = settled(node, formation, composition)
@@ -408,7 +408,7 @@ class Relation:
         """Names are looked up in one catalog: that of the first relation."""
         for other in others:
             if not isinstance(other, Relation):
-                msg = f"{verb}: {other!r} is a {type(other).__name__}; give a relation, for example catalog.table(...)"
+                msg = f"{verb}: {shown(other)} is a {type(other).__name__}; give a relation, for example catalog.table(...)"
                 raise PlanError(msg)
             if other.catalog.root != self.catalog.root:
                 msg = (

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.batching.formation import Int64, Setting, Window
-from spiral_stream.errors import DataError, PlanError
+from spiral_stream.errors import DataError, PlanError, shown
 
 Bool = NDArray[np.bool_]
 Count = Literal["padded", "real"]
@@ -60,7 +60,7 @@ class BatchBudget:
             raise PlanError(msg)
         for name, found, known in (("count", self.count, COUNTS), ("oversize", self.oversize, OVERSIZE)):
             if found not in known:
-                msg = f"BatchBudget: {name} is {found!r}. Give one of {', '.join(known)}"
+                msg = f"BatchBudget: {name} is {shown(found)}. Give one of {', '.join(known)}"
                 raise PlanError(msg)
         if self.oversize == "truncate" and self.max_tokens is None:
             msg = "BatchBudget: oversize='truncate' cuts tokens, and there is no max_tokens. Give it, or another policy"
@@ -183,5 +183,5 @@ def check_whole(name: str, value: object, most: int) -> None:
         PlanError: it is not.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        msg = f"{name} is {value!r}. Give an integer from 1 to {most}"
+        msg = f"{name} is {shown(value)}. Give an integer from 1 to {most}"
         raise PlanError(msg)

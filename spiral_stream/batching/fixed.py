@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.batching.formation import DropPartial, PadPartial, Tail
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 
 UInt64 = NDArray[np.uint64]
 
@@ -38,10 +38,10 @@ class FixedBatches:
             ("lanes", self.lanes, 1),
         ):
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                msg = f"collate: {name} is {value!r}. Give an integer of at least {least}"
+                msg = f"collate: {name} is {shown(value)}. Give an integer of at least {least}"
                 raise PlanError(msg)
         if not isinstance(self.last, Tail):
-            msg = f"collate: last is {self.last!r}. Give DropPartial(), KeepPartial() or PadPartial()"
+            msg = f"collate: last is {shown(self.last)}. Give DropPartial(), KeepPartial() or PadPartial()"
             raise PlanError(msg)
 
     def count(self, world_size: int, merge: int = 1, first: int = 0) -> int:

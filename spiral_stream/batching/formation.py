@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 
 CHAPTER_WINDOWS: Final = 64  # windows of a lane after which formation starts anew (decision 1)
 
@@ -188,5 +188,5 @@ def as_tail(value: object) -> Tail:
     if isinstance(value, type) and value in (DropPartial, KeepPartial, PadPartial):
         rule: Tail = value()
         return rule
-    msg = f"collate: last is {value!r}. Give DropPartial, KeepPartial or PadPartial"
+    msg = f"collate: last is {shown(value)}. Give DropPartial, KeepPartial or PadPartial"
     raise PlanError(msg)

@@ -29,7 +29,7 @@ from spiral_stream.batching.formation import (
     Tally,
     Window,
 )
-from spiral_stream.errors import DataError, PlanError
+from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.seeding import combine, key
 
 Strategy = Literal["best_fit", "first_fit", "concat_and_split"]
@@ -81,16 +81,16 @@ class Packed(Formation):
         if self.max_segments is not None:
             _check_whole("max_segments", self.max_segments, MAX_WINDOW, ", or None for any number")
         if self.strategy not in STRATEGIES:
-            msg = f"Packed: strategy is {self.strategy!r}. Give one of {', '.join(STRATEGIES)}"
+            msg = f"Packed: strategy is {shown(self.strategy)}. Give one of {', '.join(STRATEGIES)}"
             raise PlanError(msg)
         if self.oversize is None:
             object.__setattr__(self, "oversize", "split" if self.concatenates else "raise")
         if self.oversize not in OVERSIZE:
-            msg = f"Packed: oversize is {self.oversize!r}. Give one of {', '.join(OVERSIZE)}"
+            msg = f"Packed: oversize is {shown(self.oversize)}. Give one of {', '.join(OVERSIZE)}"
             raise PlanError(msg)
         if self.concatenates and self.oversize != "split":
             msg = (
-                f"Packed: oversize={self.oversize!r}, but concat_and_split cuts every sample at a row's end, so none is "
+                f"Packed: oversize={shown(self.oversize)}, but concat_and_split cuts every sample at a row's end, so none is "
                 "too long. Leave oversize out, or filter on the length before .sample(...)"
             )
             raise PlanError(msg)
@@ -263,7 +263,7 @@ class PackedFormer(Former):
 
 def _check_whole(name: str, value: object, most: int, otherwise: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        msg = f"Packed: {name} is {value!r}. Give an integer in [1, {most}]{otherwise}"
+        msg = f"Packed: {name} is {shown(value)}. Give an integer in [1, {most}]{otherwise}"
         raise PlanError(msg)
 
 

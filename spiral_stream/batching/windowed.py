@@ -30,7 +30,7 @@ from spiral_stream.batching.emission import emission_order
 from spiral_stream.batching.formation import Composition, Formation, Former, Int64, Membership, Setting, Tally, Window
 from spiral_stream.batching.one_stream import OneStreamArrangement
 from spiral_stream.batching.stratified import StratifiedArrangement
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 
 MAX_WINDOW: Final = 2**22
 MAX_GROUP: Final = 2**20
@@ -54,7 +54,7 @@ class BucketKey:
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
-            msg = f"BucketKey: {self.text!r} is no text. Give an expression such as 'len(tokens)'"
+            msg = f"BucketKey: {shown(self.text)} is no text. Give an expression such as 'len(tokens)'"
             raise PlanError(msg)
         expr.parse(self.text)
 
@@ -88,7 +88,7 @@ class WindowedBucket(Formation):
         check_whole("WindowedBucket: window_size", self.window_size, MAX_WINDOW)
         check_whole("WindowedBucket: cost_group", self.cost_group, MAX_GROUP)
         if isinstance(self.keys, str | BucketKey) or not isinstance(self.keys, Iterable):
-            msg = f"WindowedBucket: keys is {self.keys!r}. Give a list of keys: [BucketKey('len(tokens)')]"
+            msg = f"WindowedBucket: keys is {shown(self.keys)}. Give a list of keys: [BucketKey('len(tokens)')]"
             raise PlanError(msg)
         object.__setattr__(self, "keys", tuple(self.keys))
         for each in self.keys:
@@ -96,10 +96,10 @@ class WindowedBucket(Formation):
                 msg = f"WindowedBucket: {each!r} is no key. Give BucketKey('len(tokens)'), or another expression in it"
                 raise PlanError(msg)
         if self.budget is not None and not isinstance(self.budget, BatchBudget):
-            msg = f"WindowedBucket: budget is {self.budget!r}. Give BatchBudget(max_tokens=...), or None"
+            msg = f"WindowedBucket: budget is {shown(self.budget)}. Give BatchBudget(max_tokens=...), or None"
             raise PlanError(msg)
         if self.composition is not None and not isinstance(self.composition, StratifiedByStream | OneStream):
-            msg = f"collate: composition is {self.composition!r}. Give StratifiedByStream('stream_id'), OneStream() or None"
+            msg = f"collate: composition is {shown(self.composition)}. Give StratifiedByStream('stream_id'), OneStream() or None"
             raise PlanError(msg)
 
     @property

@@ -19,7 +19,7 @@ from typing import ClassVar, Final, Literal, final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.errors import DataError, PlanError
+from spiral_stream.errors import DataError, PlanError, shown
 
 # T sequence_length, F frames of the file, N frames of a segment
 
@@ -105,13 +105,13 @@ class FrameSelection:
         for name in ("sequence_length", "stride"):
             value = getattr(self, name)
             if not (_is_count(value) or (name == "stride" and value is None)):
-                msg = f"{name}={value!r} is no number of frames. Give a whole number from 1 to {LONGEST}"
+                msg = f"{name}={shown(value)} is no number of frames. Give a whole number from 1 to {LONGEST}"
                 raise PlanError(msg)
         if self.random_start and self.stride is None:
             msg = "random_start=True moves the first of strided frames, and there is no stride. Give stride=1, or more"
             raise PlanError(msg)
         if self.short not in get_args(Short):
-            msg = f"short={self.short!r} is unknown. Give one of {', '.join(get_args(Short))}"
+            msg = f"short={shown(self.short)} is unknown. Give one of {', '.join(get_args(Short))}"
             raise PlanError(msg)
 
     @property

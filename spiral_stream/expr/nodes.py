@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, NoReturn, final
 import numpy as np
 import pyarrow as pa
 
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 
 Text = str  # inside `Expr` the name ``str`` is the namespace of string functions
 Value = None | bool | int | float | str | bytes
@@ -128,7 +128,7 @@ class Expr:
     def is_in(self, values: Iterable[Any]) -> "Expr":
         """True where the value equals one of ``values`` (as ``==`` does, so never for NaN)."""
         if isinstance(values, (str, bytes)):
-            msg = f"is_in: {values!r} is one text, not a list of values; write is_in([{values!r}])"
+            msg = f"is_in: {shown(values)} is one text, not a list of values; write is_in([{shown(values)}])"
             raise PlanError(msg)
         return Call("is_in", (self, *(lit(value) for value in values)))
 
@@ -259,7 +259,7 @@ class StringFunctions:
 def col(name: str) -> Col:
     """The column called ``name``."""
     if not isinstance(name, str) or not name:
-        msg = f"col: a column is named by a text, not by {name!r}"
+        msg = f"col: a column is named by a text, not by {shown(name)}"
         raise PlanError(msg)
     return Col(name)
 
@@ -297,7 +297,7 @@ def lit(value: Any) -> Expr:
     if value is None or type(value) in (bool, int, float, str, bytes):
         return Lit(value)
     msg = (
-        f"lit: {value!r} is a {type(value).__name__}; a constant is a bool, int, float, str, bytes, date or datetime. "
+        f"lit: {shown(value)} is a {type(value).__name__}; a constant is a bool, int, float, str, bytes, date or datetime. "
         "Use is_in([...]) for several values"
     )
     raise PlanError(msg)

@@ -16,7 +16,7 @@ from spiral_stream.batching.composition import OneStream, StratifiedByStream
 from spiral_stream.batching.formation import DropPartial, KeepPartial, PadPartial
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.fields.labels import Labels, ShiftedLabels
 from spiral_stream.fields.list import List
 from spiral_stream.fields.pad import Pad, PadMask
@@ -118,7 +118,7 @@ def _encode(value: Any, *, code: bool) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     msg = (
-        f"plan: {value!r:.200} cannot be written as JSON; values of a plan are numbers, strings, tuples and frozen "
+        f"plan: {shown(value)} cannot be written as JSON; values of a plan are numbers, strings, tuples and frozen "
         "dataclasses. Give one of these"
     )
     raise PlanError(msg)

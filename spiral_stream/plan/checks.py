@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import Cast, Col, Expr, bind, kind_of, type_of
 from spiral_stream.sampling.order import LARGEST
 from spiral_stream.schema import semantic_of
@@ -44,7 +44,7 @@ def need_new_names(verb: str, names: Iterable[str], way_out: str) -> None:
 def need_whole(verb: str, name: str, value: object, least: int, most: int = LARGEST) -> None:
     """Refuse what is no integer from ``least`` to ``most``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        msg = f"{verb}: {name}={value!r:.200}; give an integer of at least {least}"
+        msg = f"{verb}: {name}={shown(value)}; give an integer of at least {least}"
         raise PlanError(msg)
     if value > most:
         msg = f"{verb}: {name} is {value if value < 2**128 else 'past 2**128'}; give at most {most}"
@@ -58,7 +58,7 @@ def device_name(where: str, value: object) -> str:
         PlanError: batches are not delivered to such a device.
     """
     if not _DEVICE.fullmatch(str(value)):
-        msg = f'{where}={value!r}; give "cpu", "cuda", or a CUDA device by its number: "cuda:0"'
+        msg = f'{where}={shown(value)}; give "cpu", "cuda", or a CUDA device by its number: "cuda:0"'
         raise PlanError(msg)
     return str(value)
 
@@ -70,11 +70,11 @@ def column_list(where: str, columns: object) -> tuple[str, ...]:
         PlanError: it is one text, which would be taken letter by letter, or holds what is no text.
     """
     if isinstance(columns, str):
-        msg = f"{where}: columns={columns!r} is a text; give a list of columns: columns=[{columns!r}]"
+        msg = f"{where}: columns={shown(columns)} is a text; give a list of columns: columns=[{shown(columns)}]"
         raise PlanError(msg)
     names = tuple(columns) if isinstance(columns, Iterable) else (None,)
     if not all(isinstance(each, str) for each in names):
-        msg = f'{where}: columns={columns!r}; give a list of the columns\' names: columns=["text", ...]'
+        msg = f'{where}: columns={shown(columns)}; give a list of the columns\' names: columns=["text", ...]'
         raise PlanError(msg)
     return names
 
@@ -134,7 +134,7 @@ def bound_type(verb: str, value: object, have: pa.Schema) -> pa.DataType:
     """
     if not isinstance(value, Expr):
         kind = "a function" if callable(value) else f"a {type(value).__name__}"
-        msg = f'{verb}: {value!r} is {kind}, not an expression; write one with col, for example col("x") > 3'
+        msg = f'{verb}: {shown(value)} is {kind}, not an expression; write one with col, for example col("x") > 3'
         raise PlanError(msg)
     try:
         return type_of(bind(value, have), have)

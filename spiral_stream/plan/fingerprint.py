@@ -14,7 +14,7 @@ from typing import Any, Final
 from spiral_stream import expr
 from spiral_stream.decoders.decoder import decode_version
 from spiral_stream.decoders.image import codec_version
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import maps, nodes
@@ -127,7 +127,7 @@ def _value(value: Any) -> Any:
         return {**out, **{name: _value(item) for name, item in _fields(value)}}
     if value is None or isinstance(value, bool | int | str):
         return value
-    msg = f"plan: {value!r:.200} is a {type(value).__name__}; values of a plan are numbers, texts, tuples and frozen dataclasses"
+    msg = f"plan: {shown(value)} is a {type(value).__name__}; values of a plan are numbers, texts, tuples and frozen dataclasses"
     raise PlanError(msg)
 
 

@@ -16,7 +16,7 @@ from typing import ClassVar, Final, final
 
 import pyarrow as pa
 
-from spiral_stream.errors import PlanError, SpiralWarning
+from spiral_stream.errors import PlanError, SpiralWarning, shown
 from spiral_stream.expr import kind_of, lit, parse
 from spiral_stream.plan.checks import bound_type, need_new_names, need_whole
 from spiral_stream.plan.nodes import Node, Project, Relational, WithColumns, need_relation
@@ -89,7 +89,7 @@ class Mix(Relational):
         self._check_schedule()
         have = self.schema()
         if self.by is not None and kind_of(bound_type("mix (by)", parse(self.by), have)) not in ("int", "float"):
-            msg = f"mix: by={self.by!r} is no number of a sample; name a column of counts, such as token_count_estimate"
+            msg = f"mix: by={shown(self.by)} is no number of a sample; name a column of counts, such as token_count_estimate"
             raise PlanError(msg)
 
     def _check_schedule(self) -> None:
@@ -164,7 +164,7 @@ def _check_shares(parts: Sequence[Part]) -> None:
             number = isinstance(value, int if name == "choose" else int | float) and not isinstance(value, bool)
             if not number or not isfinite(value) or value <= 0:
                 msg = (
-                    f"mix: stream {part.name!r}: {name}={value!r}; give a {'whole ' if name == 'choose' else ''}number "
+                    f"mix: stream {part.name!r}: {name}={shown(value)}; give a {'whole ' if name == 'choose' else ''}number "
                     "above 0, or leave the stream out of the mixture"
                 )
                 raise PlanError(msg)
@@ -257,7 +257,7 @@ def whole_count(where: str, value: object) -> int | None:
             found = Fraction(text[:-1] if unit > 1 else text) * unit
             if found.denominator == 1:
                 return int(found)
-    msg = f'{where}={value!r}; give a whole number, or one with a unit: "100k", "64M", "10b", "2t"'
+    msg = f'{where}={shown(value)}; give a whole number, or one with a unit: "100k", "64M", "10b", "2t"'
     raise PlanError(msg)
 
 
@@ -279,11 +279,11 @@ def schedule_points(
     out = []
     for step, shares in (schedule or {}).items():
         if not isinstance(shares, Mapping):
-            msg = f"mix: schedule at step {step!r} is {shares!r}; give a dict of stream -> proportion: {_SCHEDULE}"
+            msg = f"mix: schedule at step {shown(step)} is {shown(shares)}; give a dict of stream -> proportion: {_SCHEDULE}"
             raise PlanError(msg)
         for name, share in shares.items():
             if isinstance(share, bool) or not isinstance(share, Real):
-                msg = f"mix: schedule at step {step!r}: {name!r} has {share!r}; give a number of at least 0"
+                msg = f"mix: schedule at step {shown(step)}: {name!r} has {share!r}; give a number of at least 0"
                 raise PlanError(msg)
         unknown = [name for name in shares if name not in names]
         if unknown:

@@ -13,7 +13,7 @@ from typing import ClassVar, Final, Literal, final
 import pyarrow as pa
 
 from spiral_stream.batching.formation import Formation, Tail
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import Expr, kind_of
 from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
@@ -404,14 +404,14 @@ class Sample(Sampled):
         need_identity(self.identity, self.source.schema())
         if not isinstance(self.order, Order):
             msg = (
-                f"sample: order={self.order!r} is not an order; give ShardAwareShuffle(seed=...), HashBucketed(...), "
+                f"sample: order={shown(self.order)} is not an order; give ShardAwareShuffle(seed=...), HashBucketed(...), "
                 "GlobalShuffle(...) or Sequential()"
             )
             raise PlanError(msg)
         if isinstance(self.order, ShardAwareShuffle):
             need_columns("sample (shard_key)", tuple(sorted(set(self.order.shard_key) - _PLACES)), self.source.schema())
         if not isinstance(self.assignment, DataParallel):
-            msg = f"sample: assignment={self.assignment!r}; give DataParallel(rank=..., world_size=...)"
+            msg = f"sample: assignment={shown(self.assignment)}; give DataParallel(rank=..., world_size=...)"
             raise PlanError(msg)
         if not isinstance(self.epoch, RuntimeParam):
             need_whole(self.VERB, "epoch", self.epoch, least=0, most=2**31 - 1)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.schema import H264_REF, JPEG_REF
 
 BEST_QUALITY: Final = 100  # of libjpeg's scale from 1
@@ -115,11 +115,11 @@ def forms_of(semantic: str) -> str:
 
 def _check_side(name: str, side: int | None) -> None:
     if side is not None and not (isinstance(side, int) and not isinstance(side, bool) and side >= 1):
-        msg = f"{name}: shorter_side={side!r}; give at least 1 pixel, or None to keep the size"
+        msg = f"{name}: shorter_side={shown(side)}; give at least 1 pixel, or None to keep the size"
         raise PlanError(msg)
 
 
 def _check_quality(name: str, quality: int) -> None:
     if not isinstance(quality, int) or isinstance(quality, bool) or not 1 <= quality <= BEST_QUALITY:
-        msg = f"{name}: quality={quality!r}; the encoder takes 1 to 100"
+        msg = f"{name}: quality={shown(quality)}; the encoder takes 1 to 100"
         raise PlanError(msg)

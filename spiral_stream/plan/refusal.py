@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, get_args
 
 from spiral_stream.batching.formation import Formation
 from spiral_stream.batching.packing import Packed
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 
 OnError = Literal["raise", "skip", "substitute"]
 DEFAULT_BUDGET: Final = 0.01  # of the epoch's samples
@@ -30,20 +30,18 @@ def check_on_error(on_error: object, budget: object, formation: Formation | None
         PlanError: says the ways out.
     """
     if on_error not in get_args(OnError):
-        msg = f'collate: on_error={on_error!r}; it is "raise", "skip" or "substitute"'
+        msg = f'collate: on_error={shown(on_error)}; it is "raise", "skip" or "substitute"'
         raise PlanError(msg)
     counts = isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0
     if budget is not None and not counts and not (isinstance(budget, float) and 0 <= budget <= 1):
         msg = (
-            f"collate: error_budget={budget!r}; give a count of at least 0, or a fraction of the epoch's samples between "
+            f"collate: error_budget={shown(budget)}; give a count of at least 0, or a fraction of the epoch's samples between "
             "0.0 and 1.0"
         )
         raise PlanError(msg)
     if on_error == "raise":
         if budget is not None:
-            msg = (
-                f'collate: error_budget={budget!r} with on_error="raise", which stops at the first; add on_error="skip"'
-            )
+            msg = f'collate: error_budget={shown(budget)} with on_error="raise", which stops at the first; add on_error="skip"'
             raise PlanError(msg)
         return
     found = why_never(formation, source)

@@ -8,7 +8,7 @@ from typing import Any, SupportsIndex, final
 
 from spiral_stream import params
 from spiral_stream.cursor import LAST_EPOCH
-from spiral_stream.errors import BindError, PlanError, ResumeError
+from spiral_stream.errors import BindError, PlanError, ResumeError, shown
 from spiral_stream.plan.checks import device_name
 from spiral_stream.plan.nodes import Sample
 from spiral_stream.planner.mesh import place_in_mesh
@@ -65,7 +65,7 @@ def _whole(name: str, value: Any) -> int:
     """The value as an integer in range; NumPy's integers are integers too."""
     least = {"run_seed": None, _WORLD: 1, "merge": 1}.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        msg = f"bind: {name}={value!r} is a {type(value).__name__}; give an integer"
+        msg = f"bind: {name}={shown(value)} is a {type(value).__name__}; give an integer"
         raise BindError(msg)
     whole = operator.index(value)
     if least is not None and whole < least:
@@ -85,7 +85,7 @@ def epoch_number(value: Any) -> int:
     """
     whole = isinstance(value, SupportsIndex) and not isinstance(value, bool)
     if not whole or not 0 <= operator.index(value) <= LAST_EPOCH:
-        msg = f"set_epoch: {value!r:.200}; epochs count from 0. Give an integer in [0, {LAST_EPOCH}]"
+        msg = f"set_epoch: {shown(value)}; epochs count from 0. Give an integer in [0, {LAST_EPOCH}]"
         raise BindError(msg)
     return operator.index(value)
 

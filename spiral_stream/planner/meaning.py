@@ -4,7 +4,7 @@ from spiral_stream.batching.composition import StratifiedByStream
 from spiral_stream.batching.formation import Composition, Formation
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.catalog.registry import Catalog
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.plan.maps import Assembled, FlatMapped, Kept, Tokenized
 from spiral_stream.plan.mix import STREAM_ID, Mix
 from spiral_stream.plan.nodes import Node
@@ -37,7 +37,7 @@ def settled(node: Node, formation: Formation | None, composition: Composition | 
                 if kind is Formation
                 else 'StratifiedByStream("stream_id") or OneStream()'
             )
-            msg = f"collate: {name}={value!r}; give {way_out}, or leave it out"
+            msg = f"collate: {name}={shown(value)}; give {way_out}, or leave it out"
             raise PlanError(msg)
     if composition is not None:
         if any(isinstance(each, Assembled) for each in spine(node)):

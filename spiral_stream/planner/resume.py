@@ -12,7 +12,7 @@ from typing import Any, Final, final
 
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.cursor import STATE_VERSION, Cursor
-from spiral_stream.errors import ResumeError
+from spiral_stream.errors import ResumeError, shown
 from spiral_stream.plan.fingerprint import differences
 from spiral_stream.planner.lower import saved_plan
 from spiral_stream.planner.physical import Stages
@@ -83,13 +83,13 @@ class SavedState:
         """
         if not isinstance(state, Mapping) or not _of_version(state.get("spiral")):
             found = state.get("spiral") if isinstance(state, Mapping) else type(state).__name__
-            msg = f"resume: this is no state of version {STATE_VERSION} (found {_cut(found)}); pass what state_dict() returned"
+            msg = f"resume: this is no state of version {STATE_VERSION} (found {shown(found)}); pass what state_dict() returned"
             raise ResumeError(msg)
         seed, data, plan = state.get("run_seed"), state.get("data"), state.get("plan")
-        _need(_is_whole(seed), f"run_seed is {_cut(seed)}, not an integer")
-        _need(isinstance(plan, str) and _HEX.fullmatch(plan), f"plan is {_cut(plan)}, not a fingerprint")
+        _need(_is_whole(seed), f"run_seed is {shown(seed)}, not an integer")
+        _need(isinstance(plan, str) and _HEX.fullmatch(plan), f"plan is {shown(plan)}, not a fingerprint")
         texts = isinstance(data, Mapping) and all(isinstance(text, str) for pair in data.items() for text in pair)
-        _need(texts, f"data versions are {_cut(data)}")
+        _need(texts, f"data versions are {shown(data)}")
         cursor = Cursor.from_json(state)
         begun = not cursor.segments or (cursor.segments[0].first_batch, cursor.segments[0].first_step) == (0, 0)
         _need(begun, "segments do not begin at the start of the epoch")
@@ -125,9 +125,9 @@ class WorkerState:
         """
         worker: Any = state.get("worker") if isinstance(state, Mapping) else None
         read = isinstance(worker, list | tuple) and len(worker) == 3 and all(_is_whole(n) and n >= 0 for n in worker)  # noqa: PLR2004
-        _need(read, f"worker is {_cut(worker)}, not a number, of how many, and the batches it has had")
+        _need(read, f"worker is {shown(worker)}, not a number, of how many, and the batches it has had")
         plan = state.get("plan")
-        _need(plan is None or isinstance(plan, str), f"plan is {_cut(plan)}, not a fingerprint")
+        _need(plan is None or isinstance(plan, str), f"plan is {shown(plan)}, not a fingerprint")
         out = cls(plan, Cursor.from_json(state), (worker[0], worker[1]), worker[2])
         need_sealed(state, out.to_json())
         return out
@@ -164,10 +164,10 @@ def _anchors(chapters: Any) -> tuple[Anchor, ...] | None:
         found = ()
     read = isinstance(chapters, list | tuple) and len(found) == len(chapters)
     _need(
-        read and all(_is_whole(n) and 0 <= n < 1 << 62 for each in found for n in each), f"{_CHAPTERS} {_cut(chapters)}"
+        read and all(_is_whole(n) and 0 <= n < 1 << 62 for each in found for n in each), f"{_CHAPTERS} {shown(chapters)}"
     )
     once = len({lane for lane, *_ in found}) == len(found)
-    _need(once and not any(chapter == 0 < first for _, chapter, first in found), f"{_CHAPTERS} {_cut(chapters)}")
+    _need(once and not any(chapter == 0 < first for _, chapter, first in found), f"{_CHAPTERS} {shown(chapters)}")
     return found
 
 
@@ -177,10 +177,6 @@ def _of_version(found: Any) -> bool:
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _cut(value: Any) -> str:
-    return f"{value!r:.200}"
 
 
 def _need(holds: object, found: str) -> None:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from spiral_stream import expr
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.dialects.numpy import passes, to_column
-from spiral_stream.errors import DataError, PlanError
+from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import mended, publish, publish_file
 from spiral_stream.plan import nodes
@@ -136,10 +136,10 @@ class Selected:
         counts = whole.group_by(list(identity)).aggregate([([], "count_all")])
         if len(counts) < self.total:
             repeated = counts.filter(pc.field("count_all") > 1).slice(0, EXAMPLES).to_pylist()
-            shown = "; ".join(", ".join(f"{name}={row[name]!r}" for name in identity) for row in repeated)
+            examples = "; ".join(", ".join(f"{name}={shown(row[name])}" for name in identity) for row in repeated)
             msg = (
                 f"sample: identity {', '.join(identity)} repeats in {self.total - len(counts):,} of {self.total:,} rows "
-                f"({shown}). Name a column that tells rows apart, several as identity=[...], or keep one row each "
+                f"({examples}). Name a column that tells rows apart, several as identity=[...], or keep one row each "
                 "with .distinct(...)"
             )
             raise PlanError(msg)

@@ -16,7 +16,7 @@ from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.video_index import IndexKind
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Catalog
-from spiral_stream.errors import CacheError, PlanError
+from spiral_stream.errors import CacheError, PlanError, shown
 from spiral_stream.plan.clips import TIMES, check_times
 from spiral_stream.planner.lower import cache_root
 from spiral_stream.schema import H264_REF, semantic_of
@@ -84,7 +84,7 @@ def _works(base: OpenRelation, shards: Sequence[str] | None) -> list[ShardWork]:
     manifest = base.manifest
     names = manifest.shard_names.to_pylist()
     if isinstance(shards, str):
-        msg = f"index_videos: shards={shards!r}; give a list of names: [{shards!r}]"
+        msg = f"index_videos: shards={shown(shards)}; give a list of names: [{shown(shards)}]"
         raise PlanError(msg)
     unknown = sorted(set(shards or ()) - set(names))
     if unknown:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 
 Int64 = NDArray[np.int64]
 _EXAMPLES: Final = 5
@@ -104,9 +104,9 @@ def _place(values: Int64, distinct: Int64) -> Int64:
 def _refuse_fan_out(codes: Int64, counts: Int64, right: pa.Table, first: Int64, on: str) -> None:
     if not len(codes):
         return
-    shown = codes[np.argsort(first[codes])][:_EXAMPLES]
-    keys = right.take(pa.array(first[shown])).to_pylist()
-    examples = [f"{_shown(tuple(key.values()))} ({counts[code]} rows)" for key, code in zip(keys, shown, strict=True)]
+    named = codes[np.argsort(first[codes])][:_EXAMPLES]
+    keys = right.take(pa.array(first[named])).to_pylist()
+    examples = [f"{_shown(tuple(key.values()))} ({counts[code]} rows)" for key, code in zip(keys, named, strict=True)]
     names = ", ".join(repr(name) for name in right.column_names)
     msg = (
         f"join on {on}: {len(codes):,} keys have several rows on the right, so left rows would multiply and identities "
@@ -118,4 +118,4 @@ def _refuse_fan_out(codes: Int64, counts: Int64, right: pa.Table, first: Int64, 
 
 
 def _shown(key: Sequence[object]) -> str:
-    return repr(key[0]) if len(key) == 1 else repr(tuple(key))
+    return shown(key[0] if len(key) == 1 else tuple(key))

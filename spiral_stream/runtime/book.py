@@ -18,7 +18,7 @@ from typing import Final, SupportsIndex, final
 import numpy as np
 
 from spiral_stream.batching.formation import DropPartial, Membership, PadPartial, Tail
-from spiral_stream.errors import BindError, CacheError, ResumeError
+from spiral_stream.errors import BindError, CacheError, ResumeError, shown
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.resume import Anchor
@@ -64,7 +64,7 @@ class Book(ABC):
             TypeError: it is none.
         """
         if isinstance(number, bool) or not isinstance(number, SupportsIndex):
-            msg = f"batch {number!r} is a {type(number).__name__}; give an integer in [0, stream.count())"
+            msg = f"batch {shown(number)} is a {type(number).__name__}; give an integer in [0, stream.count())"
             raise TypeError(msg)
         return index(number)
 

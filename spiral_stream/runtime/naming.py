@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spiral_stream.errors import DataError, SourceError
+from spiral_stream.errors import DataError, SourceError, shown
 from spiral_stream.plan.maps import Assembled, FlatMapped
 from spiral_stream.plan.mix import STREAM_ID
 from spiral_stream.planner.physical import Stages
@@ -61,14 +61,14 @@ def naming(
 
 
 def _named(stages: Stages, values: dict[str, Any], error: SourceError, *, skippable: bool) -> SourceError:
-    who = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    who = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
     name = stages.identity[0]
     where = stages.base.entry.name
     if STREAM_ID in values and stages.mixed:
         where = next(s.base.entry.name for s in stages.streams if s.name == values[STREAM_ID])
     msg = (
         f"{where}: sample {who}: {error}. "
-        f'Mend it, or leave it out with .filter(col("{name}") != {values[name]!r}) before sample'
+        f'Mend it, or leave it out with .filter(col("{name}") != {shown(values[name])}) before sample'
     )
     if isinstance(error, DataError):
         more = ', or go on without such samples: collate(..., on_error="skip"), which takes the run\'s saved states'

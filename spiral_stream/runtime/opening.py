@@ -11,7 +11,7 @@ import numpy as np
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import ResumeError
+from spiral_stream.errors import ResumeError, shown
 from spiral_stream.integrity.blocks import sound
 from spiral_stream.plan.fingerprint import digest
 from spiral_stream.plan.maps import Assembled, FlatMapped, Kept, Mapped
@@ -177,11 +177,11 @@ def found_row(stages: Stages, identity: Any) -> tuple[int, int]:
     with sound():
         found = [(k, int(rows[0])) for k in streams if len(rows := stages.streams[k].selected.find(wanted))]
     if not found:
-        msg = f"locate: no row that the plan keeps has {', '.join(stages.identity)} = {identity!r}"
+        msg = f"locate: no row that the plan keeps has {', '.join(stages.identity)} = {shown(identity)}"
         raise KeyError(msg)
     if len(found) > 1:
         names = ", ".join(repr(stages.streams[k].name) for k, _ in found)
-        msg = f"locate: {identity!r} is in streams {names}; give (stream, identity)"
+        msg = f"locate: {shown(identity)} is in streams {names}; give (stream, identity)"
         raise KeyError(msg)
     return found[0]
 

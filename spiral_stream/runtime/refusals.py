@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import DataError, SourceError
+from spiral_stream.errors import DataError, SourceError, shown
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.refusal import allowed, budget_text, why_never
 from spiral_stream.plan.tree import need
@@ -284,11 +284,11 @@ class BatchRefusals:
     def _refuse_epoch(self, refused: Samples, rows: Int64, total: int) -> NoReturn:
         found = [self._found[row] for row in rows.tolist()][-_SHOWN:]
         last = identities(self._stages, refused.take(np.arange(len(refused))[-_SHOWN:]))
-        shown = "; ".join(f"{who!r} ({each.field}: {each.reason})" for who, each in zip(last, found, strict=True))
+        named = "; ".join(f"{shown(who)} ({each.field}: {each.reason})" for who, each in zip(last, found, strict=True))
         policy, name = self._policy, self._stages.identity[0]
         msg = (
             f"collate: {total:,} samples of epoch {self._epoch} could not be read, more than the {policy.allowed:,} that "
-            f"{policy.budget} allows of {self._stages.epochs.total:,}; the last: {shown}. All are in "
+            f"{policy.budget} allows of {self._stages.epochs.total:,}; the last: {named}. All are in "
             f"{policy.quarantine.folder}, see stream.quarantine(): mend them, leave them out before sample with "
             f'.filter(~col("{name}").is_in([...])), or raise error_budget in collate and load the last state: it fits'
         )

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, final
 
 import numpy as np
 
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.sampling.order import Arrangement, BucketIndex, Order, Population, UInt64, check_whole
 from spiral_stream.sampling.permutation import permute, unpermute
 from spiral_stream.sampling.tape import Tape
@@ -59,7 +59,7 @@ class HashBucketed(Order):
         if self.bucket_order is None:
             object.__setattr__(self, "bucket_order", ShuffleBuckets(self.seed))
         elif not isinstance(self.bucket_order, ShuffleBuckets):
-            msg = f"HashBucketed: bucket_order is {self.bucket_order!r}. Give ShuffleBuckets(seed=...)"
+            msg = f"HashBucketed: bucket_order is {shown(self.bucket_order)}. Give ShuffleBuckets(seed=...)"
             raise PlanError(msg)
 
     @property

@@ -13,7 +13,7 @@ from typing import ClassVar, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 
 UInt64 = NDArray[np.uint64]
 LARGEST: Final = 2**62  # of counts, such as positions of an epoch, samples of a run, uses of a stream
@@ -103,7 +103,7 @@ def check_whole(policy: str, name: str, value: object, least: int | None = None,
     """
     if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
         wanted = "an integer" if least is None else f"an integer of at least {least}"
-        msg = f"{policy}: {name} is {value!r:.200}. Give {wanted}"
+        msg = f"{policy}: {name} is {shown(value)}. Give {wanted}"
         raise PlanError(msg)
     if least is not None and value > (LARGEST if most is None else most):
         msg = f"{policy}: {name} is {value if value < 2**128 else 'past 2**128'}. Give at most {most or '2**62'}"

@@ -19,7 +19,7 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.sampling.order import check_whole
 
 Weight = Fraction | int | float
@@ -50,7 +50,7 @@ def _exact(k: int, weight: Weight) -> Fraction:
     fit = isinstance(weight, numbers.Real) and not isinstance(weight, bool) and weight >= 0
     fit = fit and (isinstance(weight, numbers.Rational) or math.isfinite(weight))
     if not fit:
-        msg = f"mix: the weight of stream {k} is {weight!r}. Give a finite number of 0 or more"
+        msg = f"mix: the weight of stream {k} is {shown(weight)}. Give a finite number of 0 or more"
         raise PlanError(msg)
     return Fraction(weight) if isinstance(weight, numbers.Rational) else Fraction(float(weight))
 

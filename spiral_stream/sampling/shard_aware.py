@@ -12,7 +12,7 @@ from typing import Final, Literal, final, get_args
 
 import numpy as np
 
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64, check_whole
 from spiral_stream.sampling.permutation import permute, unpermute
 from spiral_stream.sampling.shuffle import permute_clumps, unpermute_clumps
@@ -46,13 +46,13 @@ class ShardAwareShuffle(Order):
         check_whole(name, "shuffle_block_size", self.shuffle_block_size, least=1)
         check_whole(name, "clump_size", self.clump_size, least=1)
         if isinstance(self.shard_key, str) or not self.shard_key or not all(isinstance(k, str) for k in self.shard_key):
-            msg = f"{name}: shard_key is {self.shard_key!r}. Give a list of column names, such as ['storage_shard']"
+            msg = (
+                f"{name}: shard_key is {shown(self.shard_key)}. Give a list of column names, such as ['storage_shard']"
+            )
             raise PlanError(msg)
         object.__setattr__(self, "shard_key", tuple(self.shard_key))
         if self.sampling_granularity not in GRANULARITIES:
-            msg = (
-                f"{name}: sampling_granularity is {self.sampling_granularity!r}. Give one of {', '.join(GRANULARITIES)}"
-            )
+            msg = f"{name}: sampling_granularity is {shown(self.sampling_granularity)}. Give one of {', '.join(GRANULARITIES)}"
             raise PlanError(msg)
         if self.sampling_granularity == "row" and self.clump_size > 1:
             msg = (

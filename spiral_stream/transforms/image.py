@@ -12,7 +12,7 @@ from typing import Final, cast, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.seeding import uniforms
 from spiral_stream.transforms import _pixels
 from spiral_stream.transforms.placement import Geometry, Placement
@@ -234,7 +234,7 @@ def compile_image(transforms: Sequence[Transform], *, dtype: str, layout: str) -
     """
     for what, given, known in (("dtype", dtype, DTYPES), ("layout", layout, LAYOUTS)):
         if given not in known:
-            msg = f"images: {what} {given!r} is unknown; known are {', '.join(known)}"
+            msg = f"images: {what} {shown(given)} is unknown; known are {', '.join(known)}"
             raise PlanError(msg)
     steps: list[ImageTransform] = []
     normalize: Normalize | None = None
@@ -248,7 +248,7 @@ def compile_image(transforms: Sequence[Transform], *, dtype: str, layout: str) -
             _check_fusable(steps, step)
             steps.append(step)
         else:
-            msg = f"images: {step!r} is not an image transform; known are {', '.join(TRANSFORMS)}"
+            msg = f"images: {shown(step)} is not an image transform; known are {', '.join(TRANSFORMS)}"
             raise PlanError(msg)
     if normalize is not None and dtype == "uint8":
         msg = "images: Normalize has no place in uint8; ask for dtype float16 or float32, or drop Normalize"

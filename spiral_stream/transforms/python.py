@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import DataError, PlanError
+from spiral_stream.errors import DataError, PlanError, shown
 
 _UNFIT: Final = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, OverflowError)  # of Arrow
 
@@ -33,13 +33,17 @@ class Function:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            msg = f"map: {self.function!r} is no function; give a transform, for example Tokenize(...) >> 'tokens', or a function"
+            given = shown(self.function)
+            msg = f"map: {given} is no function; give a transform, for example Tokenize(...) >> 'tokens', or a function"
             raise PlanError(msg)
         if not self.columns:
             msg = f"map ({self.name}): columns=() ; name the columns that the function takes, in order"
             raise PlanError(msg)
         if not isinstance(self.kind, pa.DataType):
-            msg = f"map ({self.name}): returns={self.kind!r}; give the Arrow type of what it returns, for example pa.float32()"
+            given = shown(self.kind)
+            msg = (
+                f"map ({self.name}): returns={given}; give the Arrow type of what it returns, for example pa.float32()"
+            )
             raise PlanError(msg)
 
     @property

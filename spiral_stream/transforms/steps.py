@@ -16,7 +16,7 @@ from typing import ClassVar, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.errors import DataError, PlanError
+from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.transforms.placement import Placement, at_row, portable_exp, sized_to_shorter
 from spiral_stream.transforms.transform import Transform, checked_range, checked_size, is_number
 
@@ -130,7 +130,7 @@ class RandomHorizontalFlip(ImageTransform):
 
     def __post_init__(self) -> None:
         if not is_number(self.p) or not 0 <= self.p <= 1:
-            msg = f"RandomHorizontalFlip: p is {self.p!r}; it must be a number from 0 to 1"
+            msg = f"RandomHorizontalFlip: p is {shown(self.p)}; it must be a number from 0 to 1"
             raise PlanError(msg)
         object.__setattr__(self, "p", float(self.p))
 
@@ -251,7 +251,7 @@ class Normalize(Transform):
         for name in ("mean", "std"):
             given = getattr(self, name)
             if not isinstance(given, Sequence) or len(given) != 3 or not all(map(is_number, given)):  # noqa: PLR2004  R, G, B
-                msg = f"Normalize: {name} is {given!r}; give three numbers, for red, green and blue"
+                msg = f"Normalize: {name} is {shown(given)}; give three numbers, for red, green and blue"
                 raise PlanError(msg)
             object.__setattr__(self, name, tuple(float(value) for value in given))
         if min(self.std) <= 0:

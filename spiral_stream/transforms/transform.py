@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar, Final, final
 
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 
 LARGEST_SIDE: Final = 1 << 15  # pixels a side of an output
 
@@ -67,7 +67,9 @@ def checked_size(name: str, size: object) -> int | tuple[int, int]:
     given = tuple(size) if isinstance(size, Sequence) and not isinstance(size, str) else (size,)
     whole = all(isinstance(side, int) and not isinstance(side, bool) and 1 <= side <= LARGEST_SIDE for side in given)
     if not whole or len(given) not in (1, 2):
-        msg = f"{name}: size is {size!r}; give a whole number of pixels or (height, width), each 1 to {LARGEST_SIDE}"
+        msg = (
+            f"{name}: size is {shown(size)}; give a whole number of pixels or (height, width), each 1 to {LARGEST_SIDE}"
+        )
         raise PlanError(msg)
     return given[0] if len(given) == 1 else (given[0], given[1])
 
@@ -80,6 +82,6 @@ def checked_range(name: str, what: str, given: object) -> tuple[float, float]:
     """
     pair = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
     if len(pair) != 2 or not all(map(is_number, pair)) or not 0 < pair[0] <= pair[1]:  # noqa: PLR2004  low, high
-        msg = f"{name}: {what} is {given!r}; give (low, high) with 0 < low <= high"
+        msg = f"{name}: {what} is {shown(given)}; give (low, high) with 0 < low <= high"
         raise PlanError(msg)
     return float(pair[0]), float(pair[1])
