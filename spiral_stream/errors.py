@@ -95,6 +95,7 @@ def shown(value: object, most: int = MOST_SHOWN) -> str:
 
 
 def cut(text: str, most: int = MOST_SHOWN) -> str:
-    """Text from elsewhere (another library's error, a file) on one line, of at most so many characters."""
+    """Text from elsewhere (another library's error, a file) on one line, printable, of at most so many characters."""
     line = " ".join(text[: 4 * most].split())
+    line = line if line.isprintable() else repr(line)[1:-1]
     return line if len(line) <= most else f"{line[:most]}..."

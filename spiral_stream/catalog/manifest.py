@@ -9,6 +9,7 @@ and checked each time, since a file that is mapped may change under its reader: 
 shards are 32 MB, which are read, digested and checked in 0.04 CPU seconds.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -28,6 +29,7 @@ UInt64 = NDArray[np.uint64]
 RUNS_PER_SHARD: Final = 4  # more on average, and the column no longer says where rows lie together
 UNKNOWN_BYTES: Final = -1
 _VERSION: Final = 1
+_PINS: Final = re.compile("[0-9a-f]{32}")
 _MOST_ROWS: Final = 2.0**62
 
 
@@ -154,6 +156,7 @@ def check(manifest: Manifest) -> None:
     """
     m = manifest
     kinds = {"shard_bytes": np.int64}
+    _need(not m.pins or bool(_PINS.fullmatch(m.pins)), "its pins have no legal name")
     for field in fields(m):
         value = getattr(m, field.name)
         text = isinstance(value, pa.StringArray) and not value.null_count

@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
+from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.manifest import Manifest
-from spiral_stream.errors import CatalogError, SourceError
+from spiral_stream.errors import SourceError
 from spiral_stream.schema import semantic_of
 from spiral_stream.sources.numbers import Collected
 from spiral_stream.sources.pins import NOT_THERE, SUFFIX, Pin, pin_of
@@ -73,15 +74,11 @@ def pinned(manifest: Manifest, reader: Reader, schema: pa.Schema, folder: Path) 
     if not columns and not own:
         return manifest
     draft = folder / f".{os.getpid()}-{threading.get_ident()}{SUFFIX}"
-    try:
-        with Collected() as found:
-            found.add([own_name(name) for name in own], [_look(path) for path in own.values()])
-            keys = _keys(manifest, reader, columns, found) if columns else manifest.content_keys
-            name = found.write(draft)
+    with trying(folder.parent, "keep pins"), Collected() as found:
+        found.add([own_name(name) for name in own], [_look(path) for path in own.values()])
+        keys = _keys(manifest, reader, columns, found) if columns else manifest.content_keys
+        name = found.write(draft)
         draft.replace(folder / f"{name}{SUFFIX}")
-    except OSError as error:
-        msg = f"pins {folder}: {error.strerror or error}. Check its rights and free space"
-        raise CatalogError(msg) from error
     return replace(manifest, content_keys=keys, pins=name)
 
 

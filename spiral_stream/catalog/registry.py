@@ -152,6 +152,8 @@ class Catalog:
                 schema, chosen = _declared(old.name, reader.schema, columns, shard, semantic, descriptions)
                 now, units = copy or source, reader.units()
                 found = differences(old, now, _complete(schema), columns, chosen, units, unique=unique)
+            if not found:
+                old.open().close()  # finds files that were changed in place
         if found:
             msg = (
                 f"register {old.name!r}: the name is taken, by another registration: {'; '.join(found)}. "
@@ -346,7 +348,9 @@ class Catalog:
 
     def _copy_of(self, source: Arrow) -> Lance:
         """Where rows from memory are kept."""
-        return Lance(str(self._database.place(f"rows-{source.digest()}")), base=source.base, allow_outside=source.allow_outside)
+        return Lance(
+            str(self._database.place(f"rows-{source.digest()}")), base=source.base, allow_outside=source.allow_outside
+        )
 
     def _found(self, name: str) -> Entry | None:
         """The registered relation of this name, if there is one."""

@@ -20,6 +20,7 @@ import xxhash
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.pinning import own_name, reference_columns, references_of
@@ -201,12 +202,9 @@ def _recorded(path: Path) -> Numbers | None:
 
 def _record(collected: Collected, path: Path) -> None:
     draft = path.with_name(f".{os.getpid()}-{threading.get_ident()}{_SUFFIX}")
-    try:
+    with trying(path.parent.parent, "record digests"):
         collected.write(draft)
         draft.replace(path)
-    except OSError as error:
-        msg = f"verify: digests {path}: {error.strerror or error}. Check the catalog's rights and free space"
-        raise CatalogError(msg) from error
 
 
 @contextmanager

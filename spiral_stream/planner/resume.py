@@ -164,7 +164,8 @@ def _anchors(chapters: Any) -> tuple[Anchor, ...] | None:
         found = ()
     read = isinstance(chapters, list | tuple) and len(found) == len(chapters)
     _need(
-        read and all(_is_whole(n) and 0 <= n < 1 << 62 for each in found for n in each), f"{_CHAPTERS} {shown(chapters)}"
+        read and all(_is_whole(n) and 0 <= n < 1 << 62 for each in found for n in each),
+        f"{_CHAPTERS} {shown(chapters)}",
     )
     once = len({lane for lane, *_ in found}) == len(found)
     _need(once and not any(chapter == 0 < first for _, chapter, first in found), f"{_CHAPTERS} {shown(chapters)}")

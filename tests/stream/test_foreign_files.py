@@ -17,7 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as sp
+from spiral_stream.catalog.rows import RELATIONS
 from spiral_stream.schema import H264_REF, JPEG_REF
+from spiral_stream.sources.source import content_key
 from spiral_stream.testing import same
 from tests.fixtures.bombs import jpeg_claiming, png_claiming, video_claiming
 from tests.fixtures.mutations import deadline
@@ -448,6 +450,9 @@ def test_a_relation_that_was_registered_before_there_were_pins_is_read_as_before
         table = pa.ipc.open_file(file).read_all()
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.drop(["pins"]).schema) as writer:
         writer.write_table(table.drop(["pins"]))
+    older = path.rename(path.with_name(f"{content_key(path.read_bytes())}.arrow"))
+    (row,) = [row for row in own._database.rows(RELATIONS) if row["name"] == "r"]
+    own._database.put(RELATIONS, {**row, "manifest_name": older.name})
     (folder / "0.jpg").write_bytes((folder / "1.jpg").read_bytes())
     assert len(batches(own, "r")) == 1
     own.refresh("r")

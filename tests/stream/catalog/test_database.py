@@ -5,8 +5,9 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import lancedb
@@ -277,12 +278,18 @@ assert catalog.register("t", sp.Parquet(sys.argv[3])).name == "t"  # unchanged: 
 """
 
 
-def test_a_catalog_that_may_only_be_read_is_read_and_not_changed(tmp_path: Path) -> None:
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A folder that other users reach; pytest's own it closes to them."""
+    with tempfile.TemporaryDirectory(prefix="spiral-test-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_a_catalog_that_may_only_be_read_is_read_and_not_changed(open_to_all: Path) -> None:
     import spiral_stream as sp
 
-    tmp_path.parent.chmod(0o755)
-    tmp_path.parent.parent.chmod(0o755)
-    tmp_path.chmod(0o755)
+    tmp_path = open_to_all
     home = tmp_path / "home"
     home.mkdir()
     home.chmod(0o777)

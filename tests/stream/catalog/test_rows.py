@@ -165,7 +165,9 @@ def test_shard_tables_that_contradict_themselves_are_refused(catalog: Catalog, t
             for name, value in changed.items():
                 kind = np.int64 if name == "shard_bytes" else np.uint64
                 text = name.endswith(("_names", "_keys"))
-                built[name] = value if name == "shard_note" else pa.array(value) if text else np.array(value, kind)
+                built[name] = (
+                    value if name in ("shard_note", "pins") else pa.array(value) if text else np.array(value, kind)
+                )
             manifest = Manifest(**built)
             manifest.save(tmp_path / "m.arrow")
         except (TypeError, ValueError, OverflowError, pa.ArrowException, AttributeError, NotImplementedError):
