@@ -11,7 +11,7 @@ from spiral_stream.cache.prefix import Prefix
 from spiral_stream.catalog import registry
 from spiral_stream.catalog.shares import Concentration, Drift, concentration, drift
 from spiral_stream.catalog.skew import Skew, skew_of
-from spiral_stream.catalog.statistics import Statistics, load_statistics, measure, save_statistics
+from spiral_stream.catalog.statistics import Statistics, load_statistics, may_hold_nan, measure, save_statistics
 from spiral_stream.catalog.verify import Verified, verify
 from spiral_stream.decoders.decoder import decoder
 from spiral_stream.errors import PlanError, shown
@@ -121,8 +121,16 @@ class Catalog(registry.Catalog):
         return nodes.Scan(name, entry.schema, entry.identity)
 
     def _sql(self, text: str) -> nodes.Sql:
-        used, schema, floats = describe_sql(text, self.schemas())
-        return nodes.Sql(text, tuple(used), schema, tuple(floats))
+        known = self.schemas()
+        try:
+            used, schema, floats = describe_sql(text, known)
+        except PlanError:
+            for name in self.tables():
+                if name not in known and name in text:
+                    self.entry(name)  # says why it cannot be read
+            raise
+        told = [f"{name}.{column}" for name, column in floats if may_hold_nan(self.entry(name), column)]
+        return nodes.Sql(text, tuple(used), schema, tuple(told))
 
 
 def connect(uri: str | None = None) -> Catalog:

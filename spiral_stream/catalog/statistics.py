@@ -10,6 +10,7 @@ the shard's bytes, for the one column that was not read), ``unknown``.
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
@@ -126,6 +127,16 @@ def load_statistics(entry: Entry) -> Statistics | None:
         msg = f'statistics of {entry.name}: {path}: {cut(reason)}. Count again with catalog.measure("{entry.name}")'
         raise CatalogError(msg) from error
     return Statistics(shards.replace_schema_metadata(None), histograms.replace_schema_metadata(None), marks)
+
+
+def may_hold_nan(entry: Entry, column: str) -> bool:
+    """Whether a column of floats holds NaN, as far as anybody counted; True where nobody did."""
+    with suppress(CatalogError):
+        found = load_statistics(entry)
+        if found is not None:
+            counted = found.shards.filter(pc.equal(found.shards.column("column"), column)).column("nans")
+            return counted.null_count > 0 or not len(counted) or pc.sum(counted).as_py() > 0
+    return True
 
 
 class _Counted:

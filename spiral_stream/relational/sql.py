@@ -39,7 +39,7 @@ def run_sql(text: str, tables: Tables) -> pa.Table:
     return _asked("run", text, tables)[1].read_all()
 
 
-def describe_sql(text: str, schemas: Mapping[str, pa.Schema]) -> tuple[list[str], pa.Schema, list[str]]:
+def describe_sql(text: str, schemas: Mapping[str, pa.Schema]) -> tuple[list[str], pa.Schema, list[tuple[str, str]]]:
     """Which relations a query reads, and the columns that it gives.
 
     Args:
@@ -48,7 +48,7 @@ def describe_sql(text: str, schemas: Mapping[str, pa.Schema]) -> tuple[list[str]
 
     Returns:
         the names used, sorted; the schema of the result; and the columns of floats
-        that the text reads, as ``relation.column``.
+        that the text reads: (relation, column).
 
     Raises:
         PlanError: the engine refuses the text; says where.
@@ -58,7 +58,7 @@ def describe_sql(text: str, schemas: Mapping[str, pa.Schema]) -> tuple[list[str]
     if twice:
         msg = f"sql: two columns of the result are called {twice[0]!r}. Give one another name with AS"
         raise PlanError(msg)
-    return answer["used"], found.schema, answer["floats"]
+    return answer["used"], found.schema, [(relation, column) for relation, column in answer["floats"]]
 
 
 def _asked(task: str, text: str, tables: Tables) -> tuple[dict[str, Any], pa.RecordBatchReader]:
@@ -89,8 +89,13 @@ def _answered(request: pa.Buffer, held: Limits, tables: Tables) -> bytes:
     command = [sys.executable, "-P", str(_PROCESS)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     pipe = subprocess.PIPE
-    # A session of its own: Ctrl-C interrupts the caller, which ends the process.
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True) as process:  # noqa: S603
+    try:
+        # A session of its own: Ctrl-C interrupts the caller, which ends the process.
+        started = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True)  # noqa: S603
+    except OSError as error:
+        msg = f"sql: no process to run it in can be started ({error.strerror}). Mend that, or use the verbs"
+        raise PlanError(msg) from error
+    with started as process:
         try:
             out, errors = process.communicate(memoryview(request), timeout=held.timeout_s)  # type: ignore[arg-type]  # any buffer does
         except subprocess.TimeoutExpired as error:

@@ -15,6 +15,7 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -137,13 +138,13 @@ def _session(tables: Mapping[str, pa.Table], memory_bytes: int) -> duckdb.DuckDB
     return session
 
 
-def _floats(parsed: Any, tables: Mapping[str, pa.Table]) -> list[str]:
-    """Columns of floats that the text reads, as ``relation.column``."""
+def _floats(parsed: Any, tables: Mapping[str, pa.Table]) -> list[tuple[str, str]]:
+    """Columns of floats that the text reads: (relation, column)."""
     named = {_folded(part) for parts in _values_of(parsed, "COLUMN_REF", "column_names") for part in parts}
     named |= {_folded(name) for join in _values_of(parsed, "JOIN", "using_columns") for name in join}
     every = next(_values_of(parsed, "STAR", "type"), None) is not None
     return [
-        f"{name}.{field.name}"
+        (name, field.name)
         for name, table in tables.items()
         for field in table.schema
         if pa.types.is_floating(field.type) and (every or _folded(field.name) in named)
@@ -199,8 +200,12 @@ def _limit_memory(memory_bytes: int) -> None:
     """Hold this process to what it has and so much more; where memory runs out, end it before others."""
     page = resource.getpagesize()
     held = int(Path("/proc/self/statm").read_text().split()[0]) * page if Path("/proc/self/statm").exists() else 0
-    resource.setrlimit(resource.RLIMIT_AS, (held + memory_bytes, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    if Path("/proc/self/oom_score_adj").exists():
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    wanted = held + memory_bytes
+    with suppress(OSError, ValueError):  # a system without such a limit
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 

@@ -55,7 +55,7 @@ def test_a_query_says_what_it_reads_and_gives() -> None:
 
     assert used == ["b", "vision.labels"]
     assert schema == pa.schema([("label_id", pa.int32()), ("n", pa.int64())])
-    assert floats == ["b.x", "vision.labels.x"]
+    assert floats == [("b", "x"), ("vision.labels", "x")]
     assert describe_sql("SELECT label_id FROM b", schemas)[2] == []
 
 
@@ -63,10 +63,8 @@ def test_a_query_says_what_it_reads_and_gives() -> None:
     ("text", "way_out"),
     [
         ("SELECT nope FROM t", 'Candidate bindings: "label_id"'),
-        ("SELEC 1", "correct it in DuckDB's dialect"),
         ("SELECT * FROM other", "The query may read t;"),
         ("SELECT 1 AS a, 2 AS a", "two columns of the result are called 'a'. Give one another name with AS"),
-        ("", "the text is nothing; give one SELECT"),
         ("SELECT " + "(" * 5000 + "1" + ")" * 5000, "correct it in DuckDB's dialect"),
     ],
 )
@@ -102,6 +100,8 @@ def test_a_refused_query_says_what_may_be_read(text: str, way_out: str) -> None:
         "CALL pragma_version()",
         "SELECT 1; SELECT 2",
         "SELECT 1; COPY t TO '{folder}/out.csv'",
+        "SELEC 1",
+        "",
     ],
 )
 def test_a_text_reads_its_relations_and_nothing_else(tmp_path: Path, text: str) -> None:
@@ -113,8 +113,8 @@ def test_a_text_reads_its_relations_and_nothing_else(tmp_path: Path, text: str) 
         with pytest.raises((sql_process.RefusedError, duckdb.Error), match=r"give one SELECT|reads no relation|syntax"):
             sql_process.used_relations(text, ["t"])
     with sql_process._session({"t": LABELS}, 1 << 28) as session, suppress(duckdb.Error):
-        found = session.execute(text).fetchall()  # even where the text were let through
-        assert "hunter-7" not in str(found)
+        found = session.execute(text)  # even where the text were let through
+        assert found is None or "hunter-7" not in str(found.fetchall())
 
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]
 
@@ -146,12 +146,12 @@ def test_a_saved_plan_reads_its_relations_and_nothing_else(catalog: sp.Catalog, 
 
 
 def test_a_query_without_end_is_stopped_at_the_deadline(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPIRAL_SQL_TIMEOUT_S", "1.5")
     relation = catalog.sql(ENDLESS)  # describing it runs nothing
+    monkeypatch.setenv("SPIRAL_SQL_TIMEOUT_S", "0.6")
     began = time.monotonic()
     with pytest.raises(
         PlanError,
-        match=r"did not end within 1\.5 s, and was stopped.*or set \$SPIRAL_SQL_TIMEOUT_S\nThe query may read",
+        match=r"did not end within 0\.6 s, and was stopped.*or set \$SPIRAL_SQL_TIMEOUT_S\nThe query may read",
     ):
         relation.to_arrow()
 
@@ -218,12 +218,11 @@ def test_aggregates_read_the_columns_that_they_name(names: list[str], seed: int)
 
 
 def test_sql_text_over_columns_that_differ_only_in_case_is_refused(catalog: sp.Catalog) -> None:
-    for text in ('SELECT "a" FROM t', "SELECT * FROM t"):
-        with pytest.raises(
-            PlanError,
-            match=r"columns of relation 't': 'A' and 'a' differ only in case.*rename one of them, or use the verbs",
-        ):
-            catalog.sql(text)
+    with pytest.raises(
+        PlanError,
+        match=r"columns of relation 't': 'A' and 'a' differ only in case.*rename one of them, or use the verbs",
+    ):
+        catalog.sql('SELECT "a" FROM t')
     assert catalog.sql('SELECT max("A") AS m FROM plain').to_arrow().to_pydict() == {"m": [2]}
     assert catalog.sql('SELECT 1 AS a, 2 AS "A"').to_arrow().to_pydict() == {"a": [1], "A": [2]}
 
@@ -251,6 +250,9 @@ def test_explain_says_what_nan_is_in_sql_text(catalog: sp.Catalog) -> None:
     assert told in str(read.explain())
     assert told in str(catalog.table("t").join(read, on="sample_id").explain())
     assert "NaN" not in str(catalog.sql("SELECT sample_id FROM plain WHERE A > 1").explain())
+    catalog.register("counted", sp.Arrow(pa.table({"sample_id": [1, 2], "v": [0.5, 1.0], "w": [0.5, np.nan]})))
+    catalog.measure("counted")
+    assert "NaN in counted.w is" in str(catalog.sql("SELECT v, w FROM counted").explain())
 
 
 def test_a_stream_of_batches_is_read_without_holding_it() -> None:
@@ -267,6 +269,16 @@ def test_the_same_rows_give_the_same_bytes() -> None:
     first, second = (run_sql(text, {"t": rows}) for _ in range(2))
 
     assert first.equals(second)
+
+
+def test_a_relation_that_is_damaged_is_named(catalog: sp.Catalog) -> None:
+    import lancedb
+
+    lancedb.connect(str(catalog.root)).open_table("relations").update(where="name = 'plain'", values={"shard": "v"})
+    with pytest.raises(
+        sp.CatalogError, match=r"relation 'plain' cannot be read: .*Register it again with replace=True"
+    ):
+        catalog.sql("SELECT * FROM plain")
 
 
 def test_nothing_is_left_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
