@@ -123,7 +123,7 @@ class Cursor:
             segments = tuple(Segment(*row) for row in rows)
         except (KeyError, TypeError) as error:
             msg = (
-                f"resume: the state's place cannot be read ({error!r:.200}); pass what state_dict() returned, unchanged"
+                f"resume: the state's place cannot be read ({shown(error)}); pass what state_dict() returned, unchanged"
             )
             raise ResumeError(msg) from error
         if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= _LARGEST for n in numbers):

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr.binding import bind, kind_of
 from spiral_stream.expr.nodes import ARITHMETIC, COMPARISONS, TEXT_MAPS, TEXT_TESTS, Alias, Call, Cast, Col, Expr, Lit
 
@@ -95,7 +95,7 @@ def from_json(data: object) -> Expr:
     op, rest = (data[0], data[1:]) if isinstance(data, list) and data else (None, [])
     if not isinstance(op, str) or op not in ("col", "lit", "cast", "alias", *_OPS):
         found = data if op is None else op
-        msg = f"expression: {found!r:.200} is unknown to this version. Load it with the version that saved it"
+        msg = f"expression: {shown(found)} is unknown to this version. Load it with the version that saved it"
         raise PlanError(msg)
     try:
         if op == "lit":

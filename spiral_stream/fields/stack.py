@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import DataError, PlanError
+from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.fields.field import Field, FieldSpec, fixed_numpy
 from spiral_stream.schema import JPEG_REF, semantic_of
 
@@ -71,7 +71,7 @@ class Stack(Field):
         object.__setattr__(self, "transforms", tuple(self.transforms))
         if self.decode is not None and not isinstance(self.decode, str):
             msg = (
-                f"Stack({self.column!r:.200}): decode={self.decode!r:.200} is a {type(self.decode).__name__}; give the name of a "
+                f"Stack({shown(self.column)}): decode={shown(self.decode)} is a {type(self.decode).__name__}; give the name of a "
                 'decoder: decode="jpeg", "image" or "h264". What a function of your own makes of a column is a map before collate'
             )
             raise PlanError(msg)

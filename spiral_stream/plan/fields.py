@@ -9,7 +9,7 @@ import pyarrow as pa
 from spiral_stream.batching.formation import Formation, Setting
 from spiral_stream.batching.packing import Packed
 from spiral_stream.decoders.decoder import CLIPS, Decoder, decoder
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import kind_of, parse
 from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.list import List
@@ -78,7 +78,7 @@ def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
     need_new_names("collate (fields)", [name for name, _ in fields], "give each field a name of its own")
     for name, field in fields:
         if not isinstance(field, Field):
-            msg = f'collate: field {name!r} is {field!r:.200}; give Stack("column") or List("column")'
+            msg = f'collate: field {name!r} is {shown(field)}; give Stack("column") or List("column")'
             raise PlanError(msg)
         need_columns(f"collate (field {name!r})", (field.column,), have)
         field_spec(name, field, have.field(field.column))

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin
 import pyarrow as pa
 
 from spiral_stream import expr
-from spiral_stream.errors import PlanError, SpiralError, SpiralWarning
+from spiral_stream.errors import PlanError, SpiralError, SpiralWarning, shown
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
 from spiral_stream.plan.canonical import CLASS, CODE, EXPR, FUNCTION, NODE, NODES, VALUES, VERSION, version_of
@@ -94,7 +94,7 @@ class _Reader:
             return query
         cls = NODES.get(verb)
         if cls is None:
-            msg = f"saved plan: verb {verb!r:.200} is unknown to this version; upgrade spiral, or save the stream again"
+            msg = f"saved plan: verb {shown(verb)} is unknown to this version; upgrade spiral, or save the stream again"
             raise PlanError(msg)
         node: nodes.Node = self._filled(cls, verb, {k: v for k, v in data.items() if k != "verb"}, verb)
         return node
@@ -136,7 +136,7 @@ class _Reader:
     def _function(self, data: Mapping[str, Any], at: str) -> Function:
         name = data[FUNCTION]
         given = {CODE: None, **{key: value for key, value in data.items() if key != FUNCTION}}
-        _need_keys(given, _FUNCTION_KINDS, _FUNCTION_KINDS, f"function {name!r:.200}")
+        _need_keys(given, _FUNCTION_KINDS, _FUNCTION_KINDS, f"function {shown(name)}")
         facts = {key: self.value(given[key], own, f"{at}.{key}") for key, own in _FUNCTION_KINDS.items()}
         found = self._trust.find(name, at)
         if facts["version"] is None:  # else that stands for its code
@@ -155,14 +155,14 @@ class _Reader:
             cls = self._trust.find(name, at)
         if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
             msg = (
-                f"saved plan: {at}: {name!r:.200} is not a frozen dataclass, so it cannot be read back from its fields"
+                f"saved plan: {at}: {shown(name)} is not a frozen dataclass, so it cannot be read back from its fields"
             )
             raise PlanError(msg)
         if not issubclass(cls, allowed):
             raise _unfit(at, data, told)
         if type(data.get(VERSION)) is not int or version_of(cls) != data[VERSION]:
             msg = (
-                f"saved plan: {name} was saved at version {data.get(VERSION)!r:.200}, here it is {version_of(cls)}: "
+                f"saved plan: {name} was saved at version {shown(data.get(VERSION))}, here it is {version_of(cls)}: "
                 "its results differ. Run the version of spiral that saved it, or save the stream again"
             )
             raise PlanError(msg)
@@ -208,7 +208,7 @@ def _need_keys(
     lacking = [key for key in needed if key not in data]
     unknown = [key for key in data if key not in known]
     if lacking or unknown:
-        what = f"it lacks {lacking[0]!r}" if lacking else f"{unknown[0]!r:.200} is unknown"
+        what = f"it lacks {lacking[0]!r}" if lacking else f"{shown(unknown[0])} is unknown"
         msg = f"saved plan: {name} cannot be read here ({what}); upgrade spiral, or save the stream again"
         raise PlanError(msg)
 
@@ -266,10 +266,10 @@ def _told(kind: Any) -> str:
 
 def _unfit(at: str, found: object, wanted: str) -> PlanError:
     if isinstance(found, dict):
-        shown = f"{found[CLASS]!r:.80}" if CLASS in found else f"an object of {', '.join(map(repr, found))!s:.80}"
+        told = f"{found[CLASS]!r:.80}" if CLASS in found else f"an object of {', '.join(map(repr, found))!s:.80}"
     else:
-        shown = f"{found!r:.80}"
-    return PlanError(f"saved plan: {at} is {shown}; it should be {wanted:.200}. {AGAIN}")
+        told = f"{found!r:.80}"
+    return PlanError(f"saved plan: {at} is {told}; it should be {wanted:.200}. {AGAIN}")
 
 
 def _expression(data: object, at: str) -> expr.Expr:

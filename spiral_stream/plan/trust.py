@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, final
 
-from spiral_stream.errors import PlanError, TrustError
+from spiral_stream.errors import PlanError, TrustError, shown
 from spiral_stream.plan.code import code_fingerprint
 from spiral_stream.plan.origin import installed, is_users, top_level
 
@@ -42,7 +42,7 @@ class Trust:
         names = [each.__name__ if isinstance(each, types.ModuleType) else each for each in modules]
         for name in names:
             if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
-                msg = f'trust: {name!r:.200} is no module; give modules or names of modules, such as trust=["training.maps"]'
+                msg = f'trust: {shown(name)} is no module; give modules or names of modules, such as trust=["training.maps"]'
                 raise PlanError(msg)
         self._names = frozenset(str(name) for name in names)
 
@@ -59,7 +59,7 @@ class Trust:
         """
         module, colon, qualname = name.partition(":") if isinstance(name, str) else ("", "", "")
         if not (colon and all(part.isidentifier() for part in (*module.split("."), *qualname.split(".")))):
-            msg = f"saved plan: {at}: {name!r:.200} names no function or class; one is named module:name. {AGAIN}"
+            msg = f"saved plan: {at}: {shown(name)} names no function or class; one is named module:name. {AGAIN}"
             raise PlanError(msg)
         found = _defined(self._module(module, f"{at}: {name:.200}"), qualname)
         if found is None or (getattr(found, "__module__", None), getattr(found, "__qualname__", None)) != (

@@ -39,7 +39,7 @@ class Bindings:
             rank, world_size = place_in_mesh(mesh, dp_dims)
             values = {_RANK: rank, _WORLD: world_size, **values}
         elif dp_dims is not None:
-            msg = f"bind: dp_dims={dp_dims!r:.200} names dimensions of a mesh; give bind(mesh=..., dp_dims=...)"
+            msg = f"bind: dp_dims={shown(dp_dims)} names dimensions of a mesh; give bind(mesh=..., dp_dims=...)"
             raise BindError(msg)
         full = {params.ALIASES.get(name, name): value for name, value in values.items()}
         unknown = sorted(set(full) - set(self.__dataclass_fields__))

@@ -8,7 +8,7 @@ is not known, is refused rather than guessed. torchtitan's ``fsdp`` holds them s
 from collections.abc import Iterable
 from typing import Any, Final
 
-from spiral_stream.errors import BindError
+from spiral_stream.errors import BindError, shown
 
 # Names of mesh dimensions, as DeviceMesh's and FSDP2's documents, torchtitan, accelerate, Megatron-FSDP, NeMo and verl use them.
 DATA_DIMS: Final = frozenset(
@@ -83,12 +83,12 @@ def _data_dims(mesh: Any, names: tuple[str, ...]) -> tuple[str, ...]:
 def _named_dims(mesh: Any, names: tuple[str, ...], dp_dims: Any) -> tuple[str, ...]:
     dims = tuple(dp_dims) if isinstance(dp_dims, Iterable) and not isinstance(dp_dims, str) else (None,)
     if not all(isinstance(name, str) for name in dims):
-        msg = f'bind: dp_dims={dp_dims!r:.200}; give the names of mesh dimensions: dp_dims=("dp_replicate", "dp_shard")'
+        msg = f'bind: dp_dims={shown(dp_dims)}; give the names of mesh dimensions: dp_dims=("dp_replicate", "dp_shard")'
         raise BindError(msg)
     foreign = [name for name in dims if name not in names]
     if foreign:
         msg = (
-            f"bind: dp_dims names {foreign[0]!r:.200}, and the mesh has dimensions {names}; name some of them. A flattened "
+            f"bind: dp_dims names {shown(foreign[0])}, and the mesh has dimensions {names}; name some of them. A flattened "
             "dimension is a mesh of its own: bind(mesh=flattened, dp_dims=...)"
         )
         raise BindError(msg)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from spiral_stream.errors import ResumeError
+from spiral_stream.errors import ResumeError, shown
 from spiral_stream.sampling.carry import Carry
 from spiral_stream.sampling.order import LARGEST
 
@@ -44,7 +44,7 @@ class Rebase:
             epoch = data["epoch"]
             _need_counts(epoch)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            msg = f"resume: the state's rebase cannot be read ({error!r:.200}); pass what state_dict() returned, unchanged"
+            msg = f"resume: the state's rebase cannot be read ({shown(error)}); pass what state_dict() returned, unchanged"
             raise ResumeError(msg) from error
         return cls(epoch, carries)
 
