@@ -13,6 +13,7 @@ from typing import ClassVar, Final, Literal, final
 import pyarrow as pa
 
 from spiral_stream.batching.formation import Formation, Tail
+from spiral_stream.cursor import LAST_EPOCH
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import Expr, kind_of
 from spiral_stream.fields.field import Field
@@ -414,7 +415,7 @@ class Sample(Sampled):
             msg = f"sample: assignment={shown(self.assignment)}; give DataParallel(rank=..., world_size=...)"
             raise PlanError(msg)
         if not isinstance(self.epoch, RuntimeParam):
-            need_whole(self.VERB, "epoch", self.epoch, least=0, most=2**31 - 1)
+            need_whole(self.VERB, "epoch", self.epoch, least=0, most=LAST_EPOCH)
         elif self.epoch.name != "epoch":
             msg = f'sample: epoch=RuntimeParam({self.epoch.name!r}); give RuntimeParam("epoch") or an integer'
             raise PlanError(msg)
