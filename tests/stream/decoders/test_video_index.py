@@ -451,4 +451,4 @@ def test_probing_leaves_no_file_open(plain: Path) -> None:
     for _ in range(5):
         index_of(plain)
 
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before  # what earlier tests left may close meanwhile
