@@ -108,11 +108,11 @@ def test_verify_reads_everything_says_what_is_damaged_and_mends_it(own: sp.Catal
     with pytest.warns(sp.SpiralWarning, match="dropped from the cache, and built again"):
         mended = run(own, "verify", "train", "--mend")
 
-    assert re.search(r"│ cache lance.image_ref \w+ +│ +10 │ [\d,]+ +│ 10 +│ 0 +│ 0 ", sound), sound
+    assert re.search(r"│ cache lance.image_ref \w+ +│ 10 +│ [\d,]+ +│ 10 +│ 0 +│ 0 ", sound), sound
     assert "0 dead until the next build" in sound
     assert found.exit_code == of_relation.exit_code == 1
     assert re.search(r"│ 9 +│ 0 +│ 1 ", found.output), found.output
     for said in (found.output, of_relation.output):
-        assert f"{blob} is damaged: bytes 0 to" in said
+        assert f"{blob} is damaged: bytes 65,536 to" in said
         assert "Build that shard again with stream.materialize()" in said
     assert re.search(r"│ 10 +│ 0 +│ 0 ", mended), mended
