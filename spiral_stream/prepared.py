@@ -91,9 +91,14 @@ class PreparedStream:
         if not self._idle():
             msg = "bind: the stream is being read; leave the loop (or close its iterator), then bind"
             raise BindError(msg)
-        updated = self._bindings.updated(**bindings)
+        before, updated = self._bindings, self._bindings.updated(**bindings)
         settle(updated, self._sample)
-        self._bindings = updated
+        try:
+            self._bindings = updated
+            self._need_bound_devices()
+        except BindError:
+            self._bindings = before
+            raise
         if updated.epoch is not None and bindings.get("epoch") is not None:
             self._place.move(Cursor(updated.epoch))
         return self
@@ -191,6 +196,7 @@ class PreparedStream:
 
     def __iter__(self) -> Iterator[Any]:
         """Batches of this rank from the cursor to the end of the epoch."""
+        self._need_devices()
         return self._run(0, 1)
 
     def _run(self, worker: int, workers: int) -> Iterator[Any]:
@@ -256,11 +262,18 @@ class PreparedStream:
 
     def _delivered(self, get: Callable[[], Batch | None]) -> Iterator[Any]:
         """Turn host batches into what the loop gets."""
-        self._refuse_devices()
         while (batch := get()) is not None:
             yield batch.fields
 
-    def _refuse_devices(self) -> None:
+    def _need_bound_devices(self) -> None:
+        """Refuse devices that this machine does not have, when the stream is bound."""
+
+    def _need_devices(self) -> None:
+        """Refuse devices that batches cannot be delivered to.
+
+        Raises:
+            BindError: names a field, the device, and the way out.
+        """
         wanted = {name: device for name, device in self.devices().items() if device not in (None, "cpu")}
         if wanted:
             name, device = next(iter(wanted.items()))
@@ -271,12 +284,17 @@ class PreparedStream:
             raise BindError(msg)
 
     def devices(self) -> dict[str, str | None]:
-        """Where each array field is delivered: ``bind``, else the field's own, else the ``to_...`` verb's."""
+        """Where each array field is delivered: ``bind``, else the field's own, else the ``to_...`` verb's; "auto" is settled."""
         out: dict[str, str | None] = {}
         for name, spec in self.spec().items():
             if spec.dtype is not None:
-                out[name] = self._bindings.device or spec.device or self.plan.device
+                device = self._bindings.device or spec.device or self.plan.device
+                out[name] = self._auto() if device == "auto" else None if device is None else str(device)
         return out
+
+    def _auto(self) -> str:
+        """What ``device="auto"`` comes to."""
+        return "cpu"
 
     # ---- random access
 

@@ -5,12 +5,14 @@ would wrap around without a word (2**40 becomes 0), so it is an error here.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import BindError, DataError
+from spiral_stream.fields.field import FieldSpec
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.runtime.batches import Batch
 
@@ -19,18 +21,39 @@ from spiral_stream.runtime.batches import Batch
 class JaxStream(PreparedStream):
     """A `PreparedStream` of dicts of ``jax.Array`` and lists, on JAX's default device."""
 
+    def spec(self) -> dict[str, FieldSpec]:
+        """Names, dtypes and shapes of a batch as JAX holds it, before anything is read.
+
+        Raises:
+            BindError: JAX, which decides on the dtypes, is not installed.
+        """
+        array = _jax_numpy().array
+        return {
+            name: each if each.dtype is None else replace(each, dtype=str(array(np.empty(0, each.dtype)).dtype))
+            for name, each in super().spec().items()
+        }
+
+    def devices(self) -> dict[str, str | None]:
+        """JAX's default device, whatever the plan asks for: None for each array field."""
+        return {name: None for name, each in super().spec().items() if each.dtype is not None}
+
     def _delivered(self, get: Callable[[], Batch | None]) -> Iterator[dict[str, Any]]:
-        try:
-            import jax.numpy as jnp
-        except ImportError as error:
-            msg = "to_jax: JAX is not installed; pip install jax, or use to_numpy()"
-            raise BindError(msg) from error
+        jnp = _jax_numpy()
         while (batch := get()) is not None:
             # A copy: JAX arrays may outlive the slot without keeping the NumPy array alive.
             yield {
                 name: _fitting(name, value, jnp.array(value)) if isinstance(value, np.ndarray) else value
                 for name, value in batch.fields.items()
             }
+
+
+def _jax_numpy() -> Any:
+    try:
+        import jax.numpy as jnp
+    except ImportError as error:
+        msg = "to_jax: JAX is not installed; pip install jax, or use to_numpy()"
+        raise BindError(msg) from error
+    return jnp
 
 
 def _fitting(name: str, value: NDArray[Any], array: Any) -> Any:

@@ -52,7 +52,7 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
     def __iter__(self) -> Iterator[Tensors]:
         info = get_worker_info()
         if info is None:
-            return self._run(0, 1)
+            return super().__iter__()
         self._place.in_worker, seen = True, self._place.seen
         self._place.adopt()
         if self._began is None or self._place.seen != seen:  # else a pass that was left has moved the cursor on
@@ -143,13 +143,24 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
             found = ", ".join(sorted(set(map(str, wanted.values()))))
             msg = f"field {name!r}: devices {found}; one stream delivers to the CPU and to one CUDA device. Use bind(device=...)"
             raise BindError(msg)
-        if not torch.cuda.is_available():
+        have = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= have:
+            found = "no CUDA device" if not have else f"{have} CUDA device(s), numbered from 0"
             msg = (
-                f"field {name!r} asks for device {str(device)!r} and this machine has no CUDA device. "
-                'Run it on the CPU with stream.bind(device="cpu")'
+                f"field {name!r} asks for device {str(device)!r} and this machine has {found}. Run it on the CPU with "
+                'stream.bind(device="cpu"), or on what there is with device="auto"'
             )
             raise BindError(msg)
         return device
+
+    def _need_devices(self) -> None:
+        self._cuda()
+
+    def _need_bound_devices(self) -> None:
+        self._cuda()
+
+    def _auto(self) -> str:
+        return "cuda" if torch.cuda.is_available() else "cpu"
 
     def _new_slots(self) -> Slots:
         return Slots() if self._cuda() is None else Slots(pinned)

@@ -12,7 +12,7 @@ from spiral_stream.expr import Cast, Col, Expr, bind, kind_of, type_of
 from spiral_stream.sampling.order import LARGEST
 from spiral_stream.schema import semantic_of
 
-_DEVICE: Final = re.compile(r"cpu|cuda(:\d+)?")
+_DEVICE: Final = re.compile(r"auto|cpu|cuda(:\d{1,4})?")
 _IDENTITIES: Final = ("int", "text", "binary")
 _COMPARED: Final = ("bool", "int", "float", "text", "binary", "time", "date")
 
@@ -58,7 +58,7 @@ def device_name(where: str, value: object) -> str:
         PlanError: batches are not delivered to such a device.
     """
     if not _DEVICE.fullmatch(str(value)):
-        msg = f'{where}={shown(value)}; give "cpu", "cuda", or a CUDA device by its number: "cuda:0"'
+        msg = f'{where}={shown(value)}; give "cpu", "cuda", a CUDA device by number ("cuda:0"), or "auto": CUDA where there is any'
         raise PlanError(msg)
     return str(value)
 

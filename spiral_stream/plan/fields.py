@@ -15,7 +15,7 @@ from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.list import List
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
-from spiral_stream.plan.checks import bound_type, need_columns, need_new_names
+from spiral_stream.plan.checks import bound_type, device_name, need_columns, need_new_names
 from spiral_stream.plan.clips import clip_costs, clip_parts, limits_of, shorthands
 from spiral_stream.schema import H264_REF, JPEG_REF, semantic_of
 from spiral_stream.transforms.image import ImageProgram, compile_image
@@ -81,7 +81,9 @@ def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
             msg = f'collate: field {name!r} is {shown(field)}; give Stack("column") or List("column")'
             raise PlanError(msg)
         need_columns(f"collate (field {name!r})", (field.column,), have)
-        field_spec(name, field, have.field(field.column))
+        device = field_spec(name, field, have.field(field.column)).device
+        if device is not None:
+            device_name(f"collate (field {name!r}): device", device)
 
 
 def check_formation(

@@ -49,7 +49,7 @@ def place_in_mesh(mesh: Any, dp_dims: Any = None) -> tuple[int, int]:
             "and world size"
         )
         raise BindError(msg)
-    wanted = _data_dims(mesh, names) if dp_dims is None else _named_dims(mesh, names, dp_dims)
+    wanted = _data_dims(mesh, names) if dp_dims is None else _named_dims(names, dp_dims)
     rank, size = 0, 1
     for name in wanted:
         along = mesh[name]
@@ -80,7 +80,7 @@ def _data_dims(mesh: Any, names: tuple[str, ...]) -> tuple[str, ...]:
     return data
 
 
-def _named_dims(mesh: Any, names: tuple[str, ...], dp_dims: Any) -> tuple[str, ...]:
+def _named_dims(names: tuple[str, ...], dp_dims: Any) -> tuple[str, ...]:
     dims = tuple(dp_dims) if isinstance(dp_dims, Iterable) and not isinstance(dp_dims, str) else (None,)
     if not all(isinstance(name, str) for name in dims):
         msg = f'bind: dp_dims={shown(dp_dims)}; give the names of mesh dimensions: dp_dims=("dp_replicate", "dp_shard")'

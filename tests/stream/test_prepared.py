@@ -521,20 +521,65 @@ def test_eval_of_several_ranks_sees_every_sample_once(catalog: sp.Catalog) -> No
 # ---- devices
 
 
-def test_cuda_is_refused_at_the_first_use_only(catalog: sp.Catalog) -> None:
-    torch = pytest.importorskip("torch")
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a CUDA device")
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Torch on a machine without CUDA, whatever this one has."""
+    module = pytest.importorskip("torch")
+    monkeypatch.setattr(module.cuda, "is_available", lambda: False)
+    return module
+
+
+def test_cuda_that_is_not_there_is_told_when_the_stream_is_bound_or_begun(catalog: sp.Catalog, torch: Any) -> None:
+    refusal = r"'image' asks for device 'cuda'.*no CUDA.*bind\(device=\"cpu\"\)"
     with plan(catalog.table("lance"), device="cuda").to_torch() as stream:
         assert len(stream) == 15
         assert "cuda" in str(stream.explain())
-        assert stream.state_dict()["batch"] == 0
-        for use in (lambda: next(iter(stream)), lambda: stream.batch(0)):
-            with pytest.raises(sp.BindError, match=r"'image' asks for device 'cuda'.*no CUDA.*bind\(device=\"cpu\"\)"):
+        before = stream.state_dict()
+        for use in (lambda: stream.bind(epoch=3), lambda: iter(stream), lambda: stream.batch(0)):
+            with pytest.raises(sp.BindError, match=refusal):
                 use()
-        batch = next(iter(stream.bind(device="cpu")))
+        assert stream.state_dict() == before
+        assert next(iter(stream.bind(device="cpu")))["image"].device.type == "cpu"
+        with pytest.raises(sp.BindError, match=r"asks for device 'cuda:3' and this machine has no CUDA"):
+            stream.bind(device="cuda:3")
+        assert stream.devices() == {"image": "cpu", "label": "cpu"}
 
-        assert batch["image"].device.type == "cpu"
+
+def test_a_device_beyond_those_there_are_is_refused(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = pytest.importorskip("torch")
+    monkeypatch.setattr(module.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(module.cuda, "device_count", lambda: 2)
+    with plan(catalog.table("lance")).to_torch() as stream:
+        with pytest.raises(sp.BindError, match=r"asks for device 'cuda:2' and this machine has 2 CUDA device\(s\)"):
+            stream.bind(device="cuda:2")
+        assert stream.bind(device="cuda:1").devices()["image"] == "cuda:1"
+        assert stream.bind(device="auto").devices()["image"] == "cuda"
+
+
+def test_auto_is_the_host_where_there_is_no_cuda(catalog: sp.Catalog, torch: Any) -> None:
+    rows = catalog.table("lance")
+    fingerprint = plan(rows).to_torch().fingerprint
+    for stream in (
+        plan(rows, device="auto").to_torch(),
+        plan(rows).to_torch(device="auto"),
+        plan(rows, device="cuda").to_torch().bind(device="auto"),
+        plan(rows, device="auto").to_numpy(),
+    ):
+        with stream:
+            assert stream.devices()["image"] == "cpu"
+            assert stream.fingerprint == fingerprint
+            assert len(next(iter(stream))["image"]) == 16
+
+
+@pytest.mark.parametrize("device", ["gpu7", "cuda:", "cuda:99999", "CUDA", "", "meta", 7, "x" * 10_000])
+def test_no_device_is_refused_when_the_plan_is_made(catalog: sp.Catalog, device: Any) -> None:
+    with pytest.raises(
+        sp.PlanError, match=r'collate \(field \'image\'\): device=.*give "cpu", "cuda", .* or "auto"'
+    ) as refused:
+        plan(catalog.table("lance"), device=device)
+    assert len(str(refused.value)) < 400
+    with pytest.raises(sp.BindError, match="bind: device="), plan(catalog.table("lance")).to_numpy() as stream:
+        stream.bind(device=device)
 
 
 def test_numpy_streams_refuse_devices_with_the_way_out(catalog: sp.Catalog) -> None:

@@ -15,6 +15,9 @@ from tests.stream.adapters import documents
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 
+NARROW = {"int64": "int32", "uint64": "uint32", "float64": "float32"}
+
+
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """What JAX does unless ``jax_enable_x64`` is set, seen in JAX 0.10: 64 bits become 32, wrapping around."""
@@ -22,11 +25,29 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
         import jax  # noqa: F401
     except ImportError:
         numbers = ModuleType("jax.numpy")
-        numbers.array = lambda value: np.array(value, dtype=value.dtype.str.replace("8", "4"))  # type: ignore[attr-defined]
+        numbers.array = lambda value: np.array(value, dtype=NARROW.get(str(value.dtype), value.dtype))  # type: ignore[attr-defined]
         package = ModuleType("jax")
         package.numpy = numbers  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "jax", package)
         monkeypatch.setitem(sys.modules, "jax.numpy", numbers)
+
+
+@pytest.mark.usefixtures("narrow")
+def test_the_spec_tells_the_dtypes_that_are_delivered(tmp_path: Any) -> None:
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    columns = {f"c_{name}": pa.array([1, 0], getattr(pa, name)()) for name in ("int64", "uint64", "float64", "int16")}
+    table = pa.table({"sample_id": ["a", "b"], **columns, "c_bool": [True, False]})
+    catalog.register("wide", sp.Arrow(table), identity="sample_id")
+    fields = {name: sp.Stack(name) for name in table.column_names[1:]} | {"id": sp.List("sample_id")}
+    sampled = catalog.table("wide").sample(identity="sample_id", order=sp.Sequential())
+    with sampled.collate(batch_size=2, fields=fields).to_jax() as stream:
+        spec, batch = stream.spec(), next(iter(stream))
+    found = {name: str(np.asarray(value).dtype) for name, value in batch.items() if not isinstance(value, list)}
+    assert {name: each.dtype for name, each in spec.items() if each.dtype is not None} == found
+    assert spec["c_int64"].dtype == "int32"
+    assert spec["id"].dtype is None
+    with documents.plan(documents.make_catalog(tmp_path / "texts"), documents.COUNTED).to_jax() as text:
+        assert {each.dtype for each in text.spec().values()} == {"int32", None}
 
 
 def same(stream: Any, arrays: Any) -> None:
@@ -66,5 +87,8 @@ def test_a_number_of_more_than_32_bits_is_an_error(tmp_path: Any) -> None:
 
 def test_without_jax_the_way_out_is_numpy(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
-    with image_plan(catalog.table("lance")).to_jax() as stream, pytest.raises(sp.BindError, match=r"to_numpy\(\)"):
-        next(iter(stream))
+    with image_plan(catalog.table("lance")).to_jax() as stream:
+        for use in (lambda: next(iter(stream)), stream.spec):
+            with pytest.raises(sp.BindError, match=r"to_numpy\(\)"):
+                use()
+        assert "EXPLAIN" in str(stream.explain())
