@@ -58,7 +58,7 @@ def device_name(where: str, value: object) -> str:
         PlanError: batches are not delivered to such a device.
     """
     if not _DEVICE.fullmatch(str(value)):
-        msg = f'{where}={shown(value)}; give "cpu", "cuda", a CUDA device by number ("cuda:0"), or "auto": CUDA where there is any'
+        msg = f'{where}={shown(value)}; give "cpu", "cuda", a CUDA device by number ("cuda:0"), or "auto": CUDA if there is any'
         raise PlanError(msg)
     return str(value)
 
