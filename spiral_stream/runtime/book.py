@@ -158,8 +158,9 @@ class FormedBook(Book):
     # ---- what is known
 
     def anchor(self, epoch: int, anchors: Iterable[Anchor]) -> None:
-        """Learn where chapters begin, from a saved state."""
+        """Learn where chapters begin, from a saved state, and nothing from those before it."""
         with self._lock:
+            self._known(epoch).forget()
             for lane, chapter, first in anchors:
                 self._known(epoch).begin(lane, chapter, first)
 
@@ -333,6 +334,12 @@ class FormedBook(Book):
             if turn is None and number >= 0 and isinstance(self.last, PadPartial):
                 turn = self._turn(epoch, number % max(1, self.total(epoch)))
             at = None if turn is None else self._find(epoch, *turn)
+            if turn is not None and at is None:
+                msg = (
+                    f"resume: where the state says that chapters begin, batch {number} of epoch {epoch} is in none of them; pass "
+                    "what state_dict() returned, unchanged"
+                )
+                raise ResumeError(msg)
             if turn is None or at is None:
                 msg = f"batch {number} of an epoch of {self.total(epoch)}; give a number from 0 up, below that"
                 raise IndexError(msg)

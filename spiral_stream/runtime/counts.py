@@ -110,6 +110,11 @@ class Counts:
         self._firsts = [[0] for _ in range(lanes)]  # of each lane, ascending: first batch of the chapters beside
         self._chapters = [[0] for _ in range(lanes)]
 
+    def forget(self) -> None:
+        """Forget where chapters begin, as far as counts do not say it: another state may know better."""
+        for lane in range(len(self._firsts)):
+            self._firsts[lane], self._chapters[lane] = [0], [0]
+
     def __len__(self) -> int:
         return len(self._batches)
 
