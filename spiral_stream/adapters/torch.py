@@ -203,7 +203,7 @@ class StreamLoader(IterableDataset[Tensors]):
     def __iter__(self) -> Iterator[Tensors]:
         """One pass; a pass that was left open ends."""
         self.close()
-        self._reading = reading = self._through_workers(self._loader) if self._loader else iter(self.stream)
+        self._reading = reading = iter(self.stream) if self._loader is None else self._through_workers(self._loader)
         return reading
 
     def _through_workers(self, loader: "DataLoader[tuple[Tensors, Reached]]") -> Iterator[Tensors]:

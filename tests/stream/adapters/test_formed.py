@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -104,6 +105,49 @@ def test_a_stream_loader_knows_its_place_and_goes_on_to_the_next_epoch(
         resumed.load_state_dict(state)
         assert alike(list(resumed), expected[3:])
         del batches, loader
+
+
+@pytest.mark.parametrize(("workers", "how"), [(0, None), (1, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow)])
+def test_a_stream_loader_left_behind_the_last_batch_stands_in_the_next_epoch(
+    texts: sp.Catalog, workers: int, how: str | None
+) -> None:
+    stream, whole, resumed = (documents.plan(texts, documents.BUCKETS).to_torch(prefetch=2) for _ in range(3))
+    options = {"multiprocessing_context": how, "timeout": 120, "persistent_workers": True} if workers else {}
+    with whole, stream, resumed:
+        epochs = [list(whole) for _ in range(3)]
+        loader = StreamLoader(stream, workers, **options)
+        places = []
+        for wanted in epochs[:2]:
+            found = []
+            for batch in islice(loader, len(wanted)):
+                found.append(batch)
+                state = loader.state_dict()
+                places.append((state["epoch"], state["batch"]))
+            assert alike(found, wanted)
+            loader.close()
+            assert stream.state_dict() == state
+        ends = [len(epoch) for epoch in epochs[:2]]
+        assert places == [*((0, n) for n in range(1, ends[0])), (1, 0), *((1, n) for n in range(1, ends[1])), (2, 0)]
+        resumed.load_state_dict(json.loads(json.dumps(state)))
+        assert alike(list(resumed), epochs[2])
+        del loader
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_skip_an_epoch_whose_batches_were_all_delivered(
+    texts: sp.Catalog, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """The main process of formed batches may not know that a place is an epoch's end; those who read them find out."""
+    with documents.plan(texts, documents.BUCKETS).to_torch() as whole:
+        first, second = list(whole), list(whole)
+    played = Workers(texts, monkeypatch, workers)
+    for worker in range(workers):
+        played.at(worker)._place.move(Cursor(0, len(first)))
+        played.at(worker)._place.seen -= 1
+    reading = played.iterators()
+    assert alike([next(reading[at % workers]) for at in range(len(second))], second)
+    for each in reading:
+        each.close()
 
 
 # ---- torchdata's StatefulDataLoader asks each worker for its place; it is no dependency, so a worker is played here
