@@ -156,11 +156,12 @@ def verify(
         bool, typer.Option(help="Build what is damaged again (of a relation: drop it from its caches).")
     ] = False,
     where: Where = None,
+    trust: Trusted = None,
 ) -> None:
     """Read all bytes of a relation or a saved stream, and of what was derived from them; exit code 1 if some are damaged."""
     catalog = _open(where)
     if name in catalog.streams():
-        with catalog.open_stream(name) as opened:
+        with catalog.open_stream(name, trust=trust or ()) as opened:
             sound = min([_verify_sources(catalog, each) for each in relations_of(opened.plan)])
             found = _with_bar(name, opened.verify)
             if mend and found.damaged:

@@ -59,6 +59,7 @@ def test_the_command_trusts_the_modules_that_it_is_told_to(own: sp.Catalog) -> N
     assert isinstance(refused.exception, sp.TrustError)
     assert "EXPLAIN" in run(own, "explain", "less", "--trust", "pyarrow.compute", "--trust", "operator")
     assert "0 rows in 0 shards built" in run(own, "materialize", "less", "--trust", "pyarrow.compute")
+    assert "derived files" in run(own, "verify", "less", "--trust", "pyarrow.compute")
 
 
 def test_explain_and_materialize_work_on_a_saved_stream(own: sp.Catalog) -> None:
