@@ -13,6 +13,7 @@ from rich.table import Table
 from spiral_stream.catalog.statistics import load_statistics
 from spiral_stream.connection import Catalog, connect
 from spiral_stream.errors import SpiralError
+from spiral_stream.planner.build import caches
 from spiral_stream.planner.verify import Verification, relation_caches, relations_of, verify_relation
 from spiral_stream.schema import H264_REF, JPEG_REF
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
@@ -144,9 +145,12 @@ def materialize(stream: str, where: Where = None, trust: Trusted = None) -> None
     """Build the caches of a saved stream; goes on where an earlier build stopped."""
     with _open(where).open_stream(stream, trust=trust or ()) as opened:
         done = opened.materialize()
+        used = [store.usage() for store in {work.store.folder: work.store for work in caches(opened.stages)}.values()]
     Console().print(
         f"{done.rows:,} rows in {done.shards:,} shards built, {done.payload_bytes:,} bytes, {done.refused:,} rows refused"
     )
+    live, dead = (sum(getattr(each, name) for each in used) for name in ("live_bytes", "dead_bytes"))
+    Console().print(f"caches: {live:,} bytes live, {dead:,} dead until the next build")
 
 
 @app.command()

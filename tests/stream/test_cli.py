@@ -72,6 +72,7 @@ def test_explain_and_materialize_work_on_a_saved_stream(own: sp.Catalog) -> None
     assert f"{ROWS} rows in {SHARDS} shards built" in built
     assert "0 rows refused" in built
     assert "0 rows in 0 shards built" in again
+    assert re.search(r"caches: [1-9][\d,]+ bytes live, 0 dead", again)
     assert "EXPLAIN" in run(own, "explain", "train")
 
 
