@@ -20,11 +20,11 @@ from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import maps, nodes
 from spiral_stream.plan.canonical import CLASS, VERSION, is_ours, version_of
 from spiral_stream.plan.code import code_fingerprint
-from spiral_stream.plan.mix import Mix, per_stream
+from spiral_stream.plan.mix import Mix, per_stream, stretch_of
 from spiral_stream.plan.profiles import Profile
 from spiral_stream.plan.tree import find, profiles
 from spiral_stream.sampling.assignment import DataParallel
-from spiral_stream.sampling.mixture import Mixture
+from spiral_stream.sampling.slices import order_version
 from spiral_stream.transforms.python import Function
 
 FORMAT: Final = 1  # raised when the canonical form changes, so that no old fingerprint can collide with a new one
@@ -89,8 +89,9 @@ def _facts(node: nodes.Node) -> dict[str, Any]:
     if isinstance(node, nodes.Sample):
         found = {stream: _profiles(plan) for stream, plan in per_stream(node.source)}
         out["profiles"] = found[""] if set(found) == {""} else found
-        if find(node, Mix) is not None:
-            out["mixture"] = Mixture.VERSION
+        mix = find(node, Mix)
+        if mix is not None:
+            out["mixture"] = order_version(len(found), stretch_of(mix))
     return out
 
 

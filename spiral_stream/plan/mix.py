@@ -22,6 +22,7 @@ from spiral_stream.plan.checks import bound_type, need_new_names, need_whole
 from spiral_stream.plan.nodes import Node, Project, Relational, WithColumns, need_relation
 from spiral_stream.plan.tree import find, replaced
 from spiral_stream.sampling.order import LARGEST
+from spiral_stream.sampling.schedule import shortest_stretch
 
 STREAM_ID: Final = "stream_id"
 PATH: Final = "/"  # between the names of nested mixtures
@@ -236,6 +237,12 @@ def _leaves(mix: Mix, start: int, totals: Sequence[int], masses: Sequence[Fracti
             raise PlanError(msg)
         out += [count * share / sum(inner) for share in inner]
     return out
+
+
+def stretch_of(mix: Mix) -> int | None:
+    """The fewest samples in which the schedule goes from one share to another; None without one, or where shares stay."""
+    points = [(at, [Fraction(repr(share)) for share in shares]) for at, shares in mix.schedule]
+    return shortest_stretch(points) if points else None
 
 
 _UNITS: Final = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}

@@ -16,6 +16,7 @@ with 3 streams, 4 ms with 1,000, counted from the nearest of the last epochs ask
 """
 
 from collections.abc import Sequence
+from math import ceil
 from numbers import Integral
 from typing import ClassVar, Final, final
 
@@ -24,8 +25,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from spiral_stream.errors import PlanError
 from spiral_stream.sampling.order import LARGEST, UInt64, check_whole
-from spiral_stream.sampling.schedule import FOREVER, Course, Schedule, Weight, in_integers
-from spiral_stream.sampling.slices import VERSION, Epoch, Int64, slice_count
+from spiral_stream.sampling.schedule import FOREVER, Course, Schedule, Weight, in_integers, shortest_stretch
+from spiral_stream.sampling.slices import VERSION, Epoch, Int64, slice_count, slice_size
 
 # K streams, P positions
 
@@ -64,7 +65,7 @@ class Mixture:
     last four epochs it was asked for, of O(K) each; threads may share it.
     """
 
-    VERSION: ClassVar[int] = VERSION  # part of the fingerprint; a change of any output raises it
+    VERSION: ClassVar[int] = VERSION  # part of the fingerprint, but for short schedules (`slices.order_version`)
 
     def __init__(
         self,
@@ -86,7 +87,8 @@ class Mixture:
                 schedule's sample numbers from the start of epoch 0 in any case.
 
         Raises:
-            PlanError: a quota, total or offset is no count or past 2**62, or the mixture has no sample.
+            PlanError: a quota, total or offset is no count or past 2**62, the mixture has no sample, or its schedule
+                moves faster than slices can follow.
         """
         check_whole("mix", "seed", seed)
         check_whole("mix", "first_epoch", first_epoch, least=0)
@@ -95,10 +97,13 @@ class Mixture:
         self._course: Course | None = None
         if isinstance(quotas, Schedule):
             self.total, self._streams = _checked_total(total, None), quotas.streams
-            self._course = Course(quotas, self.total, slice_count(self.total, self._streams))
+            self._slices = slice_count(self.total, slice_size(self._streams, shortest_stretch(quotas.points)))
+            _need_slices(quotas, self.total / self._slices)
+            self._course = Course(quotas, self.total, self._slices)
         else:
             self._quotas = _counts("quota", quotas)
             self.total, self._streams = _checked_total(total, sum(self._quotas)), len(self._quotas)
+            self._slices = slice_count(self.total, slice_size(self._streams))
         self.offsets = _offsets(offsets, self._streams)
         self._kept: tuple[tuple[Epoch, Int64], ...] = ()  # replaced as a whole, so that threads may read it
 
@@ -220,7 +225,7 @@ class Mixture:
             msg = f"mix: epoch {number} of {self.total} positions passes sample 2**62. Start a new run before it"
             raise PlanError(msg)
         course = None if self._alike(number) else self._course
-        made = Epoch(self._seed, number, np.array(self._quotas_of(number), dtype=np.int64), course)
+        made = Epoch(self._seed, number, np.array(self._quotas_of(number), dtype=np.int64), self._slices, course)
         self._kept = (*self._kept[1 - _KEPT :], (made, np.array(uses, dtype=np.int64)))
         return self._kept[-1]
 
@@ -242,6 +247,22 @@ class Mixture:
 
     def _quotas_of(self, epoch: int) -> list[int]:
         return self._quotas if self._course is None else apportion(self.total, self._course.whole(epoch).tolist())
+
+
+def _need_slices(schedule: Schedule, size: float) -> None:
+    """Refuse a schedule that would be over within a slice, where the shares stay.
+
+    Raises:
+        PlanError: says how long it has to be.
+    """
+    begin, end = schedule.moves
+    if begin < end < begin + size:
+        msg = (
+            f"mix: the schedule goes from sample {begin:,} to sample {end:,}, but with {schedule.streams} streams shares "
+            f"are kept over slices of {ceil(size):,} samples, so it would be flat. Stretch it over at least "
+            f"{ceil(size):,} samples, mix fewer streams, or give a jump: two points one sample apart"
+        )
+        raise PlanError(msg)
 
 
 def _counts(name: str, values: Sequence[int] | NDArray[np.uint64]) -> list[int]:

@@ -94,6 +94,36 @@ class Schedule:
     def streams(self) -> int:
         return len(self.points[0][1])
 
+    @property
+    def moves(self) -> tuple[int, int]:
+        """From which sample to which one the shares move, jumps apart; (0, 0) where they do not."""
+        pieces = [
+            (before, after)
+            for (before, first), (after, second) in pairwise(self.points)
+            if after - before > 1 and in_integers(first) != in_integers(second)
+        ]
+        return (pieces[0][0], pieces[-1][1]) if pieces else (0, 0)
+
+
+def shortest_stretch(points: Sequence[tuple[int, Sequence[Weight]]]) -> int | None:
+    """The fewest samples in which a schedule goes from one share to another, or rests beside a jump.
+
+    Args:
+        points: as of a `Schedule`.
+
+    Returns:
+        None where the shares stay, or only jump: a jump takes one sample, and slices need not resolve it.
+    """
+    first, whole = points[0][0], [in_integers(weights) for _, weights in points]
+    lengths = [after - before for (before, _), (after, _) in pairwise(points)]
+    moves = [before != after for before, after in pairwise(whole)]
+    if first > 0:
+        lengths, moves = [first, *lengths], [False, *moves]
+    jumps = [False, *(moved and length == 1 for length, moved in zip(lengths, moves, strict=True)), False]
+    beside = [before or after for before, after in zip(jumps[:-2], jumps[2:], strict=True)]
+    kept = [n for n, moved, near in zip(lengths, moves, beside, strict=True) if n > 1 and (moved or near)]
+    return min(kept, default=None)
+
 
 @final
 class Course:

@@ -1,15 +1,17 @@
 """Where the samples of each stream stand in one epoch of a mixture.
 
-The epoch is cut into slices of about 4,096 positions. Each slice holds every
-stream's share in whole samples, rounded at the slice's borders with a keyed phase
+The epoch is cut into slices of about 4,096 positions, fewer where a short schedule moves the
+shares faster than that. Each slice holds every stream's share in whole samples, rounded at the slice's borders with a keyed phase
 so that the epoch's counts are exact, and is shuffled inside by key (decision 2).
 All is arithmetic on positions: memory is O(streams), and at most 2**20 cells of
 (slice, stream) while a call runs.
 
-The order, version 1, for K streams, their quotas q_k and ``total = sum(q_k)``;
+The order, for K streams, their quotas q_k and ``total = sum(q_k)``;
 ``key`` and ``combine`` are those of `seeding`:
 
-* ``slices = min(max(1, total // max(4096, 8 * K)), 2**31)``; stream k has the phase
+* ``slices = min(max(1, total // size), 2**31)``, where ``size = max(4096, 8 * K)``. Version 2 is for schedules that
+  move the shares within ``s < 2 * size`` samples, jumps apart: ``size = max(s // 16, 8 * K)``.
+* Stream k has the phase
   ``r_k = combine(key("mixture", 1, seed, epoch), k) % slices``.
 * Before border b lie ``taken_k(b) = (b * q_k + r_k) // slices`` samples of stream k;
   their sum over the streams is the border's position. Where a `Schedule` moves the
@@ -36,16 +38,37 @@ from spiral_stream.seeding import combine, key
 # uint64 together.
 Int64 = NDArray[np.int64]
 
-VERSION: Final = 1  # golden values pin the order of each version
+VERSION: Final = 1  # of slices of the usual size; golden values pin the order of each version
+ADAPTED: Final = 2  # the version of slices that follow a short schedule
 SLICE: Final = 4_096  # positions a slice, about
 SLICE_PER_STREAM: Final = 8  # positions a slice for each stream, at least
+_COARSEST: Final = 2  # slices of the usual size that the shortest stretch of a schedule has, or slices adapt to it
+_STEPS: Final = 16  # slices that such a stretch gets, where the number of streams allows it
 MOST_SLICES: Final = 2**31  # so that a border times a remainder fits 63 bits
 _CELLS: Final = 2**20  # of (border, stream) at a time: 8 MiB an array
 
 
-def slice_count(total: int, streams: int) -> int:
-    """Into how many slices an epoch of ``total`` positions is cut."""
-    return min(max(1, total // max(SLICE, SLICE_PER_STREAM * streams)), MOST_SLICES)
+def slice_size(streams: int, stretch: int | None = None) -> int:
+    """Positions of a slice, about.
+
+    Args:
+        streams: K.
+        stretch: samples of a schedule's shortest stretch (`shortest_stretch`); None where the shares do not move.
+    """
+    usual = max(SLICE, SLICE_PER_STREAM * streams)
+    if stretch is None or stretch >= _COARSEST * usual:
+        return usual
+    return max(stretch // _STEPS, SLICE_PER_STREAM * streams)
+
+
+def slice_count(total: int, size: int) -> int:
+    """Into how many slices of about ``size`` positions an epoch of ``total`` is cut."""
+    return min(max(1, total // size), MOST_SLICES)
+
+
+def order_version(streams: int, stretch: int | None) -> int:
+    """The version of the order of a mixture; arguments are those of `slice_size`."""
+    return VERSION if slice_size(streams, stretch) == slice_size(streams) else ADAPTED
 
 
 @final
@@ -62,17 +85,17 @@ class _Touched:
 class Epoch:
     """One epoch of a mixture: a pure function between positions and samples, numbered from the epoch's start."""
 
-    def __init__(self, seed: int, number: int, quotas: Int64, course: Course | None = None) -> None:
+    def __init__(self, seed: int, number: int, quotas: Int64, slices: int, course: Course | None = None) -> None:
         """Lay out an epoch.
 
         Args:
             seed: the plan's.
             number: the epoch's.
             quotas: shape [K], int64, 0 or more, not all 0, summing to at most 2**62.
+            slices: how many (`slice_count`).
             course: of the schedule that moves the shares in this epoch; None where they stay.
         """
-        self.number, self.quotas, self.total = number, quotas, int(quotas.sum())
-        self.slices = slice_count(self.total, quotas.size)
+        self.number, self.quotas, self.total, self.slices = number, quotas, int(quotas.sum()), slices
         phase_key = np.uint64(key("mixture", VERSION, seed, number))
         phases = combine(phase_key, np.arange(quotas.size, dtype=np.uint64)) % np.uint64(self.slices)
         self._phases = phases.astype(np.int64)

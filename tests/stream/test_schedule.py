@@ -12,6 +12,7 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.errors import PlanError
+from spiral_stream.plan.fingerprint import canonical
 from spiral_stream.testing import check_elastic, check_resume
 from tests.fixtures.texts import documents, make_catalog
 
@@ -78,6 +79,57 @@ def test_counts_follow_the_integral_of_the_schedule_at_slice_borders(catalog: sp
             assert np.abs(real[borders] - target[borders]).max() < 2
             assert np.allclose(mixture.shares(epoch, 0), own[0], atol=1e-3)
         assert mixture.quotas(5).tolist() == [2_000, 18_000, 0]  # past the last point
+
+
+@pytest.mark.parametrize(
+    ("size", "step", "points"),
+    [
+        (4_000, 1, {0: (1.0, 0.0), 4_000: (0.0, 1.0)}),  # an epoch that was one slice
+        (4_000, 4, {0: (1.0, 0.0), 500: (0.0, 1.0)}),
+        (100_000, 1, {0: (0.9, 0.1), 2_000: (0.2, 0.8), 90_000: (0.5, 0.5)}),  # a short rise before a long one
+        (5_000, 1, {0: (1.0, 0.0), 999: (1.0, 0.0), 1_000: (0.0, 1.0)}),  # a rest before a jump
+        (3_000, 1, {500: (1.0, 0.0), 501: (0.0, 1.0)}),
+    ],
+)
+def test_a_short_schedule_is_followed_inside_an_epoch(
+    catalog: sp.Catalog, size: int, step: int, points: dict[int, tuple[float, float]]
+) -> None:
+    schedule = {at: dict(zip("ab", shares, strict=True)) for at, shares in points.items()}
+    options = {"schedule": schedule, "samples_per_step": step}
+    mixed = sp.mix(streams(catalog, "a", "b", proportion=(0.5, 0.5)), epoch_size=size, **options)
+    moves = min(size, step * max(points))
+    first = np.array(names_of(prepared(mixed, 500)))[:moves] == "a"
+
+    at = np.arange(moves) + 0.5
+    target = np.interp(at, step * np.array(list(points)), [shares[0] for shares in points.values()])
+    tenths = [each.mean() for each in np.array_split(first, 10)]
+    wanted = [each.mean() for each in np.array_split(target, 10)]
+    assert np.abs(np.array(tenths) - wanted).max() < 0.1
+    assert np.abs(np.cumsum(first) - np.cumsum(target)).max() < 0.03 * moves
+
+
+def test_a_schedule_that_is_over_within_the_smallest_slice_is_refused(catalog: sp.Catalog) -> None:
+    mixed = sp.mix(
+        streams(catalog, "a", "b", "c", proportion=(0.5, 0.3, 0.2)),
+        epoch_size=1_000,
+        schedule={0: {"a": 1.0, "b": 1.0, "c": 1.0}, 20: {"c": 1.0}},
+    )
+
+    with pytest.raises(
+        PlanError, match=r"from sample 0 to sample 20, but .* it would be flat. Stretch it over at least 25"
+    ):
+        prepared(mixed).count()
+
+
+def test_only_a_short_schedule_is_another_version_of_the_order(catalog: sp.Catalog) -> None:
+    def version(points: dict[int, float]) -> Any:
+        schedule = {at: {"a": share, "b": 1 - share} for at, share in points.items()}
+        mixed = sp.mix(streams(catalog, "a", "b", proportion=(0.5, 0.5)), epoch_size=10**6, schedule=schedule)
+        return canonical(mixed.sample(order=ORDER).node)["mixture"]
+
+    assert version({}) == version({0: 0.5}) == version({0: 0.5, 10: 0.5}) == version({5: 0.5, 6: 0.1}) - 1 == 1
+    assert version({0: 0.5, 8_192: 0.1}) == version({0: 0.5, 8_192: 0.5, 8_193: 0.1}) == 1
+    assert version({0: 0.5, 8_191: 0.1}) == version({0: 0.5, 100: 0.4, 10**6: 0.3}) == 2
 
 
 def test_a_stream_comes_where_its_share_begins_and_not_where_it_has_ended(catalog: sp.Catalog) -> None:
