@@ -228,6 +228,8 @@ class PreparedStream:
                 yield batch
                 if self._pipeline is not pipeline and not self._closed:  # all was had, and the stream has gone on since
                     return
+            if self._place.cursor == start and start.batch == worker == 0:
+                book.warn_of_nothing(steps.epoch, bound)
             self._place.cursor = start.next_epoch()
         finally:
             self._leave(pipeline)

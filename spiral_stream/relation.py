@@ -4,6 +4,7 @@ A `Relation` is a frozen plan and the catalog its names are looked up in. Every
 verb returns a new one, so a prefix may feed several streams.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, final
@@ -12,13 +13,13 @@ import pyarrow as pa
 
 from spiral_stream.batching.formation import Composition, DropPartial, Formation, Tail, as_tail
 from spiral_stream.catalog.registry import Catalog
-from spiral_stream.errors import PlanError, shown
+from spiral_stream.errors import PlanError, SpiralWarning, shown
 from spiral_stream.explain import Explanation, explain_plan
 from spiral_stream.expr import Alias, Col, Expr, col, lit, name_of
 from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import maps, nodes
-from spiral_stream.plan.checks import column_list, need_new_names
+from spiral_stream.plan.checks import column_list, need_new_names, unheeded_sort
 from spiral_stream.plan.decoded import with_decoded
 from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.mix import Mix, Part, schedule_points, whole_count
@@ -249,11 +250,24 @@ class Relation:
             order: for example ``ShardAwareShuffle(seed=17)``.
             epoch: ``RuntimeParam("epoch")`` (default) or a number.
             assignment: ``DataParallel(...)``; by default of the run's rank and world size.
+
+        Raises:
+            PlanError: an argument is not one of these, or a ``sort`` comes before ``Sequential``, which keeps to storage.
+
+        Warns:
+            SpiralWarning: a ``sort`` comes before another order, which decides anyway.
         """
         names = base_scan(self.node).identity if identity is None else _names(identity)
         base_scan(self.node)
         when = RuntimeParam("epoch") if epoch is None else epoch
-        return self._with(nodes.Sample(self.node, names, order, when, assignment or _RANKS))
+        sampled = self._with(nodes.Sample(self.node, names, order, when, assignment or _RANKS))
+        if (sorted_by := unheeded_sort(self.node)) is not None:
+            msg = (
+                f"sample: sort({sorted_by}) has no effect, since {type(order).__name__} decides the order. Drop it, or put "
+                "a limit or distinct after it"
+            )
+            warnings.warn(msg, SpiralWarning, stacklevel=2)
+        return sampled
 
     def map(
         self,
@@ -366,6 +380,9 @@ class Relation:
                 `PreparedStream.quarantine` lists them.
             error_budget: most of them that a process puts up with in an epoch: a count, or a fraction of the epoch's
                 samples (by default 0.01).
+
+        Warns:
+            SpiralWarning: two fields decode one column with equal random transforms, which draw alike.
         """
         if not isinstance(fields, Mapping):
             msg = f'collate: fields={shown(fields)}; give a dict of name -> field, for example {{"x": Stack("x")}}'

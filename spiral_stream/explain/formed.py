@@ -203,13 +203,7 @@ def _unknown(forming: Forming, book: FormedBook, epoch: int, payload: frozenset[
     """What membership needs that is not there without reading payload."""
     computed = forming.unknown()
     if computed:
-        lengths = [f"len({stage.name})" for stage in forming.stages.tokens if stage.prefixes]
-        ways_out = ["stream.materialize(), or the asset that builds the token cache"] * any(
-            each in lengths for each in computed
-        )
-        if not all(each in lengths for each in computed):
-            ways_out.append("keep what a function decides as a column of the relation")
-        return f"unknown: {', '.join(computed)} decides, and is in no cache: {'; '.join(ways_out)}"
+        return f"unknown: {', '.join(computed)} decides, and is in no cache: {'; '.join(forming.ways_out())}"
     heavy = sorted(_looked_at(forming) & payload)
     if heavy:
         return f"unknown: {', '.join(heavy)} decides, and is payload: keep what decides as a column of the relation"

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Final
+from typing import ClassVar, Final, Protocol
 
 import pyarrow as pa
 
@@ -106,6 +106,37 @@ def need_identity(names: tuple[str, ...], have: pa.Schema) -> None:
         if len(names) == 1 and kind_of(plain_type(have.field(name).type)) not in _IDENTITIES:
             msg = f"sample: identity {name!r} is {have.field(name).type}; name a column of text, integers or bytes"
             raise PlanError(msg)
+
+
+class Verb(Protocol):
+    """A node, as far as these checks look at it."""
+
+    VERB: ClassVar[str]
+
+    def inputs(self) -> "tuple[Verb, ...]":
+        """The nodes it reads from."""
+        ...
+
+
+def unheeded_sort(node: Verb) -> str | None:
+    """The columns of a sort that no limit or distinct after it looks at: it decides nothing about samples of these rows."""
+    if node.VERB == "sort":
+        return ", ".join(getattr(node, "names"))  # noqa: B009  this room does not know the nodes
+    if node.VERB in ("limit", "distinct"):
+        return None
+    inputs = node.inputs()[:1] if node.VERB == "join" else node.inputs()
+    return next((found for each in inputs if (found := unheeded_sort(each)) is not None), None)
+
+
+def need_stored_order(node: Verb) -> None:
+    """Refuse a sort where samples come in the order of storage."""
+    if (sorted_by := unheeded_sort(node)) is not None:
+        msg = (
+            f"sample: Sequential() is the order in which rows are stored, and sort({sorted_by}) before it would be ignored. "
+            "Register the sorted rows and sample those: catalog.register(name, Arrow(relation.to_arrow()), identity=...); "
+            "or drop the sort"
+        )
+        raise PlanError(msg)
 
 
 def need_like_keys(left: pa.Field, right: pa.Field) -> None:

@@ -1,5 +1,6 @@
 """What a batch will hold under each name, and which names are images or clips."""
 
+import warnings
 from collections.abc import Sequence
 from math import lcm
 from typing import Any
@@ -9,7 +10,7 @@ import pyarrow as pa
 from spiral_stream.batching.formation import Formation, Setting
 from spiral_stream.batching.packing import Packed
 from spiral_stream.decoders.decoder import CLIPS, Decoder, decoder
-from spiral_stream.errors import PlanError, shown
+from spiral_stream.errors import PlanError, SpiralWarning, shown
 from spiral_stream.expr import kind_of, parse
 from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.list import List
@@ -19,6 +20,29 @@ from spiral_stream.plan.checks import bound_type, device_name, need_columns, nee
 from spiral_stream.plan.clips import clip_costs, clip_parts, limits_of, shorthands
 from spiral_stream.schema import H264_REF, JPEG_REF, semantic_of
 from spiral_stream.transforms.image import ImageProgram, compile_image
+from spiral_stream.transforms.transform import Transform
+
+
+def warn_of_fields_drawn_alike(fields: Sequence[tuple[str, Field]]) -> None:
+    """Warn where two fields decode one column with an equal random transform: both get the same crop, or the same flip."""
+    seen: list[tuple[str, str, object]] = []  # field, column, and what it draws
+    for name, field in fields:
+        if not isinstance(field, Stack) or field.decode is None:
+            continue
+        steps = (*shorthands(field), *field.transforms)
+        draws: list[object] = [each for each in steps if isinstance(each, Transform) and not each.deterministic]
+        draws += ["random_start"] * field.random_start
+        for other, column, what in seen:
+            if column == field.column and what in draws:
+                msg = (
+                    f"collate: fields {other!r} and {name!r} decode {column!r} with an equal "
+                    f"{what if isinstance(what, str) else type(what).__name__} and draw alike, since random numbers are of the "
+                    "sample and the transform, not of the field. For two different views read two streams of this plan, one "
+                    "of them with bind(run_seed=...); where the fields are to be alike, ignore this warning"
+                )
+                warnings.warn(msg, SpiralWarning, stacklevel=5)  # of whoever calls collate
+                return
+        seen += [(name, field.column, each) for each in draws]
 
 
 def is_decoded(field: Field) -> bool:

@@ -26,13 +26,15 @@ from spiral_stream.plan.checks import (
     need_identity,
     need_like_keys,
     need_new_names,
+    need_stored_order,
     need_whole,
 )
-from spiral_stream.plan.fields import check_fields, check_formation
+from spiral_stream.plan.fields import check_fields, check_formation, warn_of_fields_drawn_alike
 from spiral_stream.plan.profiles import Profile, forms_of
 from spiral_stream.plan.refusal import OnError, check_on_error
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
+from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.schema import holds_reference, semantic_of
 
@@ -409,6 +411,8 @@ class Sample(Sampled):
                 "GlobalShuffle(...) or Sequential()"
             )
             raise PlanError(msg)
+        if isinstance(self.order, Sequential):
+            need_stored_order(self.source)
         if isinstance(self.order, ShardAwareShuffle):
             need_columns("sample (shard_key)", tuple(sorted(set(self.order.shard_key) - _PLACES)), self.source.schema())
         if not isinstance(self.assignment, DataParallel):
@@ -453,6 +457,7 @@ class Collate(Node):
         have = self.source.schema()
         check_fields(self.fields, have)
         check_formation(self.formation, self.batch_size, self.fields, have)
+        warn_of_fields_drawn_alike(self.fields)
         check_on_error(self.on_error, self.error_budget, self.formation, self.source)
 
     def schema(self) -> pa.Schema:

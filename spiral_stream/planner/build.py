@@ -1,5 +1,6 @@
 """Build the caches of a lowered plan, for the rows that its selections need, with a progress bar."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import final
@@ -11,8 +12,11 @@ from rich.progress import Progress as Bar
 from spiral_stream.cache.kind import Kind
 from spiral_stream.cache.materialize import Progress, build
 from spiral_stream.cache.store import CacheStore
+from spiral_stream.errors import SpiralWarning
+from spiral_stream.plan.maps import Assembled, FlatMapped, Kept, Mapped
 from spiral_stream.planner.payload import Payload
 from spiral_stream.planner.physical import Stages, TokenStage
+from spiral_stream.transforms.python import Function
 
 
 @final
@@ -70,12 +74,40 @@ def materialize(stages: Stages, threads: int, report: Callable[[Progress], None]
         stages: the lowered plan.
         threads: threads that decode and encode.
         report: told what is done so far; None draws a progress bar.
+
+    Warns:
+        SpiralWarning: the plan has nothing that can be kept.
     """
-    done = Progress(0, 0, 0, 0, 0, 0)
-    for work in caches(stages):
+    done, works = Progress(0, 0, 0, 0, 0, 0), list(caches(stages))
+    if not works:
+        warnings.warn(_nothing_kept(stages), SpiralWarning, stacklevel=3)  # of whoever called the stream's materialize
+    for work in works:
         made = _build(work, threads, report) if report is not None else _with_bar(work, threads)
         done = Progress(*(a + b for a, b in zip(_tuple(done), _tuple(made), strict=True)))
     return done
+
+
+def _nothing_kept(stages: Stages) -> str:
+    """Why a plan has no cache, and what to do instead."""
+    found = [
+        f"{step.VERB} {step.function.name}" for step in stages.maps if isinstance(step, Mapped | FlatMapped | Assembled)
+    ]
+    found += [
+        f"filter {step.predicate.name}"
+        for step in stages.maps
+        if isinstance(step, Kept) and isinstance(step.predicate, Function)
+    ]
+    why = [f"what a Python function makes is not kept ({', '.join(found)})"] if found else []
+    why += [f"{each.name} is made of {each.column!r}, which the plan computes" for each in stages.tokens]
+    way_out = "Nothing needs to be built: batches read the relation's own columns"
+    if why:
+        way_out = (
+            "Register rows that hold it as a column, and read that: catalog.register(name, Arrow(table), identity=...)"
+        )
+    return (
+        f"materialize: nothing is built: {'; '.join(why) or 'no field decodes, and nothing is tokenized'}. A cache keeps "
+        f"decoded images, clips, and tokens of a stored text column. {way_out}"
+    )
 
 
 def _build(work: CacheWork, threads: int, report: Callable[[Progress], None]) -> Progress:

@@ -7,6 +7,7 @@ by every rank that comes after.
 
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from fractions import Fraction
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from spiral_stream.batching.fixed import FixedBatches
+from spiral_stream.batching.formation import DropPartial
+from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.cache.clips import ClipKind
 from spiral_stream.cache.kind import Kind
 from spiral_stream.cache.prefix import Prefix
@@ -23,7 +26,7 @@ from spiral_stream.cache.tokens import TokenPrefix
 from spiral_stream.cache.video_index import IndexKind
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.decoders.limits import CLIPS
-from spiral_stream.errors import CacheError, PlanError, SourceError
+from spiral_stream.errors import CacheError, PlanError, SourceError, SpiralWarning
 from spiral_stream.expr import parse
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.fields.sequence import SequenceField
@@ -111,6 +114,7 @@ def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -
         else:
             plains.append(PlainStage(name, field, spec))
     tokens = [_tokens(each, streams, catalog, place.root) for each in maps if isinstance(each, Tokenized)]
+    _warn_of_too_few(collate, epochs.total)
     return Stages(
         plan=plan,
         fingerprint=whole,
@@ -129,6 +133,18 @@ def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -
         tokens=tuple(tokens),
         warnings=tuple(s.base.manifest.shard_note for s in streams if s.base.manifest.shard_note),
     )
+
+
+def _warn_of_too_few(collate: nodes.Collate, total: int) -> None:
+    """Warn where the tail rule drops the only batch, so that every epoch is empty."""
+    formation, size = collate.formation, collate.batch_size or 1
+    counted = formation is None or (isinstance(formation, WindowedBucket) and formation.budget is None)
+    if counted and size > total and isinstance(collate.last, DropPartial):
+        msg = (
+            f"collate: batch_size is {size:,} and an epoch has {total:,} samples, so DropPartial drops its only batch and "
+            f"every epoch is empty. Give a batch_size of at most {total:,}, or last=KeepPartial or PadPartial"
+        )
+        warnings.warn(msg, SpiralWarning, stacklevel=2)
 
 
 def _read_by_batches(collate: nodes.Collate, sample: nodes.Sample) -> list[str]:

@@ -9,6 +9,7 @@ loaded state. Without any of them chapters are formed from the lane's start.
 """
 
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from operator import index
@@ -18,8 +19,9 @@ from typing import Final, SupportsIndex, final
 import numpy as np
 
 from spiral_stream.batching.formation import DropPartial, Membership, PadPartial, Tail
-from spiral_stream.errors import BindError, CacheError, ResumeError, shown
+from spiral_stream.errors import BindError, CacheError, ResumeError, SpiralWarning, shown
 from spiral_stream.integrity.blocks import need_sound
+from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.resume import Anchor
 from spiral_stream.runtime.chapters import Chapter, Drawn, Forming, chapter_count
@@ -95,6 +97,22 @@ class Book(ABC):
             return own if self.exists(epoch, first) else None
         there = [number for number in own if self.exists(epoch, number)]
         return range(own.start, there[-1] + 1) if there else None
+
+    def warn_of_nothing(self, epoch: int, bound: Bound) -> None:
+        """Say why a pass over a whole epoch delivered nothing to this rank."""
+        total, group = self.total(epoch), bound.world_size * bound.merge
+        found = f"{total:,} batches do not make a step of {bound.world_size:,} ranks with merge={bound.merge:,}"
+        way_out = f"Read with at most {total // bound.merge:,} ranks, lower the batch size, or give last=PadPartial"
+        if not total:
+            found, way_out = "no batch is left", "Lower the batch size, loosen the filters, or give last=KeepPartial"
+        elif total < bound.merge:
+            way_out = "Lower merge or the batch size, or give last=PadPartial"
+        elif not isinstance(self.last, DropPartial):
+            found = f"its {total:,} batches go to the ranks before it"
+        msg = (
+            f"iter: rank {bound.rank:,} gets nothing in epoch {epoch:,}: {found} ({group:,} batches a step). {way_out}"
+        )
+        warnings.warn(msg, SpiralWarning, stacklevel=3)
 
     def steps(self, epoch: int, world_size: int, merge: int, rank: int) -> int:
         """Steps of a whole epoch for a rank."""
@@ -306,8 +324,8 @@ class FormedBook(Book):
         who = f"{world_size} ranks" if world_size > 1 else f"{workers} workers"
         msg = (
             f"bind: who shares a batch is decided by {', '.join(unknown)}, which is not known before it is computed, and "
-            f"{who} would compute it for all samples again. Build it once: stream.materialize() keeps tokens; keep what a "
-            "Python function decides as a column of the relation; or read with one rank and no workers"
+            f"{who} would compute it for all samples again. Build it once: {'; '.join(self.forming.ways_out())}; or read "
+            "with one rank and no workers"
         )
         raise BindError(msg)
 
@@ -321,9 +339,10 @@ class FormedBook(Book):
         computed = self.forming.unknown() if left else []
         if left > _COUNTED_AT_ONCE or computed:
             why = f"{', '.join(computed)} is not known" if computed else f"about {left:,} samples are not formed yet"
+            ways_out = "".join(f"{each}; " for each in self.forming.ways_out()) if computed else ""
             msg = (
                 f"len: the number of batches is formed, not counted, and {why}. Call stream.count() to form the epoch "
-                "once (it is kept in the formation index), or materialize the token cache, or loop without len()"
+                f"once (it is kept in the formation index); {ways_out}or loop without len()"
             )
             raise TypeError(msg)
 

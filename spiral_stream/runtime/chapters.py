@@ -115,6 +115,17 @@ class Forming:
             self._unknown = [each for each in self.decides_on() if each not in kept]
         return self._unknown
 
+    def ways_out(self) -> list[str]:
+        """What would make known what is `unknown`: a cache for tokens of stored text, else a column of the relation."""
+        kept = {f"len({stage.name})" for stage in self.stages.tokens if stage.prefixes}
+        out = ["stream.materialize(), or the asset that builds the token cache"] * any(
+            each in kept for each in self.unknown()
+        )
+        others = [each for each in self.unknown() if each not in kept]
+        if others:
+            out.append(f"no cache holds what {', '.join(others)} decides, so keep it as a column of the relation")
+        return out
+
     def begin(self, epoch: int, lane: int, chapter: int) -> int:
         """The position of the epoch at which a chapter begins; of the one after the last, the lane's end."""
         epochs, lanes = self.stages.epochs, self.stages.batches.lanes

@@ -21,6 +21,7 @@ from spiral_stream.plan.saved import from_json
 from spiral_stream.testing import check_elastic, check_replay, check_resume, frozen, same
 from tests.fixtures import chains
 from tests.fixtures.chains import DECIDED, SPAN, STEPS, expected, stream
+from tests.fixtures.texts import TOKENIZER, tokenizer
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
@@ -92,7 +93,7 @@ def test_a_chain_resumes_after_every_step_and_any_batch_can_be_built_alone(catal
 @given(chain=chains.chains().filter(lambda chain: not DECIDED & set(chain)))
 def test_maps_that_decide_nothing_run_on_any_number_of_ranks(catalog: sp.Catalog, chain: Chain) -> None:
     if _reaches_keep(chain):
-        with pytest.raises(BindError, match=r"keep what a Python function decides as a column"):
+        with pytest.raises(BindError, match=r"no cache holds what .* decides, so keep it as a column"):
             read(stream(catalog, chain, data_parallel_rank=0, data_parallel_world_size=2))
     else:
         check_elastic(lambda: stream(catalog, chain), (2, 3))
@@ -245,7 +246,10 @@ def test_computed_columns_may_be_constant_rest_on_each_other_and_stand_for_old_o
 def test_filters_that_leave_nothing_give_an_epoch_of_no_batch(catalog: sp.Catalog) -> None:
     plan = catalog.table("d").sample(order=SPREAD).filter(sp.col("n") < 0)
     with plan.collate(batch_size=4, fields={"n": sp.Stack("n")}).to_numpy() as run:
-        assert list(run) == []
+        with pytest.warns(
+            sp.SpiralWarning, match=r"rank 0 gets nothing in epoch 0: no batch is left .* loosen the filters"
+        ):
+            assert list(run) == []
         assert run.epoch == 1
         assert run.metrics()["filtered"] == chains.ROWS
 
@@ -431,7 +435,7 @@ def test_too_few_values_are_refused(catalog: sp.Catalog) -> None:
 
 @pytest.mark.parametrize("name", sorted(DECIDED))
 def test_several_ranks_are_refused_where_a_function_decides(catalog: sp.Catalog, name: str) -> None:
-    says = r"2 ranks would compute .*stream.materialize\(\).*decides as a column of the relation; or read with one rank"
+    says = r"2 ranks would .* Build it once: no cache holds what .* as a column of the relation; or read with one rank"
     with pytest.raises(BindError, match=says):
         read(stream(catalog, [name], data_parallel_rank=1, data_parallel_world_size=2))
 
@@ -567,3 +571,33 @@ def test_what_is_no_map_is_refused(catalog: sp.Catalog, build: Callable[[Any], A
 def test_a_map_stands_between_sample_and_collate(catalog: sp.Catalog) -> None:
     with pytest.raises(PlanError, match=r"it comes after .sample\(...\) and before .collate"):
         catalog.table("d").map(chains.double, columns=["n"], name="z", returns=pa.int64())
+
+
+# ---- what cannot be kept
+
+
+def test_materializing_what_no_cache_keeps_says_why(tmp_path: Path) -> None:
+    catalog = chains.make_catalog(tmp_path)
+    catalog.register_tokenizer(TOKENIZER, tokenizer())
+    base, fields = catalog.table("d").sample(order=SPREAD), {"id": sp.List("sample_id")}
+    mapped = base.map(two, columns=["n"], name="z", returns=pa.int64()).filter(
+        lambda n: pc.greater(n, 3), columns=["n"]
+    )
+    lower = base.map(chains.with_words, columns=["n", "text"], name="k", returns=pa.int64(), batched=False)
+    upper = lower.with_columns(upper=sp.col("text"))
+    tokens = upper.map(sp.Tokenize("upper", tokenizer=TOKENIZER) >> "tokens")
+    for plan, says in (
+        (
+            mapped,
+            r"what a Python function makes is not kept \(map .*two, filter .*lambda.*\).* Register rows that hold it",
+        ),
+        (
+            tokens,
+            r"\(map .*with_words\); tokens is made of 'upper', which the plan computes. A cache keeps decoded images",
+        ),
+        (base, "no field decodes, and nothing is tokenized. .* Nothing needs to be built"),
+    ):
+        with plan.collate(batch_size=4, fields=fields).to_numpy() as stream:
+            with pytest.warns(sp.SpiralWarning, match=says) as caught:
+                assert stream.materialize(lambda _: None).rows_total == 0
+            assert [Path(each.filename).name for each in caught] == [Path(__file__).name]

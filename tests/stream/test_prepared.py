@@ -647,3 +647,47 @@ def test_metrics_count_what_was_built(catalog: sp.Catalog) -> None:
     assert found["queued"] == 0
     assert found["cache_hit_rate"] == 0
     assert found["bound_by"] in {"consumer", "fetch", "transform"}
+
+
+# ---- epochs without a batch
+
+
+@pytest.mark.parametrize("formation", [None, sp.WindowedBucket(window_size=ROWS + 9)])
+def test_a_batch_size_above_the_rows_is_said_when_the_stream_is_prepared(catalog: sp.Catalog, formation: Any) -> None:
+    sampled = catalog.table("lance").project("sample_id").sample(order=ORDERS["global"])
+    options = {"batch_size": ROWS + 1, "fields": {"id": sp.List("sample_id")}, "formation": formation}
+    says = rf"batch_size is {ROWS + 1} and an epoch has {ROWS} samples, so DropPartial .* at most {ROWS}, or last=KeepPartial"
+    with sampled.collate(**options).to_numpy() as stream:
+        with pytest.warns(sp.SpiralWarning, match=says):
+            assert stream.fingerprint
+        with pytest.warns(
+            sp.SpiralWarning, match=r"rank 0 gets nothing in epoch 0: no batch is left .* Lower the batch size"
+        ):
+            assert list(stream) == []
+    for last in (sp.KeepPartial, sp.PadPartial):
+        with sampled.collate(**options, last=last).to_numpy() as stream:
+            assert len(list(stream)) == 1
+
+
+@pytest.mark.parametrize(
+    ("last", "merge", "says"),
+    [
+        (
+            sp.DropPartial,
+            1,
+            r"3 batches do not make a step of 4 ranks with merge=1 \(4 batches a step\). Read with at most 3",
+        ),
+        (
+            sp.DropPartial,
+            4,
+            r"3 batches do not .* ranks with merge=4 \(16 batches a step\). Lower merge or the batch size",
+        ),
+        (sp.KeepPartial, 1, r"its 3 batches go to the ranks before it"),
+    ],
+)
+def test_a_rank_that_gets_no_batch_hears_why(catalog: sp.Catalog, last: Any, merge: int, says: str) -> None:
+    make = maker(catalog, batch_size=ROWS // 3, last=last)
+    with make().bind(rank=3, world_size=4, merge=merge) as stream:
+        with pytest.warns(sp.SpiralWarning, match=f"rank 3 gets nothing in epoch 0: {says}"):
+            assert list(stream) == []
+        assert stream.epoch == 1

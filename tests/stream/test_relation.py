@@ -1,6 +1,7 @@
 """The verbs as a user calls them: spelling, defaults, catalogs and saved streams."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -174,3 +175,18 @@ def test_a_schema_is_known_before_anything_is_read(catalog: Catalog) -> None:
     names = catalog.table("t").with_columns(half=col("x") / 2).schema.names
 
     assert names == ["sample_id", "x", "g", "storage_shard", "half"]
+
+
+# ---- legal, and probably not what was meant
+
+
+@pytest.mark.parametrize("order", [spiral_stream.GlobalShuffle(seed=1), spiral_stream.ShardAwareShuffle(seed=1)])
+def test_a_sort_that_a_shuffle_undoes_is_warned_of(catalog: spiral_stream.Catalog, order: Any) -> None:
+    relation = catalog.table("t").sort("x")
+    with pytest.warns(
+        spiral_stream.SpiralWarning, match=rf"sort\(x\) has no effect, since {type(order).__name__} decides .* Drop it"
+    ):
+        relation.sample(order=order)
+    for looked_at in (relation.limit(2), relation.distinct("x")):
+        looked_at.sample(order=order)
+        looked_at.sample(order=spiral_stream.Sequential())

@@ -18,6 +18,7 @@ from spiral_stream import (
     Sequential,
     ShardAwareShuffle,
     ShuffleBuckets,
+    SpiralWarning,
     col,
     len_,
 )
@@ -193,7 +194,10 @@ def test_an_order_says_what_it_mixes(catalog: Catalog, order: Any, says: str) ->
 
 
 def test_what_would_go_wrong_is_warned_of_with_the_remedy(catalog: Catalog) -> None:
-    with image_program(catalog, batch_size=64).to_numpy(prefetch=4_000) as stream:
+    with (
+        image_program(catalog, batch_size=64).to_numpy(prefetch=4_000) as stream,
+        pytest.warns(SpiralWarning, match="an epoch has 36 samples, so DropPartial drops its only batch"),
+    ):
         warnings = stream.bind(rank=1, world_size=2).explain().facts["warnings"]
 
     assert [line[0] for line in warnings] == ["1", "2", "3"]

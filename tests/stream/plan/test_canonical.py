@@ -132,6 +132,7 @@ def test_every_value_of_a_stream_comes_back_equal(images: Catalog, data: st.Data
     assert canonical(again) == canonical(node)
 
 
+@pytest.mark.filterwarnings("ignore:collate. batch_size is 256:spiral_stream.SpiralWarning")  # of few rows
 def test_a_saved_stream_opens_in_another_process_with_the_same_fingerprint(images: Catalog) -> None:
     stream = image_program(images).to_numpy()
     images.save_stream("image", stream)
@@ -145,6 +146,7 @@ def test_a_saved_stream_opens_in_another_process_with_the_same_fingerprint(image
     assert run.stdout.strip() == stream.fingerprint
 
 
+@pytest.mark.filterwarnings("ignore:collate. batch_size is 256:spiral_stream.SpiralWarning")  # of few rows
 def test_bindings_are_not_saved(images: Catalog) -> None:
     images.save_stream("bound", image_program(images).to_numpy().bind(epoch=3, data_parallel_world_size=4))
 

@@ -111,6 +111,7 @@ def test_another_spelling_of_the_same_batches_does_not_move_it(catalog: Catalog,
     assert SAME[way](catalog).fingerprint == image_program(catalog).fingerprint
 
 
+@pytest.mark.filterwarnings("ignore:collate. batch_size is 256:spiral_stream.SpiralWarning")  # of few rows
 def test_delivery_does_not_move_it(catalog: Catalog) -> None:
     plan = image_program(catalog)
 

@@ -17,8 +17,10 @@ from spiral_stream import (
     RuntimeParam,
     Sequential,
     Stack,
+    Stream,
     col,
     lit,
+    mix,
 )
 from spiral_stream.plan import nodes
 from tests.fixtures import verbs
@@ -97,6 +99,9 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "distinct payload": (lambda w: w.images.distinct(), "distinct: 'image_ref' is image/jpeg-ref, so comparing it would read all payload; name other"),
     "distinct lists": (lambda w: w.lists.distinct("li"), "distinct: 'li' is list<.*>, which has no order; name columns of numbers, text"),
     "sort by nothing": (lambda w: w.t.sort(), "sort: no columns; name at least one of id"),
+    "sorted, and read as stored": (lambda w: w.t.sort("k", "g").sample(**ORDER), r"sample: Sequential\(\) is the order in which rows are stored, and sort\(k, g\) before it would be ignored. Register the sorted rows .* or drop the sort"),
+    "sorted below other verbs": (lambda w: w.t.sort("k").filter(col("k") > 1).join(w.u, on="k").sample(**ORDER), r"sort\(k\) before it would be ignored"),
+    "a sorted stream of a mixture": (lambda w: mix([Stream("a", w.t), Stream("b", w.t.sort("k"))]).sample(**ORDER), r"sort\(k\) before it would be ignored"),
     "sort by unknown": (lambda w: w.t.sort("idd"), "sort: 'idd' .*did you mean 'id'"),
     "limit of nothing": (lambda w: w.t.limit(0), "limit: count=0; give an integer of at least 1"),
     "limit of a part": (lambda w: w.t.limit(2.5), "limit: count=2.5; give an integer of at least 1"),
