@@ -50,6 +50,7 @@ class Setting:
         None  # [K] samples that each stream is ahead of its share at the chapter's start
     )
     even: bool = True  # whether the chapter's last two batches are cut alike; else the last one is short
+    last: "Tail | None" = None  # the tail rule, for formations that keep to it in every chapter
 
 
 @final
@@ -158,7 +159,8 @@ class Tail(ABC):  # noqa: B024  a closed family of rules; the arithmetic is in `
 class DropPartial(Tail):
     """Drop the short batch, then the batches that do not fill a step of all ranks.
 
-    Where formation counts samples (no budget, or packing) a chapter's last batch is short; under a budget none is.
+    Where formation counts samples (no budget, or packing) a chapter's last batch is short; under a budget none is. With
+    ``OneStream(batches=n)`` what a stream has left at a chapter's end and fills no n batches is dropped.
     """
 
 
@@ -171,7 +173,11 @@ class KeepPartial(Tail):
 @final
 @dataclass(frozen=True, slots=True)
 class PadPartial(Tail):
-    """Fill the short batch, and the last step, with samples from the epoch's start."""
+    """Fill the short batch, and the last step, with samples from the epoch's start.
+
+    Batches of a formation stay as they are, but for those of ``OneStream(batches=n)`` where samples are counted: what a
+    stream has left at a chapter's end is filled to n batches with samples of that stream.
+    """
 
 
 def as_tail(value: object) -> Tail:

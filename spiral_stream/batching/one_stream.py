@@ -5,6 +5,11 @@ drawn into an order inside their stream and then merged: next comes the unit tha
 be finished first if every stream ran at its share (weighted fair queueing, Demers, Keshav
 and Shenker 1989), so that a stream is off its target by about a unit. What does not fill
 a unit waits. Cost: 3 us a stream, 20 us one that has a batch, and 10 us a batch.
+
+Where batches are counted, every unit has as many batches as were asked for, so that steps of that many batches stay
+steps of one stream from the first chapter to the last (version 2). What a stream has left at the chapter's end makes a
+unit of short batches of equal size that comes last; with `DropPartial` it is left out, with `PadPartial` filled with
+samples of the same stream.
 """
 
 import heapq
@@ -18,7 +23,7 @@ from spiral_stream.batching.budget import Limits
 from spiral_stream.batching.composition import OneStream
 from spiral_stream.batching.cutting import cut, even_end, is_full
 from spiral_stream.batching.emission import emission_order
-from spiral_stream.batching.formation import Int64, Setting
+from spiral_stream.batching.formation import DropPartial, Int64, PadPartial, Setting
 
 # S samples, K streams
 
@@ -31,6 +36,10 @@ class OneStreamArrangement(Arrangement):
         self._shares, self._counts = targets(composition, setting)  # float: what each stream was ahead at the start
         self._unit = composition.batches
         self._limits = limits
+        self._last = setting.last
+        self._rows = (
+            composition.batches * (limits.batch_size or 0) if limits.only_counts and composition.batches > 1 else 0
+        )
         self._key = setting.key
         self._group = max(1, cost_group // composition.batches)
         self._window = -1
@@ -44,15 +53,20 @@ class OneStreamArrangement(Arrangement):
         sizes = np.bincount(pool.streams, minlength=len(self._shares))
         members = np.split(order, np.cumsum(sizes)[:-1])
         cuttable = np.ones(len(sizes), dtype=np.bool_) if final else self._cuttable(pool, order, sizes)
+        if final and self._rows and isinstance(self._last, PadPartial):
+            members = [self._padded(mine) for mine in members]
+            sizes = np.array([len(mine) for mine in members])
         none = np.zeros(1, dtype=np.int64)
         runs = [self._runs(pool, mine, final=final) if cuttable[k] else none for k, mine in enumerate(members)]
         left = sizes - np.array([int(ends[-1]) for ends in runs])
         for k in np.argsort(-left, kind="stable"):  # what is nearest to a whole batch goes first
             if int(left.sum()) <= patience:
                 break
-            runs[k], left[k] = self._runs(pool, members[k], final=True), 0
-        units = [self._units(ends, k) for k, ends in enumerate(runs)]
-        return [members[k][start:stop] for k, unit in self._merged(units) for start, stop in unit]
+            runs[k], left[k] = self._runs(pool, members[k], final=True, forced=True), 0
+        units = self._merged([self._units(ends, k) for k, ends in enumerate(runs)])
+        if self._rows:
+            units = _aligned(units, self._unit)
+        return [members[k][start:stop] for k, unit in units for start, stop in unit]
 
     def _cuttable(self, pool: Pool, order: Int64, sizes: Int64) -> NDArray[np.bool_]:
         """Which streams have at least a full batch; shape [K]. It spares cutting each of many streams for nothing."""
@@ -68,8 +82,15 @@ class OneStreamArrangement(Arrangement):
         )
         return out
 
-    def _runs(self, pool: Pool, members: Int64, *, final: bool) -> Int64:
-        """Ends of the batches of one stream: whole units, or all of its samples."""
+    def _padded(self, members: Int64) -> Int64:
+        """A stream's samples, and as many of them again as make its last unit whole."""
+        return np.concatenate((members, np.resize(members, -len(members) % self._rows))) if len(members) else members
+
+    def _runs(self, pool: Pool, members: Int64, *, final: bool, forced: bool = False) -> Int64:
+        """Ends of the batches of one stream: whole units, or all of its samples, which a full pool may force."""
+        if final and self._rows:
+            drops = isinstance(self._last, DropPartial) and not forced
+            return _counted(len(members), self._unit, self._rows, drops=drops)
         lengths = None if pool.lengths is None else pool.lengths[members]
         costs = tuple(cost[members] for cost in pool.costs)
         ends = cut(len(members), lengths, costs, self._limits)
@@ -85,10 +106,12 @@ class OneStreamArrangement(Arrangement):
             return []
         batches = list(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))
         whole = len(batches) // self._unit
+        if self._rows:  # short batches are no part of the draw: they come last
+            whole = next((u for u in range(whole) if ends[(u + 1) * self._unit] < (u + 1) * self._rows), whole)
         drawn = emission_order(whole, self._group, self._key, self._window, stream).tolist()
         units = [batches[u * self._unit : (u + 1) * self._unit] for u in drawn]
         rest = batches[whole * self._unit :]
-        return [*units, rest] if rest else units
+        return [*units, *(rest[at : at + self._unit] for at in range(0, len(rest), self._unit))]
 
     def _merged(self, units: list[list[list[tuple[int, int]]]]) -> list[tuple[int, list[tuple[int, int]]]]:
         """The units of all streams with their stream, in the order of delivery."""
@@ -103,14 +126,45 @@ class OneStreamArrangement(Arrangement):
                 heapq.heappush(queue, (self._finish(k, units[k][u + 1]), k, u + 1))
         return out
 
-    def _finish(self, stream: int, unit: list[tuple[int, int]]) -> tuple[bool, float]:
+    def _finish(self, stream: int, unit: list[tuple[int, int]]) -> tuple[bool, bool, float]:
         """What units are merged by: how many samples of all streams there are when one is done at its stream's share.
 
-        Short units come last, so that they put no other unit across two steps.
+        Units of fewer batches come last, so that they put no other unit across two steps; before them those of short ones.
         """
         share = float(self._shares[stream])
         end = (float(self._counts[stream]) + _rows(unit)) / share if share > 0 else np.inf
-        return len(unit) < self._unit, end
+        return (len(unit) < self._unit, _rows(unit) < self._rows, end)
+
+
+def _counted(size: int, unit: int, rows: int, *, drops: bool) -> Int64:
+    """Ends of the batches of ``size`` samples: whole units of ``rows`` samples, and a last one of short batches.
+
+    A rest of fewer samples than a unit has batches shares them with the unit before it.
+    """
+    whole, rest = divmod(size, rows)
+    short = 0 if drops or not rest else unit
+    if 0 < rest < short:
+        whole, rest, short = (whole - 1, rest + rows, 2 * unit) if whole else (0, rest, rest)
+    ends = np.arange(whole * unit + 1, dtype=np.int64) * (rows // unit)
+    return np.concatenate((ends, ends[-1] + rest * np.arange(1, short + 1, dtype=np.int64) // max(1, short)))
+
+
+def _aligned(units: list[tuple[int, list[tuple[int, int]]]], unit: int) -> list[tuple[int, list[tuple[int, int]]]]:
+    """Units of delivery with batches halved at the end, so that what comes after them begins a step too.
+
+    Only a stream with fewer samples in a chapter than a unit has batches makes this necessary.
+    """
+    loose = next((at for at, (_, batches) in enumerate(units) if len(batches) < unit), len(units))
+    tail = [(k, batch) for k, batches in units[max(0, loose - 1) :] for batch in batches]
+    if loose == len(units) or len(tail) % unit == 0:
+        return units
+    while len(tail) % unit:
+        at = max(range(len(tail)), key=lambda i: tail[i][1][1] - tail[i][1][0])
+        k, (start, stop) = tail[at]
+        if stop - start == 1:
+            break
+        tail[at : at + 1] = [(k, (start, (start + stop) // 2)), (k, ((start + stop) // 2, stop))]
+    return [*units[: max(0, loose - 1)], *((k, [batch]) for k, batch in tail)]
 
 
 def _rows(unit: list[tuple[int, int]]) -> int:

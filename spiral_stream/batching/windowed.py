@@ -103,6 +103,12 @@ class WindowedBucket(Formation):
             raise PlanError(msg)
 
     @property
+    def version(self) -> int:
+        """The version of what it forms: 2 where counted batches of one stream come several in a row."""
+        several = isinstance(self.composition, OneStream) and self.composition.batches > 1
+        return 2 if several and self.budget is None else self.VERSION
+
+    @property
     def needs_lengths(self) -> bool:
         return self.budget is not None and self.budget.max_tokens is not None
 

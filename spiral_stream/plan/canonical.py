@@ -92,7 +92,7 @@ def encode_value(value: Any, *, code: bool = False) -> dict[str, Any]:
         PlanError: its class is the user's, and no other process could find it.
     """
     cls, ours = type(value), is_ours(value)
-    head = {CLASS: cls.__name__ if ours else stable_name(cls), VERSION: version_of(cls)}
+    head = {CLASS: cls.__name__ if ours else stable_name(cls), VERSION: version_of(value)}
     if code and not ours:
         head[CODE] = code_fingerprint(cls)
     fields = {
@@ -133,9 +133,10 @@ def _encode_function(value: Function) -> dict[str, Any]:
     return {FUNCTION: name, CODE: code, **facts, "version": value.version}
 
 
-def version_of(cls: type[Any]) -> int:
-    """The version of a class's results."""
-    return int(getattr(cls, "VERSION", 1))
+def version_of(value: Any) -> int:
+    """The version of the results of a class, or of a value: one of ours may have another for some parameters."""
+    own = getattr(value, "version", None) if is_ours(value) else None
+    return int(getattr(value, "VERSION", 1) if own is None else own)
 
 
 def is_ours(value: Any) -> bool:

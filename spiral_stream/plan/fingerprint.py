@@ -120,7 +120,7 @@ def _value(value: Any) -> Any:
         return _function(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         cls = type(value)
-        out = {CLASS: cls.__qualname__, VERSION: version_of(cls)}
+        out = {CLASS: cls.__qualname__, VERSION: version_of(value)}
         if not is_ours(value):  # by what it does, wherever it lies
             out["@code"] = code_fingerprint(cls)
         if isinstance(value, Stack) and value.decode is not None:

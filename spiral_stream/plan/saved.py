@@ -160,16 +160,14 @@ class _Reader:
             raise PlanError(msg)
         if not issubclass(cls, allowed):
             raise _unfit(at, data, told)
-        if type(data.get(VERSION)) is not int or version_of(cls) != data[VERSION]:
-            msg = (
-                f"saved plan: {name} was saved at version {shown(data.get(VERSION))}, here it is {version_of(cls)}: "
-                "its results differ. Run the version of spiral that saved it, or save the stream again"
-            )
-            raise PlanError(msg)
         if not ours:
+            _need_version(name, cls, data)
             self._check_code(cls, self.value(data.get(CODE), str | None, f"{at}.{CODE}"), name, at)
         fields = {key: value for key, value in data.items() if key not in (CLASS, VERSION, CODE)}
-        return self._filled(cls, name, fields, at, ours=ours)
+        made = self._filled(cls, name, fields, at, ours=ours)
+        if ours:  # whose version may depend on its parameters
+            _need_version(name, made, data)
+        return made
 
     def _check_code(self, found: Any, saved: str | None, name: str, at: str) -> None:
         if saved is None:
@@ -200,6 +198,16 @@ def _made(make: Callable[..., Any], name: str, values: Mapping[str, Any], at: st
             "save the stream again"
         )
         raise PlanError(msg) from error
+
+
+def _need_version(name: str, found: Any, data: Mapping[str, Any]) -> None:
+    """Refuse a class or value whose results were others when the plan was saved."""
+    if type(data.get(VERSION)) is not int or version_of(found) != data[VERSION]:
+        msg = (
+            f"saved plan: {name} was saved at version {shown(data.get(VERSION))}, here it is {version_of(found)}: "
+            "its results differ. Run the version of spiral that saved it, or save the stream again"
+        )
+        raise PlanError(msg)
 
 
 def _need_keys(

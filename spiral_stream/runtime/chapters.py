@@ -23,6 +23,7 @@ from spiral_stream.batching.formation import (
     Formation,
     Former,
     Membership,
+    PadPartial,
     Setting,
     Window,
 )
@@ -214,6 +215,7 @@ class Chapter:
             multiple=forming.multiple,
             batch_size=forming.batch_size,
             even=not forming.whole,
+            last=self._forming.stages.batches.last,
             shares=shares,
             ahead=ahead,
         )
@@ -259,7 +261,9 @@ class Chapter:
                 window = self._window(part)
             self._hold(part, positions)
             with naming(self._forming.stages):
-                self.batches += self._formed(window, final=final and last == len(samples))
+                formed = self._formed(window, final=final and last == len(samples))
+            self._keep_repeated(formed)
+            self.batches += formed
             first = last
             if first == len(samples):
                 return
@@ -274,6 +278,18 @@ class Chapter:
         self._positions.append(positions[samples.origins])
         self._left.append(len(samples))
         self._count += len(samples)
+
+    def _keep_repeated(self, formed: list[Membership]) -> None:
+        """Hold the windows of samples that fill batches until all of these are drawn."""
+        if not isinstance(self._forming.stages.batches.last, PadPartial) or isinstance(self._forming.formation, Packed):
+            return
+        numbers, counts = np.unique(
+            np.concatenate([np.empty(0, np.int64), *(b.samples for b in formed)]), return_counts=True
+        )
+        for at, more in zip(
+            self._window_of(numbers[counts > 1]).tolist(), (counts[counts > 1] - 1).tolist(), strict=True
+        ):
+            self._left[at] += more
 
     def _formed(self, window: Window, *, final: bool) -> list[Membership]:
         try:

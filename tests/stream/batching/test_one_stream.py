@@ -1,11 +1,12 @@
 from itertools import groupby
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spiral_stream.batching.budget import BatchBudget
 from spiral_stream.batching.composition import OneStream
+from spiral_stream.batching.formation import DropPartial, KeepPartial, PadPartial, Tail
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from tests.fixtures.formed import Chapter, Formed, formed, setting_of
 
@@ -46,6 +47,55 @@ def test_every_batch_is_of_one_stream_and_so_are_units_of_batches(
     if len(out.windows) == 1:
         for start in range(0, whole, unit):
             assert len(set(streams[start : start + unit])) == 1
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    unit=st.integers(2, 5),
+    batch_size=st.integers(1, 9),
+    size=st.integers(1, 700),
+    spare=st.integers(0, 60),
+    last=st.sampled_from([KeepPartial(), DropPartial(), PadPartial()]),
+    weights=st.lists(st.integers(1, 9), min_size=1, max_size=4) | st.just([97, 3]),
+)
+@example(seed=0, unit=4, batch_size=8, size=800, spare=40, last=KeepPartial(), weights=[3, 1])
+@example(seed=1, unit=5, batch_size=2, size=60, spare=0, last=KeepPartial(), weights=[97, 3])
+def test_counted_units_are_whole_and_short_batches_come_last(
+    seed: int, unit: int, batch_size: int, size: int, spare: int, last: Tail, weights: list[int]
+) -> None:
+    chapter = chapter_of([each / sum(weights) for each in weights], size, seed)
+    held = len(weights) * (unit * batch_size - 1)  # what may wait at most, an eighth of the window apart
+    policy = WindowedBucket(held + held // 7 + 2 + spare, KEYS, None, 4, OneStream(unit))
+    out = formed(policy, chapter, setting_of(chapter, seed % 5, batch_size=batch_size, last=last))
+    streams, rows = streams_of(out, chapter), np.array([batch.rows for batch in out.batches])
+    supply = np.bincount(chapter.streams, minlength=len(weights))
+    given = np.bincount(chapter.streams[np.concatenate([[], *out.samples()]).astype(int)], minlength=len(weights))
+    kept = isinstance(last, KeepPartial)
+
+    if not kept or (supply[supply > 0] >= unit).all():
+        assert len(streams) % unit == 0
+        assert all(len(set(streams[at : at + unit])) == 1 for at in range(0, len(streams), unit))
+    elif len(streams) % unit:  # too few samples to halve batches any further
+        assert rows[-1] == 1
+    whole = supply // (unit * batch_size) * (unit * batch_size)
+    if kept:
+        short = np.flatnonzero(rows < batch_size)
+        assert len(rows) - short.min(initial=len(rows)) <= (2 * len(weights) + 1) * unit
+    else:
+        assert (rows == batch_size).all()
+        filled = whole + (supply > whole) * unit * batch_size
+        assert given.tolist() == (whole if isinstance(last, DropPartial) else filled).tolist()
+
+
+@given(seed=st.integers(0, 99), unit=st.integers(2, 4), window=st.integers(16, 60))
+@settings(max_examples=20)
+def test_a_window_too_small_for_whole_units_keeps_steps_of_one_stream(seed: int, unit: int, window: int) -> None:
+    chapter = chapter_of([0.5, 0.3, 0.2], 600, seed)
+    out = formed(WindowedBucket(window, KEYS, None, 4, OneStream(unit)), chapter, setting_of(chapter, batch_size=12))
+    streams = streams_of(out, chapter)
+
+    steps = [len(set(streams[at : at + unit])) for at in range(0, len(streams), unit)]
+    assert steps[:-4].count(1) >= len(steps[:-4]) - 1
 
 
 def test_streams_take_turns_at_their_shares() -> None:
