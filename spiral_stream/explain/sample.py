@@ -1,5 +1,6 @@
 """The order: what moves whole, how many shards meet in a block, what that costs; for each stream where several are mixed."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +25,10 @@ def sample_facts(subject: Subject) -> dict[str, Any]:
     out["lanes"] = lanes
     if isinstance(order, ShardAwareShuffle):
         out["moves whole between blocks"] = order.sampling_granularity
+        if order.grouped_by:
+            out["moves whole between blocks"] = (
+                f"rows equal in {', '.join(order.grouped_by)}: {_groups(stages.streams)}"
+            )
         out["kept together inside a block"] = f"{order.clump_size} rows"
         if not stages.mixed:
             out["randomness"] = _choices(subject, order)
@@ -40,6 +45,12 @@ def sample_facts(subject: Subject) -> dict[str, Any]:
             f"{world_size} ranks read its own shards"
         )
     return out
+
+
+def _groups(streams: Sequence[StreamStage]) -> str:
+    runs = [stream.population.runs for stream in streams if stream.population.runs is not None]
+    groups = sum(int(each.groups.max()) + 1 for each in runs)
+    return f"{groups:,} groups in {sum(len(each.starts) for each in runs):,} runs of rows, which stand for shards below"
 
 
 def _shard_rows(stream: StreamStage) -> NDArray[np.float64]:

@@ -413,8 +413,8 @@ class Sample(Sampled):
             raise PlanError(msg)
         if isinstance(self.order, Sequential):
             need_stored_order(self.source)
-        if isinstance(self.order, ShardAwareShuffle):
-            need_columns("sample (shard_key)", tuple(sorted(set(self.order.shard_key) - _PLACES)), self.source.schema())
+        if isinstance(self.order, ShardAwareShuffle) and (key := tuple(sorted(set(self.order.shard_key) - _PLACES))):
+            need_compared("sample (shard_key)", key, self.source.schema())
         if not isinstance(self.assignment, DataParallel):
             msg = f"sample: assignment={shown(self.assignment)}; give DataParallel(rank=..., world_size=...)"
             raise PlanError(msg)

@@ -178,7 +178,9 @@ def _stream(name: str, node: nodes.Node, sample: nodes.Sample, place: Workplace)
         selected.require_unique(sample.identity)
     unit_rows, unit_shards = selected.units()
     index = selected.index(sample.identity, name) if sample.order.needs_index else None
-    return StreamStage(name, node, base, selected, Population(unit_rows, unit_shards, name, index))
+    grouped_by = sample.order.grouped_by
+    runs = selected.runs(grouped_by) if grouped_by else None
+    return StreamStage(name, node, base, selected, Population(unit_rows, unit_shards, name, index, runs))
 
 
 def _mixture(sample: nodes.Sample, streams: Sequence[StreamStage], first_epoch: int) -> Mixture | None:

@@ -32,17 +32,20 @@ from spiral_stream.plan.fingerprint import canonical, digest
 from spiral_stream.plan.tree import walk
 from spiral_stream.planner.columns import Columns, Right, Rowed, UInt64, in_memory, place_of
 from spiral_stream.planner.kept import KeptColumns, write_arrow
+from spiral_stream.planner.runs import key_runs
 from spiral_stream.planner.select import Computed, choose
 from spiral_stream.relational.identity_index import IdentityIndex, build_index
 from spiral_stream.relational.selection import Selection, whole
 from spiral_stream.relational.selection_build import build_selection
+from spiral_stream.sampling.order import Runs
 from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.sources.source import ROW
 
 INDEX_ROWS: Final = 1 << 16  # identities looked at at a time
 EXAMPLES: Final = 5
 _UNSEALED_KEYS: Final = frozenset({"whole", "counts", "pushed", "rights", "env", "schema"})
-_MADE_OF_IT: Final = ("column-", "index-", "lengths-", "mean-", "unique-")
+_MADE_OF_IT: Final = ("column-", "index-", "lengths-", "mean-", "runs-", "unique-")
+_SHARD: Final = "storage_shard"
 
 
 @final
@@ -156,6 +159,43 @@ class Selected:
         """Rows sorted by the hash of (stream, identity); built at the first use."""
         folder = self._folder / f"index-{digest([stream, *identity] if stream else list(identity))[:16]}"
         return build_index(folder, stream, self._identities(identity))
+
+    def runs(self, key: tuple[str, ...]) -> Runs:
+        """Which surviving rows are equal in these columns (``storage_shard`` is the shard itself); found at the first use.
+
+        Raises:
+            PlanError: the rows of a value do not lie together.
+        """
+        file = self._folder / f"runs-{digest(list(key))[:16]}.npy"
+
+        def build() -> None:
+            names = tuple(name for name in key if name != _SHARD)
+            pieces = (
+                (rows, self._with_shard(rows, table) if _SHARD in key else table) for rows, table in self._pieces(names)
+            )
+            found = key_runs(pieces, key)
+            with publish_file(file) as draft, draft.open("wb") as out:
+                np.save(out, found.ravel("F"))  # all starts, then all groups
+
+        def opened() -> Runs:
+            found = seal.array(file)
+            if (
+                found.dtype != np.uint64
+                or not len(found)
+                or len(found) % 2
+                or found[0]
+                or found[len(found) // 2 - 1] >= self.total
+            ):
+                raise seal.damaged(
+                    file, f"it has {len(found):,} values of {found.dtype} for runs of {self.total:,} rows"
+                )
+            return Runs(*np.split(found, 2))
+
+        return mended(file, opened, build)
+
+    def _with_shard(self, rows: UInt64, table: pa.Table) -> pa.Table:
+        shards = np.searchsorted(self._firsts, rows, side="right") - 1
+        return table.append_column(_SHARD, pa.array(shards))
 
     def lengths(self, name: str) -> NDArray[np.uint32]:
         """Items of a list column for every surviving row, from disk; the column is read once, when first asked for."""

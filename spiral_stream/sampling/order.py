@@ -36,18 +36,28 @@ class BucketIndex(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """Which rows are equal in some columns: R runs of neighbours, of G groups."""
+
+    starts: UInt64  # [R], ascending from 0: the first row of each run
+    groups: UInt64  # [R], each in [0, G), numbered by where a group comes first
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Population:
     """The rows that an order orders: ``range(total)``, contiguous within each shard.
 
     ``unit_rows`` counts the surviving rows of each smallest piece of storage (a row
     group, a fragment page run), in row order; ``unit_shards`` says which shard each
-    belongs to. Without finer facts, units are the shards.
+    belongs to. Without finer facts, units are the shards. ``runs`` are of the order's
+    `Order.grouped_by`.
     """
 
     unit_rows: UInt64  # [U]
     unit_shards: UInt64  # [U], non-decreasing, 0-based
     stream: str = ""
     index: BucketIndex | None = None
+    runs: Runs | None = None
 
     @property
     def total(self) -> int:
@@ -86,6 +96,11 @@ class Order(ABC):
     def needs_index(self) -> bool:
         """Whether `Population.index` must be given."""
         return False
+
+    @property
+    def grouped_by(self) -> tuple[str, ...]:
+        """The columns of which `Population.runs` must be given; ``storage_shard`` is the shard itself."""
+        return ()
 
 
 def check_whole(policy: str, name: str, value: object, least: int | None = None, most: int | None = None) -> None:

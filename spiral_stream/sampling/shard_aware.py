@@ -4,6 +4,9 @@ Storage units (shards, row groups or single rows) are permuted for each pass and
 laid end to end; the tape is cut into blocks of ``shuffle_block_size`` rows, and
 inside a block rows are permuted singly or in clumps. Only the unit table is in
 memory (8 bytes a unit and array); an epoch is never sorted or materialized.
+
+A shard key of other columns makes units of rows that are equal in them (version 2):
+their runs of neighbours are laid end to end, and the table has an entry for each run.
 """
 
 from collections.abc import Sequence
@@ -13,12 +16,13 @@ from typing import Final, Literal, final, get_args
 import numpy as np
 
 from spiral_stream.errors import PlanError, shown
-from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64, check_whole
+from spiral_stream.sampling.order import Arrangement, Order, Population, Runs, UInt64, check_whole
 from spiral_stream.sampling.permutation import permute, unpermute
 from spiral_stream.sampling.shuffle import permute_clumps, unpermute_clumps
 from spiral_stream.sampling.tape import Tape
 from spiral_stream.seeding import combine, key
 
+_PLACES: Final = frozenset(("stream_id", "storage_shard"))  # the same for every row of a shard, so no runs are needed
 Granularity = Literal["shard", "row_group", "row"]
 GRANULARITIES: Final = get_args(Granularity)
 
@@ -30,8 +34,10 @@ class ShardAwareShuffle(Order):
 
     ``sampling_granularity`` is the unit that moves whole between blocks; rows
     inside a block are always permuted singly, unless ``clump_size`` keeps runs of
-    that many rows of the tape together. A leading ``stream_id`` in ``shard_key``
-    says that each stream of a mixture has its own order.
+    that many rows of the tape together. ``shard_key`` names the columns in which the
+    rows of a ``"shard"`` are equal; such rows have to lie together, in a few runs.
+    ``stream_id`` in it says that each stream of a mixture has its own order, which is
+    always so.
     """
 
     seed: int
@@ -54,6 +60,14 @@ class ShardAwareShuffle(Order):
         if self.sampling_granularity not in GRANULARITIES:
             msg = f"{name}: sampling_granularity is {shown(self.sampling_granularity)}. Give one of {', '.join(GRANULARITIES)}"
             raise PlanError(msg)
+        if self.grouped_by and self.sampling_granularity != "shard":
+            named = [each for each in self.grouped_by if each not in _PLACES]
+            msg = (
+                f"{name}: shard_key names {', '.join(map(repr, named))}, but sampling_granularity="
+                f"{self.sampling_granularity!r} moves smaller pieces, whatever they hold. Use sampling_granularity='shard', or "
+                "shard_key=['storage_shard']"
+            )
+            raise PlanError(msg)
         if self.sampling_granularity == "row" and self.clump_size > 1:
             msg = (
                 f"{name}: clump_size is {self.clump_size}, but single rows that moved are no neighbours any more. "
@@ -61,17 +75,35 @@ class ShardAwareShuffle(Order):
             )
             raise PlanError(msg)
 
+    @property
+    def version(self) -> int:
+        """The version of the order: 2 where it groups rows by other columns than their shard."""
+        return 2 if self.grouped_by else self.VERSION
+
+    @property
+    def grouped_by(self) -> tuple[str, ...]:
+        named = tuple(dict.fromkeys(each for each in self.shard_key if each != "stream_id"))
+        return named if set(named) - _PLACES else ()
+
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         own = self._key(population, pass_number)
-        spread: _Units | _Rows
-        if self.sampling_granularity == "row":
+        spread: _Units | _Rows | _Groups
+        if self.grouped_by:
+            spread = _Groups(self._runs(population), population.total, self.tape(population, pass_number))
+        elif self.sampling_granularity == "row":
             spread = _Rows(population.total, own)
         else:
             spread = _Units(self.units(population)[0], self.tape(population, pass_number))
         return _Blocks(spread, population.total, own, self.shuffle_block_size, self.clump_size)
 
     def units(self, population: Population) -> tuple[UInt64, UInt64]:
-        """What moves whole between blocks: rows and shard of each unit, in row order; two arrays of shape [U]."""
+        """What moves whole between blocks: rows and shard of each unit, in row order; two arrays of shape [U].
+
+        Where columns group the rows, units are the groups, and each is its own shard.
+        """
+        if self.grouped_by:
+            rows = _group_rows(self._runs(population), population.total)
+            return rows, np.arange(len(rows), dtype=np.uint64)
         rows, shards = population.unit_rows.astype(np.uint64), population.unit_shards.astype(np.uint64)
         if self.sampling_granularity == "row_group" or not rows.size:
             return rows, shards
@@ -81,6 +113,10 @@ class ShardAwareShuffle(Order):
     def tape(self, population: Population, pass_number: int) -> Tape:
         """The units in the order of one pass."""
         return Tape(self.units(population)[0], key("units", self._key(population, pass_number)))
+
+    def _runs(self, population: Population) -> Runs:
+        assert population.runs is not None  # whoever makes a population asks what the order is grouped by
+        return population.runs
 
     def _key(self, population: Population, pass_number: int) -> int:
         return key("ShardAwareShuffle", self.VERSION, self.seed, population.stream, pass_number)
@@ -119,8 +155,53 @@ class _Rows:
 
 
 @final
+class _Groups:
+    """The same for groups of runs: a group's runs in row order, laid end to end."""
+
+    def __init__(self, runs: Runs, total: int, tape: Tape) -> None:
+        self.tape = tape
+        self._starts = runs.starts
+        rows = _run_rows(runs, total)
+        self._order = np.argsort(runs.groups, kind="stable")  # runs by group: where they lie if groups lie by number
+        ends = np.cumsum(rows[self._order], dtype=np.uint64)
+        self._laid: UInt64 = ends - rows[self._order]  # [R] where each of them begins
+        self._laid_of = np.empty_like(self._laid)
+        self._laid_of[self._order] = self._laid
+        self._groups = runs.groups.astype(np.int64)
+        group_rows = _group_rows(runs, total)
+        self._begins: UInt64 = np.cumsum(group_rows, dtype=np.uint64) - group_rows
+
+    def rows(self, places: UInt64) -> UInt64:
+        groups, offsets = self.tape.at(places)
+        laid = self._begins[groups] + offsets
+        at = np.searchsorted(self._laid, laid, side="right") - 1
+        return self._starts[self._order[at]] + (laid - self._laid[at])
+
+    def places(self, rows: UInt64) -> UInt64:
+        runs = np.searchsorted(self._starts, rows, side="right") - 1
+        groups = self._groups[runs]
+        laid: UInt64 = self._laid_of[runs] + (rows - self._starts[runs])
+        return self.tape.begin(groups) + (laid - self._begins[groups])
+
+
+def _run_rows(runs: Runs, total: int) -> UInt64:
+    """Shape [R], uint64: rows of each run."""
+    return np.diff(np.append(runs.starts, np.uint64(total))).astype(np.uint64)
+
+
+def _group_rows(runs: Runs, total: int) -> UInt64:
+    """Shape [G], uint64: rows of each group."""
+    rows = _run_rows(runs, total)
+    out = np.zeros(int(runs.groups.max(initial=0)) + 1 if len(rows) else 0, dtype=np.uint64)
+    np.add.at(out, runs.groups.astype(np.int64), rows)
+    return out
+
+
+@final
 class _Blocks(Arrangement):
-    def __init__(self, spread: _Units | _Rows, size: int, own_key: int, block_size: int, clump_size: int) -> None:
+    def __init__(
+        self, spread: _Units | _Rows | _Groups, size: int, own_key: int, block_size: int, clump_size: int
+    ) -> None:
         self.size = size
         self._spread = spread
         self._key = np.array(key("blocks", own_key), dtype=np.uint64)

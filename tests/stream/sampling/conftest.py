@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from spiral_stream.sampling.order import Population
+from spiral_stream.sampling.order import Population, Runs
 from spiral_stream.seeding import identity_hashes
 
 UInt64 = NDArray[np.uint64]
@@ -31,6 +31,15 @@ class SortedHashes:
         return self._ranks[rows.astype(np.int64)]
 
 
+def scattered(rows: UInt64, shards: UInt64) -> Runs:
+    """Runs as a shard key may find them: a run a unit, of groups that several shards have rows of."""
+    lasting = np.flatnonzero(rows)
+    _, first, groups = np.unique(shards[lasting] * 7 % 5, return_index=True, return_inverse=True)
+    numbers = np.argsort(np.argsort(first))[groups].astype(np.uint64)
+    starts = (np.cumsum(rows) - rows)[lasting].astype(np.uint64)
+    return Runs(starts, numbers)
+
+
 @pytest.fixture(scope="session")
 def populate() -> Callable[..., Population]:
     """``populate([(shard, rows), ...], stream="", identities=None)`` makes a population with an index."""
@@ -39,6 +48,6 @@ def populate() -> Callable[..., Population]:
         rows = np.array([rows for _, rows in units], dtype=np.uint64)
         shards = np.array([shard for shard, _ in units], dtype=np.uint64)
         names = [f"id-{i:06d}" for i in range(int(rows.sum()))] if identities is None else identities
-        return Population(rows, shards, stream, SortedHashes(stream, names))
+        return Population(rows, shards, stream, SortedHashes(stream, names), scattered(rows, shards))
 
     return make

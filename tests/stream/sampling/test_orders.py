@@ -47,6 +47,13 @@ ORDERS = st.one_of(
         sampling_granularity=st.just("row"),
     ),
     st.builds(
+        ShardAwareShuffle,
+        seed=SEEDS,
+        shard_key=st.sampled_from([("grp",), ("grp", "storage_shard")]),
+        shuffle_block_size=st.integers(1, 400) | st.just(10**12),
+        clump_size=st.integers(1, 20),
+    ),
+    st.builds(
         HashBucketed,
         seed=SEEDS,
         bucket_count=st.sampled_from([1, 2, 16, 1024]),
