@@ -208,8 +208,7 @@ class PreparedStream:
             raise StreamError(msg)
         self._place.adopt()
         bound, book = self._bound(), self.book
-        if isinstance(book, FormedBook):
-            book.need_known(bound.world_size, workers)
+        book.need_known(bound.world_size, workers)
         steps = self._place.begin(book, bound)
         start = steps.start
         pipeline = Pipeline(

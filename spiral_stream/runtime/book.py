@@ -98,6 +98,13 @@ class Book(ABC):
         there = [number for number in own if self.exists(epoch, number)]
         return range(own.start, there[-1] + 1) if there else None
 
+    def need_known(self, world_size: int, workers: int) -> None:  # noqa: B027  arithmetic is always known
+        """Refuse several readers where membership needs what each would have to compute again.
+
+        Raises:
+            BindError: says what, and the ways out.
+        """
+
     def warn_of_nothing(self, epoch: int, bound: Bound) -> None:
         """Say why a pass over a whole epoch delivered nothing to this rank."""
         total, group = self.total(epoch), bound.world_size * bound.merge
@@ -314,11 +321,6 @@ class FormedBook(Book):
             return sum(self._chapters(lane) for lane in range(self._lanes)) - len(self._known(epoch))
 
     def need_known(self, world_size: int, workers: int) -> None:
-        """Refuse several readers where membership needs what each would have to compute again.
-
-        Raises:
-            BindError: says what, and the ways out.
-        """
         if world_size * workers == 1 or not (unknown := self.forming.unknown()):
             return
         who = f"{world_size} ranks" if world_size > 1 else f"{workers} workers"
