@@ -4,7 +4,7 @@ These are the plan's values; the arithmetic is in `stratified` and `one_stream`.
 """
 
 from dataclasses import dataclass
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 from spiral_stream.batching.budget import check_whole
 from spiral_stream.batching.formation import Composition
@@ -18,6 +18,9 @@ MAX_BATCHES: Final = 2**20  # ranks of one step
 class StratifiedByStream(Composition):
     """Every batch holds each stream's share: after every batch, each stream's count is its target rounded down or up.
 
+    That takes a window in which the others can wait for a stream that comes late; preparing a stream warns of a smaller
+    one, with the smallest that does.
+
     Args:
         column: the column that says which stream a sample is of.
 
@@ -25,6 +28,7 @@ class StratifiedByStream(Composition):
         PlanError: it is no column's name.
     """
 
+    SCARCE: ClassVar[int] = 2  # the version of what it forms in windows that may fill up while a stream is late
     column: str = "stream_id"
 
     def __post_init__(self) -> None:

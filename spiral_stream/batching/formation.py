@@ -51,6 +51,9 @@ class Setting:
     )
     even: bool = True  # whether the chapter's last two batches are cut alike; else the last one is short
     last: "Tail | None" = None  # the tail rule, for formations that keep to it in every chapter
+    scarce: bool = (
+        False  # whether the window may be too small for shares (`stratified.is_sure`): then the pool may fill up
+    )
 
 
 @final

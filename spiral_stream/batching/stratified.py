@@ -10,7 +10,13 @@ sample off. Each stream's samples go to its places from short to long.
 
 The samples dealt are not exactly those that the sizes were cut for. Where a batch breaks a
 limit, sizes are cut again with the costs that were met, and at last it is cut into two,
-one delivered after the other, and all is dealt anew. Cost, of a window of 8,192 in three
+one delivered after the other, and all is dealt anew.
+
+What comes in is a shuffle (`sampling.slices`), so a stream may come late, and the others
+wait for it in the pool. `smallest_window` says how large that gets. In a smaller window
+the pool is full before the stream comes: then one batch goes without it, and it is dealt
+first when it comes, so that it is never further behind than its supply (version 2; only
+for windows that are not sure to do without). Cost, of a window of 8,192 in three
 streams: 2 ms, and 30 us a batch. With many streams a window holds few samples of each, so
 their quantiles are coarse and pad more: give a larger window.
 """
@@ -32,9 +38,39 @@ Float64 = NDArray[np.float64]
 _CUTS: Final = 2  # times that sizes are cut; more gained no budget in 3 streams, and lost some in 1,000
 _HORIZON: Final = 4  # samples a stream; by then those that lag behind have caught up
 _FOLLOWS: Final = 2.0  # samples; a stream that is further off its share did not get its supply by shares
+_SURE: Final = 1e-12  # the chance that a window which is sure to be large enough is not
+_EPOCHS: Final = 10_000  # in which the smallest window may break the promise once
 _EXACT: Final = 1e-9  # what is nearer to a whole number is that number: shares are rounded fractions
 
 # S samples, K streams, J batches
+
+
+def smallest_window(shares: Float64, positions: float, slices: float, batch_size: int | None) -> int:
+    """The window in which no stream is a whole sample off its share, but for once in 10,000 epochs.
+
+    While stream k is late by D samples, all that came since its share called for them wait: ``D / share_k``. Inside a slice
+    D is the largest fall of a bridge of hypergeometric steps: above d with chance ``exp(-2 d**2 / (positions * share * (1 -
+    share)))``. At slice borders no stream is late, so no more than a slice waits.
+
+    Args:
+        shares: shape [K], float64, summing to 1.
+        positions: of a slice.
+        slices: of an epoch.
+        batch_size: samples of a batch, where they are counted; None under a budget.
+    """
+    return _held(shares, positions, 1 / (_EPOCHS * max(1.0, slices) * max(1, len(shares)))) + (batch_size or 1)
+
+
+def is_sure(window_size: int, shares: Float64, positions: float, batch_size: int | None) -> bool:
+    """Whether a window never fills up with samples that wait for a late stream; arguments are those of `smallest_window`."""
+    return (_held(shares, positions, _SURE) + (batch_size or 0)) * 8 <= window_size * 7  # an eighth of it is kept free
+
+
+def _held(shares: Float64, positions: float, chance: float) -> int:
+    """How many samples wait at most, but for a chance a slice and stream."""
+    some = shares[shares > 0]
+    bridge = np.sqrt(positions * (1 - some) / some * np.log(1 / chance) / 2) + 1 / some
+    return int(np.ceil(np.minimum(bridge, positions).max(initial=0.0))) + _HORIZON * len(some)
 
 
 @final
@@ -99,6 +135,7 @@ class StratifiedArrangement(Arrangement):
         self._shares, self._ahead_at_start = targets(composition, setting)
         self._counts = np.zeros(len(self._shares), dtype=np.int64)
         self._limits = limits
+        self._scarce = setting.scarce
         self._key = setting.key
         self._group = cost_group
         self._window = -1
@@ -118,11 +155,15 @@ class StratifiedArrangement(Arrangement):
         if not final:
             line = Line(self._shares, self._ahead(), ranked.supply)
             reach = ranked.reach(line)
+            tried = []
             for hold in (True, False):
-                batches = self._formed(ranked, line, reach, hold=hold, even=False)
-                if size - sum(map(len, batches)) <= patience:
-                    self._account(pool, batches)
-                    return batches
+                tried.append(self._formed(ranked, line, reach, hold=hold, even=False))
+                if size - sum(map(len, tried[-1])) <= patience:
+                    return self._accounted(pool, tried[-1])
+            if self._scarce:
+                some = next(filter(None, tried), None)
+                late = some or self._formed(ranked, line, self._due(size - patience), hold=False, even=False)
+                return self._accounted(pool, late)
         # The whole pool by its own shares: the last of the chapter, or supply that does not follow the targets.
         ahead = self._ahead()
         if not final or np.abs(ahead).max(initial=0.0) >= _FOLLOWS or (ranked.supply + ahead).min(initial=0.0) < 0:
@@ -133,13 +174,19 @@ class StratifiedArrangement(Arrangement):
         self._ahead_at_start[:] = 0.0
         return batches
 
+    def _due(self, crowded: int) -> int:
+        """How many samples go without a stream that is late: a batch, or those that crowd the pool where none is counted."""
+        limits = self._limits
+        return limits.batch_size if limits.only_counts and limits.batch_size is not None else max(1, crowded)
+
     def _ahead(self) -> Float64:
         ahead: Float64 = self._ahead_at_start + self._counts - self._shares * int(self._counts.sum())
         return ahead
 
-    def _account(self, pool: Pool, batches: list[Int64]) -> None:
+    def _accounted(self, pool: Pool, batches: list[Int64]) -> list[Int64]:
         if batches:
             self.note(pool.streams[np.concatenate(batches)])
+        return batches
 
     def _formed(self, ranked: "_Ranked", line: Line, reach: int, *, hold: bool, even: bool) -> list[Int64]:
         """Batches of the first ``reach`` samples by quantile, in the order of delivery."""

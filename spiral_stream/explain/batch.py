@@ -16,6 +16,7 @@ from spiral_stream.explain.subject import STOPS, Subject, percent
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.refusal import allowed, budget_text
 from spiral_stream.plan.tree import need
+from spiral_stream.planner.composed import doubts
 from spiral_stream.runtime.book import FormedBook
 
 _BARS: Final = 8  # of the histogram of T
@@ -73,6 +74,8 @@ def _formed(subject: Subject) -> dict[str, Any]:
         out["packing"] = f"{formation.strategy} into rows of {formation.max_tokens:,}, {segments} segments a row"
         out["oversize"] = str(formation.oversize)
     out["decided by"] = ", ".join(forming.decides_on()) or "stored columns"
+    for doubt in doubts(subject.stages, subject.bound.epoch):
+        subject.warnings.add(doubt.removeprefix("collate: "))
     out["last"] = _tail(subject)
     first = subject.first
     if isinstance(first, str):

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from spiral_stream import expr
+from spiral_stream.batching.composition import StratifiedByStream
 from spiral_stream.decoders.decoder import decode_version
 from spiral_stream.decoders.image import codec_version
 from spiral_stream.errors import PlanError, shown
@@ -20,6 +21,7 @@ from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import maps, nodes
 from spiral_stream.plan.canonical import CLASS, VERSION, is_ours, version_of
 from spiral_stream.plan.code import code_fingerprint
+from spiral_stream.plan.composed import is_scarce
 from spiral_stream.plan.mix import Mix, per_stream, stretch_of
 from spiral_stream.plan.profiles import Profile
 from spiral_stream.plan.tree import find, profiles
@@ -92,6 +94,8 @@ def _facts(node: nodes.Node) -> dict[str, Any]:
         mix = find(node, Mix)
         if mix is not None:
             out["mixture"] = order_version(len(found), stretch_of(mix))
+    if isinstance(node, nodes.Collate) and is_scarce(node):
+        out["stratified"] = StratifiedByStream.SCARCE
     return out
 
 

@@ -43,6 +43,7 @@ from spiral_stream.plan.mix import STREAM_ID, Mix, parts_of, per_stream
 from spiral_stream.plan.profiles import Frames, Source
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
 from spiral_stream.plan.turned import turned
+from spiral_stream.planner.composed import doubts
 from spiral_stream.planner.payload import Payload, own_payload, payload_of
 from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SequenceStage, Stages, TokenStage
 from spiral_stream.planner.rebase import Rebase
@@ -115,7 +116,7 @@ def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -
             plains.append(PlainStage(name, field, spec))
     tokens = [_tokens(each, streams, catalog, place.root) for each in maps if isinstance(each, Tokenized)]
     _warn_of_too_few(collate, epochs.total)
-    return Stages(
+    stages = Stages(
         plan=plan,
         fingerprint=whole,
         canonical=canonical(plan),
@@ -133,6 +134,9 @@ def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -
         tokens=tuple(tokens),
         warnings=tuple(s.base.manifest.shard_note for s in streams if s.base.manifest.shard_note),
     )
+    for doubt in doubts(stages, rebase.epoch if rebase else 0):
+        warnings.warn(doubt, SpiralWarning, stacklevel=2)
+    return stages
 
 
 def _warn_of_too_few(collate: nodes.Collate, total: int) -> None:

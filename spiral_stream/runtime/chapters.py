@@ -31,6 +31,7 @@ from spiral_stream.batching.packing import Packed
 from spiral_stream.errors import DataError, PlanError, SourceError
 from spiral_stream.expr import Expr
 from spiral_stream.plan.clips import clip_costs
+from spiral_stream.plan.composed import is_scarce
 from spiral_stream.plan.maps import Assembled, Context, FlatMapped, Kept, Mapped, Tokenized
 from spiral_stream.plan.mix import Mix
 from spiral_stream.plan.nodes import Collate
@@ -84,6 +85,7 @@ class Forming:
         self.whole = counted and isinstance(
             collate.last, DropPartial
         )  # batches of a fixed count: a short one is dropped
+        self.scarce = is_scarce(collate)
         mix = find(collate, Mix)
         self.moves = mix is not None and bool(mix.schedule)
 
@@ -216,6 +218,7 @@ class Chapter:
             batch_size=forming.batch_size,
             even=not forming.whole,
             last=self._forming.stages.batches.last,
+            scarce=self._forming.scarce,
             shares=shares,
             ahead=ahead,
         )

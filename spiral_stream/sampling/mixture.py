@@ -62,7 +62,7 @@ class Mixture:
     """The order of K streams over all epochs: a pure function between positions and uses.
 
     ``total`` is the number of positions of an epoch, ``offsets`` what was given. It keeps the
-    last four epochs it was asked for, of O(K) each; threads may share it.
+    last four epochs it was asked for, of O(K) each; threads may share it. ``slices`` is how many an epoch has.
     """
 
     VERSION: ClassVar[int] = VERSION  # part of the fingerprint, but for short schedules (`slices.order_version`)
@@ -97,13 +97,13 @@ class Mixture:
         self._course: Course | None = None
         if isinstance(quotas, Schedule):
             self.total, self._streams = _checked_total(total, None), quotas.streams
-            self._slices = slice_count(self.total, slice_size(self._streams, shortest_stretch(quotas.points)))
-            _need_slices(quotas, self.total / self._slices)
-            self._course = Course(quotas, self.total, self._slices)
+            self.slices = slice_count(self.total, slice_size(self._streams, shortest_stretch(quotas.points)))
+            _need_slices(quotas, self.total / self.slices)
+            self._course = Course(quotas, self.total, self.slices)
         else:
             self._quotas = _counts("quota", quotas)
             self.total, self._streams = _checked_total(total, sum(self._quotas)), len(self._quotas)
-            self._slices = slice_count(self.total, slice_size(self._streams))
+            self.slices = slice_count(self.total, slice_size(self._streams))
         self.offsets = _offsets(offsets, self._streams)
         self._kept: tuple[tuple[Epoch, Int64], ...] = ()  # replaced as a whole, so that threads may read it
 
@@ -225,7 +225,7 @@ class Mixture:
             msg = f"mix: epoch {number} of {self.total} positions passes sample 2**62. Start a new run before it"
             raise PlanError(msg)
         course = None if self._alike(number) else self._course
-        made = Epoch(self._seed, number, np.array(self._quotas_of(number), dtype=np.int64), self._slices, course)
+        made = Epoch(self._seed, number, np.array(self._quotas_of(number), dtype=np.int64), self.slices, course)
         self._kept = (*self._kept[1 - _KEPT :], (made, np.array(uses, dtype=np.int64)))
         return self._kept[-1]
 

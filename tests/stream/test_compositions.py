@@ -1,5 +1,6 @@
 """How streams of a mixture share batches, through the public door: steps of one stream, and shares after every batch."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -83,3 +84,80 @@ def test_only_counted_units_of_several_batches_are_another_version(catalog: sp.C
 
     assert version(1) == 1
     assert version(2) == version(2, formation=sp.WindowedBucket(window_size=512)) == 2
+
+
+# ---- shares after every batch
+
+THREE = {"a": 0.7, "b": 0.25, "c": 0.05}
+
+
+def stratified(catalog: sp.Catalog, window: int, *, size: int = 8_000, **options: Any) -> sp.PreparedStream:
+    formation = sp.WindowedBucket(window_size=window, keys=[sp.BucketKey("size")])
+    order = sp.GlobalShuffle(seed=3)
+    composition = {"formation": formation, "composition": sp.StratifiedByStream(), "order": order}
+    return prepared(catalog, THREE, size, batch_size=64, **composition, **options)
+
+
+def furthest(stream: sp.PreparedStream) -> float:
+    """How far a stream is from its share after any batch of the epoch, in samples."""
+    counts = np.array([[batch["stream_id"].count(name) for name in THREE] for batch in stream])
+    targets = np.multiply.outer(np.cumsum(counts.sum(axis=1)), np.array(list(THREE.values())))
+    return float(np.abs(np.cumsum(counts, axis=0) - targets).max())
+
+
+def test_a_window_too_small_for_a_late_stream_is_said_before_the_first_batch(catalog: sp.Catalog) -> None:
+    says = r"window_size=512: a stream of 5.00% may come so late .* Give window_size of at least (\d+)"
+    with stratified(catalog, 512) as stream:
+        with pytest.warns(sp.SpiralWarning, match=says) as caught:
+            assert stream.fingerprint
+        assert re.search(says, "\n".join(stream.explain().facts["warnings"]))
+        assert 1 < furthest(stream) < 7  # 30 where a full window went at once
+    found = re.search(says, str(caught[0].message))
+    assert found is not None
+    with stratified(catalog, int(found[1])) as stream:
+        assert all(furthest(stream) < 1 for _ in range(3))
+        assert not any("StratifiedByStream" in line for line in stream.explain().facts["warnings"])
+
+
+def test_only_windows_that_may_fill_up_are_another_version(catalog: sp.Catalog) -> None:
+    def version(window: int, **options: Any) -> Any:
+        return canonical(stratified(catalog, window, **options).plan).get("stratified", 1)
+
+    assert version(512) == version(1_000) == 2
+    assert version(2_048) == version(8_192) == version(8_192, size=10**10) == version(8_192, size=8_191) == 1
+
+
+@pytest.mark.filterwarnings("ignore:collate. StratifiedByStream:spiral_stream.SpiralWarning")
+def test_a_small_window_keeps_the_laws(catalog: sp.Catalog) -> None:
+    def make() -> sp.PreparedStream:
+        return stratified(catalog, 96, size=2_000, last=sp.KeepPartial)
+
+    check_replay(make)
+    check_resume(make, [1, 17, 30])
+    check_elastic(make, (3,))
+
+
+@pytest.mark.parametrize(
+    ("shares", "size", "window", "last", "says"),
+    [
+        (THREE, 800, 96, sp.KeepPartial, "3 streams may wait with 93 samples for whole steps of 32, .* at least 108"),
+        (
+            THREE,
+            600,
+            512,
+            sp.DropPartial,
+            r"of 600 samples c \(about 30\) have fewer than a step's 32, and DropPartial drops",
+        ),
+        (THREE, 600, 512, sp.PadPartial, r"PadPartial fills it with repeated ones. Give last=KeepPartial"),
+    ],
+)
+def test_steps_of_one_stream_that_cannot_be_whole_are_warned_of(
+    catalog: sp.Catalog, shares: dict[str, float], size: int, window: int, last: Any, says: str
+) -> None:
+    formation = sp.WindowedBucket(window_size=window)
+    with prepared(catalog, shares, size, formation=formation, last=last, **FOUR) as stream:
+        with pytest.warns(sp.SpiralWarning, match=says):
+            assert stream.fingerprint
+        assert any(re.search(says, line) for line in stream.explain().facts["warnings"])
+    with prepared(catalog, shares, 8_000, last=last, **FOUR) as stream:
+        assert stream.fingerprint

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.errors import ResumeError, StreamError
 from spiral_stream.testing import check_elastic, frozen, same
-from tests.fixtures.texts import ids_of, make_catalog
+from tests.fixtures.texts import SMALL_WINDOWS, ids_of, make_catalog
 
-pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
+pytestmark = [SMALL_WINDOWS, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
 FEW = settings(max_examples=max(6, settings().max_examples // 8), suppress_health_check=[HealthCheck.too_slow])
 SIZES: Final = {"a": 60, "b": 23, "c": 7, "one": 1}

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.testing import check_elastic, check_loops, check_replay, check_resume, frozen, same
 from tests.fixtures.drawn_streams import CACHES, ORDERS, TOKENS, Drawn, catalogs, plans
-from tests.fixtures.texts import ids_of
+from tests.fixtures.texts import SMALL_WINDOWS, ids_of
 
 pytestmark = [
+    SMALL_WINDOWS,
     pytest.mark.usefixtures("no_threads_left"),
     pytest.mark.timeout(600),
     # drawn plans are small: an epoch may have no batch, or none for a rank

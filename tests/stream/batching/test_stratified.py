@@ -2,14 +2,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spiral_stream.batching.budget import BatchBudget
 from spiral_stream.batching.composition import StratifiedByStream
 from spiral_stream.batching.formation import Setting
-from spiral_stream.batching.stratified import Line, deal
+from spiral_stream.batching.stratified import Line, deal, smallest_window
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
+from spiral_stream.sampling.mixture import Mixture, apportion
 from tests.fixtures.formed import Chapter, Formed, formed, setting_of
 
 KEYS = (BucketKey("len(tokens)"),)
@@ -72,6 +73,85 @@ def test_no_stream_is_ever_a_whole_sample_off_its_share(
     assert off[:ends].max(initial=0) < 1 + 1e-6
     assert off[ends:].max(initial=0) < 2
     assert len(out.windows) <= 6  # supply that follows the shares does not wait long
+
+
+def shuffled(weights: list[int], total: int, seed: int) -> Chapter:
+    """A chapter that is an epoch of a mixture, in the order of its slices."""
+    mixture = Mixture(seed, apportion(total, weights))
+    streams, _ = mixture.split(0, np.arange(total, dtype=np.uint64))
+    lengths = np.random.default_rng(seed).integers(1, 60, total)
+    shares = [Fraction(int(each), total) for each in mixture.quotas(0)]
+    return Chapter(lengths, streams, shares, [Fraction(0)] * len(weights), keys=(lengths,))
+
+
+@given(
+    weights=st.lists(st.integers(1, 30), min_size=2, max_size=6)
+    | st.sampled_from([[14, 5, 1], [97, 3], [60, 30, 9, 1]]),
+    total=st.integers(300, 9_000),
+    batch_size=st.integers(2, 64),
+    spare=st.integers(0, 40),
+    budget=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+@example(weights=[14, 5, 1], total=8_000, batch_size=64, spare=0, budget=False, seed=3)
+@settings(max_examples=30)
+def test_the_smallest_window_holds_the_promise(
+    weights: list[int], total: int, batch_size: int, spare: int, budget: bool, seed: int
+) -> None:
+    shares, slices = np.array(weights) / sum(weights), max(1, total // 4_096)
+    window = smallest_window(shares, total / slices, slices, None if budget else batch_size) + spare
+    policy = WindowedBucket(window, KEYS, BatchBudget(max_tokens=2_000) if budget else None, 4, StratifiedByStream())
+    chapter = shuffled(weights, total, seed)
+    out = formed(policy, chapter, setting_of(chapter, seed % 7, 1, None if budget else batch_size, scarce=True))
+    off, inside = errors(out, chapter), len(out.batches) - out.windows[-1]
+
+    assert off[:inside].max(initial=0) < 1 + 1e-6
+    assert off[inside:].max(initial=0) < 2
+    assert budget or all(batch.rows == batch_size for batch in out.batches[:inside])
+
+
+@given(
+    weights=st.sampled_from([[14, 5, 1], [7, 2, 1], [1, 1], [97, 3]])
+    | st.lists(st.integers(1, 9), min_size=2, max_size=8),
+    total=st.integers(300, 8_000),
+    batch_size=st.integers(1, 40),
+    seed=st.integers(0, 2**32 - 1),
+)
+@example(weights=[14, 5, 1], total=8_000, batch_size=64, seed=3)
+@settings(max_examples=25)
+def test_every_window_that_can_hold_the_promise_does(
+    weights: list[int], total: int, batch_size: int, seed: int
+) -> None:
+    chapter = shuffled(weights, total, seed)
+    shares = np.array([float(each) for each in chapter.shares or []])
+    came = np.cumsum(np.eye(len(weights))[chapter.streams], axis=0)
+    waiting = (
+        np.arange(1, total + 1)[:, None] - (came + 1) / shares
+    ).max()  # if no batch goes without a stream that is late
+    window = max(batch_size, int(waiting) + 4 * len(weights))
+    policy = WindowedBucket(window, (), None, 4, StratifiedByStream())
+    out = formed(policy, chapter, setting_of(chapter, 1, 1, batch_size, scarce=True))
+    off, inside = errors(out, chapter), len(out.batches) - out.windows[-1]
+
+    assert off[:inside].max(initial=0) < 1 + 1e-6
+    assert off[inside:].max(initial=0) < 2
+    short = sum(batch.rows < batch_size for batch in out.batches[:inside])
+    assert short == 0 or window < int(waiting) + batch_size + 4 * len(weights)
+
+
+def test_in_a_smaller_window_a_late_stream_is_made_up_for_when_it_comes() -> None:
+    chapter = shuffled([14, 5, 1], 8_000, 3)
+    found = {}
+    for scarce in (False, True):
+        policy = WindowedBucket(512, (), None, 4, StratifiedByStream())
+        off = errors(formed(policy, chapter, setting_of(chapter, 1, 1, 64, scarce=scarce)), chapter)
+        found[scarce] = float(off.max()), int((off > 1 + 1e-6).sum()), float(off[-20:].max())
+
+    assert found[False][0] > 25
+    assert found[False][1] > 60
+    assert found[True][0] < 7
+    assert found[True][1] < 6
+    assert found[True][2] < 1
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=40), weights, st.data())

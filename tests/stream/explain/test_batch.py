@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.explain import formed
+from tests.fixtures.texts import SMALL_WINDOWS
 from tests.stream.explain.mixtures import KEYS, bucketed, delivered, make_catalog, program
+
+pytestmark = SMALL_WINDOWS
 
 
 @pytest.fixture(scope="module")
