@@ -194,6 +194,7 @@ class Chapter:
         self._assemblers = forming.reader.assemblers(Context(epoch, lane, number))
         self._former: Former = forming.formation.former(self._setting())
         self.batches: list[Membership] = []
+        self._dropped: list[Membership] = []  # short ones that the tail rule leaves out
         self.done = False
         self._told = (0, 0, 0)  # dropped, truncated, alone: what the metrics have heard of
         self._count = 0  # samples numbered so far
@@ -299,6 +300,7 @@ class Chapter:
             formed = self._former.form(window, final=final)
             if not final or not self._forming.whole:
                 return formed
+            self._dropped = [batch for batch in formed if batch.rows != (self._forming.batch_size or 1)]
             return [batch for batch in formed if batch.rows == (self._forming.batch_size or 1)]
         except SourceError as error:
             number = getattr(error, "sample", None)
@@ -373,9 +375,16 @@ class Chapter:
             self._gone += 1
 
     def positions_from(self, index: int) -> NDArray[np.uint64]:
-        """The positions of the epoch in the batches of a finished chapter from ``index`` on, those of a begun sample too."""
-        numbers = [batch.samples for batch in self.batches[index:]]
-        wanted = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *numbers]))
+        """The positions of a finished chapter's samples that the batches before ``index`` do not deliver to their end.
+
+        What the tail rule leaves out is among them; what the budget drops is not.
+        """
+        none = np.empty(0, dtype=np.int64)
+        later = np.concatenate([none, *(batch.samples for batch in (*self.batches[index:], *self._dropped))])
+        before = np.concatenate([none, *(batch.samples for batch in self.batches[:index])])
+        wanted = np.ones(self._count, dtype=np.bool_)
+        wanted[before] = wanted[self._former.tally.first] = False
+        wanted[later] = True
         return np.unique(np.concatenate([np.empty(0, dtype=np.uint64), *self._positions])[wanted])
 
     def holding(self, stream: int, row: int) -> list[int]:

@@ -1,6 +1,7 @@
 """From a plan to what its batches are built with: stages, reader and book; rows by identity; what a run leaves over."""
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import ResumeError, shown
+from spiral_stream.errors import ResumeError, SpiralWarning, shown
 from spiral_stream.integrity.blocks import sound
 from spiral_stream.plan.fingerprint import digest
 from spiral_stream.plan.maps import Assembled, FlatMapped, Kept, Mapped
@@ -230,7 +231,29 @@ def left_over(earlier: Stages, book: Book, epoch: int, number: int, before: Reba
         ranges = sorted([*as_ranges(own), *later])
         rest = joined_ranges([each for each in ranges if each[0] < after])
         out[stream.name] = Carry(rest, after)
-    return Rebase(epoch + (number > 0), tuple(out.items()))
+    rebase = Rebase(epoch + (number > 0), tuple(out.items()))
+    _warn_of_long_waits(rebase, now)
+    return rebase
+
+
+def _warn_of_long_waits(rebase: Rebase, now: Stages) -> None:
+    """Warn of rows that others of their stream are a pass ahead of, where more than an epoch passes until they have come.
+
+    Batches of a formation come in no order of uses inside a chapter, so where a run stops some rows of a small stream may
+    have been used again and others not yet. Those that wait come first, at the pace of the new plan.
+    """
+    assert now.epochs.mixture is not None
+    quotas = now.epochs.mixture.quotas(rebase.epoch)
+    for stream, quota in zip(now.streams, quotas.tolist(), strict=True):
+        carry = rebase.carry(stream.name)
+        waits = 0 if carry is None else carry.overtaken(stream.selected.total)
+        if waits > quota:
+            msg = (
+                f"rebase: {waits:,} uses of rows of stream {stream.name!r} wait from a pass that other rows have finished. They "
+                f"come first, at {quota:,} samples an epoch: about {-(-waits // max(1, quota)):,} epochs. Give the stream a "
+                "larger share, or re-base at the end of an epoch"
+            )
+            warnings.warn(msg, SpiralWarning, stacklevel=4)  # of whoever calls the stream's rebase
 
 
 def _carried(earlier: Stages, now: Stages) -> Mixture:

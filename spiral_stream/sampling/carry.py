@@ -39,6 +39,16 @@ class Carry:
         """How many uses were left: from this own use on they follow one another."""
         return int(self._begins[-1])
 
+    def overtaken(self, rows: int) -> int:
+        """How many uses were left of passes, of ``rows`` uses each, before the last one that was begun."""
+        delivered = self.then  # one past the last use that was
+        for first, count in reversed(self.left):
+            if first + count < delivered:
+                break
+            delivered = first
+        border = (delivered - 1) // rows * rows
+        return sum(max(0, min(first + count, border) - first) for first, count in self.left)
+
     def uses(self, own: UInt64) -> UInt64:
         """The stream's uses behind the plan's own, shape [P] -> [P], uint64."""
         at = np.searchsorted(self._begins, own.astype(np.int64), side="right") - 1

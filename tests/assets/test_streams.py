@@ -1,3 +1,5 @@
+import pytest
+
 import spiral_stream as spiral
 from spiral_assets.plans import images as plans
 from tests.assets.conftest import Place, data_version, metadata
@@ -24,6 +26,7 @@ def test_the_streams_are_saved_explained_and_read_from_the_cache(place: Place) -
         assert sum(len(batch["label"]) for batch in held_out) == 12
 
 
+@pytest.mark.filterwarnings("ignore:collate. batch_size is 64:spiral_stream.SpiralWarning")  # more than is left
 def test_a_stream_is_as_old_as_its_plan_and_its_data(place: Place) -> None:
     images = drawn(place)
     place.run(TRAIN, LABELS, STATS, CACHE, STREAMS)

@@ -33,7 +33,7 @@ def make_catalog(folder: Path) -> sp.Catalog:
 BUCKETS = {
     "batch_size": None,
     "formation": sp.WindowedBucket(
-        window_size=64, keys=[sp.BucketKey("len(tokens)")], budget=sp.BatchBudget(max_tokens=512)
+        window_size=80, keys=[sp.BucketKey("len(tokens)")], budget=sp.BatchBudget(max_tokens=512)
     ),
     "composition": sp.StratifiedByStream("stream_id"),
 }
