@@ -7,7 +7,6 @@ and batch number; threads, prefetch and caches only decide how fast it comes.
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
 from typing import Any, Final, Self
@@ -40,6 +39,7 @@ from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.place import Place
 from spiral_stream.runtime.samples import SampleReader, identity_keys
 from spiral_stream.runtime.steps import delivered_at
+from spiral_stream.threads import Workers
 
 DEFAULT_BUDGET_BYTES: Final = 4 << 30
 
@@ -237,7 +237,7 @@ class PreparedStream:
         """End a pass, unless that was done."""
         if self._pipeline is pipeline:
             self._pipeline = None
-            self._place.leave(pipeline.close)
+            self._place.leave(lambda: self._opening.let_go() if pipeline.close() else None)
 
     def _idle(self) -> bool:
         """Whether no loop reads the stream; one that has had its last batch reads it no more."""
@@ -311,7 +311,7 @@ class PreparedStream:
         """
         builder, at = self._builder(), self._place.drawn(epoch)
         number = self.book.whole(number)
-        with ThreadPoolExecutor(self._thread_count(1), "spiral-batch") as pool:
+        with Workers(self._thread_count(1), "spiral-batch") as pool:
             done = builder.begin(at, range(number, number + 1), pool).result()
         return next(self._delivered(iter([done, None]).__next__))
 
@@ -468,12 +468,16 @@ class PreparedStream:
         out._bindings = self._bindings  # noqa: SLF001
         return out
 
-    def close(self) -> None:
-        """Stop threads and release handles. The cursor stays readable in saved states only."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Stop threads and release handles. The cursor stays readable in saved states only.
+
+        Args:
+            timeout_s: seconds to wait for calls that do not return, such as a read or a function of yours; None waits 5.
+                Then a `SpiralWarning` says which thread is in which call.
+        """
         pipeline, self._pipeline = self._pipeline, None
-        if pipeline is not None:
-            pipeline.close()
-        self._opening.close()
+        left = pipeline is not None and pipeline.close(timeout_s)
+        self._opening.close(0.0 if left else timeout_s)
         self._memory = None
         self._closed = True
 

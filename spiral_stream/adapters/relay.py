@@ -9,12 +9,14 @@ at the start of each pass and passes on the batches that come back through a pip
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import IO, Any, Final, final
 
 from spiral_stream.errors import SpiralError, StreamError
+from spiral_stream.threads import CLOSE_TIMEOUT_S
 
 _BATCH, _END, _ERROR = "batch", "end", "error"
 _PROGRAM: Final = "from spiral_stream.adapters.relay import serve; serve()"
@@ -52,7 +54,7 @@ class Relay:
                 return
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             msg = (
-                f"worker {worker}: its reading process ended with code {process.wait()}; its output says why. "
+                f"worker {worker}: its reading process ended with code {_ended(process)}; its output says why. "
                 'Or let DataLoader(..., multiprocessing_context="spawn") start the workers'
             )
             raise StreamError(msg) from error
@@ -64,7 +66,7 @@ class Relay:
         if self._process is None:
             path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109
             self._process = subprocess.Popen(  # noqa: S603  ourselves
-                [sys.executable, "-c", _PROGRAM],
+                [sys.executable, "-P", "-c", _PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": path},
@@ -79,8 +81,18 @@ class Relay:
             process.communicate()
 
 
+def _ended(process: "subprocess.Popen[bytes]") -> int:
+    """The exit code of a process that answers no more."""
+    try:
+        return process.wait(CLOSE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
 def serve() -> None:
     """In the fresh interpreter: read streams from stdin, write their batches to stdout, until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; this process ends with the worker's pipes
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints must not get among the batches
     try:

@@ -12,7 +12,7 @@ and uncached streams treat it alike.
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Protocol, final
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.cache.store import CacheStore, Chunk
 from spiral_stream.sources.reach import Reach
+from spiral_stream.threads import Workers
 
 HELD_BYTES: Final = 512 << 20  # of runs that wait for the writer, beyond one a thread
 GROWTH: Final = 4  # at most so many times the rows of the run before
@@ -115,7 +116,7 @@ def build(
             report(done)
 
     last_commit = time.monotonic()
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="spiral-build")
+    pool = Workers(threads, "spiral-build")
     try:
         runs = _Runs(pool, relation, kind, todo, threads)
         for work in todo:
@@ -126,7 +127,7 @@ def build(
                 store.commit()
                 last_commit = time.monotonic()
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.close(where="materialize")
     store.commit()
     store.sweep()
     return done
@@ -152,9 +153,7 @@ class _Pace:
 class _Runs:
     """Runs of rows in the order of the shards, a few ahead of the writer, across the borders of shards."""
 
-    def __init__(
-        self, pool: ThreadPoolExecutor, relation: Rowed, kind: Kind, shards: Sequence[ShardWork], threads: int
-    ) -> None:
+    def __init__(self, pool: Workers, relation: Rowed, kind: Kind, shards: Sequence[ShardWork], threads: int) -> None:
         self._pool, self._relation, self._kind, self._threads = pool, relation, kind, threads
         self._pace = _Pace(kind)
         self._waiting: deque[tuple[NDArray[np.uint64], Future[Rows]]] = deque()

@@ -3,14 +3,10 @@
 import json
 from typing import Any, Final
 
-import numpy as np
-
 from spiral_stream.batching.formation import CHAPTER_WINDOWS
-from spiral_stream.batching.packing import Packed
-from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.cursor import Cursor
+from spiral_stream.explain.sizes import Size, batch_size
 from spiral_stream.explain.subject import Subject
-from spiral_stream.fields.field import FieldSpec
 from spiral_stream.planner.resume import SavedState
 from spiral_stream.runtime.book import FormedBook
 
@@ -21,8 +17,8 @@ _BUFFER_WARNING_BYTES: Final = 8 << 30
 def deliver_facts(subject: Subject) -> dict[str, Any]:
     """Depth, threads and memory; with metrics what was measured."""
     stages, metrics = subject.stages, subject.metrics
-    one, mark = _batch_bytes(subject)
-    host = one * (stages.plan.prefetch + 2)
+    size = batch_size(subject)
+    host = (size.arrays + int(size.lists or 0)) * (stages.plan.prefetch + 2)
     if host > _BUFFER_WARNING_BYTES:
         lower = "max_tokens or batch_size" if stages.formed else "batch_size"
         subject.warnings.add(f"batches ahead take ~{host / 2**30:.1f} GiB of host memory; lower prefetch or {lower}")
@@ -30,10 +26,13 @@ def deliver_facts(subject: Subject) -> dict[str, Any]:
         "framework": stages.plan.framework,
         "prefetch": f"{stages.plan.prefetch} batches",
         "threads": subject.threads,
-        "bytes a batch": f"{mark}{one:,}" if mark else one,
-        "host memory bound": f"~{host:,} bytes (prefetch + 2 slots){_decoding(subject)}",
+        "bytes a batch": size.text,
+        "host memory bound": _bound(size, host) + _decoding(subject),
     }
     if metrics is not None:
+        out["largest batch"] = (
+            f"! {metrics['peak_batch_bytes']:,} bytes, batches ahead {metrics['peak_queue_bytes']:,} at most"
+        )
         rows = metrics["cached_rows"] + metrics["source_rows"]
         out["delivered"] = f"! {metrics['batches']:,} batches, {metrics['samples']:,} samples"
         out["read"] = (
@@ -55,43 +54,16 @@ def deliver_facts(subject: Subject) -> dict[str, Any]:
     return out
 
 
+def _bound(size: Size, host: int) -> str:
+    if size.unknown:
+        return f"unknown: prefetch + 2 slots of ~{host:,} bytes and what is unknown of a batch; budget_bytes bounds what is ahead"
+    return f"~{host:,} bytes (prefetch + 2 slots)"
+
+
 def _decoding(subject: Subject) -> str:
     """What decoding originals holds beside the batches."""
     frames = sum(clip.frames for clip in subject.stages.clips if None in clip.kinds)
     return f"; while decoding {frames:,} frames a thread, in the size of the file" if frames else ""
-
-
-def _batch_bytes(subject: Subject) -> tuple[int, str]:
-    """Bytes of a step's arrays, and how they are known: counted, or at most those of a full budget."""
-    stages, merge = subject.stages, subject.bound.merge
-    formation = stages.formation
-    if formation is None:
-        return stages.batch_bytes(
-            stages.batches.batch_size * merge
-        ), "~ at 256 tokens a row " if stages.sequences else ""
-    token = sum(np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype)
-    decoded = [*(stage.spec for stage in stages.images), *(stage.spec for stage in stages.clips)]
-    sample = sum(map(_item_bytes, [*(stage.spec for stage in stages.plains), *decoded]))
-    if isinstance(formation, Packed):
-        return formation.max_tokens * stages.batches.batch_size * token * merge, "at most "
-    budget = formation.budget if isinstance(formation, WindowedBucket) else None
-    if budget is not None and budget.max_tokens is not None and budget.count == "padded":
-        return (budget.max_tokens * token + formation.window_size * sample) * merge, "at most "
-    if budget is not None and budget.max_frames is not None and stages.clips and budget.oversize != "alone":
-        frames = sum(clip.frames for clip in stages.clips)
-        rows = min(budget.max_frames // frames, subject.forming.batch_size or formation.window_size)
-        return rows * sample * merge, "at most "
-    if not isinstance(subject.first, str) and subject.first.batches:
-        first = subject.first
-        return int((first.rows * (first.widths * token + sample)).max()) * merge, "~"
-    return stages.batch_bytes(stages.batches.batch_size * merge), "~ at 256 tokens a row "
-
-
-def _item_bytes(spec: FieldSpec) -> int:
-    """Bytes of one sample's value; 0 of Python values, unknown dimensions count as 1."""
-    if spec.dtype is None:
-        return 0
-    return int(np.prod([n or 1 for n in spec.shape], dtype=np.int64)) * np.dtype(spec.dtype).itemsize
 
 
 def resume_facts(subject: Subject) -> dict[str, Any]:

@@ -38,6 +38,13 @@ class KeptColumns:
         self._folder, self._columns, self._total, self._pieces = folder, columns, total, pieces
         self._kept: dict[str, pa.Array] = {}
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._kept
+
+    def mean_bytes(self, name: str) -> float | None:
+        """Mean bytes of a kept column's values; None where it is not kept."""
+        return self._kept[name].nbytes / max(1, self._total) if name in self._kept else None
+
     def fetch(self, rows: UInt64, names: Sequence[str]) -> pa.Table:
         """Columns for surviving rows: from the kept ones where there are, else late, by address."""
         late = [name for name in names if name not in self._kept]

@@ -4,8 +4,8 @@ Membership and small columns are settled at once; what is costly to decode or to
 cut into pieces of consecutive rows that write straight into their part of the batch's slot.
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Executor, Future
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, final
@@ -35,6 +35,9 @@ from spiral_stream.runtime.samples import SampleReader, Samples, as_lists
 from spiral_stream.sampling.order import UInt64
 
 PIECE_ROWS: Final = 64  # rows a task fetches and decodes: about 6 MB of JPEGs, 60 ms of work; 32 costs 4 % more calls
+OBJECT_BYTES: Final = (
+    56  # of a Python value beside its bytes: 48 of bytes and str, 24 of int, and 8 of the place in a list
+)
 PIECE_ITEMS: Final = 1 << 18  # tokens of each field that a task writes: 2 MB of int64, 1 ms
 
 
@@ -48,12 +51,48 @@ class Batch:
 
 
 class Pending:
-    """A batch that is being built."""
+    """A batch that is being built.
 
-    def __init__(self, finish: Callable[[], Batch], parts: Sequence[Future[None]], begun: int = 0) -> None:
-        self._finish = finish
-        self._parts = parts
+    Args:
+        finish: makes the batch of its fields, once they are filled.
+        parts: the pieces of work that fill them.
+        fields: None stands for one whose size a piece finds out.
+        listed: bytes of the fields that are lists.
+        begun: when the reading of mapped files began.
+    """
+
+    def __init__(
+        self,
+        finish: Callable[[], Batch],
+        parts: Sequence[Future[None]],
+        fields: Mapping[str, Any],
+        listed: int,
+        begun: int = 0,
+    ) -> None:
+        self._finish, self._parts = finish, parts
+        self._fields, self._listed = fields, listed
         self._begun = begun
+
+    @property
+    def settled(self) -> bool:
+        """Whether every field's size is known."""
+        return all(value is not None for value in self._fields.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the fields whose size is known."""
+        return self._listed + sum(value.nbytes for value in self._fields.values() if isinstance(value, np.ndarray))
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether all pieces are done; waits so long for each."""
+        for part in self._parts:
+            try:
+                part.exception(timeout_s)
+            except TimeoutError:
+                return False
+            except CancelledError:
+                return True
+        return True
 
     def result(self) -> Batch:
         """Wait for the pieces; raise what the first of them failed with.
@@ -67,12 +106,9 @@ class Pending:
         return self._finish()
 
     def cancel(self) -> None:
-        """Drop pieces that have not begun, and wait for those that have."""
+        """Drop pieces that have not begun."""
         for part in self._parts:
             part.cancel()
-        for part in self._parts:
-            if not part.cancelled():
-                part.exception()
 
 
 @final
@@ -128,7 +164,7 @@ class BatchBuilder:
         refusals = self._refusals.of(epoch, numbers, samples, counts)
         refusals.know_unread()
         fields: dict[str, Any] = dict.fromkeys(self._stages.field_names)
-        self._plains(samples, shape, fields, refusals)
+        listed = self._plains(samples, shape, fields, refusals)
         parts = self._sequences(samples, shape, fields, refusals, pool)
         pixels = self._stages.images or self._stages.clips
         keys = self._keys(epoch, samples) if pixels else np.empty(0, dtype=np.uint64)
@@ -137,14 +173,17 @@ class BatchBuilder:
         for clip in self._stages.clips:
             parts += self._clip(clip, samples, keys, fields, refusals, pool)
         self._metrics.add(batches=1, samples=len(samples) if shape.packing is None else _distinct(shape))
-        return Pending(lambda: Batch(numbers, refusals.settled(fields)), parts, begun)
+        return Pending(lambda: Batch(numbers, refusals.settled(fields)), parts, fields, listed, begun)
 
-    def _plains(self, samples: Samples, shape: Membership, fields: dict[str, Any], refusals: BatchRefusals) -> None:
+    def _plains(self, samples: Samples, shape: Membership, fields: dict[str, Any], refusals: BatchRefusals) -> int:
+        """Fill the fields that are copied from a column; returns the bytes of those that are lists."""
+        listed = 0
         for plain in self._stages.plains:
             dtype = plain.spec.dtype
             values = samples.columns[self._plain[plain.field.column]]
             if isinstance(values, Ragged):
                 values = as_lists(values)
+            listed += object_bytes(values) if dtype is None else 0
             if shape.packing is not None:  # the plan allows lists only: one of each row's pieces
                 rows = np.searchsorted(shape.packing.rows, np.arange(shape.rows + 1))
                 with naming(self._stages, samples, 0):
@@ -167,6 +206,7 @@ class BatchBuilder:
 
             refusals.attempt(plain.name, 0, shape.rows, fill)
             fields[plain.name] = filled
+        return listed
 
     def _sequences(
         self, samples: Samples, shape: Membership, fields: dict[str, Any], refusals: BatchRefusals, pool: Executor
@@ -332,6 +372,19 @@ def place(tokens: Ragged, shape: Membership, multiple: int, *, alone: bool) -> P
 def as_ragged(column: pa.Array | Ragged) -> Ragged:
     """A sequence column as addresses."""
     return column if isinstance(column, Ragged) else Ragged.of_arrow(column)
+
+
+def object_bytes(values: pa.Array) -> int:
+    """Bytes that a column's values take as Python objects, about: each has a head and a place in its list.
+
+    Counted by column, not by value. At most: small integers and interned texts are shared.
+    """
+    kind = values.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return OBJECT_BYTES * len(values) + object_bytes(values.flatten())
+    if pa.types.is_struct(kind):
+        return OBJECT_BYTES * len(values) + sum(map(object_bytes, values.flatten()))
+    return OBJECT_BYTES * len(values) + int(values.nbytes)
 
 
 def _together(rows: NDArray[np.int64]) -> bool:

@@ -8,10 +8,12 @@ comes from three places, all of which say the same: chapters that this book form
 loaded state. Without any of them chapters are formed from the lane's start.
 """
 
-import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
 from operator import index
 from pathlib import Path
 from typing import Final, SupportsIndex, final
@@ -24,13 +26,17 @@ from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.resume import Anchor
-from spiral_stream.runtime.chapters import Chapter, Drawn, Forming, chapter_count
+from spiral_stream.runtime.chapters import Chapter, Drawn, Forming, Grown, chapter_count
 from spiral_stream.runtime.counts import Counts, FormationIndex
+from spiral_stream.runtime.outlook import Outlook
 from spiral_stream.runtime.samples import Samples
 from spiral_stream.sampling.order import UInt64
+from spiral_stream.threads import ToldLock
 
 _OPEN_CHAPTERS: Final = 4  # kept a lane-turn; one is in use, others serve random access
 _COUNTED_AT_ONCE: Final = 1 << 22  # samples: about a second of forming
+
+Known = dict[int, Counts]  # by epoch
 
 
 class Book(ABC):
@@ -168,17 +174,24 @@ class FixedBook(Book):
 
 @final
 class FormedBook(Book):
-    """The batches of a formation: chapters, formed as far as they are asked for."""
+    """The batches of a formation: chapters, formed as far as they are asked for.
 
-    def __init__(self, forming: Forming, folder: Path) -> None:
+    Args:
+        forming: what its chapters share.
+        folder: of the formation index.
+        known: what another book of these batches knew.
+    """
+
+    def __init__(self, forming: Forming, folder: Path, known: Known | None = None) -> None:
         self.forming = forming
-        self._folder = folder
+        self.folder = folder
         self._lanes = forming.stages.batches.lanes
         self._total = forming.stages.epochs.total
         self.last = forming.stages.batches.last
-        self._counts: dict[int, Counts] = {}  # by epoch
+        self.known: Known = {} if known is None else known
         self._open: dict[tuple[int, int, int], Chapter] = {}
-        self._lock = threading.RLock()
+        self._lock = ToldLock("the chapters of the stream")
+        self._outlook: Outlook | None = None  # of the request under way
 
     # ---- what is known
 
@@ -225,9 +238,9 @@ class FormedBook(Book):
         return out
 
     def _known(self, epoch: int) -> Counts:
-        if epoch not in self._counts:
-            self._counts[epoch] = Counts(FormationIndex(self._folder / f"epoch-{epoch}.index"), self._lanes)
-        return self._counts[epoch]
+        if epoch not in self.known:
+            self.known[epoch] = Counts(FormationIndex(self.folder / f"epoch-{epoch}.index"), self._lanes)
+        return self.known[epoch]
 
     def _chapters(self, lane: int) -> int:
         return chapter_count(self._total, self._lanes, lane, self.forming.span)
@@ -237,20 +250,46 @@ class FormedBook(Book):
     def _chapter(self, epoch: int, lane: int, number: int) -> Chapter:
         """A chapter, as far as it has been formed."""
         key = (epoch, lane, number)
-        found = self._open.pop(key, None) or Chapter(self.forming, epoch, lane, number)
+        found = self._open.pop(key, None)
+        if found is None or not found.sound:
+            found = Chapter(self.forming, epoch, lane, number)
         self._open[key] = found  # last used comes last
         while len(self._open) > _OPEN_CHAPTERS + self._lanes:
             self._open.pop(next(iter(self._open)))
         return found
 
-    def _batches(self, epoch: int, lane: int, number: int) -> int:
-        """How many batches a chapter has; formed where that is not known."""
-        known = self._known(epoch)
-        count = known.batches(lane, number)
-        if count is None:
-            count = self._chapter(epoch, lane, number).finish()
-            known.enter(lane, number, count)
-        return count
+    @contextmanager
+    def _asked(self, what: str) -> Iterator[None]:
+        """Hold the lock, and tell what it costs where much has to be formed."""
+        with self._lock:
+            if self._outlook is not None:  # a part of a request
+                yield
+                return
+            try:
+                with Outlook(what, self.forming.span) as self._outlook:
+                    yield
+            finally:
+                self._outlook = None
+
+    def _learn(self, epoch: int, chapter: Chapter) -> None:
+        self._known(epoch).enter(chapter.lane, chapter.number, len(chapter.batches))
+        if self._outlook is not None:
+            self._outlook.chapter(chapter.formed)
+
+    def _grown(self, needed: Callable[[Chapter], float]) -> Grown:
+        """What is told after each window of a chapter, with ``needed``: how many samples from its beginning on."""
+        outlook = self._outlook
+        return lambda chapter: None if outlook is None else outlook.window(chapter.formed, needed(chapter))
+
+    def _batches(self, epoch: int, chapters: Iterable[tuple[int, int]]) -> int:
+        """How many batches some chapters (lane, number) have together; those are formed of which that is not known."""
+        known, chapters = self._known(epoch), list(chapters)
+        todo = [each for each in chapters if known.batches(*each) is None]
+        for at, (lane, number) in enumerate(todo):
+            chapter, left = self._chapter(epoch, lane, number), len(todo) - at
+            chapter.finish(self._grown(lambda _, left=left: left * self.forming.span))  # type: ignore[misc]  # a default
+            self._learn(epoch, chapter)
+        return sum(known.batches(*each) or 0 for each in chapters)
 
     def _find(self, epoch: int, lane: int, k: int) -> tuple[int, int] | None:
         """The chapter that holds the k-th batch of a lane, and its place in it; None if the lane has fewer."""
@@ -258,21 +297,25 @@ class FormedBook(Book):
         start, first = known.nearest(lane, k)
         for chapter in range(start, self._chapters(lane)):
             known.begin(lane, chapter, first)
-            if known.batches(lane, chapter) is None:  # a chapter under way answers before it is formed to its end
+            count = known.batches(lane, chapter)
+            if count is None:  # a chapter under way answers before it is formed to its end
                 found = self._chapter(epoch, lane, chapter)
-                there = found.has(k - first)
+                there = found.has(k - first, self._grown(partial(_samples_to, k - first)))
+                count = len(found.batches)
                 if found.done:
-                    known.enter(lane, chapter, len(found.batches))
+                    self._learn(epoch, found)
                 if there:
                     return chapter, k - first
-            count = self._batches(epoch, lane, chapter)
             if k < first + count:
                 return chapter, k - first
             first += count
         return None
 
     def _lane_total(self, epoch: int, lane: int) -> int:
-        return sum(self._batches(epoch, lane, chapter) for chapter in range(self._chapters(lane)))
+        return self._batches(epoch, self._of_lane(lane))
+
+    def _of_lane(self, lane: int) -> list[tuple[int, int]]:
+        return [(lane, number) for number in range(self._chapters(lane))]
 
     def _turn(self, epoch: int, number: int) -> tuple[int, int] | None:
         """The lane and the number in it of a batch; None past the end."""
@@ -305,12 +348,12 @@ class FormedBook(Book):
     # ---- what the stream asks
 
     def exists(self, epoch: int, number: int) -> bool:
-        with self._lock:
+        with self._asked(f"batch {number:,} of epoch {epoch}"):
             return self._turn(epoch, number) is not None
 
     def total(self, epoch: int) -> int:
-        with self._lock:
-            return sum(self._lane_total(epoch, lane) for lane in range(self._lanes))
+        with self._asked(f"count of epoch {epoch}"):
+            return self._batches(epoch, chain.from_iterable(map(self._of_lane, range(self._lanes))))
 
     def knows(self, epoch: int) -> bool:
         return self.unknown(epoch) == 0
@@ -349,8 +392,8 @@ class FormedBook(Book):
             raise TypeError(msg)
 
     def draw(self, epoch: int, number: int) -> Drawn:
-        with self._lock:
-            number = self.whole(number)
+        number = self.whole(number)
+        with self._asked(f"batch {number:,} of epoch {epoch}"):
             turn = None if number < 0 else self._turn(epoch, number)
             if turn is None and number >= 0 and isinstance(self.last, PadPartial):
                 turn = self._turn(epoch, number % max(1, self.total(epoch)))
@@ -369,7 +412,7 @@ class FormedBook(Book):
             chapter = self._chapter(epoch, turn[0], at[0])
             if not chapter.has(at[1]):
                 msg = (
-                    f"formation index: {self._folder} says that chapter {at[0]} has more batches than the {at[1]} it has; it "
+                    f"formation index: {self.folder} says that chapter {at[0]} has more batches than the {at[1]} it has; it "
                     "was written by other code under the same versions. Remove that folder: it is made again"
                 )
                 raise CacheError(msg)
@@ -377,7 +420,7 @@ class FormedBook(Book):
             return chapter.draw(at[1])
 
     def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
-        with self._lock:
+        with self._asked(f"batch {number:,} of epoch {epoch}"):
             found = self._find(epoch, 0, number)
             if found is None:
                 return np.empty(0, dtype=np.uint64), self._total
@@ -387,13 +430,13 @@ class FormedBook(Book):
 
     def find(self, epoch: int, stream: int, row: int) -> list[int]:
         epochs = self.forming.stages.epochs
-        with self._lock:
+        with self._asked(f"the place of a row in epoch {epoch}"):
             out = []
             for lane, number in sorted({self._place(epoch, p) for p in epochs.positions(epoch, stream, row)}):
                 chapter = Chapter(self.forming, epoch, lane, number)
                 self._known(epoch).enter(lane, number, chapter.finish())
                 for place in chapter.holding(stream, row):
-                    first = sum(self._batches(epoch, lane, each) for each in range(number))
+                    first = self._batches(epoch, [(lane, each) for each in range(number)])
                     out.append(self._number(epoch, lane, first + place))
             need_sound()
             return sorted(set(out))
@@ -412,3 +455,8 @@ def _impossible(lane: int, chapter: int, first: int, why: str) -> ResumeError:
         f"resume: the state says that chapter {chapter} of lane {lane} begins with batch {first} of it, which cannot be: "
         f"{why}. Pass what state_dict() returned, unchanged"
     )
+
+
+def _samples_to(k: int, chapter: Chapter) -> float:
+    """Samples up to the one that batch ``k`` ends with, both counted from a chapter's beginning; 0 where nothing tells yet."""
+    return (k + 1) * chapter.formed / len(chapter.batches) if chapter.batches else 0.0

@@ -7,7 +7,8 @@ where they decide), and the plan's `Former` answers with batches. What is known 
 is kept until the batch that holds it has been built.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import lcm
 from typing import final
@@ -40,9 +41,11 @@ from spiral_stream.planner.build import is_built
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.naming import naming
 from spiral_stream.runtime.samples import REFUSED, Key, SampleReader, Samples, identity_keys, lengths_of, pointing
+from spiral_stream.threads import doing
 from spiral_stream.transforms.python import Function
 
 Int64 = NDArray[np.int64]
+Grown = Callable[["Chapter"], None]
 
 
 @final
@@ -204,6 +207,8 @@ class Chapter:
         self._left: list[int] = []  # samples of each held window that no drawn batch has begun
         self._gone = 0  # windows before this one hold nothing any more
         self.drawn = 0  # batches drawn: what earlier ones held may be gone
+        self.sound = True  # False once a step of it was broken off, by an error or an interrupt: form it anew
+        self._begin = self._at
 
     def _setting(self) -> Setting:
         forming, mixture = self._forming, self._forming.stages.epochs.mixture
@@ -224,19 +229,37 @@ class Chapter:
             ahead=ahead,
         )
 
-    def has(self, index: int) -> bool:
-        """Whether the chapter has this batch; forms windows until that is known."""
+    @property
+    def formed(self) -> int:
+        """Samples that its windows have taken so far."""
+        return self._at - self._begin
+
+    def has(self, index: int, grown: Grown | None = None) -> bool:
+        """Whether the chapter has this batch; forms windows until that is known, and calls ``grown`` after each."""
         while not self.done and len(self.batches) <= index:
-            self._grow()
+            self._grow(grown)
         return index < len(self.batches)
 
-    def finish(self) -> int:
-        """How many batches the chapter has; forms all of them."""
+    def finish(self, grown: Grown | None = None) -> int:
+        """How many batches the chapter has; forms all of them, and calls ``grown`` after each window."""
         while not self.done:
-            self._grow()
+            self._grow(grown)
         return len(self.batches)
 
-    def _grow(self) -> None:
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """A step that leaves the chapter of no use unless it comes to its end."""
+        self.sound = False
+        yield
+        self.sound = True
+
+    def _grow(self, grown: Grown | None) -> None:
+        with self._whole(), doing(f"forming chapter {self.number:,} of lane {self.lane}"):
+            self._take_window()
+        if grown is not None:
+            grown(self)
+
+    def _take_window(self) -> None:
         forming, reader = self._forming, self._forming.reader
         take = min(max(1, self._former.room // forming.fan_out), self.end - self._at)
         final = self._at + take >= self.end
@@ -346,15 +369,17 @@ class Chapter:
         """The samples of a batch, in its order; each batch once, in ascending order, but any may be left out at the start."""
         membership = self.batches[index]
         samples = self._samples(membership.samples)
-        self.drawn = index + 1
-        self._release(membership)
+        with self._whole():
+            self.drawn = index + 1
+            self._release(membership)
         return Drawn(samples, membership)
 
     def skip(self, count: int) -> None:
         """Go past the first batches without reading what they hold."""
-        for index in range(self.drawn, count):
-            self._release(self.batches[index])
-        self.drawn = max(self.drawn, count)
+        with self._whole():
+            for index in range(self.drawn, count):
+                self._release(self.batches[index])
+            self.drawn = max(self.drawn, count)
 
     def _release(self, membership: Membership) -> None:
         """Forget windows all of whose samples are delivered; where samples are split, pieces may come later."""

@@ -32,6 +32,7 @@ from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import uniforms
 from spiral_stream.sources.located import Located, locate
+from spiral_stream.threads import doing
 from spiral_stream.transforms.image import ImageProgram
 
 PIECE: Final = 1  # clips of originals that a task decodes: 10 to 50 ms
@@ -61,6 +62,7 @@ class ClipFeed:
     def __init__(self, stage: ClipStage, k: int, metrics: Metrics) -> None:
         self._relation, self._metrics, self._selection = stage.payloads[k].relation, metrics, stage.selection
         self._limits = stage.limits
+        self._name = self._relation.entry.name
         self._kind: ClipKind | None = stage.kinds[k]
         store = stage.stores[k]
         self._cache = None if store is None else store.open()
@@ -79,7 +81,7 @@ class ClipFeed:
         Raises:
             SourceError: the relation cannot be read.
         """
-        with self._metrics.timed("fetch_s"):
+        with self._metrics.timed("fetch_s"), doing(f"reading column {self._column} of relation {self._name}"):
             kept = self._stored(self._cache, rows)
             # what was refused is looked at again: the file may be mended, or this sample need other frames of it
             kept = [None if each is not None and each[0].refused(each[1]) is not None else each for each in kept]
@@ -121,11 +123,17 @@ class ClipFeed:
                 return
             for row, at in enumerate(part):  # clips, each of 10 ms and more
                 try:
-                    self._render_original(found, at, float(draws[row]), keys[row], program, out[row])
+                    with doing(self._words(found, at)):
+                        self._render_original(found, at, float(draws[row]), keys[row], program, out[row])
                 except SourceError as error:
                     raise _at(row, error) from error
 
     # ---- originals
+
+    def _words(self, found: Found, at: int) -> str:
+        located = found.located[found.rows[at]]
+        name = located.name if isinstance(located, Located) else "a reference"
+        return f"reading and decoding {name} of relation {self._name}"
 
     def _render_original(
         self, found: Found, at: int, draw: float, key: np.uint64, program: ImageProgram, out: NDArray[Any]

@@ -7,6 +7,7 @@ loaded state. Finding the chapter that a batch is in or after is a binary search
 
 import warnings
 from bisect import bisect_left, bisect_right
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, final
 
@@ -19,6 +20,7 @@ from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.publish import set_aside
 from spiral_stream.seeding import key
 
+_CHAPTER, _FIRST = itemgetter(0), itemgetter(1)
 _RECORD: Final = np.dtype([("lane", "<i8"), ("chapter", "<i8"), ("batches", "<i8"), ("check", "<u8")])
 
 
@@ -107,8 +109,8 @@ class Counts:
     def __init__(self, index: FormationIndex, lanes: int) -> None:
         self._index = index
         self._batches = index.read()
-        self._firsts = [[0] for _ in range(lanes)]  # of each lane, ascending: first batch of the chapters beside
-        self._chapters = [[0] for _ in range(lanes)]
+        # of each lane, ascending: (chapter, its first batch), entered in one step, so that no interrupt leaves half of it
+        self._begins = [[(0, 0)] for _ in range(lanes)]
 
     def forget(self) -> None:
         """Forget where chapters begin, as far as counts do not say it: another state may know better."""
@@ -125,16 +127,15 @@ class Counts:
     def enter(self, lane: int, chapter: int, batches: int) -> None:
         """Learn how many batches a chapter has, and tell others."""
         if (lane, chapter) not in self._batches:
+            self._index.append(lane, chapter, batches)  # first: whoever is interrupted here enters it again
             self._batches[lane, chapter] = batches
-            self._index.append(lane, chapter, batches)
 
     def begin(self, lane: int, chapter: int, first: int) -> None:
         """Learn with which batch of its lane a chapter begins."""
-        chapters = self._chapters[lane]
-        at = bisect_left(chapters, chapter)
-        if at == len(chapters) or chapters[at] != chapter:
-            chapters.insert(at, chapter)
-            self._firsts[lane].insert(at, first)
+        begins = self._begins[lane]
+        at = bisect_left(begins, chapter, key=_CHAPTER)
+        if at == len(begins) or begins[at][0] != chapter:
+            begins.insert(at, (chapter, first))
 
     def nearest(self, lane: int, k: int) -> tuple[int, int]:
         """The last chapter whose beginning is known and is not after the k-th batch of its lane.
@@ -142,5 +143,5 @@ class Counts:
         Returns:
             its number, and its first batch.
         """
-        at = bisect_right(self._firsts[lane], k) - 1
-        return self._chapters[lane][at], self._firsts[lane][at]
+        begins = self._begins[lane]
+        return begins[bisect_right(begins, k, key=_FIRST) - 1]

@@ -20,6 +20,7 @@ from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.stored import stored_rows
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.sources.reference import resolve
+from spiral_stream.threads import doing
 from spiral_stream.transforms.image import ImageProgram
 
 
@@ -145,7 +146,8 @@ class ImageFeed:
     def _direct(self, ordinals: UInt64, places: NDArray[np.int64], rows: _Rows) -> None:
         column = self._prefix.column
         places = places[np.argsort(ordinals[places], kind="stable")]  # in storage order no source copies to reorder
-        with self._metrics.timed("fetch_s"):
+        words = f"reading column {column} of relation {self._relation.entry.name}"
+        with self._metrics.timed("fetch_s"), doing(words):
             table = self._relation.fetch(ordinals[places], [column])
             try:
                 data = resolve(table[column], self._relation.base, self._prefix.decoder.limits.bytes)

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields
 from time import perf_counter
 from typing import Any, final
@@ -34,8 +34,11 @@ class Metrics:
     consumer_waited_s: float = 0.0
     feeder_waited_s: float = 0.0
     queued: int = 0
-    peak_queue_bytes: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    peak_queue_bytes: int = 0  # of batches ahead: arrays, and Python values as `object_bytes` counts them
+    peak_batch_bytes: int = 0  # of the largest batch so far
+    _lock: AbstractContextManager[Any] = field(
+        default_factory=threading.RLock, repr=False
+    )  # the collector may close a stream from inside
 
     def add(self, **amounts: float) -> None:
         """Add to several totals at once."""

@@ -24,7 +24,7 @@ from spiral_stream.planner.rebase import Rebase
 from spiral_stream.planner.resume import Anchor, SavedState
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.planner.verify import Report, Verification, verify_stream
-from spiral_stream.runtime.book import Book, FixedBook, FormedBook
+from spiral_stream.runtime.book import Book, FixedBook, FormedBook, Known
 from spiral_stream.runtime.chapters import Forming
 from spiral_stream.runtime.counts import verify_index
 from spiral_stream.runtime.metrics import Metrics
@@ -34,6 +34,7 @@ from spiral_stream.runtime.samples import SampleReader
 from spiral_stream.runtime.steps import need_inside
 from spiral_stream.sampling.carry import Carry, as_ranges, joined_ranges
 from spiral_stream.sampling.mixture import Mixture
+from spiral_stream.threads import CLOSE_TIMEOUT_S, warn_left_alone
 
 
 @final
@@ -45,6 +46,7 @@ class Opening:
         self._plan, self._catalog, self._metrics = plan, catalog, metrics
         self._lowered: tuple[int, Stages] | None = None
         self._read: tuple[SampleReader, Book] | None = None
+        self._known: tuple[Path, Known] | None = None  # what a book that was let go knew, and its folder
         self._tally = Tally()
 
     @property
@@ -74,7 +76,9 @@ class Opening:
     def _book(self, stages: Stages, reader: SampleReader) -> Book:
         if stages.formation is None:
             return FixedBook(stages)
-        return FormedBook(Forming(stages, reader, stages.formation), self._formations(stages, reader.run_seed))
+        folder = self._formations(stages, reader.run_seed)
+        known = self._known[1] if self._known is not None and self._known[0] == folder else None
+        return FormedBook(Forming(stages, reader, stages.formation), folder, known)
 
     def _formations(self, stages: Stages, run_seed: int) -> Path:
         """Where the formation index of a plan lies."""
@@ -151,13 +155,26 @@ class Opening:
 
         return verify_stream(self._plan, self._catalog, lambda: self.stages, others, report)
 
-    def close(self) -> None:
-        """Release what is open; the next use opens it again."""
+    def let_go(self) -> None:
+        """Read on with another reader and book, for a thread that does not answer may hold locks of these.
+
+        What they know of chapters goes on to the next ones.
+        """
+        if self._read is not None:
+            reader, book = self._read
+            self._known = (book.folder, book.known) if isinstance(book, FormedBook) else None
+            self._read = None
+            reader.close(0.0)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Release what is open; the next use opens it again. Threads are waited for until the deadline, then named."""
+        timeout_s = CLOSE_TIMEOUT_S if timeout_s is None else timeout_s
+        left = []
         if self._lowered is not None and self._lowered[0] == os.getpid():
+            left = [] if self._read is None else self._read[0].close(timeout_s)
             self._lowered[1].close()
-            if self._read is not None:
-                self._read[0].close()
-        self._lowered = self._read = None
+        self._lowered = self._read = self._known = None
+        warn_left_alone("close", left, timeout_s)
 
 
 def found_row(stages: Stages, identity: Any) -> tuple[int, int]:

@@ -1,13 +1,15 @@
 """The queue between the feeder and the consumer: bounded in batches and bytes.
 
 Space is reserved before a batch is begun, so a slow consumer never makes memory
-grow. Waiting is timed here and nowhere else. Every wait ends when the other side
-closes or fails, so nothing hangs.
+grow. How large a batch is shows when it is begun: until then as much is reserved as the
+largest so far had. Waiting is timed here and nowhere else. Every wait ends when the other
+side closes or fails, so nothing hangs.
 """
 
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar, final
 
 from spiral_stream.errors import StreamError
@@ -52,14 +54,20 @@ class BoundedQueue(Generic[T]):
     def _full(self, nbytes: int) -> bool:
         return self._reserved >= self.depth or self._bytes + nbytes > self.budget_bytes
 
-    def put(self, item: T, nbytes: int) -> None:
-        """Hand over an item for which room was reserved."""
+    def put(self, item: T, nbytes: int, reserved: int | None = None) -> None:
+        """Hand over an item of ``nbytes`` for which ``reserved`` bytes were reserved (as many, if that is not given)."""
         with self._changed:
             self._items.append((item, nbytes))
+            self._bytes += nbytes - (nbytes if reserved is None else reserved)
+            self.peak_bytes = max(self.peak_bytes, self._bytes)
             self._changed.notify_all()
 
-    def get(self) -> T | None:
+    def get(self, tell: Callable[[float], None] | None = None, after_s: float = 0.0) -> T | None:
         """The next item; None after the last.
+
+        Args:
+            tell: called with the seconds waited when they reach ``after_s``, and at each doubling.
+            after_s: see ``tell``.
 
         Raises:
             StreamError: the queue was closed.
@@ -68,7 +76,9 @@ class BoundedQueue(Generic[T]):
         begun = time.perf_counter()
         with self._changed:
             while not (self._items or self._ended or self._closed or self._failure):
-                self._changed.wait()
+                if not self._changed.wait(after_s if tell else None) and tell:
+                    tell(time.perf_counter() - begun)
+                    after_s *= 2
             self.get_wait_s += time.perf_counter() - begun
             if self._closed:
                 raise StreamError(CLOSED)
@@ -84,6 +94,11 @@ class BoundedQueue(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._items)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the consumer's side was closed."""
+        return self._closed
 
     def end(self) -> None:
         """Producer: there will be no more items."""

@@ -27,6 +27,7 @@ from spiral_stream.runtime.naming import identities, identity_table, naming, rea
 from spiral_stream.runtime.quarantine import PART, Quarantine, renamed
 from spiral_stream.runtime.samples import REFUSED, Samples
 from spiral_stream.schema import semantic_of
+from spiral_stream.threads import doing
 
 Int64 = NDArray[np.int64]
 _SHOWN: Final = 3  # refused samples that a message names
@@ -136,7 +137,7 @@ class BatchRefusals:
         todo = self._runs(first, last, rows)
         while todo:
             begin, end = todo.pop()
-            with naming(self._stages, self._samples, 0, skippable=self._policy.skippable):
+            with doing(f"field {field!r}"), naming(self._stages, self._samples, 0, skippable=self._policy.skippable):
                 try:
                     work(begin, end)
                 except SourceError as error:

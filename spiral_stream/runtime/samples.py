@@ -6,8 +6,8 @@ rest on, fetches those of the relations in one call a stream, and runs the maps 
 Token columns are never Arrow columns here but `Ragged` addresses.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -26,14 +26,17 @@ from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import Placed
 from spiral_stream.integrity.blocks import moment, need_sound
 from spiral_stream.plan.maps import PART, Assembled, Computed, Context, FlatMapped, Kept, Mapped, Tokenized
+from spiral_stream.plan.mix import STREAM_ID
 from spiral_stream.plan.nodes import Collate, Sampled
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.physical import Stages, TokenStage
 from spiral_stream.planner.streams import fetch, ordinals, split
+from spiral_stream.runtime.assembling import assembled, assembler, called
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.tokens import TokenFeed
 from spiral_stream.runtime.unread import encoded, reasons, run_beside
 from spiral_stream.sampling.epoch import Places
+from spiral_stream.threads import CLOSE_TIMEOUT_S, OwnThread, Workers, doing
 from spiral_stream.transforms.python import Function
 
 Int64 = NDArray[np.int64]
@@ -95,7 +98,7 @@ class SampleReader:
         self._stages = stages
         self.run_seed = run_seed
         self.metrics = metrics
-        self._pool = ThreadPoolExecutor(threads, "spiral-encode")  # starts no thread before its first task
+        self._pool = Workers(threads, "spiral-encode")  # starts no thread before its first task
         self.end = len(stages.maps)
         self._tolerant = need(stages.plan, Collate).on_error != "raise"
         self._relational = stages.streams[0].node.schema()
@@ -104,9 +107,9 @@ class SampleReader:
         self._feeds = {at: _feeds(stages, stage, metrics, self._pool) for at, stage in self._tokens.items()}
         self._counts = {i: self._same_before(i) for i in range(self.end)}
 
-    def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> list[OwnThread]:
+        """End the threads; returns those that still run at the deadline."""
+        return self._pool.end(timeout_s)
 
     def key(self, name: str, upto: int) -> Key:
         """Which map's column a name means to what follows the first ``upto`` maps."""
@@ -173,14 +176,24 @@ class SampleReader:
         lengths = {key for key in missing if key[1] == RELATIONAL and key[0].startswith(_LENGTH)}
         names = [name for name, at in missing if at == RELATIONAL and (name, at) not in lengths]
         if names:
-            with self.metrics.timed("fetch_s"):
-                table = fetch(self._stages.streams, samples.places, names)
-            samples.columns.update({(name, RELATIONAL): table[name].combine_chunks() for name in names})
+            samples.columns.update({(name, RELATIONAL): column for name, column in self._read(samples, names).items()})
         for name, _ in lengths:
             samples.columns[name, RELATIONAL] = self._stored_lengths(samples, name)
         for name, at in sorted((key for key in missing if key[1] != RELATIONAL), key=lambda key: key[1]):
             samples.columns[name, at] = self._computed(epoch, samples, name, at)
         need_sound(begun)
+
+    def _read(self, samples: Samples, names: Sequence[str]) -> dict[str, pa.Array]:
+        """Columns of the relational part; counted, as far as they are not kept beside the selection."""
+        streams = self._stages.streams
+        relations = ", ".join(dict.fromkeys(stream.base.entry.name for stream in streams))
+        with self.metrics.timed("fetch_s"), doing(f"reading column {', '.join(names)} of relation {relations}"):
+            table = fetch(streams, samples.places, names)
+        columns = {name: table[name].combine_chunks() for name in names}
+        late = [name for name in names if name != STREAM_ID and any(name not in s.selected.kept for s in streams)]
+        if late:
+            self.metrics.add(source_rows=len(samples), source_bytes=sum(columns[name].nbytes for name in late))
+        return columns
 
     def _missing(self, samples: Samples, keys: Iterable[Key]) -> list[Key]:
         found: dict[Key, None] = {}
@@ -214,7 +227,7 @@ class SampleReader:
         if function.random:
             named = np.uint64(seeding.key("map", function.name, self._counts[at]))
             keys = seeding.combine(self.random_keys(epoch, samples, at), named)
-        with self.metrics.timed("transform_s"):
+        with self.metrics.timed("transform_s"), doing(called(function)):
             table = pa.table(columns, names=[*function.columns])
             return run_beside(function, table, keys, self.refused(samples, self._inputs_of(function, at)))
 
@@ -302,7 +315,7 @@ class SampleReader:
             DataError: it cannot be made, or cannot be pushed to.
         """
         return {
-            at: _assembler(step, context) for at, step in enumerate(self._stages.maps) if isinstance(step, Assembled)
+            at: assembler(step, context) for at, step in enumerate(self._stages.maps) if isinstance(step, Assembled)
         }
 
     def run(self, epoch: int, samples: Samples, assemblers: Mapping[int, Any], *, final: bool) -> tuple[Samples, int]:
@@ -337,13 +350,14 @@ class SampleReader:
         return samples, dropped
 
     def _assembled(
-        self, epoch: int, samples: Samples, step: Assembled, at: int, assembler: Any, *, final: bool
+        self, epoch: int, samples: Samples, step: Assembled, at: int, made_by: Any, *, final: bool
     ) -> Samples:
         names = step.function.columns
         self.need(epoch, samples, [self.key(name, at) for name in names])
         given = pa.table([as_lists(samples.columns[self.key(name, at)]) for name in names], names=list(names))
-        made = [assembled(step, assembler.push, given)] if len(samples) else []
-        made += [assembled(step, assembler.finish)] if final else []
+        with doing(called(step.function)):
+            made = [assembled(step, made_by.push, given)] if len(samples) else []
+            made += [assembled(step, made_by.finish)] if final else []
         table = pa.concat_tables([step.schema().empty_table(), *made])
         count = len(table)
         nowhere = np.zeros(count, dtype=np.uint64)
@@ -432,34 +446,6 @@ def lengths_of(column: pa.Array | Ragged) -> Int64:
         return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
     found: Int64 = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return found
-
-
-def _assembler(step: Assembled, context: Context) -> Any:
-    name = step.function.name
-    try:
-        made = step.function.function(context)
-    except Exception as error:
-        msg = f"assemble ({name}): {type(error).__name__}: {error}; it is called with a context (epoch, lane, chapter)"
-        raise DataError(msg) from error
-    if not (callable(getattr(made, "push", None)) and callable(getattr(made, "finish", None))):
-        msg = f"assemble ({name}): gave a {type(made).__name__}; give it push(table) and finish(), which return a table or None"
-        raise DataError(msg)
-    return made
-
-
-def assembled(step: Assembled, call: Callable[..., Any], *given: pa.Table) -> pa.Table:
-    """The samples that an assembler returns, as the plan states them.
-
-    Raises:
-        DataError: it failed, or returned something else.
-    """
-    name, schema = step.function.name, step.schema()
-    try:
-        found = call(*given)
-        return schema.empty_table() if found is None else found.select(schema.names).cast(schema)
-    except Exception as error:
-        msg = f"assemble ({name}): {type(error).__name__}: {error}; push and finish return a table with {', '.join(schema.names)}"
-        raise DataError(msg) from error
 
 
 def identity_keys(stages: Stages, upto: int | None = None) -> list[Key]:

@@ -21,11 +21,12 @@ from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.errors import CacheError, DataError
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.sampling.order import UInt64
+from spiral_stream.threads import doing
 
 TOGETHER: Final = 512  # texts that are fetched and encoded in a go: about a megabyte
 
 Int64 = NDArray[np.int64]
-UInt64 = NDArray[np.uint64]
 
 
 @final
@@ -184,9 +185,10 @@ class TokenFeed:
 
     def _kept(self, ordinals: UInt64) -> Rows:
         """What a cache would hold of rows."""
-        with self._metrics.timed("fetch_s"):
-            table = self._relation.fetch(ordinals, [self._prefix.column])
-        with self._metrics.timed("transform_s"):
+        column, relation = self._prefix.column, self._relation.entry.name
+        with self._metrics.timed("fetch_s"), doing(f"reading column {column} of relation {relation}"):
+            table = self._relation.fetch(ordinals, [column])
+        with self._metrics.timed("transform_s"), doing(f"tokenizing column {column} of relation {relation}"):
             return self._prefix.keep_rows(table, self._relation.base)
 
 

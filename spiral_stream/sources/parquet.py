@@ -13,7 +13,6 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +34,7 @@ from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key, without_columns
 from spiral_stream.sources.views import plain
 from spiral_stream.sources.watch import Watch
+from spiral_stream.threads import Workers
 
 CACHE_BYTES: Final = 256 << 20  # decoded row groups kept by one reader
 _MAGIC: Final = "*?["
@@ -93,7 +93,7 @@ class ParquetReader(Reader):
 
     def __init__(self, source: Parquet) -> None:
         root, names = _list_files(source.path)
-        with ThreadPoolExecutor(max_workers=8, thread_name_prefix="spiral-footer") as pool:
+        with Workers(8, "spiral-footer") as pool:
             self._files = list(pool.map(lambda name: _read_footer(root, name), names))
         self.schema = _common_schema(self._files)
         self.base, self.allow_outside = source.base or root, bool(source.allow_outside)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.sources.paths import shown
 from spiral_stream.sources.reach import Reach, ReferenceDataError, ReferenceSourceError, reach_of, unreadable
+from spiral_stream.threads import doing
 
 GAP_BYTES: Final = 4096  # ranges this near are read in one call: a page more costs less than a call
 READ_BYTES: Final = 32 << 20  # most bytes of one coalesced read
@@ -126,7 +127,8 @@ def _files(uris: Sequence[str], reach: Reach, most_bytes: int | None) -> list[me
             handle, path, facts = reach.open(uri, row)
             try:
                 need_fewer(row, path, facts.st_size, most_bytes)
-                read[uri] = memoryview(read_at(handle, facts.st_size, 0))
+                with doing(f"file {path}"):
+                    read[uri] = memoryview(read_at(handle, facts.st_size, 0))
             except OSError as error:
                 raise unreadable(row, path, error) from error
             finally:
@@ -221,7 +223,8 @@ def _ranges(array: pa.StructArray, reach: Reach, most_bytes: int | None) -> list
         rows = np.flatnonzero(named.files == code)
         if len(rows):
             ordered = rows[np.argsort(starts[rows], kind="stable")]
-            _read_ranges(uri, reach, ordered, most_bytes, starts=starts, lengths=lengths, found=found)
+            with doing(f"file {shown(uri)}"):
+                _read_ranges(uri, reach, ordered, most_bytes, starts=starts, lengths=lengths, found=found)
     return found
 
 

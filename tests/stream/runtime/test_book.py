@@ -142,7 +142,7 @@ def test_a_state_says_where_its_chapters_begin(
         anchors = one.book.anchors(0, number)
         assert [lane for lane, _, _ in anchors] == [0, 1]
         with stream(catalog, lanes=2) as other:
-            other.book._counts[0] = Counts(FormationIndex(tmp_path / "none"), 2)  # as without the index
+            other.book.known[0] = Counts(FormationIndex(tmp_path / "none"), 2)  # as without the index
             other.book.anchor(0, anchors)
             assert other.ledger(number) == ledgers[number]
 

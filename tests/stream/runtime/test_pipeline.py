@@ -4,20 +4,24 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.planner.kept import KeptColumns
-from spiral_stream.runtime.batches import BatchBuilder, Pending
+from spiral_stream.runtime.batches import OBJECT_BYTES, BatchBuilder, Pending, object_bytes
 from spiral_stream.runtime.images import ImageFeed
 from tests.fixtures.streams import maker, our_threads, plan
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(60)]
 
-BATCH_BYTES = 16 * (3 * 16 * 16 + 8)  # 16 images of 16 x 16 and their labels
+BATCH_BYTES = 16 * (3 * 16 * 16 + 8 + OBJECT_BYTES + 12 + 4)  # 16 images of 16 x 16, labels, names of 12 letters
 
 
 class Begun:
@@ -69,6 +73,64 @@ def test_a_budget_in_bytes_bounds_what_is_ahead(catalog: sp.Catalog, monkeypatch
             assert begun.settled() == 1 + ahead
             assert stream.metrics()["peak_queue_bytes"] == ahead * BATCH_BYTES
             run.close()
+
+
+PAYLOAD = 1_000  # bytes of each row
+
+
+@pytest.fixture
+def payloads(tmp_path: Path, caches: Path) -> sp.Catalog:
+    """``rows``: 400 of a payload of bytes, and a list of as many."""
+    assert caches
+    table = pa.table(
+        {
+            "sample_id": range(400),
+            "pay": [bytes(PAYLOAD)] * 400,
+            "numbers": pa.array([[1] * (PAYLOAD // 8)] * 400, pa.list_(pa.int64())),
+        }
+    )
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    catalog.register("rows", sp.Arrow(table), identity="sample_id")
+    return catalog
+
+
+@pytest.mark.parametrize("column", ["pay", "numbers", "made"])
+def test_bytes_of_lists_count_against_the_budget(
+    payloads: sp.Catalog, monkeypatch: pytest.MonkeyPatch, column: str
+) -> None:
+    begun = Begun(monkeypatch)
+    sampled = payloads.table("rows").sample(order=sp.Sequential())
+    sampled = sampled.map(lambda pay: pay, columns=["pay"], name="made", returns=pa.binary())
+    node = sampled.collate(batch_size=16, fields={"x": sp.List(column)}).to_numpy(prefetch=8).plan
+    with sp.PreparedStream(node, payloads, budget_bytes=20_000) as stream:
+        run = iter(stream)
+        next(run)
+
+        assert begun.settled() == 2  # one in hand, one ahead: two of 16 KB are more than 20 KB
+        run.close()
+        metrics = stream.metrics()
+    assert 16 * PAYLOAD < metrics["peak_queue_bytes"] == metrics["peak_batch_bytes"]
+    assert metrics["source_rows"] == 32
+    assert metrics["source_bytes"] >= 32 * PAYLOAD
+
+
+@given(
+    values=st.lists(
+        st.none()
+        | st.lists(st.fixed_dictionaries({"a": st.binary(max_size=40), "b": st.none() | st.floats()}), max_size=5),
+        max_size=20,
+    ),
+    start=st.integers(0, 20),
+)
+def test_bytes_of_objects_are_at_least_those_of_their_values(values: list[Any], start: int) -> None:
+    kind = pa.list_(pa.struct([("a", pa.binary()), ("b", pa.float64())]))
+    column = pa.array(values, kind).slice(start)
+    inner = [each for value in values[start:] for each in value or ()]
+
+    found = object_bytes(column)
+    heads = len(column) + 3 * len(inner)
+    assert found >= OBJECT_BYTES * heads + sum(len(each["a"]) for each in inner)
+    assert found <= OBJECT_BYTES * heads + sum(len(each["a"]) for each in inner) + 32 * (len(inner) + 2)
 
 
 def failing_images(monkeypatch: pytest.MonkeyPatch, error: BaseException, at_call: int) -> None:
@@ -183,8 +245,10 @@ def test_leaving_a_loop_waits_for_pieces_that_have_begun(catalog: sp.Catalog, mo
         busy[0] += 1
         most[0] = max(most[0], busy[0])
         time.sleep(0.05)
-        render(feed, *args)
-        busy[0] -= 1
+        try:
+            render(feed, *args)
+        finally:
+            busy[0] -= 1
 
     monkeypatch.setattr(ImageFeed, "render", counted)
     with maker(catalog, prefetch=6)() as stream:

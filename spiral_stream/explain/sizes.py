@@ -1,0 +1,182 @@
+"""What a batch takes in memory: its arrays from the plan, its lists from facts, and what nobody can tell before it runs.
+
+Arrays are counted by shape. Of lists the values are Python objects; how large they are is known of numbers, of
+columns that lie beside the selection, and of texts that ``catalog.measure`` has counted. What none of these tells is
+unknown, never guessed: the running stream counts it (``peak_batch_bytes``), and its budget holds it.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.windowed import WindowedBucket
+from spiral_stream.catalog.statistics import KNOWN, load_statistics
+from spiral_stream.explain.subject import Subject
+from spiral_stream.expr import Col
+from spiral_stream.fields.field import FieldSpec
+from spiral_stream.plan.mix import STREAM_ID
+from spiral_stream.plan.nodes import Collate
+from spiral_stream.plan.tree import need
+from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage
+from spiral_stream.planner.streams import StreamStage
+from spiral_stream.runtime.batches import OBJECT_BYTES
+from spiral_stream.runtime.samples import RELATIONAL
+
+_RUNNING = "the running stream's metrics()['peak_batch_bytes'] counts them"
+
+
+@final
+@dataclass(slots=True)
+class Size:
+    """Bytes of a step's batch, as far as facts tell."""
+
+    arrays: int
+    mark: str = ""  # before ``arrays``
+    lists: float | None = None  # of the lists that are known; None without any
+    unknown: list[str] = field(default_factory=list)  # what is not counted, and what would tell
+
+    @property
+    def text(self) -> str | int:
+        """As EXPLAIN shows it."""
+        if not self.mark and self.lists is None and not self.unknown:
+            return self.arrays
+        parts = [f"{self.mark}{self.arrays:,}"]
+        if self.lists is not None:
+            parts.append(
+                f"and ~{self.lists:,.0f} in lists" if self.arrays else f"in arrays, ~{self.lists:,.0f} in lists"
+            )
+        if self.unknown:
+            parts.append(f"and unknown: {'; '.join(self.unknown)}")
+        return " ".join(parts)
+
+
+def batch_size(subject: Subject) -> Size:
+    """What a step's batch takes."""
+    size = _arrays(subject)
+    plains = [stage for stage in subject.stages.plains if stage.spec.dtype is None]
+    samples = _samples(subject)
+    if plains and samples is None:
+        names = ", ".join(stage.name for stage in plains)
+        size.unknown.append(f"{names} (how many samples a batch has shows when it is formed; {_RUNNING})")
+        return size
+    untold: dict[str, list[str]] = {}
+    for stage in plains:
+        found = _value_bytes(subject, stage.field.column)
+        if isinstance(found, str):
+            untold.setdefault(found, []).append(stage.name)
+        else:
+            size.lists = (size.lists or 0.0) + found * (samples or 0)
+    size.unknown += [f"{', '.join(names)} ({way_out})" for way_out, names in untold.items()]
+    return size
+
+
+# ---- arrays
+
+
+def _arrays(subject: Subject) -> Size:
+    """Bytes of a step's arrays, and how they are known: counted, or at most those of a full budget."""
+    stages, merge = subject.stages, subject.bound.merge
+    formation = stages.formation
+    token = sum(np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype)
+    whole: list[PlainStage | ImageStage | ClipStage] = [*stages.plains, *stages.images, *stages.clips]
+    specs = {stage.name: stage.spec for stage in whole}
+    sizes = {name: _item_bytes(spec) for name, spec in specs.items()}
+    unsized = [name for name, each in sizes.items() if each is None]
+    unknown = [f"{', '.join(unsized)} (each image has its own size; {_RUNNING})"] if unsized else []
+    sample = sum(each or 0 for each in sizes.values())
+    budget = formation.budget if isinstance(formation, WindowedBucket) else None
+    if formation is None:
+        if stages.sequences:
+            names = ", ".join(stage.name for stage in stages.sequences)
+            unknown.append(f"{names} (as wide as the longest sample of each batch; {_RUNNING})")
+        return Size(sample * stages.batches.batch_size * merge, unknown=unknown)
+    if isinstance(formation, Packed):
+        return Size(formation.max_tokens * stages.batches.batch_size * token * merge, "at most ", unknown=unknown)
+    if budget is not None and budget.max_tokens is not None and budget.count == "padded":
+        return Size((budget.max_tokens * token + formation.window_size * sample) * merge, "at most ", unknown=unknown)
+    if budget is not None and budget.max_frames is not None and stages.clips and budget.oversize != "alone":
+        frames = sum(clip.frames for clip in stages.clips)
+        rows = min(budget.max_frames // frames, subject.forming.batch_size or formation.window_size)
+        return Size(rows * sample * merge, "at most ", unknown=unknown)
+    first = subject.first
+    if not isinstance(first, str) and first.batches:
+        return Size(int((first.rows * (first.widths * token + sample)).max()) * merge, "~", unknown=unknown)
+    return Size(0, unknown=[f"arrays (no batch is formed yet; {_RUNNING})"])
+
+
+def _item_bytes(spec: FieldSpec) -> int | None:
+    """Bytes of one sample's value in an array; 0 of Python values, None where only the data knows."""
+    if spec.dtype is None:
+        return 0
+    known = [n for n in spec.shape if n is not None]
+    if len(known) < len(spec.shape):
+        return None
+    return int(np.prod(known, dtype=np.int64)) * np.dtype(spec.dtype).itemsize
+
+
+# ---- lists
+
+
+def _samples(subject: Subject) -> int | None:
+    """Samples of a step's batch: counted, or those of the largest of the first ones."""
+    stages, merge = subject.stages, subject.bound.merge
+    if stages.formation is None:
+        return stages.batches.batch_size * merge
+    first = subject.first
+    if isinstance(first, str) or not first.batches:
+        return None
+    return max(len(batch.samples) for batch in first.batches) * merge
+
+
+def _value_bytes(subject: Subject, column: str) -> float | str:
+    """Mean bytes of a column's values as Python objects; or what would tell them."""
+    kind = need(subject.stages.plan, Collate).source.schema().field(column).type
+    fixed = _fixed_bytes(kind)
+    if fixed is not None:
+        return fixed
+    if subject.reader.key(column, subject.reader.end)[1] != RELATIONAL:
+        return f"a map makes them; {_RUNNING}"
+    total, rows = 0.0, 0
+    for stream in subject.stages.streams:
+        mean = _mean_bytes(stream, column, kind)
+        if isinstance(mean, str):
+            return mean
+        total, rows = total + mean * stream.selected.total, rows + stream.selected.total
+    return total / max(1, rows)
+
+
+def _fixed_bytes(kind: pa.DataType) -> float | None:
+    """Of types whose values have one size."""
+    if pa.types.is_fixed_size_list(kind):
+        inner = _fixed_bytes(kind.value_type)
+        return None if inner is None else OBJECT_BYTES + kind.list_size * inner
+    if pa.types.is_struct(kind):
+        parts = [_fixed_bytes(each.type) for each in kind]
+        return None if None in parts else OBJECT_BYTES + sum(part for part in parts if part is not None)
+    try:
+        return float(OBJECT_BYTES + kind.bit_width / 8)
+    except ValueError:  # of no fixed width
+        return None
+
+
+def _mean_bytes(stream: StreamStage, column: str, kind: pa.DataType) -> float | str:
+    """Of one stream: from the column beside the selection, else from statistics of the relation."""
+    if column == STREAM_ID and stream.name:
+        return float(OBJECT_BYTES + len(stream.name.encode()))
+    kept = stream.selected.kept.mean_bytes(column)
+    if kept is not None:
+        return OBJECT_BYTES + kept
+    leaf: Any = stream.selected.columns.env[column]
+    name = stream.base.entry.name
+    if isinstance(leaf, Col) and leaf.name in stream.base.schema.names and pa.types.is_string(kind):
+        statistics = load_statistics(stream.base.entry)
+        if statistics is None:
+            return f'catalog.measure("{name}") counts them'
+        shards = statistics.shards.filter(pc.equal(statistics.shards["column"], leaf.name))
+        if len(shards) and set(shards["mark"].to_pylist()) == {KNOWN}:
+            return float(OBJECT_BYTES + pc.sum(shards["bytes"]).as_py() / max(1, pc.sum(shards["rows"]).as_py()))
+    return _RUNNING

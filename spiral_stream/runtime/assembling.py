@@ -1,0 +1,49 @@
+"""What a user's assembler is given and returns, and what a user's function is called while it runs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from spiral_stream.errors import DataError
+from spiral_stream.plan.maps import Assembled, Context
+from spiral_stream.transforms.python import Function
+
+
+def called(function: Function) -> str:
+    """A user's function in words, for whoever waits for it."""
+    module = getattr(function.function, "__module__", None)
+    return f"a user's function, {module}:{function.name}"
+
+
+def assembler(step: Assembled, context: Context) -> Any:
+    """A fresh assembler of a chapter.
+
+    Raises:
+        DataError: it cannot be made, or cannot be pushed to.
+    """
+    name = step.function.name
+    try:
+        made = step.function.function(context)
+    except Exception as error:
+        msg = f"assemble ({name}): {type(error).__name__}: {error}; it is called with a context (epoch, lane, chapter)"
+        raise DataError(msg) from error
+    if not (callable(getattr(made, "push", None)) and callable(getattr(made, "finish", None))):
+        msg = f"assemble ({name}): gave a {type(made).__name__}; give it push(table) and finish(), which return a table or None"
+        raise DataError(msg)
+    return made
+
+
+def assembled(step: Assembled, call: Callable[..., Any], *given: pa.Table) -> pa.Table:
+    """The samples that an assembler returns, as the plan states them.
+
+    Raises:
+        DataError: it failed, or returned something else.
+    """
+    name, schema = step.function.name, step.schema()
+    try:
+        found = call(*given)
+        return schema.empty_table() if found is None else found.select(schema.names).cast(schema)
+    except Exception as error:
+        msg = f"assemble ({name}): {type(error).__name__}: {error}; push and finish return a table with {', '.join(schema.names)}"
+        raise DataError(msg) from error

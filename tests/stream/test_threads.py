@@ -1,0 +1,187 @@
+"""Threads of the library: what they do is known in words, and they end in time or are left alone."""
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from typing import Any
+
+import pytest
+
+from spiral_stream import threads
+from spiral_stream.errors import SpiralWarning
+from spiral_stream.threads import OwnThread, ToldLock, Workers, doing
+from tests.fixtures.streams import our_threads
+
+pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(60)]
+
+WAIT_S = 10.0
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What stuck calls wait for; opened at the test's end, when all threads must end."""
+    event = threading.Event()
+    yield event
+    event.set()
+    ended()
+
+
+def ended() -> None:
+    """Wait until no thread of ours is left."""
+    deadline = time.monotonic() + WAIT_S
+    while our_threads() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert our_threads() == []
+
+
+def test_a_pool_does_its_tasks_and_passes_on_what_they_raise() -> None:
+    with Workers(3, "spiral-test") as pool:
+        assert list(pool.map(lambda x: x * x, range(50))) == [x * x for x in range(50)]
+        assert {*our_threads()} == {f"spiral-test_{k}" for k in range(3)}
+        with pytest.raises(ZeroDivisionError):
+            pool.submit(lambda: 1 // 0).result()
+
+    assert our_threads() == []
+    assert pool.submit(int).cancelled()
+
+
+def test_a_pool_that_is_dropped_ends_its_threads() -> None:
+    pool = Workers(2, "spiral-test")
+    assert pool.submit(lambda: 7).result() == 7
+    del pool
+    gc.collect()
+
+    ended()
+
+
+def test_closing_a_pool_has_a_deadline_and_names_who_is_in_which_call(gate: threading.Event) -> None:
+    pool = Workers(1, "spiral-test")
+
+    def stuck() -> None:
+        with doing("batch 12"), doing("reading file x of relation y"):
+            gate.wait(WAIT_S)
+
+    stuck_one, never_begun = pool.submit(stuck), pool.submit(int)
+    while not pool.threads[0].calls:
+        time.sleep(0.001)
+    begun = time.monotonic()
+    with pytest.warns(SpiralWarning, match=r"spiral-test_0: batch 12, reading file x of relation y \(for .* s\)"):
+        pool.close(0.1)
+    pool.close()  # nobody waits for the same thread twice
+
+    assert time.monotonic() - begun < 2
+    assert never_begun.cancelled()
+    assert our_threads() == ["spiral-test_0"]
+    gate.set()
+    with pytest.raises(CancelledError):
+        stuck_one.result(WAIT_S)
+
+
+def test_a_thread_that_was_told_to_stop_stops_at_the_end_of_its_call(gate: threading.Event) -> None:
+    came: list[str] = []
+
+    def work() -> None:
+        with doing("a call"):
+            came.append("in")
+            gate.wait(WAIT_S)
+        came.append("after")
+
+    thread = OwnThread(work, "spiral-test")
+    thread.start()
+    while not came:
+        time.sleep(0.001)
+    thread.told_to_stop = True
+    gate.set()
+    thread.join(WAIT_S)
+
+    assert came == ["in"]
+
+
+def test_an_error_of_a_call_is_not_hidden_by_the_stop() -> None:
+    heard: list[type[BaseException]] = []
+
+    def work() -> None:
+        try:
+            with doing("a call"):
+                thread.told_to_stop = True
+                int("no number")
+        except BaseException as error:  # noqa: BLE001
+            heard.append(type(error))
+
+    thread = OwnThread(work, "spiral-test")
+    thread.start()
+    thread.join(WAIT_S)
+
+    assert heard == [ValueError]
+
+
+def test_a_task_is_in_the_words_of_who_submitted_it() -> None:
+    heard: list[list[str]] = []
+
+    def inner() -> None:
+        here: Any = threading.current_thread()
+        heard.append([words for words, _ in here.calls])
+
+    def outer(pool: Workers) -> None:
+        with doing("batch 3"):
+            pool.submit(inner).result()
+
+    with Workers(1, "spiral-test") as pool:
+        thread = OwnThread(outer, "spiral-outer", (pool,))
+        thread.start()
+        thread.join(WAIT_S)
+        pool.submit(inner).result()
+
+    assert heard == [["batch 3"], []]
+
+
+def test_a_thread_of_somebody_else_does_without_words() -> None:
+    with doing("anything"):
+        assert not hasattr(threading.current_thread(), "calls")
+
+
+def test_who_waits_for_a_lock_is_told_who_holds_it(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "TELL_AFTER_S", 0.05)
+    lock, held = ToldLock("the chapters"), threading.Event()
+
+    def holds() -> None:
+        with lock, doing("a user's function, m:f"):
+            held.set()
+            gate.wait(WAIT_S)
+
+    thread = OwnThread(holds, "spiral-test")
+    thread.start()
+    assert held.wait(WAIT_S)
+    opener = threading.Timer(0.2, gate.set)
+    opener.start()
+    with pytest.warns(SpiralWarning, match=r"the chapters: .* held by spiral-test: a user's function, m:f"), lock, lock:
+        pass
+    opener.join()
+
+
+def test_what_is_open_at_the_exit_is_closed_once(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "CLOSE_TIMEOUT_S", 0.1)
+    idle, stuck = Workers(1, "spiral-idle"), Workers(1, "spiral-stuck")
+    idle.submit(int).result()
+    with doing(""):
+        stuck.submit(gate.wait, WAIT_S)
+    with pytest.warns(SpiralWarning, match="exit: 1 thread.* spiral-stuck_0"):
+        threads._end_at_exit()
+    threads._end_at_exit()
+    idle.close()
+    stuck.close()
+
+    assert our_threads() == ["spiral-stuck_0"]
+
+
+def test_a_forked_process_has_no_threads_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Workers(1, "spiral-test") as pool:
+        pool.submit(int).result()
+        monkeypatch.setattr(threads.os, "getpid", lambda: -1)
+        assert pool.end(0.0) == []
+        threads._end_at_exit()
+        monkeypatch.undo()
+        assert our_threads() == ["spiral-test_0"]
+        pool._over = False
