@@ -114,8 +114,7 @@ class Counts:
 
     def forget(self) -> None:
         """Forget where chapters begin, as far as counts do not say it: another state may know better."""
-        for lane in range(len(self._firsts)):
-            self._firsts[lane], self._chapters[lane] = [0], [0]
+        self._begins = [[(0, 0)] for _ in self._begins]
 
     def __len__(self) -> int:
         return len(self._batches)
