@@ -235,7 +235,7 @@ class PreparedStream:
 
     def _leave(self, pipeline: Pipeline) -> None:
         """End a pass, unless that was done."""
-        if self._pipeline is pipeline:
+        if self._pipeline is pipeline and not pipeline.over:  # at the interpreter's exit it is, and the rest half gone
             self._pipeline = None
             self._place.leave(lambda: self._opening.let_go() if pipeline.close() else None)
 

@@ -129,6 +129,11 @@ class Owner(ABC):
             atexit.register(_end_at_exit)
 
     @property
+    def over(self) -> bool:
+        """Whether it was ended, by its user or by the interpreter's exit."""
+        return self._over
+
+    @property
     @abstractmethod
     def threads(self) -> Sequence[OwnThread]:
         """Those that were started."""

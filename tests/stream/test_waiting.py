@@ -308,6 +308,8 @@ Holder.run = iter(streams[0]); next(Holder.run)
 here = Holder(); here.me, here.run = here, iter(streams[1]); next(here.run); del here
 runs = [iter(each) for each in streams[2:]]
 for each in runs: next(each)
+had = iter(opened("wide", sp.Stack("sample_id")))
+for _ in range(1_000): next(had)  # all there are
 import gc, warnings
 warnings.filterwarnings("ignore", message="(?i)lance.* fork")
 if (child := os.fork()) == 0:  # it drops what it never started; LanceDB itself hangs at a child's ordinary exit
