@@ -2,9 +2,9 @@
 
 A sealed file ends with 32 bytes: the size of its content, the content's 128-bit XXH3 digest, and a mark. JSON, which
 people read, begins with ``{"seal": "<digest of what follows>", `` instead. The digest tells damage, not forgery.
-A file without a seal, from before there were any, opens as well, unverified: what follows its content is damage, and
-so is a key too many, so that a seal cannot be lost without a word. Verifying reads the file once, at about 8 GB/s from memory;
-it goes through a small buffer, so that what is resident does not grow.
+A file without a seal, from before there were any, opens as well, unverified, unless its name (``.sealed.``) or whoever
+opens it says that it was written with one, so that a seal cannot be lost without a word. Verifying reads the file once,
+at about 8 GB/s from memory, through a small buffer, so that what is resident does not grow.
 """
 
 import json
@@ -29,6 +29,7 @@ from spiral_stream.integrity.faults import failed
 MENDED: Final = "The next stream that opens it sets it aside and builds it again"
 MARK: Final = b"\x93SEAL\r\n\x01"
 _TRAILER: Final = struct.Struct("<Q16s8s")
+_SEALED: Final = ".sealed"  # before the suffix
 HEAD: Final = b'{"seal": "'
 _DIGITS: Final = 32
 _READ: Final = 1 << 20  # bytes at a time
@@ -140,12 +141,19 @@ def _nearly(data: bytes | memoryview, mark: bytes) -> bool:
     return sum(a == b for a, b in zip(data, mark, strict=False)) >= len(mark) - 2
 
 
-def content(path: Path, small: int = SMALL) -> tuple[memoryview, bool]:
+def named(folder: Path, stem: str, suffix: str) -> Path:
+    """Where a file lies: the one from before there were seals if it is there, else one whose name says that it has one."""
+    old = folder / f"{stem}{suffix}"
+    return old if old.exists() else folder / f"{stem}{_SEALED}{suffix}"
+
+
+def content(path: Path, small: int = SMALL, *, sealed: bool = False) -> tuple[memoryview, bool]:
     """The verified content of a sealed file, and whether it had a seal; mapped, unless it is small.
 
     Args:
         path: of the file.
         small: up to so many bytes it is read into memory.
+        sealed: whether it was written with a seal, whatever its name says.
 
     Raises:
         DamageError: it is missing, or not what was written.
@@ -156,8 +164,8 @@ def content(path: Path, small: int = SMALL) -> tuple[memoryview, bool]:
         whole = memoryview(path.read_bytes() if in_memory else _mapped.Mapped(str(path)))
         mark = bytes(whole[-len(MARK) :])
         if len(whole) < _TRAILER.size or mark != MARK:
-            if _nearly(mark, MARK):
-                raise damaged(path, f"its seal ends with {mark.hex()}, and was made with {MARK.hex()}")
+            if sealed or path.stem.endswith(_SEALED) or _nearly(mark, MARK):
+                raise damaged(path, f"it ends with {mark.hex()}, and not with a seal")
             return whole, False
         size, told, _ = _TRAILER.unpack(whole[-_TRAILER.size :])
         if size != len(whole) - _TRAILER.size:
@@ -168,9 +176,9 @@ def content(path: Path, small: int = SMALL) -> tuple[memoryview, bool]:
         return whole[:size], True
 
 
-def array(path: Path) -> NDArray[Any]:
+def array(path: Path, *, sealed: bool = False) -> NDArray[Any]:
     """The array of a ``.npy`` file, mapped; see `content`."""
-    data, _ = content(path)
+    data, _ = content(path, sealed=sealed)
     with reading(path):
         head = BytesIO(bytes(data[: 1 << 12]))
         version = np.lib.format.read_magic(head)
@@ -182,9 +190,9 @@ def array(path: Path) -> NDArray[Any]:
         return np.frombuffer(data, kind, shape[0], head.tell())
 
 
-def table(path: Path) -> pa.Table:
+def table(path: Path, *, sealed: bool = False) -> pa.Table:
     """The table of an Arrow file, mapped; see `content`."""
-    data, verified = content(path, SMALL_TABLE)
+    data, verified = content(path, SMALL_TABLE, sealed=sealed)
     with reading(path):
         found = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(data))).read_all()
         if not verified:

@@ -85,7 +85,7 @@ class KeptColumns:
             return table.column(0).chunk(0)
 
     def _file(self, name: str) -> Path:
-        return self._folder / f"column-{digest(name)[:16]}.arrow"
+        return seal.named(self._folder, f"column-{digest(name)[:16]}", ".arrow")
 
     def _narrow(self, name: str) -> bool:
         field = self._columns.schema.field(name)
@@ -95,7 +95,7 @@ class KeptColumns:
             return True
         if not pa.types.is_string(field.type) or semantic_of(field):
             return False
-        wide = self._file(name).with_suffix(".wide")  # told once, so that no later start looks at texts
+        wide = self._folder / f"column-{digest(name)[:16]}.wide"  # told once, so that no later start looks at texts
         if self._file(name).exists() or wide.exists():
             return not wide.exists()
         some = np.linspace(0, self._total - 1, min(self._total, _LOOKED_AT)).astype(np.uint64)

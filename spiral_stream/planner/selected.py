@@ -70,7 +70,7 @@ class Selected:
         self.counts: tuple[tuple[str, int], ...] = tuple((what, left) for what, left in meta["counts"])
         self.pushed: str | None = meta["pushed"]
         self._firsts = np.concatenate([[0], np.cumsum(rows.counts)]).astype(np.uint64)
-        self._beside = [_right(spec, folder, place) for spec in meta["rights"]]
+        self._beside = [_right(spec, folder, place, sealed="relations" in meta) for spec in meta["rights"]]
         rights = [Right(beside, partial(rows.right, k)) for k, beside in enumerate(self._beside)]
         env = {name: expr.from_json(value) for name, value in meta["env"].items()}
         schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(meta["schema"])))
@@ -199,7 +199,7 @@ class Selected:
 
     def lengths(self, name: str) -> NDArray[np.uint32]:
         """Items of a list column for every surviving row, from disk; the column is read once, when first asked for."""
-        file = self._folder / f"lengths-{digest(name)[:16]}.npy"
+        file = seal.named(self._folder, f"lengths-{digest(name)[:16]}", ".npy")
 
         def build() -> None:
             found = [pc.list_value_length(table[name]).fill_null(0).to_numpy() for _, table in self._pieces((name,))]
@@ -220,7 +220,7 @@ class Selected:
         Args:
             text: as in a bucket key, for example ``token_count_estimate``.
         """
-        file = self._folder / f"mean-{digest(text)[:16]}.json"
+        file = seal.named(self._folder, f"mean-{digest(text)[:16]}", ".json")
         return mended(file, lambda: _read_mean(file), lambda: self._keep_mean(file, text))
 
     def _keep_mean(self, file: Path, text: str) -> None:
@@ -336,7 +336,7 @@ def _keep_right(rows: Rowed, file: Path) -> dict[str, str]:
     return {"table": file.name}
 
 
-def _right(spec: Mapping[str, str], folder: Path, place: Workplace) -> OpenRelation | MemoryReader:
+def _right(spec: Mapping[str, str], folder: Path, place: Workplace, *, sealed: bool) -> OpenRelation | MemoryReader:
     if "relation" in spec:
         return place.open_relation(spec["relation"])
-    return in_memory(seal.table(folder / spec["table"]))
+    return in_memory(seal.table(folder / spec["table"], sealed=sealed))

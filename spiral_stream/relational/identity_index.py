@@ -48,7 +48,7 @@ class IdentityIndex:
                 msg = f"index {directory} has format {meta['version']}, this is {VERSION}. Delete it to build it again"
                 raise CacheError(msg)
             self._high, self._rows, self._ranks = (
-                seal.array(directory / f"{name}.npy") for name in ("high", "rows", "ranks")
+                seal.array(directory / f"{name}.npy", sealed="sealed" in meta) for name in ("high", "rows", "ranks")
             )
             if {len(self._high), len(self._rows), len(self._ranks)} != {meta["total"]}:
                 raise seal.damaged(directory, f"it has {len(self._high):,} rows of {meta['total']:,}")
@@ -104,7 +104,9 @@ def build_index(directory: Path, stream: str, chunks: Iterable[tuple[UInt64, Ide
         with publish(directory) as work:
             total = _spool(work, stream, chunks)
             _sort(work, total)
-            (work / "index.json").write_text(json.dumps({"version": VERSION, "total": total, "stream": stream}))
+            (work / "index.json").write_text(
+                json.dumps({"version": VERSION, "total": total, "stream": stream, "sealed": True})
+            )
 
     return mended(directory, lambda: IdentityIndex(directory), build)
 

@@ -30,7 +30,9 @@ _CHUNK: Final = 65_536  # rows selected at a time: 64 bytes of scratch each
 class Selection:
     """The rows that survive. Reading is thread-safe; pickling passes the path, not the data."""
 
-    def __init__(self, shard_starts: UInt64, counts: UInt64, forms: NDArray[np.uint8], path: Path | None) -> None:
+    def __init__(
+        self, shard_starts: UInt64, counts: UInt64, forms: NDArray[np.uint8], path: Path | None, *, sealed: bool = False
+    ) -> None:
         self.shard_starts = shard_starts  # [S + 1], uint64: first logical ordinal of each shard, and the end
         self.counts = counts  # [S], uint64: survivors of each shard
         self.path = path
@@ -40,10 +42,10 @@ class Selection:
         self.rights: list[NDArray[Any]] = []
         if path is not None:
             self._offsets, self._words, self._ranks, self._places = (
-                seal.array(path / f"{name}.npy") for name in ("offsets", "words", "ranks", "places")
+                seal.array(path / f"{name}.npy", sealed=sealed) for name in ("offsets", "words", "ranks", "places")
             )
             self._bitmapped = cumulated(np.where(forms == BITMAP, counts, 0).astype(np.uint64))
-            self.rights = [seal.array(file) for file in sorted(path.glob("right-*.npy"))]
+            self.rights = [seal.array(file, sealed=sealed) for file in sorted(path.glob("right-*.npy"))]
 
     @classmethod
     def open(cls, directory: Path) -> "Selection":
@@ -59,10 +61,11 @@ class Selection:
             if meta["version"] != VERSION:
                 msg = f"selection {directory} has format {meta['version']}, not {VERSION}. Delete it to build it again"
                 raise CacheError(msg)
+            sealed = "rights" in meta  # else it is from before there were seals
             starts, counts, forms = (
-                seal.array(directory / f"{name}.npy") for name in ("shard_starts", "counts", "forms")
+                seal.array(directory / f"{name}.npy", sealed=sealed) for name in ("shard_starts", "counts", "forms")
             )
-            out = cls(starts, counts, forms, directory)
+            out = cls(starts, counts, forms, directory, sealed=sealed)
             if not len(counts) == len(forms) == len(starts) - 1 or len(out.rights) != meta.get(
                 "rights", len(out.rights)
             ):

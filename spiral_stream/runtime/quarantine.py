@@ -1,11 +1,11 @@
 """The quarantine table of a stream: which samples were refused, where, and why.
 
 Every process appends to a file of its own, so any number may write at a time: one frame per batch, in one ``write``
-each: a mark, the bytes and the 64-bit XXH3 digest of what follows, and an Arrow IPC stream. What a killed process left
-unfinished is at the end of its file, where reading stops; a frame that is damaged is passed over with a warning. Files
-from before there were frames hold the streams alone. A
-batch that was delivered again says the same again; reading keeps one row of each (epoch, batch, row). Files lie under the
-plan's fingerprint and the digest of its data versions, beside the caches.
+each: a mark, a check of the next two, the bytes and the 64-bit XXH3 digest of what follows, and an Arrow IPC stream.
+What a killed process left unfinished is at the end of its file, where reading stops; a frame that is damaged is passed
+over with a warning. Files from before there were frames hold the streams alone. A batch that was delivered again says
+the same again; reading keeps one row of each (epoch, batch, row). Files lie under the plan's fingerprint and the digest
+of its data versions, beside the caches.
 """
 
 import os
@@ -28,7 +28,8 @@ from spiral_stream.planner.rebase import Rebase
 
 _FILE: Final = ".frames"
 _UNFRAMED: Final = ".arrows"  # Arrow IPC streams, end to end
-_FRAME: Final = struct.Struct("<4sQQ")  # mark, bytes, digest
+_FRAME: Final = struct.Struct("<4sI16s")  # mark, check, facts
+_FACTS: Final = struct.Struct("<QQ")  # bytes, digest
 _AGAIN: Final = "Read those batches again to have it written again"
 _MARK: Final = b"\x93RFS"
 PART: Final = "part"
@@ -81,7 +82,8 @@ class Quarantine:
         with pa.ipc.new_stream(sink, self.schema) as writer:
             writer.write_table(rows.cast(self.schema))
         stream = sink.getvalue()
-        data = _FRAME.pack(_MARK, stream.size, xxhash.xxh3_64_intdigest(stream)) + stream.to_pybytes()
+        facts = _FACTS.pack(stream.size, xxhash.xxh3_64_intdigest(stream))
+        data = _FRAME.pack(_MARK, xxhash.xxh32_intdigest(facts), facts) + stream.to_pybytes()
         name = self._name or f"{os.getpid()}-{uuid.uuid4().hex}{_FILE}"
         self._name = ""  # after a failure the next goes to another file: nothing may follow half a batch
         try:
@@ -137,15 +139,17 @@ def _frames(path: Path) -> tuple[list[bytes], int]:
     data = path.read_bytes()
     at = damaged = 0
     while len(data) - at >= _FRAME.size:
-        mark, size, digest = _FRAME.unpack_from(data, at)
-        frame = data[at + _FRAME.size :][:size]
-        if mark == _MARK and len(frame) == size and xxhash.xxh3_64_intdigest(frame) == digest:
+        mark, check, facts = _FRAME.unpack_from(data, at)
+        size, digest = _FACTS.unpack(facts)
+        begun = mark == _MARK and check == xxhash.xxh32_intdigest(facts)
+        frame = data[at + _FRAME.size :][: size if begun else 0]
+        if begun and len(frame) == size and xxhash.xxh3_64_intdigest(frame) == digest:
             found.append(frame)
             at += _FRAME.size + size
             continue
         after = data.find(_MARK, at + 1)
         if after < 0:
-            damaged += mark != _MARK or len(frame) == size  # else the end was never written
+            damaged += not begun or len(frame) == size  # else the end was never written
             break
         damaged, at = damaged + 1, after
     return found, damaged

@@ -27,8 +27,12 @@ def write_array(path: Path) -> None:
 
 
 KINDS: dict[str, tuple[str, Callable[[Path], object], Callable[[Path], Any]]] = {
-    "kept columns": ("column.arrow", lambda path: write_arrow(path, TABLE), lambda path: seal.table(path).to_pydict()),
-    "lengths": ("lengths.npy", write_array, lambda path: seal.array(path).tolist()),
+    "kept columns": (
+        "column.sealed.arrow",
+        lambda path: write_arrow(path, TABLE),
+        lambda path: seal.table(path).to_pydict(),
+    ),
+    "lengths": ("lengths.sealed.npy", write_array, lambda path: seal.array(path).tolist()),
     "json": (
         "selected.json",
         lambda path: path.write_text(json.dumps({"whole": False, "counts": [["filter x", 7]], "env": {"a": None}})),
@@ -72,11 +76,14 @@ def test_no_single_bit_of_a_sealed_file_can_flip_without_a_word(kind: str, bit: 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_without_a_seal_opens_and_counts_as_unverified(kind: str, tmp_path: Path) -> None:
     name, write, read = KINDS[kind]
-    write(tmp_path / name)
     with publish_file(tmp_path / "sealed" / name) as draft:
         write(draft)
+    sound = read(tmp_path / "sealed" / name)
+    name = name.replace(".sealed", "")
+    (tmp_path / "sealed" / KINDS[kind][0]).rename(tmp_path / "sealed" / name)
+    write(tmp_path / name)
 
-    assert read(tmp_path / name) == read(tmp_path / "sealed" / name)
+    assert read(tmp_path / name) == read(tmp_path / "sealed" / name) == sound
     has_seal = seal.json_has_seal if name.endswith(".json") else lambda path: seal.content(path)[1]
     assert [has_seal(tmp_path / name), has_seal(tmp_path / "sealed" / name)] == [False, True]
 
