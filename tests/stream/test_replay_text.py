@@ -12,10 +12,10 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.cursor import STATE_VERSION
-from tests.fixtures.texts import SMALL_WINDOWS, fields, ids_of, make_catalog, mixed, tokenized
+from tests.fixtures.texts import SMALL_PLANS, fields, ids_of, make_catalog, mixed, tokenized
 from tests.stream.test_replay import digest
 
-pytestmark = SMALL_WINDOWS
+pytestmark = SMALL_PLANS
 
 GOLDEN = Path(__file__).parents[1] / "replay" / "text.json"
 SHARES = {"web": 0.7, "wiki": 0.1, "code": 0.2}

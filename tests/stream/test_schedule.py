@@ -14,9 +14,9 @@ import spiral_stream as sp
 from spiral_stream.errors import PlanError
 from spiral_stream.plan.fingerprint import canonical
 from spiral_stream.testing import check_elastic, check_resume
-from tests.fixtures.texts import SMALL_WINDOWS, documents, make_catalog
+from tests.fixtures.texts import SMALL_PLANS, documents, make_catalog
 
-pytestmark = [SMALL_WINDOWS, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
+pytestmark = [SMALL_PLANS, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
 SIZES: Final = {"a": 60, "b": 23, "c": 7}
 ORDER: Final = sp.GlobalShuffle(seed=5)

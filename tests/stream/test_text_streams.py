@@ -14,18 +14,9 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.testing import check_elastic, check_loops, check_replay, check_resume, frozen, same
 from tests.fixtures.drawn_streams import CACHES, ORDERS, TOKENS, Drawn, catalogs, plans
-from tests.fixtures.texts import SMALL_WINDOWS, ids_of
+from tests.fixtures.texts import SMALL_PLANS, ids_of
 
-pytestmark = [
-    SMALL_WINDOWS,
-    pytest.mark.usefixtures("no_threads_left"),
-    pytest.mark.timeout(600),
-    # drawn plans are small: an epoch may have no batch, or none for a rank
-    *(
-        pytest.mark.filterwarnings(f"ignore:{each}:spiral_stream.SpiralWarning")
-        for each in ("collate. batch_size", "iter. rank")
-    ),
-]
+pytestmark = [SMALL_PLANS, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
 Catalogs = Mapping[str, sp.Catalog]
 FEW = settings(max_examples=max(7, settings().max_examples // 7), suppress_health_check=[HealthCheck.too_slow])

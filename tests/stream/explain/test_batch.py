@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.explain import formed
-from tests.fixtures.texts import SMALL_WINDOWS
+from tests.fixtures.texts import SMALL_PLANS
 from tests.stream.explain.mixtures import KEYS, bucketed, delivered, make_catalog, program
 
-pytestmark = SMALL_WINDOWS
+pytestmark = SMALL_PLANS
 
 
 @pytest.fixture(scope="module")

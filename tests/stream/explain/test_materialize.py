@@ -8,10 +8,10 @@ import pyarrow.compute as pc
 import pytest
 
 import spiral_stream as sp
-from tests.fixtures.texts import SMALL_WINDOWS
+from tests.fixtures.texts import SMALL_PLANS
 from tests.stream.explain.mixtures import bucketed, make_catalog, program
 
-pytestmark = SMALL_WINDOWS
+pytestmark = SMALL_PLANS
 
 
 @pytest.fixture

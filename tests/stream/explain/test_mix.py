@@ -7,10 +7,10 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.catalog.statistics import measure, save_statistics
-from tests.fixtures.texts import SMALL_WINDOWS
+from tests.fixtures.texts import SMALL_PLANS
 from tests.stream.explain.mixtures import SIZES, make_catalog, program
 
-pytestmark = SMALL_WINDOWS
+pytestmark = SMALL_PLANS
 
 
 @pytest.fixture(scope="module")

@@ -27,10 +27,10 @@ from spiral_stream.explain import SECTIONS, Explanation
 from spiral_stream.transforms.encoder import TextEncoder
 from tests.fixtures import clips, reads
 from tests.fixtures.programs import as_written, image_catalog, image_program
-from tests.fixtures.texts import SMALL_WINDOWS
+from tests.fixtures.texts import SMALL_PLANS
 from tests.stream.explain import footages, mixtures
 
-pytestmark = SMALL_WINDOWS
+pytestmark = SMALL_PLANS
 
 REPLAY = Path(__file__).parents[2] / "replay"
 TRAIN = "vision.imagenet_train"

@@ -17,6 +17,9 @@ from spiral_stream.plan.canonical import VALUES, to_json
 from spiral_stream.plan.saved import from_json
 from tests.fixtures import saved_plans
 from tests.fixtures.mutations import COUNTS, _places, mutated_json, shown, survives
+from tests.fixtures.texts import SMALL_PLANS
+
+pytestmark = SMALL_PLANS
 
 ROOT: Final = Path(sp.__file__).parents[1]
 FEW: Final = 10_000  # samples of an epoch that EXPLAIN may form; with windows of a few, many more take seconds
