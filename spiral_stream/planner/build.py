@@ -80,7 +80,7 @@ def materialize(stages: Stages, threads: int, report: Callable[[Progress], None]
     """
     done, works = Progress(0, 0, 0, 0, 0, 0), list(caches(stages))
     if not works:
-        warnings.warn(_nothing_kept(stages), SpiralWarning, stacklevel=3)  # of whoever called the stream's materialize
+        warnings.warn(_nothing_kept(stages), SpiralWarning, stacklevel=4)  # of whoever called the stream's materialize
     for work in works:
         made = _build(work, threads, report) if report is not None else _with_bar(work, threads)
         done = Progress(*(a + b for a, b in zip(_tuple(done), _tuple(made), strict=True)))
