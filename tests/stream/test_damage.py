@@ -205,5 +205,6 @@ def test_a_derived_file_that_shrinks_under_a_reader_is_a_named_error_and_no_deat
 def read_large(of: sp.Catalog, kind: str) -> list[Any]:
     """Build it, and read it once."""
     with large(of, kind).to_numpy() as stream:
-        stream.materialize(lambda _: None)
+        if kind == "payload":
+            stream.materialize(lambda _: None)
         return [frozen(batch) for batch in stream]
