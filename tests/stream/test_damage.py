@@ -55,6 +55,8 @@ def test_one_flipped_bit_in_any_derived_file_changes_no_batch(
     prepared, kinds = catalog.root / "prepared", set()
     shutil.copytree(prepared, tmp_path / "sound")
     for path in one_of_each(catalog):
+        if stored and not path.name.startswith("lengths-"):
+            continue  # all others are as those of the other stream
         flip(path)
         found, said = outcome(catalog, stored)
         assert found is None or equal(found, sound), f"{path}: other batches"
@@ -71,7 +73,7 @@ def test_one_flipped_bit_in_any_derived_file_changes_no_batch(
         shutil.rmtree(prepared)
         shutil.copytree(tmp_path / "sound", prepared)
 
-    assert kinds >= {".json", ".npy", ".arrow", ".index"}
+    assert kinds >= ({".npy"} if stored else {".json", ".npy", ".arrow", ".index", ".blob", ".lance", ".manifest"})
 
 
 @pytest.mark.parametrize("stored", [False], indirect=True)
@@ -136,7 +138,7 @@ def test_verify_reads_everything_and_names_what_is_damaged(catalog: sp.Catalog, 
     assert {each.state for each in sound.files} == {"sound"}
     assert told[-1][0] == told[-1][1]
     assert {path for path in kept if path.parent.name != "committed"} <= read
-    for path in {path for path in one_of_each(catalog) if path in read}:
+    for path in [path for path in one_of_each(catalog) if path in read][stored::2]:
         with flipped(path), plan(catalog, stored=stored).to_numpy() as stream:
             assert path in {each.path for each in stream.verify().damaged}, path
 
