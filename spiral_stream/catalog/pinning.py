@@ -9,7 +9,6 @@ that names a file of many rows.
 import os
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from spiral_stream.sources.numbers import Collected
 from spiral_stream.sources.pins import NOT_THERE, SUFFIX, Pin, pin_of
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.source import ROW, Reader, content_key
+from spiral_stream.threads import Workers
 
 THREADS: Final = 16
 _TOGETHER: Final = 256  # files of one task
@@ -86,7 +86,7 @@ def _keys(manifest: Manifest, reader: Reader, columns: Sequence[str], found: Col
     """Content keys that cover what the references of each shard name."""
     shards = _Shards(manifest)
     reach = Reach(reader.base)  # a look reads nothing: who opens a file asks whether it may
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="spiral-pins") as pool:
+    with Workers(THREADS, "spiral-pins") as pool:
         looks = _Looks(pool, reach, found)
         for batch in reader.scan(list(columns)):
             rows = manifest.shard_of(manifest.logical(batch.column(ROW).to_numpy()))
@@ -100,7 +100,7 @@ def _keys(manifest: Manifest, reader: Reader, columns: Sequence[str], found: Col
 class _Looks:
     """Looks at files, each once as long as it is remembered."""
 
-    def __init__(self, pool: ThreadPoolExecutor, reach: Reach, found: Collected) -> None:
+    def __init__(self, pool: Workers, reach: Reach, found: Collected) -> None:
         self._pool, self._reach, self._found = pool, reach, found
         self._recent: dict[str, Pin] = {}
 

@@ -9,7 +9,6 @@ catalog's manifests, and later calls compare with it: they find what changed sin
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from spiral_stream.catalog.pinning import own_name, reference_columns, reference
 from spiral_stream.errors import CatalogError, SourceError
 from spiral_stream.sources.numbers import Collected, Numbers
 from spiral_stream.sources.paths import open_file, shown
+from spiral_stream.threads import Workers
 
 SHOWN: Final = 100  # differences that a report holds
 THREADS: Final = 8
@@ -77,7 +77,7 @@ def verify(entry: Entry) -> Verified:
     path = entry.root / "manifests" / f"{entry.name}-{entry.data_version}{_SUFFIX}"
     with entry.open() as relation, Collected() as collected, _shown(entry.name, relation.manifest.total) as advance:
         reading = _Reading(entry, relation, _recorded(path), collected)
-        with ThreadPoolExecutor(THREADS, thread_name_prefix="spiral-verify") as pool:
+        with Workers(THREADS, "spiral-verify") as pool:
             reading.own_files(pool)
             reading.all_rows(pool, advance)
         new = reading.recorded is None and not reading.different
@@ -107,12 +107,12 @@ class _Reading:
         self.rows = self.files = self.bytes = self.different = 0
         self.differences: list[Difference] = []
 
-    def own_files(self, pool: ThreadPoolExecutor) -> None:
+    def own_files(self, pool: Workers) -> None:
         """Read the source's own files."""
         paths = self._relation.files()
         self._read(pool, [own_name(name) for name in paths], lambda name: _digest(*open_file(paths[name[1:]])))
 
-    def all_rows(self, pool: ThreadPoolExecutor, advance: Callable[[int], None]) -> None:
+    def all_rows(self, pool: Workers, advance: Callable[[int], None]) -> None:
         """Scan every column, and read the files that references name."""
         schema = self._relation.schema
         columns = reference_columns(schema)
@@ -125,7 +125,7 @@ class _Reading:
         except SourceError as error:  # nothing after it can be scanned
             self._differs(f"rows from {self.rows:,} on", str(error))
 
-    def _references(self, pool: ThreadPoolExecutor, references: pa.Array) -> None:
+    def _references(self, pool: Workers, references: pa.Array) -> None:
         names, _ = references_of(references)
         new = [name for name in dict.fromkeys(names) if name is not None and name not in self._recent]
         self._recent.update(dict.fromkeys(new))
@@ -137,7 +137,7 @@ class _Reading:
         handle, _, facts = self._relation.base.open(uri, 0)
         return _digest(handle, facts)
 
-    def _read(self, pool: ThreadPoolExecutor, names: Sequence[str], digest: Callable[[str], Digest]) -> None:
+    def _read(self, pool: Workers, names: Sequence[str], digest: Callable[[str], Digest]) -> None:
         def tried(name: str) -> Digest | str:
             try:
                 return digest(name)
