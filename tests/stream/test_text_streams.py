@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.testing import check_elastic, check_loops, check_replay, check_resume, frozen, same
+from spiral_stream.testing import LOOPS, check_elastic, check_loops, check_replay, check_resume, frozen, same
 from tests.fixtures.drawn_streams import CACHES, ORDERS, TOKENS, Drawn, catalogs, plans
 from tests.fixtures.texts import SMALL_PLANS, ids_of
 
@@ -57,8 +57,8 @@ def test_a_plan_replays_and_any_batch_can_be_built_alone(shelf: Catalogs, drawn:
 
 
 @FEW
-@given(drawn=plans())
-def test_a_run_resumes_after_every_step(shelf: Catalogs, drawn: Drawn) -> None:
+@given(drawn=plans(), loop=st.sampled_from(sorted(LOOPS)))
+def test_a_run_resumes_after_every_step(shelf: Catalogs, drawn: Drawn, loop: str) -> None:
     """A state gives the next batch and the next state, so by induction the whole rest; some rests are read to their end."""
     expected, states = [], []
     with drawn.make(shelf) as first:
@@ -72,7 +72,7 @@ def test_a_run_resumes_after_every_step(shelf: Catalogs, drawn: Drawn) -> None:
             assert same(next(run), expected[at + 1])
             run.close()
             assert _place(second.state_dict()) == _place(states[at + 1])
-    check_loops(lambda: drawn.make(shelf))
+    check_loops(lambda: drawn.make(shelf), {loop: LOOPS[loop]})
     check_resume(
         lambda: drawn.make(shelf), sorted({0, 1, len(expected) // 2, len(expected)} & {*range(len(expected) + 1)})
     )
