@@ -13,6 +13,9 @@ from spiral_stream.planner.physical import Stages
 from tests.fixtures import reads
 from tests.fixtures.mutations import mutated_bytes, mutated_json
 from tests.fixtures.programs import as_written, image_catalog, image_fields, image_program, image_transforms
+from tests.fixtures.texts import SMALL_PLANS
+
+pytestmark = SMALL_PLANS
 
 
 @pytest.fixture

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from spiral_stream import Arrow, Catalog, KeepPartial, List, PlanError, Relation, Sequential, col, len_
 from tests.fixtures import reads, verbs
+from tests.fixtures.texts import SMALL_PLANS
+
+pytestmark = SMALL_PLANS
 
 SOURCES = ["arrow", "lance", "parquet"]
 
