@@ -73,7 +73,7 @@ def test_larger_blocks_mix_more_shards_and_read_no_shorter_runs(populate: Popula
 )
 def test_orders_keep_what_the_table_says(populate: Populate, granularity: str, clump_size: int) -> None:
     population = populate([(i // 4, 250) for i in range(400)])
-    order = ShardAwareShuffle(2, ["s"], 10_000, granularity, clump_size)
+    order = ShardAwareShuffle(2, ["storage_shard"], 10_000, granularity, clump_size)
     read = order.arrange(population, 0).rows(np.arange(population.total, dtype=np.uint64))
     batches = (read.astype(np.int64) // 1_000)[: read.size // 256 * 256].reshape(-1, 256)
 
