@@ -126,7 +126,7 @@ def test_chapters_that_nothing_vouches_for_are_not_followed(
         state, rest = unsealed(state_after(one, 70)), [each["sample_id"] for each in one]
     monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "nobody has formed here"))
     with chaptered(catalog) as two:
-        two.load_state_dict({**state, "chapters": [[0, 1, 60]]})  # 63 in truth
+        two.load_state_dict({**state, "chapters": [[0, 1, 60]]})  # it begins elsewhere
         assert [each["sample_id"] for each in two] == rest
 
 
