@@ -139,12 +139,13 @@ class OneStreamArrangement(Arrangement):
 def _counted(size: int, unit: int, rows: int, *, drops: bool) -> Int64:
     """Ends of the batches of ``size`` samples: whole units of ``rows`` samples, and a last one of short batches.
 
-    A rest of fewer samples than a unit has batches shares them with the unit before it.
+    A rest of fewer samples than a unit has batches shares them with the unit before it, if both have enough for two.
     """
     whole, rest = divmod(size, rows)
     short = 0 if drops or not rest else unit
     if 0 < rest < short:
-        whole, rest, short = (whole - 1, rest + rows, 2 * unit) if whole else (0, rest, rest)
+        shared = whole > 0 and rest + rows >= 2 * unit  # batches of one sample cannot be cut any smaller
+        whole, rest, short = (whole - 1, rest + rows, 2 * unit) if shared else (whole, rest, rest)
     ends = np.arange(whole * unit + 1, dtype=np.int64) * (rows // unit)
     return np.concatenate((ends, ends[-1] + rest * np.arange(1, short + 1, dtype=np.int64) // max(1, short)))
 
@@ -152,19 +153,26 @@ def _counted(size: int, unit: int, rows: int, *, drops: bool) -> Int64:
 def _aligned(units: list[tuple[int, list[tuple[int, int]]]], unit: int) -> list[tuple[int, list[tuple[int, int]]]]:
     """Units of delivery with batches halved at the end, so that what comes after them begins a step too.
 
-    Only a stream with fewer samples in a chapter than a unit has batches makes this necessary.
+    Only a stream that has fewer samples left than a unit has batches makes this necessary, and mixes streams in a step.
     """
-    loose = next((at for at, (_, batches) in enumerate(units) if len(batches) < unit), len(units))
-    tail = [(k, batch) for k, batches in units[max(0, loose - 1) :] for batch in batches]
-    if loose == len(units) or len(tail) % unit == 0:
-        return units
-    while len(tail) % unit:
+    begin = next((at for at, (_, batches) in enumerate(units) if len(batches) < unit), len(units))
+    whole, loose = units[:begin], units[begin:]
+    lacks = -sum(len(batches) for _, batches in loose) % unit
+    spares = [sum(stop - start - 1 for start, stop in batches) for _, batches in whole]
+    enough = [at for at, more in enumerate(spares) if more >= lacks][-1:] or [
+        at for at, more in enumerate(spares) if more
+    ]
+    if lacks:
+        loose = [*(whole[at] for at in enough), *loose]
+        whole = [each for at, each in enumerate(whole) if at not in enough]
+    tail = [(k, batch) for k, batches in loose for batch in batches]
+    for _ in range(lacks):
         at = max(range(len(tail)), key=lambda i: tail[i][1][1] - tail[i][1][0])
         k, (start, stop) = tail[at]
         if stop - start == 1:
             break
         tail[at : at + 1] = [(k, (start, (start + stop) // 2)), (k, ((start + stop) // 2, stop))]
-    return [*units[: max(0, loose - 1)], *((k, [batch]) for k, batch in tail)]
+    return [*whole, *((k, [batch]) for k, batch in tail)]
 
 
 def _rows(unit: list[tuple[int, int]]) -> int:
