@@ -10,7 +10,7 @@ after an epoch's last batch is the start of the next (docs/decisions/0018).
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import index
-from typing import Any, Final, SupportsIndex
+from typing import Any, Final
 
 from spiral_stream.errors import ResumeError, shown
 
@@ -68,11 +68,15 @@ class Cursor:
         Raises:
             ResumeError: that is no whole number from 0 up.
         """
-        if not isinstance(steps, SupportsIndex) or isinstance(steps, bool) or index(steps) < 0:
+        try:
+            count = -1 if isinstance(steps, bool) else index(steps)
+        except TypeError:
+            count = -1
+        if count < 0:
             msg = f"state_dict: delivered={shown(steps)}; give the batches that the loop has had, a whole number from 0 up"
             raise ResumeError(msg)
-        steps = index(steps)
-        return replace(self, batch=self.batch + steps * self.segments[-1].group, step=self.step + steps)
+        batch = self.batch + count * self.segments[-1].group
+        return Cursor(self.epoch, batch, self.step + count, self.segments)
 
     def next_epoch(self) -> "Cursor":
         """The canonical form of an exhausted epoch: the beginning of the next."""

@@ -5,10 +5,9 @@ whoever reads rows of it; from then on a row costs one look at a byte. 64 KiB is
 """
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, final
 
 import numpy as np
 import xxhash
@@ -65,8 +64,8 @@ def moment() -> int:
     return _mapped.now()
 
 
-@contextmanager
-def sound(since: int = 0) -> Iterator[None]:
+@final
+class sound:  # noqa: N801  read as a word: ``with sound(since):``
     """What is made of mapped files inside is made of their bytes; an error there may come of zeros.
 
     Args:
@@ -75,15 +74,23 @@ def sound(since: int = 0) -> Iterator[None]:
     Raises:
         DamageError: see `need_sound`.
     """
-    try:
-        yield
-    except Exception as error:
-        try:
-            need_sound(since)
-        except DamageError as damage:
-            raise damage from error
-        raise
-    need_sound(since)
+
+    __slots__ = ("_since",)
+
+    def __init__(self, since: int = 0) -> None:
+        self._since = since
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if kind is None:
+            need_sound(self._since)
+        elif issubclass(kind, Exception):
+            try:
+                need_sound(self._since)
+            except DamageError as damage:
+                raise damage from error
 
 
 def need_sound(since: int = 0) -> None:

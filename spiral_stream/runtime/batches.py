@@ -72,16 +72,26 @@ class Pending:
         self._finish, self._parts = finish, parts
         self._fields, self._listed = fields, listed
         self._begun = begun
+        self._settled = False  # once it is, nobody counts again: three questions a batch cost 10 us
+        self._bytes = 0
 
     @property
     def settled(self) -> bool:
         """Whether every field's size is known."""
-        return all(value is not None for value in self._fields.values())
+        self._count()
+        return self._settled
 
     @property
     def nbytes(self) -> int:
         """Bytes of the fields whose size is known."""
-        return self._listed + sum(value.nbytes for value in self._fields.values() if isinstance(value, np.ndarray))
+        self._count()
+        return self._bytes
+
+    def _count(self) -> None:
+        if not self._settled:
+            values = list(self._fields.values())
+            self._bytes = self._listed + sum([value.nbytes for value in values if isinstance(value, np.ndarray)])
+            self._settled = not any(value is None for value in values)
 
     def wait(self, timeout_s: float) -> bool:
         """Whether all pieces are done; waits so long for each."""

@@ -10,13 +10,12 @@ loaded state. Without any of them chapters are formed from the lane's start.
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
 from operator import index
 from pathlib import Path
-from typing import Final, SupportsIndex, final
+from typing import Final, final
 
 import numpy as np
 
@@ -71,10 +70,13 @@ class Book(ABC):
         Raises:
             TypeError: it is none.
         """
-        if isinstance(number, bool) or not isinstance(number, SupportsIndex):
-            msg = f"batch {shown(number)} is a {type(number).__name__}; give an integer in [0, stream.count())"
-            raise TypeError(msg)
-        return index(number)
+        try:
+            if not isinstance(number, bool):
+                return index(number)  # type: ignore[arg-type]  # whether it is one is the question
+        except TypeError:
+            pass
+        msg = f"batch {shown(number)} is a {type(number).__name__}; give an integer in [0, stream.count())"
+        raise TypeError(msg)
 
     @abstractmethod
     def find(self, epoch: int, stream: int, row: int) -> list[int]:
@@ -191,7 +193,7 @@ class FormedBook(Book):
         self.known: Known = {} if known is None else known
         self._open: dict[tuple[int, int, int], Chapter] = {}
         self._lock = ToldLock("the chapters of the stream")
-        self._outlook: Outlook | None = None  # of the request under way
+        self._requests: list[Outlook] = []  # the one under way, and its parts
 
     # ---- what is known
 
@@ -258,18 +260,13 @@ class FormedBook(Book):
             self._open.pop(next(iter(self._open)))
         return found
 
-    @contextmanager
-    def _asked(self, what: str) -> Iterator[None]:
+    def _asked(self, what: str) -> "_Request":
         """Hold the lock, and tell what it costs where much has to be formed."""
-        with self._lock:
-            if self._outlook is not None:  # a part of a request
-                yield
-                return
-            try:
-                with Outlook(what, self.forming.span) as self._outlook:
-                    yield
-            finally:
-                self._outlook = None
+        return _Request(self._lock, self._requests, what, self.forming.span)
+
+    @property
+    def _outlook(self) -> Outlook | None:
+        return self._requests[0] if self._requests else None
 
     def _learn(self, epoch: int, chapter: Chapter) -> None:
         self._known(epoch).enter(chapter.lane, chapter.number, len(chapter.batches))
@@ -448,6 +445,24 @@ class FormedBook(Book):
         while self.forming.begin(epoch, lane, number) > position:  # at most a slice further on than its place
             number -= 1
         return lane, number
+
+
+@final
+class _Request:
+    """Holds the lock of a book's chapters; the outermost of nested ones tells what it costs. Entered twice a batch."""
+
+    __slots__ = ("_lock", "_outlook", "_requests")
+
+    def __init__(self, lock: ToldLock, requests: list[Outlook], what: str, span: int) -> None:
+        self._lock, self._requests, self._outlook = lock, requests, Outlook(what, span)
+
+    def __enter__(self) -> None:
+        self._lock.__enter__()
+        self._requests.append(self._outlook)
+
+    def __exit__(self, *_: object) -> None:
+        self._requests.pop().__exit__()
+        self._lock.__exit__()
 
 
 def _impossible(lane: int, chapter: int, first: int, why: str) -> ResumeError:

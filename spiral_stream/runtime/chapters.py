@@ -7,8 +7,7 @@ where they decide), and the plan's `Former` answers with batches. What is known 
 is kept until the batch that holds it has been built.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import lcm
 from typing import final
@@ -246,16 +245,11 @@ class Chapter:
             self._grow(grown)
         return len(self.batches)
 
-    @contextmanager
-    def _whole(self) -> Iterator[None]:
-        """A step that leaves the chapter of no use unless it comes to its end."""
-        self.sound = False
-        yield
-        self.sound = True
-
     def _grow(self, grown: Grown | None) -> None:
-        with self._whole(), doing(f"forming chapter {self.number:,} of lane {self.lane}"):
+        self.sound = False
+        with doing(f"forming chapter {self.number:,} of lane {self.lane}"):
             self._take_window()
+        self.sound = True
         if grown is not None:
             grown(self)
 
@@ -369,17 +363,19 @@ class Chapter:
         """The samples of a batch, in its order; each batch once, in ascending order, but any may be left out at the start."""
         membership = self.batches[index]
         samples = self._samples(membership.samples)
-        with self._whole():
-            self.drawn = index + 1
-            self._release(membership)
+        self.sound = False
+        self.drawn = index + 1
+        self._release(membership)
+        self.sound = True
         return Drawn(samples, membership)
 
     def skip(self, count: int) -> None:
         """Go past the first batches without reading what they hold."""
-        with self._whole():
-            for index in range(self.drawn, count):
-                self._release(self.batches[index])
-            self.drawn = max(self.drawn, count)
+        self.sound = False
+        for index in range(self.drawn, count):
+            self._release(self.batches[index])
+        self.drawn = max(self.drawn, count)
+        self.sound = True
 
     def _release(self, membership: Membership) -> None:
         """Forget windows all of whose samples are delivered; where samples are split, pieces may come later."""
