@@ -44,6 +44,7 @@ class CachedShard:
     def __init__(self, parts: list[tuple[pa.Table, Mapped | None]]) -> None:
         tables = [table for table, _ in parts]
         self._maps = [mapped for _, mapped in parts]  # held, so that addresses stay valid
+        self._stamps = [(mapped.path, _stamp(mapped.path)) for mapped in self._maps if mapped is not None]
         offsets, first = np.unique(np.concatenate([_numpy(t[ROW]) for t in tables]), return_index=True)
 
         def column(pieces: Iterable[NDArray[Any]]) -> NDArray[Any]:
@@ -70,6 +71,10 @@ class CachedShard:
         arrays = [self.sizes, self.addresses, *self.beside.values()]
         offsets = 0 if self._offsets is None else self._offsets.nbytes
         return sum(each.nbytes for each in arrays) + offsets + sum(100 + len(text) for text in self._reasons.values())
+
+    def changed(self) -> bool:
+        """Whether a payload file was removed or written since it was mapped."""
+        return any(_stamp(path) != stamp for path, stamp in self._stamps)
 
     @property
     def leading(self) -> int:
@@ -106,6 +111,15 @@ class CachedShard:
         return self.addresses[at], self.sizes[at].astype(np.int64)
 
 
+def _stamp(path: str) -> tuple[int, ...] | None:
+    """What changes when a file is written or replaced; None if there is no such file."""
+    try:
+        facts = Path(path).stat()
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
 def _numpy(column: pa.ChunkedArray) -> NDArray[Any]:
     values: NDArray[Any] = column.to_numpy()
     return values
@@ -131,14 +145,59 @@ def descriptors(table: pa.Table) -> pa.StructArray:
 
 
 @final
-class CacheReader:
-    """A pinned version of a cache. Thread-safe; keeps opened shards up to a byte limit."""
+class OpenShards:
+    """Shards of one cache by their files, those used last up to a byte limit. Thread-safe.
 
-    def __init__(self, dataset: Any, folder: Path, resident_bytes: int = 256 << 20, held: Held | None = None) -> None:
+    Args:
+        resident_bytes: how much they may take, mapped payload aside.
+    """
+
+    def __init__(self, resident_bytes: int = 256 << 20) -> None:
+        self._limit = resident_bytes
+        self._open: OrderedDict[tuple[str, ...], CachedShard] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, files: tuple[str, ...]) -> CachedShard | None:
+        """The shard that was opened from these files, or None."""
+        with self._lock:
+            if files in self._open:
+                self._open.move_to_end(files)
+            return self._open.get(files)
+
+    def put(self, files: tuple[str, ...], shard: CachedShard) -> CachedShard:
+        """Enter a shard and return it; one that another thread has entered meanwhile wins."""
+        with self._lock:
+            if files not in self._open:
+                self._open[files] = shard
+                self._bytes += shard.nbytes
+                while self._bytes > self._limit and len(self._open) > 1:
+                    self._bytes -= self._open.popitem(last=False)[1].nbytes
+            return self._open[files]
+
+    def forget_changed(self) -> None:
+        """Drop the shards whose payload files were removed or written since they were mapped."""
+        with self._lock:
+            for files in [files for files, shard in self._open.items() if shard.changed()]:
+                self._bytes -= self._open.pop(files).nbytes
+
+
+@final
+class CacheReader:
+    """A pinned version of a cache. Thread-safe.
+
+    Args:
+        dataset: the version.
+        folder: of the dataset.
+        shards: those that were opened before; they are shared with other readers of the folder.
+        held: a lock for as long as the reader lives: nobody removes files of this version meanwhile.
+    """
+
+    def __init__(self, dataset: Any, folder: Path, shards: OpenShards, held: Held | None = None) -> None:
         self.version = int(dataset.version)
         self._folder = folder
-        self._limit = resident_bytes
-        self._held = held  # nobody removes files of this version meanwhile
+        self._shards = shards
+        self._held = held
         metadata = dataset.schema.metadata or {}
         self._sums: dict[str, str] = json.loads(metadata.get(SUMS, b"{}"))
         self._files: dict[str, list[str]] = {}
@@ -147,9 +206,6 @@ class CacheReader:
             self._files.setdefault(key, []).append(file)
             self._keys[file] = key
         self._fragments = {f.metadata.files[0].path: f for f in dataset.get_fragments()}
-        self._open: OrderedDict[str, CachedShard] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
 
     def __contains__(self, key: str) -> bool:
         return key in self._files
@@ -163,19 +219,9 @@ class CacheReader:
         """
         if key not in self._files:
             return None
-        with self._lock:
-            found = self._open.get(key)
-            if found is not None:
-                self._open.move_to_end(key)
-                return found
-        shard = CachedShard([self._part(file) for file in self._files[key]])
-        with self._lock:
-            if key not in self._open:
-                self._open[key] = shard
-                self._bytes += shard.nbytes
-                while self._bytes > self._limit and len(self._open) > 1:
-                    self._bytes -= self._open.popitem(last=False)[1].nbytes
-            return self._open[key]
+        files = tuple(self._files[key])
+        found = self._shards.get(files)
+        return found or self._shards.put(files, CachedShard([self._part(file) for file in files]))
 
     def verify(self, addresses: UInt64, sizes: Int64) -> None:
         """Verify the payload of stored rows, as far as nobody did before.

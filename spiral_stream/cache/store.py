@@ -20,6 +20,7 @@ next build makes it again. `sweep` removes what nobody names (`cache.sweep` says
 """
 
 import json
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -38,7 +39,7 @@ from spiral_stream.cache import ledger
 from spiral_stream.cache.kind import Rows
 from spiral_stream.cache.ledger import Entry, Ledger
 from spiral_stream.cache.parts import Part
-from spiral_stream.cache.reader import PARTS, PAYLOAD, REFUSED, ROW, SUMS, CacheReader
+from spiral_stream.cache.reader import PARTS, PAYLOAD, REFUSED, ROW, SUMS, CacheReader, OpenShards
 from spiral_stream.cache.sweep import READERS, WRITERS, Usage, remove_dead, remove_old_versions, usage
 from spiral_stream.errors import CacheError, DamageError, SpiralWarning
 from spiral_stream.integrity import seal
@@ -72,6 +73,8 @@ class CacheStore:
         self.ledger = Ledger(folder / "ledger")
         self.facts = facts
         self._data = folder / "data.lance"
+        self._shards = OpenShards()
+        self._pid = os.getpid()
 
     def covered(self, committed: bool = False) -> dict[str, NDArray[np.bool_]]:
         """Which rows are finished: a mask over each shard, by content key. Reads the ledger only.
@@ -172,13 +175,19 @@ class CacheStore:
     def open(self) -> CacheReader | None:
         """The committed cache, pinned at its present version; None if nothing is committed.
 
+        Readers of one store share the shards that they have opened, so that payload is verified once and not in every
+        epoch; a shard whose file is no longer what was mapped is opened again.
+
         Raises:
             DamageError: the version is not what was committed; says who mends it.
         """
         if not self._exists():
             return None
         held = self._lock(READERS)
-        return CacheReader(self._dataset(), self._data, held=held)
+        if self._pid != os.getpid():  # a thread of the parent may hold a lock of what was inherited
+            self._shards, self._pid = OpenShards(), os.getpid()
+        self._shards.forget_changed()
+        return CacheReader(self._dataset(), self._data, self._shards, held)
 
     def mend(self) -> list[str]:
         """Drop what is known to be damaged, so that the next build makes it again; a warning names each.

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spiral_stream.cache.kind import Rows
-from spiral_stream.cache.reader import CachedShard, CacheReader
+from spiral_stream.cache.reader import CachedShard, CacheReader, OpenShards
 from spiral_stream.cache.store import CacheStore, Chunk
-from spiral_stream.errors import CacheError
+from spiral_stream.errors import CacheError, DamageError
+from tests.fixtures.mutations import mutated_bytes
 
 SHARD_ROWS = 40
 
@@ -219,10 +220,35 @@ def test_opened_shards_stay_within_the_byte_limit(tmp_path: Path) -> None:
     for key in "abcd":
         write(store, key, list(range(SHARD_ROWS)))
     store.commit()
-    reader = CacheReader(lance.dataset(str(tmp_path / "data.lance")), tmp_path / "data.lance", 20 * SHARD_ROWS * 2)
+    shards = OpenShards(20 * SHARD_ROWS * 2)
+    reader = CacheReader(lance.dataset(str(tmp_path / "data.lance")), tmp_path / "data.lance", shards)
     for key in "abcdabcd":
         shard = reader.shard(key)
         assert shard is not None
         assert stored(shard, 3) == payload(3)
 
-        assert reader._bytes == sum(each.nbytes for each in reader._open.values()) <= 20 * SHARD_ROWS * 2
+        assert shards._bytes == sum(each.nbytes for each in shards._open.values()) <= 20 * SHARD_ROWS * 2
+
+
+def test_readers_of_a_store_share_what_is_opened_until_its_file_changes(tmp_path: Path) -> None:
+    store = CacheStore(tmp_path, {})
+    write(store, "a", list(range(SHARD_ROWS)))
+    store.commit()
+    first = store.open()
+    assert first is not None
+    opened = first.shard("a")
+    write(store, "b", list(range(SHARD_ROWS)))
+    store.commit()  # another version, which has the same files and more
+    second = store.open()
+    assert second is not None
+    assert second.shard("a") is opened
+
+    (entry,) = [each for each in store.ledger.entries() if each.key == "a"]
+    blob = store.part(entry).blob
+    blob.write_bytes(mutated_bytes(blob.read_bytes(), 3))
+    third = store.open()
+    assert third is not None
+    again = third.shard("a")
+    assert again is not opened
+    with pytest.raises(DamageError, match="is damaged"):
+        third.verify(*again.locate(again.find(np.arange(SHARD_ROWS))))
