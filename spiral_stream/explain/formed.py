@@ -18,8 +18,8 @@ from spiral_stream.batching.formation import Composition, Formation, Former, Int
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.plan.maps import Kept
-from spiral_stream.runtime.book import FormedBook
 from spiral_stream.runtime.chapters import Chapter, Forming, chapter_count
+from spiral_stream.runtime.numbering import FormedBatches
 from spiral_stream.runtime.samples import RELATIONAL
 
 _SAMPLES: Final = 1 << 16  # looked at; a window more where one is larger
@@ -168,19 +168,21 @@ def _held(window: Window, limits: Limits) -> Int64:
     return lengths[~too_large(cut_down, limits)]
 
 
-def first_batches(forming: Forming, book: FormedBook, epoch: int, payload: frozenset[str]) -> FirstBatches | str:
+def first_batches(
+    forming: Forming, numbering: FormedBatches, epoch: int, payload: frozenset[str]
+) -> FirstBatches | str:
     """Form the first batches of an epoch.
 
     Args:
         forming: of a plan with a formation.
-        book: knows what was formed before.
+        numbering: knows what was formed before.
         epoch: the epoch.
         payload: columns that are not looked at.
 
     Returns:
         the batches; or why they are not known, and what would tell.
     """
-    unknown = _unknown(forming, book, epoch, payload)
+    unknown = _unknown(forming, numbering, epoch, payload)
     if unknown is not None:
         return unknown
     watching, before = _Watching(forming.formation), forming.reader.metrics.filtered
@@ -199,7 +201,7 @@ def first_batches(forming: Forming, book: FormedBook, epoch: int, payload: froze
     )
 
 
-def _unknown(forming: Forming, book: FormedBook, epoch: int, payload: frozenset[str]) -> str | None:
+def _unknown(forming: Forming, numbering: FormedBatches, epoch: int, payload: frozenset[str]) -> str | None:
     """What membership needs that is not there without reading payload."""
     computed = forming.unknown()
     if computed:
@@ -208,7 +210,7 @@ def _unknown(forming: Forming, book: FormedBook, epoch: int, payload: frozenset[
     if heavy:
         return f"unknown: {', '.join(heavy)} decides, and is payload: keep what decides as a column of the relation"
     stored = _stored_lists(forming)
-    if stored and not _formed_before(forming, book, epoch):
+    if stored and not _formed_before(forming, numbering, epoch):
         return f"unknown: lengths of {', '.join(stored)} are read once, by the first chapter: loop, or stream.count()"
     return None
 
@@ -230,8 +232,8 @@ def _stored_lists(forming: Forming) -> list[str]:
     return [name for name, key in keys.items() if key[1] == RELATIONAL and key[0] != name]
 
 
-def _formed_before(forming: Forming, book: FormedBook, epoch: int) -> bool:
+def _formed_before(forming: Forming, numbering: FormedBatches, epoch: int) -> bool:
     """Whether some chapter of this epoch or the first was formed, for then the lengths of stored lists are kept."""
     lanes, total = forming.stages.batches.lanes, forming.stages.epochs.total
     chapters = sum(chapter_count(total, lanes, lane, forming.span) for lane in range(lanes))
-    return any(book.unknown(each) < chapters for each in {epoch, 0})
+    return any(numbering.unknown(each) < chapters for each in {epoch, 0})

@@ -21,7 +21,7 @@ from spiral_stream.plan.mix import Mix
 from spiral_stream.plan.tree import walk
 from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.physical import Stages
-from spiral_stream.runtime.book import Book
+from spiral_stream.runtime.numbering import Numbering
 
 
 def explain_plan(node: nodes.Node) -> Explanation:
@@ -40,7 +40,7 @@ def explain_stream(
     devices: Mapping[str, str | None],
     threads: int,
     metrics: Mapping[str, Any] | None,
-    book: Book,
+    numbering: Numbering,
     catalog: Catalog,
 ) -> Explanation:
     """Every section for a prepared stream; reads no payload.
@@ -51,10 +51,10 @@ def explain_stream(
         devices: where each array field is delivered.
         threads: decoding threads.
         metrics: what the running stream measured; None leaves measured columns out.
-        book: what is known of the epoch's batches.
+        numbering: what is known of the epoch's batches.
         catalog: where tokenizers are registered.
     """
-    subject = Subject(stages, bound, devices, threads, metrics, book, catalog)
+    subject = Subject(stages, bound, devices, threads, metrics, numbering, catalog)
     for text in stages.warnings:
         subject.warnings.add(text)
     with closing(subject):

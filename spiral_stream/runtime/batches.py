@@ -23,12 +23,12 @@ from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, Stages
-from spiral_stream.runtime.book import Book
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.chapters import Drawn
 from spiral_stream.runtime.clips import ClipFeed, ClipField, Found
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.naming import naming
+from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.pictures import Pictures
 from spiral_stream.runtime.refusals import BatchRefusals, Refusals
 from spiral_stream.runtime.samples import SampleReader, Samples, as_lists
@@ -128,7 +128,7 @@ class BatchBuilder:
     def __init__(
         self,
         stages: Stages,
-        book: Book,
+        numbering: Numbering,
         reader: SampleReader,
         metrics: Metrics,
         slots: Slots,
@@ -137,7 +137,7 @@ class BatchBuilder:
         split: frozenset[str] = frozenset(),
     ) -> None:
         self._stages = stages
-        self._book = book
+        self._numbering = numbering
         self._reader = reader
         self._metrics = metrics
         self._merge = merge
@@ -166,7 +166,7 @@ class BatchBuilder:
 
     def _begin(self, epoch: int, numbers: range, pool: Executor, begun: int) -> Pending:
         with self._metrics.timed("plan_s"), naming(self._stages, None):
-            each = [self._book.draw(epoch, number) for number in numbers]
+            each = [self._numbering.draw(epoch, number) for number in numbers]
         drawn, counts = joined(each), [len(one.samples) for one in each]
         samples, shape = drawn.samples, drawn.membership
         with naming(self._stages, samples):

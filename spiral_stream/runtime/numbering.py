@@ -3,7 +3,7 @@
 With a fixed count both are arithmetic. With a formation, batches are numbered by
 (k, lane), skipping lanes that have ended (decision 6): the k-th batch of a lane is found
 through the number of batches of each chapter before it. What is known of these counts
-comes from three places, all of which say the same: chapters that this book formed, the
+comes from three places, all of which say the same: chapters that were formed here, the
 *formation index* on disk (whoever forms a chapter appends to it), and the anchors of a
 loaded state. Without any of them chapters are formed from the lane's start.
 """
@@ -38,7 +38,7 @@ _COUNTED_AT_ONCE: Final = 1 << 22  # samples: about a second of forming
 Known = dict[int, Counts]  # by epoch
 
 
-class Book(ABC):
+class Numbering(ABC):
     """Batches by number, in every epoch. Thread-safe."""
 
     last: Tail
@@ -140,7 +140,7 @@ class Book(ABC):
 
 
 @final
-class FixedBook(Book):
+class CountedBatches(Numbering):
     """Batches of a fixed count: arithmetic."""
 
     def __init__(self, stages: Stages) -> None:
@@ -175,13 +175,13 @@ class FixedBook(Book):
 
 
 @final
-class FormedBook(Book):
+class FormedBatches(Numbering):
     """The batches of a formation: chapters, formed as far as they are asked for.
 
     Args:
         forming: what its chapters share.
         folder: of the formation index.
-        known: what another book of these batches knew.
+        known: what another `FormedBatches` of these batches knew.
     """
 
     def __init__(self, forming: Forming, folder: Path, known: Known | None = None) -> None:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.batching.formation import Tail, as_tail
-from spiral_stream.runtime.book import Book
 from spiral_stream.runtime.chapters import Drawn
 from spiral_stream.runtime.counts import Counts, FormationIndex
+from spiral_stream.runtime.numbering import Numbering
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 
 EPOCH = 9_000  # two slices of a mixture, so that many small chapters end at one border
@@ -19,7 +19,7 @@ EPOCH = 9_000  # two slices of a mixture, so that many small chapters end at one
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
-    return make_catalog(tmp_path_factory.mktemp("book"), {"a": 3_000, "b": 900})
+    return make_catalog(tmp_path_factory.mktemp("numbering"), {"a": 3_000, "b": 900})
 
 
 def stream(catalog: sp.Catalog, *, window_size: int = 16, lanes: int = 1, size: int = EPOCH, **options: Any) -> Any:
@@ -32,8 +32,8 @@ def stream(catalog: sp.Catalog, *, window_size: int = 16, lanes: int = 1, size: 
     return sampled.collate(batch_size=None, **settings).to_numpy()
 
 
-class Counted(Book):
-    """A book of so many batches."""
+class Counted(Numbering):
+    """A numbering of so many batches."""
 
     def __init__(self, total: int, last: Tail) -> None:
         self.count, self.last = total, last
@@ -69,18 +69,18 @@ class Counted(Book):
     tail=st.sampled_from([sp.DropPartial, sp.KeepPartial, sp.PadPartial]),
 )
 def test_steps_are_those_that_ranks_are_admitted_to(total: int, world: int, merge: int, tail: type[Tail]) -> None:
-    book, group = Counted(total, as_tail(tail)), world * merge
+    numbering, group = Counted(total, as_tail(tail)), world * merge
     seen: list[int] = []
     for rank in range(world):
         own: list[range] = []
         while True:
             first = len(own) * group
             begin = first + rank * merge
-            due = book.admits(0, first, group, range(begin, begin + merge))
+            due = numbering.admits(0, first, group, range(begin, begin + merge))
             if due is None:
                 break
             own.append(due)
-        assert book.steps(0, world, merge, rank) == len(own)
+        assert numbering.steps(0, world, merge, rank) == len(own)
         seen += [number for due in own for number in due]
     whole = {sp.DropPartial: total // group * group, sp.KeepPartial: total, sp.PadPartial: -(-total // group) * group}
     assert sorted(seen) == list(range(whole[tail]))
@@ -91,22 +91,22 @@ def test_lanes_take_turns_and_those_that_ended_are_skipped(data: st.DataObject, 
     totals = [data.draw(st.integers(1, 8)) for _ in range(lanes)]
 
     class Fake:
-        """The lanes of a formed book, as numbers."""
+        """The lanes of a formed numbering, as numbers."""
 
         _lanes = lanes
         _find = staticmethod(lambda epoch, lane, k: (0, k) if epoch == 0 and 0 <= k < totals[lane] else None)
         _lane_total = staticmethod(lambda epoch, lane: totals[lane] + epoch)
 
-    from spiral_stream.runtime.book import FormedBook
+    from spiral_stream.runtime.numbering import FormedBatches
 
     order = [(lane, k) for k in range(max(totals)) for lane in range(lanes) if k < totals[lane]]
     for number, (lane, k) in enumerate(order):
-        assert FormedBook._turn(Fake(), 0, number) == (lane, k)  # type: ignore[arg-type]  # the part it needs
-        assert FormedBook._number(Fake(), 0, lane, k) == number  # type: ignore[arg-type]  # likewise
-    assert FormedBook._turn(Fake(), 0, len(order)) is None  # type: ignore[arg-type]  # likewise
+        assert FormedBatches._turn(Fake(), 0, number) == (lane, k)  # type: ignore[arg-type]  # the part it needs
+        assert FormedBatches._number(Fake(), 0, lane, k) == number  # type: ignore[arg-type]  # likewise
+    assert FormedBatches._turn(Fake(), 0, len(order)) is None  # type: ignore[arg-type]  # likewise
 
 
-# ---- one book of many chapters
+# ---- one numbering of many chapters
 
 
 @pytest.fixture(scope="module")
@@ -122,15 +122,15 @@ def test_a_row_is_found_in_every_batch_that_holds_it(known: tuple[Any, list[list
         stages = one.stages
         k = [each.name for each in stages.streams].index(name)
         expected = [number for number, own in enumerate(ledgers) if (name, f"{name}-{row}") in own]
-        assert one.book.find(0, k, row) == expected
+        assert one.numbering.find(0, k, row) == expected
 
 
 def test_what_the_index_knows_is_not_formed_again(catalog: sp.Catalog, known: tuple[Any, list[list[Any]]]) -> None:
     _, ledgers = known
     with stream(catalog, lanes=2) as other:
-        assert other.book.unknown(0) == 0
+        assert other.numbering.unknown(0) == 0
         assert other.ledger(len(ledgers) - 1) == ledgers[-1]
-        assert len(other.book._open) <= 2  # the chapters of the last batch's lane
+        assert len(other.numbering._open) <= 2  # the chapters of the last batch's lane
         assert len(other) == len(ledgers)
 
 
@@ -139,11 +139,11 @@ def test_a_state_says_where_its_chapters_begin(
 ) -> None:
     one, ledgers = known
     for number in (0, 1, len(ledgers) // 2, len(ledgers) - 1):
-        anchors = one.book.anchors(0, number)
+        anchors = one.numbering.anchors(0, number)
         assert [lane for lane, _, _ in anchors] == [0, 1]
         with stream(catalog, lanes=2) as other:
-            other.book.known[0] = Counts(FormationIndex(tmp_path / "none"), 2)  # as without the index
-            other.book.anchor(0, anchors)
+            other.numbering.known[0] = Counts(FormationIndex(tmp_path / "none"), 2)  # as without the index
+            other.numbering.anchor(0, anchors)
             assert other.ledger(number) == ledgers[number]
 
 
@@ -175,7 +175,7 @@ def test_several_readers_need_what_decides(catalog: sp.Catalog) -> None:
     sampled = catalog.table("a").sample(order=sp.Sequential()).filter(odd, columns=["size"])
     plan = sampled.collate(batch_size=4, fields={"id": sp.List("sample_id")})
     with plan.to_numpy() as one:
-        one.book.need_known(1, 1)
+        one.numbering.need_known(1, 1)
         for world, workers, who in ((2, 1, "2 ranks"), (1, 3, "3 workers")):
             with pytest.raises(sp.BindError, match=rf"filter .*odd.*{who}.*as a column of the relation; or read with"):
-                one.book.need_known(world, workers)
+                one.numbering.need_known(world, workers)
