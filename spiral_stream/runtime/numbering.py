@@ -26,7 +26,7 @@ from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.resume import Anchor
 from spiral_stream.runtime.chapters import Chapter, Drawn, Forming, Grown, chapter_count
-from spiral_stream.runtime.counts import Counts, FormationIndex
+from spiral_stream.runtime.formation_index import Counts, FormationIndex
 from spiral_stream.runtime.outlook import Outlook
 from spiral_stream.runtime.samples import Samples
 from spiral_stream.sampling.order import UInt64

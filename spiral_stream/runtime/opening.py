@@ -25,7 +25,7 @@ from spiral_stream.planner.resume import Anchor, SavedState
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.planner.verify import Report, Verification, verify_stream
 from spiral_stream.runtime.chapters import Forming
-from spiral_stream.runtime.counts import verify_index
+from spiral_stream.runtime.formation_index import verify_index
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import CountedBatches, FormedBatches, Known, Numbering
 from spiral_stream.runtime.quarantine import Quarantine, verify_quarantine

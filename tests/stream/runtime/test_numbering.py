@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import spiral_stream as sp
 from spiral_stream.batching.formation import Tail, as_tail
 from spiral_stream.runtime.chapters import Drawn
-from spiral_stream.runtime.counts import Counts, FormationIndex
+from spiral_stream.runtime.formation_index import Counts, FormationIndex
 from spiral_stream.runtime.numbering import Numbering
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 

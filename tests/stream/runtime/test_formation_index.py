@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.errors import CacheError, SpiralWarning
-from spiral_stream.runtime.counts import Counts, FormationIndex
+from spiral_stream.runtime.formation_index import Counts, FormationIndex
 from tests.fixtures.mutations import COUNTS, mutated_bytes
 
 
