@@ -30,9 +30,9 @@ from spiral_stream.planner.rebase import Rebase
 from spiral_stream.planner.resume import SavedState, check_data, check_plan
 from spiral_stream.planner.verify import Report, Verification
 from spiral_stream.runtime.batches import Batch, BatchBuilder
+from spiral_stream.runtime.blame import identities
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.naming import identities
 from spiral_stream.runtime.numbering import FormedBatches, Numbering
 from spiral_stream.runtime.opening import Opening, found_row, left_over, need_stream
 from spiral_stream.runtime.pipeline import Pipeline

@@ -38,8 +38,16 @@ from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import find, need
 from spiral_stream.planner.build import is_built
 from spiral_stream.planner.physical import Stages
-from spiral_stream.runtime.naming import naming
-from spiral_stream.runtime.samples import REFUSED, Key, SampleReader, Samples, identity_keys, lengths_of, pointing
+from spiral_stream.runtime.blame import blaming
+from spiral_stream.runtime.samples import (
+    REFUSED,
+    Key,
+    SampleReader,
+    Samples,
+    identity_keys,
+    lengths_of,
+    remembering_sample,
+)
 from spiral_stream.threads import doing
 from spiral_stream.transforms.python import Function
 
@@ -175,7 +183,7 @@ def _need_alike(packed: Packed, names: Sequence[str], lengths: Sequence[Int64]) 
         "a label is to be ignored, or use WindowedBucket, which pads each column by itself"
     )
     error = DataError(msg)
-    error.row = row  # type: ignore[attr-defined]  # read by `pointing`
+    error.row = row  # type: ignore[attr-defined]  # read by `remembering_sample`
     raise error
 
 
@@ -259,9 +267,9 @@ class Chapter:
         final = self._at + take >= self.end
         positions = np.arange(self._at, self._at + take, dtype=np.uint64)
         places = forming.stages.epochs.places(self._epoch, positions)
-        with naming(forming.stages):
+        with blaming(forming.stages):
             samples, filtered = reader.run(self._epoch, Samples.at(places), self._assemblers, final=final)
-            with pointing(samples):
+            with remembering_sample(samples):
                 reader.need(self._epoch, samples, forming.wanted)
         self._at += take
         self.done = final
@@ -278,10 +286,10 @@ class Chapter:
         while True:
             last = min(len(samples), first + max(1, self._former.room))
             part = samples if last - first == len(samples) else samples.take(np.arange(first, last))
-            with naming(self._forming.stages), pointing(part):
+            with blaming(self._forming.stages), remembering_sample(part):
                 window = self._window(part)
             self._hold(part, positions)
-            with naming(self._forming.stages):
+            with blaming(self._forming.stages):
                 formed = self._formed(window, final=final and last == len(samples))
             self._keep_repeated(formed)
             self.batches += formed
@@ -322,7 +330,7 @@ class Chapter:
         except SourceError as error:
             number = getattr(error, "sample", None)
             if number is not None:
-                error.samples = self._samples(np.array([number]))  # type: ignore[attr-defined]  # read by `naming`
+                error.samples = self._samples(np.array([number]))  # type: ignore[attr-defined]  # read by `blaming`
             raise
 
     def _window(self, samples: Samples) -> Window:

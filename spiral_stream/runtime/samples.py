@@ -34,7 +34,7 @@ from spiral_stream.planner.streams import fetch, ordinals, split
 from spiral_stream.runtime.assembling import assembled, assembler, called
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.tokens import TokenFeed
-from spiral_stream.runtime.unread import encoded, reasons, run_beside
+from spiral_stream.runtime.unreadable import encoded, reasons, run_on_readable
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.threads import CLOSE_TIMEOUT_S, OwnThread, Workers, doing
 from spiral_stream.transforms.python import Function
@@ -229,7 +229,7 @@ class SampleReader:
             keys = seeding.combine(self.random_keys(epoch, samples, at), named)
         with self.metrics.timed("transform_s"), doing(called(function)):
             table = pa.table(columns, names=[*function.columns])
-            return run_beside(function, table, keys, self.refused(samples, self._inputs_of(function, at)))
+            return run_on_readable(function, table, keys, self.refused(samples, self._inputs_of(function, at)))
 
     def _inputs_of(self, function: Function, at: int) -> list[Key]:
         return [self.key(column, at) for column in function.columns]
@@ -330,7 +330,7 @@ class SampleReader:
         dropped = 0
         for at, step in enumerate(self._stages.maps):
             if isinstance(step, Kept):
-                with pointing(samples):
+                with remembering_sample(samples):
                     self.need(epoch, samples, self.test_keys(step, at))
                     if isinstance(step.predicate, Expr):
                         mask = self.value(samples, step.predicate, step.source, at)
@@ -342,10 +342,10 @@ class SampleReader:
                 dropped += len(samples) - len(kept)
                 samples = samples if len(kept) == len(samples) else samples.take(kept)
             elif isinstance(step, FlatMapped):
-                with pointing(samples):
+                with remembering_sample(samples):
                     samples = self._fanned(epoch, samples, step, at)
             elif isinstance(step, Assembled):
-                with pointing(samples):
+                with remembering_sample(samples):
                     samples = self._assembled(epoch, samples, step, at, assemblers[at], final=final)
         return samples, dropped
 
@@ -388,7 +388,7 @@ class SampleReader:
 
 
 @contextmanager
-def pointing(samples: Samples) -> Iterator[None]:
+def remembering_sample(samples: Samples) -> Iterator[None]:
     """Let an error that carries a place in these samples carry the sample itself, for they change on their way."""
     try:
         yield

@@ -45,7 +45,9 @@ def reasons(refused: Mapping[int, str], count: int) -> pa.Array:
     return pa.array([refused.get(row) for row in range(count)], pa.utf8())
 
 
-def run_beside(function: Function, table: pa.Table, keys: NDArray[np.uint64], refused: NDArray[np.bool_]) -> pa.Array:
+def run_on_readable(
+    function: Function, table: pa.Table, keys: NDArray[np.uint64], refused: NDArray[np.bool_]
+) -> pa.Array:
     """`Function.run` for the samples that are not refused; null for those that are.
 
     Args:

@@ -41,7 +41,7 @@ def read_identity(stages: Stages, samples: Samples) -> None:
 
 
 @contextmanager
-def naming(
+def blaming(
     stages: Stages, samples: Samples | None = None, start: int = 0, *, skippable: bool = False
 ) -> Iterator[None]:
     """Put the sample's identity before an error; it is read only then.
