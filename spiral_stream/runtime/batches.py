@@ -27,9 +27,9 @@ from spiral_stream.runtime.blame import blaming
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.chapters import Drawn
 from spiral_stream.runtime.clips import ClipFeed, ClipField, Found
+from spiral_stream.runtime.images import ImageField
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
-from spiral_stream.runtime.pictures import Pictures
 from spiral_stream.runtime.refusals import BatchRefusals, Refusals
 from spiral_stream.runtime.samples import SampleReader, Samples, as_lists
 from spiral_stream.sampling.order import UInt64
@@ -141,7 +141,7 @@ class BatchBuilder:
         self._reader = reader
         self._metrics = metrics
         self._merge = merge
-        self._images = {stage.name: Pictures(stage, metrics) for stage in stages.images}
+        self._images = {stage.name: ImageField(stage, metrics) for stage in stages.images}
         self._programs = {
             stage.name: stage.program.on_device()[0] if stage.name in split else stage.program
             for stage in stages.images

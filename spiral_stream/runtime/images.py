@@ -6,6 +6,8 @@ needs (`decoders.region`); raw pixels are resized straight from the mapped file.
 """
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
@@ -16,8 +18,11 @@ from spiral_stream.cache.reader import CacheReader
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.decoders import region
 from spiral_stream.errors import DataError, SourceError
+from spiral_stream.planner.physical import ImageStage
+from spiral_stream.planner.streams import split
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.stored import stored_rows
+from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.sources.reference import resolve
 from spiral_stream.threads import doing
@@ -160,6 +165,52 @@ class ImageFeed:
                 except DataError as error:
                     raise _at(place, error) from error
         self._metrics.add(source_rows=len(places), source_bytes=sum(len(d) for d in data))
+
+
+@final
+class ImageField:
+    """One image field of a plan, of samples from one or several streams. Thread-safe."""
+
+    def __init__(self, stage: ImageStage, metrics: Metrics) -> None:
+        self._payloads = stage.payloads
+        self._feeds = [
+            ImageFeed(payload.relation, prefix, store.open(), metrics)
+            for payload, prefix, store in zip(stage.payloads, stage.prefixes, stage.stores, strict=True)
+        ]
+
+    def render(self, places: Places, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
+        """`ImageFeed.render` for samples."""
+        if len(self._feeds) == 1:
+            self._feeds[0].render(self._payloads[0].ordinals(places.rows), keys, program, out)
+            return
+        for stream, where in split(places):
+            own = np.empty((len(where), *out.shape[1:]), dtype=out.dtype)
+            with _at_rows(where):
+                rows = self._payloads[stream].ordinals(places.rows[where])
+                self._feeds[stream].render(rows, keys[where], program, own)
+            out[where] = own
+
+    def pixels(self, places: Places) -> list[NDArray[np.uint8]]:
+        """`ImageFeed.pixels` for samples."""
+        out: list[Any] = [None] * len(places)
+        for stream, where in split(places):
+            with _at_rows(where):
+                found = self._feeds[stream].pixels(self._payloads[stream].ordinals(places.rows[where]))
+            for at, image in zip(where.tolist(), found, strict=True):  # references, beside decoding
+                out[at] = image
+        return out
+
+
+@contextmanager
+def _at_rows(where: NDArray[np.int64]) -> Iterator[None]:
+    """Count an error's row among all samples."""
+    try:
+        yield
+    except SourceError as error:
+        row = getattr(error, "row", None)
+        if row is not None:
+            error.row = int(where[row])  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
+        raise
 
 
 def _at(row: int, error: SourceError) -> SourceError:
