@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from spiral_stream.cache.prefix import Prefix
+from spiral_stream.cache.images import ImageKind
 from spiral_stream.catalog import registry
 from spiral_stream.catalog.shares import Concentration, Drift, concentration, drift
 from spiral_stream.catalog.skew import Skew, skew_of
@@ -157,7 +157,7 @@ def cache_fingerprint(relation: str, column: str, profile: Profile, decode: str 
     Returns:
         32 hex digits.
     """
-    return Prefix(relation, column, decoder(decode), profile).fingerprint
+    return ImageKind(relation, column, decoder(decode), profile).fingerprint
 
 
 def table(name: str) -> Relation:

@@ -33,8 +33,8 @@ class CacheWork:
 def caches(stages: Stages) -> Iterator[CacheWork]:
     """The caches of a plan, each once a stream."""
     for k in range(len(stages.streams)):
-        for image in {image.prefixes[k].fingerprint: image for image in stages.images}.values():
-            yield CacheWork(image.payloads[k], image.prefixes[k], image.stores[k], image.name)
+        for image in {image.kinds[k].fingerprint: image for image in stages.images}.values():
+            yield CacheWork(image.payloads[k], image.kinds[k], image.stores[k], image.name)
         for clip in stages.clips:
             kind, store = clip.kinds[k], clip.stores[k]
             if kind is None or store is None:  # nothing is kept of the clips, so where their frames lie is
@@ -42,8 +42,8 @@ def caches(stages: Stages) -> Iterator[CacheWork]:
             else:
                 yield CacheWork(clip.payloads[k], kind, store, clip.name)
         for tokens in stages.tokens:
-            if tokens.prefixes:
-                yield CacheWork(tokens.payloads[k], tokens.prefixes[k], tokens.stores[k], tokens.name)
+            if tokens.kinds:
+                yield CacheWork(tokens.payloads[k], tokens.kinds[k], tokens.stores[k], tokens.name)
 
 
 def built(work: CacheWork) -> int:

@@ -19,10 +19,10 @@ from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.formation import DropPartial
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.cache.clips import ClipKind
+from spiral_stream.cache.images import ImageKind
 from spiral_stream.cache.kind import Kind
-from spiral_stream.cache.prefix import Prefix
 from spiral_stream.cache.store import CacheStore
-from spiral_stream.cache.tokens import TokenPrefix
+from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.cache.video_index import IndexKind
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.decoders.limits import CLIPS
@@ -227,15 +227,15 @@ def _leaf_weights(mix: Mix, shares: Sequence[Fraction], weights: Sequence[float]
 
 def _image(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ImageStage:
     decoder, program = image_parts(field)
-    payloads, prefixes, stores = [], [], []
+    payloads, kinds, stores = [], [], []
     for stream in streams:
         payload = _payload(name, field, stream)
         payloads.append(payload)
         profile = profiles(stream.node).get(field.column, Source())
-        prefix = Prefix(payload.relation.entry.name, payload.column, decoder, profile)
-        prefixes.append(prefix)
-        stores.append(_store(prefix, root))
-    return ImageStage(name, field.column, spec, tuple(payloads), tuple(prefixes), tuple(stores), program)
+        kind = ImageKind(payload.relation.entry.name, payload.column, decoder, profile)
+        kinds.append(kind)
+        stores.append(_store(kind, root))
+    return ImageStage(name, field.column, spec, tuple(payloads), tuple(kinds), tuple(stores), program)
 
 
 def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ClipStage:
@@ -294,16 +294,16 @@ def _tokens(node: Tokenized, streams: Sequence[StreamStage], catalog: Catalog, r
             "the old tokenizer under that name"
         )
         raise PlanError(msg)
-    payloads, prefixes, stores = [], [], []
+    payloads, kinds, stores = [], [], []
     for stream in streams:
         column = _own_text(node.source, stream, tokenize.column)
         if column is None:
             return TokenStage(node.name, tokenize.column, encoder, (), (), ())
         payloads.append(own_payload(stream.selected, stream.base, column))
-        prefix = TokenPrefix(stream.base.entry.name, column, encoder)
-        prefixes.append(prefix)
-        stores.append(_store(prefix, root))
-    return TokenStage(node.name, tokenize.column, encoder, tuple(payloads), tuple(prefixes), tuple(stores))
+        kind = TokenKind(stream.base.entry.name, column, encoder)
+        kinds.append(kind)
+        stores.append(_store(kind, root))
+    return TokenStage(node.name, tokenize.column, encoder, tuple(payloads), tuple(kinds), tuple(stores))
 
 
 def _own_text(node: nodes.Node, stream: StreamStage, column: str) -> str | None:

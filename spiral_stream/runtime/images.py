@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.cache.prefix import Kept, Pixels, Prefix
+from spiral_stream.cache.images import ImageKind, Pixels, StoredImage
 from spiral_stream.cache.reader import CacheReader
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.decoders import region
@@ -40,26 +40,26 @@ class _Rows:
         self.widths = np.zeros(count, dtype=np.int32)
         self.owners: list[Any] = []  # keep the memory alive
 
-    def put(self, row: int, kept: Kept) -> None:
+    def put(self, row: int, kept: StoredImage) -> None:
         """Enter a row that was made on the fly."""
         data = np.frombuffer(kept.payload, dtype=np.uint8)
         self.owners.append(data)
         self.addresses[row], self.lengths[row] = data.ctypes.data, len(data)
         self.heights[row], self.widths[row] = kept.height, kept.width
 
-    def kept(self, row: int) -> Kept:
+    def kept(self, row: int) -> StoredImage:
         """One row as an object."""
         data = (ctypes.c_ubyte * int(self.lengths[row])).from_address(int(self.addresses[row]))
-        return Kept(memoryview(data).cast("B"), int(self.heights[row]), int(self.widths[row]))
+        return StoredImage(memoryview(data).cast("B"), int(self.heights[row]), int(self.widths[row]))
 
 
 @final
 class ImageFeed:
     """One payload column of an open relation. Thread-safe."""
 
-    def __init__(self, relation: OpenRelation, prefix: Prefix, cache: CacheReader | None, metrics: Metrics) -> None:
+    def __init__(self, relation: OpenRelation, kind: ImageKind, cache: CacheReader | None, metrics: Metrics) -> None:
         self._relation = relation
-        self._prefix = prefix
+        self._kind = kind
         self._cache = cache
         self._metrics = metrics
 
@@ -78,10 +78,10 @@ class ImageFeed:
         """
         rows = self._rows(ordinals)
         with self._metrics.timed("transform_s"):
-            if self._prefix.keeps_pixels:
+            if self._kind.keeps_pixels:
                 strides = 3 * rows.widths.astype(np.int64)
                 program.run_at(rows.addresses, strides, rows.heights, rows.widths, keys, out)
-            elif self._prefix.keeps_jpeg and region.available:
+            elif self._kind.keeps_jpeg and region.available:
                 self._regions(rows, keys, program, out)
             else:
                 program.run(self._whole(rows, slice(None)), keys, out)
@@ -100,7 +100,7 @@ class ImageFeed:
         out = []
         for row in range(*part.indices(len(rows.lengths))):  # 3 us a row beside 800 us of decoding
             try:
-                out.append(self._prefix.read(rows.kept(row)))
+                out.append(self._kind.read(rows.kept(row)))
             except DataError as error:
                 raise _at(row, error) from error
         return out
@@ -149,19 +149,19 @@ class ImageFeed:
                 raise _at(place, DataError(reason))
 
     def _direct(self, ordinals: UInt64, places: NDArray[np.int64], rows: _Rows) -> None:
-        column = self._prefix.column
+        column = self._kind.column
         places = places[np.argsort(ordinals[places], kind="stable")]  # in storage order no source copies to reorder
         words = f"reading column {column} of relation {self._relation.entry.name}"
         with self._metrics.timed("fetch_s"), doing(words):
             table = self._relation.fetch(ordinals[places], [column])
             try:
-                data = resolve(table[column], self._relation.base, self._prefix.decoder.limits.bytes)
+                data = resolve(table[column], self._relation.base, self._kind.decoder.limits.bytes)
             except SourceError as error:
                 raise _at(int(places[getattr(error, "row", 0)]), error) from error
         with self._metrics.timed("transform_s"):
             for place, encoded in zip(places.tolist(), data, strict=True):  # 5 us a row beside 800 us of decoding
                 try:
-                    rows.put(place, self._prefix.keep(encoded))
+                    rows.put(place, self._kind.keep(encoded))
                 except DataError as error:
                     raise _at(place, error) from error
         self._metrics.add(source_rows=len(places), source_bytes=sum(len(d) for d in data))
@@ -174,8 +174,8 @@ class ImageField:
     def __init__(self, stage: ImageStage, metrics: Metrics) -> None:
         self._payloads = stage.payloads
         self._feeds = [
-            ImageFeed(payload.relation, prefix, store.open(), metrics)
-            for payload, prefix, store in zip(stage.payloads, stage.prefixes, stage.stores, strict=True)
+            ImageFeed(payload.relation, kind, store.open(), metrics)
+            for payload, kind, store in zip(stage.payloads, stage.kinds, stage.stores, strict=True)
         ]
 
     def render(self, places: Places, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:

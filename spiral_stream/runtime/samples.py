@@ -401,8 +401,8 @@ def remembering_sample(samples: Samples) -> Iterator[None]:
 
 def _feeds(stages: Stages, stage: TokenStage, metrics: Metrics, pool: Executor) -> list[TokenFeed]:
     return [
-        TokenFeed(stream.base, prefix, store.open(), metrics, pool)
-        for stream, prefix, store in zip(stages.streams, stage.prefixes, stage.stores, strict=False)
+        TokenFeed(stream.base, kind, store.open(), metrics, pool)
+        for stream, kind, store in zip(stages.streams, stage.kinds, stage.stores, strict=False)
     ]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.cache.tokens import TokenPrefix
+from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.errors import SourceError
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.transforms.encoder import TextEncoder
@@ -31,10 +31,10 @@ def encoded(encoder: TextEncoder, name: str, texts: pa.Array, refused: dict[int,
     """
     if refused is None:
         return Ragged.of_flat(*encoder.encode(texts))
-    prefix = TokenPrefix("", name, encoder)
-    rows = prefix.keep_rows(pa.table({name: texts}), "")
+    kind = TokenKind("", name, encoder)
+    rows = kind.keep_rows(pa.table({name: texts}), "")
     refused.update(rows.refused)
-    lengths = rows.sizes // prefix.item_bytes
+    lengths = rows.sizes // kind.item_bytes
     return Ragged.of_flat(rows.payload, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
 
 

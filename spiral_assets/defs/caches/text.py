@@ -32,7 +32,7 @@ def _tokens(stream: str) -> dg.AssetsDefinition:
         with plans.payload(catalog.open(), stream).to_numpy() as every:
             (stage,) = every.stages.tokens
             facts = {"tokenizer": plans.TOKENIZER, "tokens_are": str(stage.encoder.dtype)}
-            return built(context, every, stage.stores[0], stage.prefixes[0].fingerprint, facts)
+            return built(context, every, stage.stores[0], stage.kinds[0].fingerprint, facts)
 
     return tokens
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.cache.prefix import Prefix
+from spiral_stream.cache.images import ImageKind
 from spiral_stream.decoders.image import DECODERS, decode_jpeg, encode_jpeg, shrink
 from spiral_stream.errors import DataError
 
@@ -36,22 +36,22 @@ def test_reading_what_was_kept_gives_what_the_profile_says(
         sp.Jpeg(shorter_side=side, quality=quality): decode_jpeg(encode_jpeg(shrunk, quality)),
     }
     for profile, pixels in expected.items():
-        prefix = Prefix("r", "image_ref", JPEG, profile)
-        kept = prefix.keep(data)
+        kind = ImageKind("r", "image_ref", JPEG, profile)
+        kept = kind.keep(data)
 
         assert (kept.height, kept.width) == pixels.shape[:2]
-        assert np.array_equal(prefix.read(kept), pixels)
+        assert np.array_equal(kind.read(kept), pixels)
 
 
 def test_what_cannot_be_decoded_is_not_kept() -> None:
     for profile in (sp.Source(), sp.Raw(), sp.Jpeg()):
         with pytest.raises(DataError, match="not JPEG's ff d8 ff"):
-            Prefix("r", "image_ref", JPEG, profile).keep(b"\x89PNG\r\n\x1a\n 12345678")
+            ImageKind("r", "image_ref", JPEG, profile).keep(b"\x89PNG\r\n\x1a\n 12345678")
 
 
 def test_a_fingerprint_covers_relation_column_profile_and_decoder() -> None:
     variants = [
-        Prefix(relation, column, decoder, profile).fingerprint
+        ImageKind(relation, column, decoder, profile).fingerprint
         for relation, column, decoder, profile in itertools.product(
             ["a", "b"],
             ["image_ref", "other"],
@@ -61,10 +61,10 @@ def test_a_fingerprint_covers_relation_column_profile_and_decoder() -> None:
     ]
 
     assert len(set(variants)) == len(variants)
-    source = [Prefix("a", "image_ref", decoder, sp.Source()).fingerprint for decoder in DECODERS.values()]
+    source = [ImageKind("a", "image_ref", decoder, sp.Source()).fingerprint for decoder in DECODERS.values()]
     assert len(set(source)) == 1  # bytes as they are serve every decoder
 
 
 def test_a_lossy_profile_names_its_encoder() -> None:
-    assert "simplejpeg" in str(Prefix("a", "i", JPEG, sp.Jpeg()).facts()["encoder"])
-    assert "encoder" not in Prefix("a", "i", JPEG, sp.Raw()).facts()
+    assert "simplejpeg" in str(ImageKind("a", "i", JPEG, sp.Jpeg()).facts()["encoder"])
+    assert "encoder" not in ImageKind("a", "i", JPEG, sp.Raw()).facts()

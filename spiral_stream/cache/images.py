@@ -1,4 +1,4 @@
-"""What may be kept of an image column, and under which fingerprint.
+"""The images of a column in a cache: in which form they are kept, and under which fingerprint.
 
 The kind of images (`kind.Kind`): the decoder and the profile, with height and width
 beside the payload. A row that is not stored goes through `keep` on the fly.
@@ -27,7 +27,7 @@ Bytes = bytes | memoryview
 
 @final
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredImage:
     """What a cache stores for one row."""
 
     payload: Bytes
@@ -37,7 +37,7 @@ class Kept:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Prefix(Kind):
+class ImageKind(Kind):
     """One image column of one relation, read by one decoder, kept in one form."""
 
     RUN_BYTES: ClassVar[int] = 8 << 20
@@ -84,7 +84,7 @@ class Prefix(Kind):
             sizes[at], height[at], width[at] = len(kept.payload), kept.height, kept.width
         return Rows(b"".join(payloads), sizes, refused, {"height": height, "width": width}, source_bytes)
 
-    def keep(self, data: Bytes) -> Kept:
+    def keep(self, data: Bytes) -> StoredImage:
         """What to store for one row's encoded bytes.
 
         Raises:
@@ -92,13 +92,13 @@ class Prefix(Kind):
         """
         if isinstance(self.profile, Raw):
             pixels = self._shrunk(data)
-            return Kept(pixels.reshape(-1).data, *pixels.shape[:2])
+            return StoredImage(pixels.reshape(-1).data, *pixels.shape[:2])
         if isinstance(self.profile, Jpeg):
             pixels = self._shrunk(data)
-            return Kept(encode_jpeg(pixels, self.profile.quality), *pixels.shape[:2])
-        return Kept(data, *self.decoder.size(data))
+            return StoredImage(encode_jpeg(pixels, self.profile.quality), *pixels.shape[:2])
+        return StoredImage(data, *self.decoder.size(data))
 
-    def read(self, kept: Kept) -> Pixels:
+    def read(self, kept: StoredImage) -> Pixels:
         """The pixels of a kept row; of raw pixels a view, not a copy.
 
         Raises:
