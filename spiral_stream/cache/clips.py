@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.cache.kept_clips import BESIDE, Bytes, Clips, Int32, Int64, UInt64, bytes_at, damaged, pack
+from spiral_stream.cache.clip_layout import BESIDE, Bytes, Clips, Int32, Int64, UInt64, bytes_at, damaged, pack
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.cache.video_index import index_of
 from spiral_stream.decoders import region

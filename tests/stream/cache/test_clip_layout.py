@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiral_stream.cache.kept_clips import BESIDE, Clips, bytes_at, pack
+from spiral_stream.cache.clip_layout import BESIDE, Clips, bytes_at, pack
 from spiral_stream.cache.kind import Rows
 from spiral_stream.decoders.selection import FrameSelection, Segment
 from spiral_stream.errors import CacheError, DataError
