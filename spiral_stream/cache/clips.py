@@ -1,7 +1,7 @@
 """What may be kept of a clip column, under which fingerprint, and how frames are read back.
 
 The kind of clips (`kind.Kind`): of each row the frames that its selection chooses, or all frames of its segment
-where a random number chooses them, upright, shrunk as the profile says, as pixels or as JPEGs (`kept_clips` has
+where a random number chooses them, upright, shrunk as the profile says, as pixels or as JPEGs (`clip_layout` has
 the layout). A row that is not stored goes through `keep_rows` on the fly, with the number that chooses, so that
 only the chosen frames are decoded: the same pixels.
 

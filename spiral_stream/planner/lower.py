@@ -40,14 +40,14 @@ from spiral_stream.plan.fields import field_spec, image_parts, is_decoded
 from spiral_stream.plan.fingerprint import canonical, digest, fingerprint
 from spiral_stream.plan.maps import Tokenized
 from spiral_stream.plan.mix import STREAM_ID, Mix, parts_of, per_stream
+from spiral_stream.plan.pairs import owned_by_right_side
 from spiral_stream.plan.profiles import Frames, Source
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
-from spiral_stream.plan.turned import turned
 from spiral_stream.planner.composed import doubts
 from spiral_stream.planner.payload import Payload, own_payload, payload_of
 from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SequenceStage, Stages, TokenStage
 from spiral_stream.planner.rebase import Rebase
-from spiral_stream.planner.selected import Workplace, select
+from spiral_stream.planner.selection_on_disk import Workplace, select
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.relational.join import FanOutError
 from spiral_stream.sampling.epoch import EpochOrder
@@ -98,7 +98,7 @@ def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -
     carries = [rebase.carry(stream.name) for stream in streams] if rebase else []
     epochs = EpochOrder(sample.order, [stream.population for stream in streams], mixture, carries)
     for stream in streams:
-        stream.selected.kept.keep(_read_by_batches(collate, sample))
+        stream.selected.narrow.keep(_read_by_batches(collate, sample))
     whole = fingerprint(plan)
     _keep_plan(place.root, whole, canonical(plan))
     maps = tuple(each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled))[1:]
@@ -166,7 +166,7 @@ def _stream(name: str, node: nodes.Node, sample: nodes.Sample, place: Workplace)
     try:
         selected = select(node, base, place)
     except FanOutError:
-        pairs = turned(node, sample.identity)
+        pairs = owned_by_right_side(node, sample.identity)
         if pairs is None:
             raise
         base.close()

@@ -22,7 +22,7 @@ from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.plan.nodes import Collate, Deliver, Sampled
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.payload import Payload
-from spiral_stream.planner.selected import Selected
+from spiral_stream.planner.selection_on_disk import Selected
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.sampling.order import Order, Population

@@ -20,12 +20,12 @@ from spiral_stream.errors import DamageError, SpiralWarning
 from spiral_stream.integrity import seal
 from spiral_stream.plan import nodes
 from spiral_stream.plan.mix import per_stream
+from spiral_stream.plan.pairs import owned_by_right_side
 from spiral_stream.plan.tree import need, walk
-from spiral_stream.plan.turned import turned
 from spiral_stream.planner.build import caches
 from spiral_stream.planner.lower import cache_root
 from spiral_stream.planner.physical import Stages
-from spiral_stream.planner.selected import selection_folder
+from spiral_stream.planner.selection_on_disk import selection_folder
 
 SOUND: Final = "sound"
 UNVERIFIED: Final = "unverified"
@@ -122,7 +122,7 @@ def _selections(plan: nodes.Deliver, catalog: Catalog) -> Iterator[Path]:
     sample = need(plan, nodes.Sample)
     versions = {name: catalog.entry(name).data_version for name in catalog.tables()}
     for _, node in per_stream(sample.source):
-        for each in (node, turned(node, sample.identity)):
+        for each in (node, owned_by_right_side(node, sample.identity)):
             if each is not None:
                 yield selection_folder(each, cache_root(catalog), versions)
 

@@ -190,7 +190,7 @@ class SampleReader:
         with self.metrics.timed("fetch_s"), doing(f"reading column {', '.join(names)} of relation {relations}"):
             table = fetch(streams, samples.places, names)
         columns = {name: table[name].combine_chunks() for name in names}
-        late = [name for name in names if name != STREAM_ID and any(name not in s.selected.kept for s in streams)]
+        late = [name for name in names if name != STREAM_ID and any(name not in s.selected.narrow for s in streams)]
         if late:
             self.metrics.add(source_rows=len(samples), source_bytes=sum(columns[name].nbytes for name in late))
         return columns

@@ -14,7 +14,7 @@ from spiral_stream.plan.tree import replaced, spine
 _ASIDE: Final = "\0"  # after a column's name while both relations have one of that name
 
 
-def turned(node: Node, identity: tuple[str, ...]) -> Node | None:
+def owned_by_right_side(node: Node, identity: tuple[str, ...]) -> Node | None:
     """The same rows and columns, owned by the right relation of the join that brings columns of the identity.
 
     Args:

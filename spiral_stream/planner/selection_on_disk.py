@@ -31,7 +31,7 @@ from spiral_stream.plan import nodes
 from spiral_stream.plan.fingerprint import canonical, digest
 from spiral_stream.plan.tree import walk
 from spiral_stream.planner.columns import Columns, Right, Rowed, UInt64, in_memory, place_of
-from spiral_stream.planner.kept import KeptColumns, write_arrow
+from spiral_stream.planner.narrow_columns import NarrowColumns, write_arrow
 from spiral_stream.planner.runs import key_runs
 from spiral_stream.planner.select import Computed, choose
 from spiral_stream.relational.identity_index import IdentityIndex, build_index
@@ -75,7 +75,7 @@ class Selected:
         env = {name: expr.from_json(value) for name, value in meta["env"].items()}
         schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(meta["schema"])))
         self.columns = Columns(base, rows.ordinals, rights, env, schema)
-        self.kept = KeptColumns(folder, self.columns, self.total, self._pieces)
+        self.narrow = NarrowColumns(folder, self.columns, self.total, self._pieces)
 
     def close(self) -> None:
         """Release the base relation and the joined ones."""

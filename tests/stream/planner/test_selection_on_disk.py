@@ -10,7 +10,7 @@ import pytest
 
 from spiral_stream import Arrow, Catalog, KeepPartial, Lance, List, PreparedStream, Relation, Sequential, col
 from spiral_stream.integrity import seal
-from spiral_stream.planner import selected
+from spiral_stream.planner import selection_on_disk
 from tests.fixtures import verbs
 
 
@@ -34,7 +34,7 @@ def refuse_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(selected, "choose", never)
+    monkeypatch.setattr(selection_on_disk, "choose", never)
 
 
 CHAINS: dict[str, Any] = {
