@@ -95,8 +95,8 @@ def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -
     place = Workplace(cache_root(catalog), lambda name: entries[name].open(), versions)
     streams = tuple(_stream(name, node, sample, place) for name, node in per_stream(sample.source))
     mixture = _mixture(sample, streams, rebase.epoch if rebase else 0)
-    carries = [rebase.carry(stream.name) for stream in streams] if rebase else []
-    epochs = EpochOrder(sample.order, [stream.population for stream in streams], mixture, carries)
+    left_overs = [rebase.left_over(stream.name) for stream in streams] if rebase else []
+    epochs = EpochOrder(sample.order, [stream.population for stream in streams], mixture, left_overs)
     for stream in streams:
         stream.selected.narrow.keep(_read_by_batches(collate, sample))
     whole = fingerprint(plan)

@@ -32,7 +32,7 @@ from spiral_stream.runtime.quarantine import Quarantine, verify_quarantine
 from spiral_stream.runtime.refusals import Refusals, Tally
 from spiral_stream.runtime.samples import SampleReader
 from spiral_stream.runtime.steps import need_inside
-from spiral_stream.sampling.carry import Carry, as_ranges, joined_ranges
+from spiral_stream.sampling.left_over import LeftOver, as_ranges, joined_ranges
 from spiral_stream.sampling.mixture import Mixture
 from spiral_stream.threads import CLOSE_TIMEOUT_S, warn_left_alone
 
@@ -241,7 +241,7 @@ def left_over(
     streams, uses = epochs.uses(epoch, positions)
     then = mixture.first_uses(epoch) + mixture.quotas(epoch)
     used = mixture.used(epoch, border)
-    out = dict(before.carries) if before is not None else {}
+    out = dict(before.left_overs) if before is not None else {}
     for k, stream in enumerate(earlier.streams):
         own = uses[streams == k].astype(np.int64)
         end = max(int(then[k]), epochs.left(k))  # an epoch may be too short for all that an earlier plan left
@@ -249,7 +249,7 @@ def left_over(
         after = epochs.next_uses(k, end, end + 1)[0][0]
         ranges = sorted([*as_ranges(own), *later])
         rest = joined_ranges([each for each in ranges if each[0] < after])
-        out[stream.name] = Carry(rest, after)
+        out[stream.name] = LeftOver(rest, after)
     rebase = Rebase(epoch + (number > 0), tuple(out.items()))
     _warn_of_long_waits(rebase, now)
     return rebase
@@ -264,8 +264,8 @@ def _warn_of_long_waits(rebase: Rebase, now: Stages) -> None:
     assert now.epochs.mixture is not None
     quotas = now.epochs.mixture.quotas(rebase.epoch)
     for stream, quota in zip(now.streams, quotas.tolist(), strict=True):
-        carry = rebase.carry(stream.name)
-        waits = 0 if carry is None else carry.overtaken(stream.selected.total)
+        waiting = rebase.left_over(stream.name)
+        waits = 0 if waiting is None else waiting.overtaken(stream.selected.total)
         if waits > quota:
             msg = (
                 f"rebase: {waits:,} uses of rows of stream {stream.name!r} wait from a pass that other rows have finished. They "

@@ -9,7 +9,7 @@ from spiral_stream.sampling.permutation import permute
 
 
 @final
-class Tape:
+class Layout:
     """Pieces permuted by key and laid end to end; memory O(pieces), a lookup O(log pieces)."""
 
     def __init__(self, rows: UInt64, own_key: int) -> None:
@@ -33,5 +33,5 @@ class Tape:
         return self.pieces[slots], places - self.begins[slots]
 
     def begin(self, pieces: np.ndarray[tuple[int], np.dtype[np.int64]]) -> UInt64:
-        """Where each piece begins on the tape: shape [P] int64 -> [P] uint64."""
+        """Where each piece begins in the layout: shape [P] int64 -> [P] uint64."""
         return self.begins[self._slot_of[pieces]]

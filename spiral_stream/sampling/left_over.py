@@ -20,7 +20,7 @@ Int64 = NDArray[np.int64]
 
 @final
 @dataclass(frozen=True, slots=True)
-class Carry:
+class LeftOver:
     """One stream's uses: those in ``left``, (first, count) each, and then all from ``then`` on."""
 
     left: tuple[tuple[int, int], ...]

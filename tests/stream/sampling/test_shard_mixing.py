@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from spiral_stream.sampling import randomness as room
 from spiral_stream.sampling.order import Population
-from spiral_stream.sampling.randomness import randomness
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
+from spiral_stream.sampling.shard_mixing import randomness
 
 Populate = Callable[..., Population]
 

@@ -84,12 +84,12 @@ def _of_rows(shard_rows: Float64, block_rows: int, chosen: int) -> Choice:
 def _of_units(
     population: Population, order: ShardAwareShuffle, batch_size: int, pass_number: int, block_rows: int
 ) -> Choice:
-    tape = order.tape(population, pass_number)
-    shard_at = order.units(population)[1][tape.pieces]
+    layout = order.laid_out(population, pass_number)
+    shard_at = order.units(population)[1][layout.pieces]
     # A batch of several blocks is all of their rows: it mixes as one block would.
     mixed_rows = max(block_rows, batch_size)
     counted = min(population.total, MOST_BLOCKS * block_rows)
-    begins = np.minimum(tape.begins, np.uint64(counted))
+    begins = np.minimum(layout.begins, np.uint64(counted))
     blocks, _, rows = _meetings(begins, shard_at, block_rows)
     number = int(blocks.max()) + 1
     return {
@@ -106,8 +106,8 @@ def _meetings(begins: UInt64, shard_at: UInt64, block_rows: int) -> tuple[Int64,
     """Each shard and block that share rows, by shard and then block.
 
     Args:
-        begins: shape [U + 1], uint64: where each unit begins on the tape, and its end.
-        shard_at: shape [U], uint64: the shard of each unit, in tape order.
+        begins: shape [U + 1], uint64: where each unit begins in the layout, and its end.
+        shard_at: shape [U], uint64: the shard of each unit, in the order of the layout.
         block_rows: rows a block.
 
     Returns:
