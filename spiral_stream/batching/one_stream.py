@@ -18,18 +18,18 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.batching.arrangement import Arrangement, Pool, targets
 from spiral_stream.batching.budget import Limits
 from spiral_stream.batching.composition import OneStream
 from spiral_stream.batching.cutting import cut, even_end, is_full
 from spiral_stream.batching.emission import emission_order
 from spiral_stream.batching.formation import DropPartial, Int64, PadPartial, Setting
+from spiral_stream.batching.grouping import Grouping, Pool, targets
 
 # S samples, K streams
 
 
 @final
-class OneStreamArrangement(Arrangement):
+class OneStreamGrouping(Grouping):
     """Every batch is of one stream, and units of batches are."""
 
     def __init__(self, composition: OneStream, limits: Limits, setting: Setting, cost_group: int) -> None:

@@ -27,11 +27,11 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.batching.arrangement import Arrangement, Pool, targets
 from spiral_stream.batching.budget import Limits
 from spiral_stream.batching.cutting import cut, even_end, is_full
 from spiral_stream.batching.emission import emission_order
 from spiral_stream.batching.formation import Composition, Int64, Setting
+from spiral_stream.batching.grouping import Grouping, Pool, targets
 
 Float64 = NDArray[np.float64]
 
@@ -128,7 +128,7 @@ def deal(sizes: Int64, line: Line) -> Int64:
 
 
 @final
-class StratifiedArrangement(Arrangement):
+class StratifiedGrouping(Grouping):
     """Every batch holds each stream's share."""
 
     def __init__(self, composition: Composition, limits: Limits, setting: Setting, cost_group: int) -> None:

@@ -1,6 +1,6 @@
 """How a pool of samples becomes a window's batches: the interface of the three ways.
 
-`windowed` sorts the pool and treats what is above the budget; an arrangement groups
+`windowed` sorts the pool and treats what is above the budget; a grouping groups
 the rest. ``windowed`` has the one without composition, ``stratified`` and
 ``one_stream`` the others.
 """
@@ -28,7 +28,7 @@ class Pool:
     costs: tuple[Int64, ...]  # [S] each, of the additive limits
 
 
-class Arrangement(ABC):
+class Grouping(ABC):
     """Groups the pools of one chapter, in turn."""
 
     @abstractmethod
