@@ -491,7 +491,7 @@ class PreparedStream:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state.update(_opening=self._opening.rebase, _pipeline=None, _metrics=None, _memory=None, _relay=None)
+        state.update(_opening=self._opening.rebase, _pipeline=None, _metrics=None, _memory=None, _subprocess=None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.manifest import UNKNOWN_BYTES, Manifest
-from spiral_stream.catalog.near import near
 from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, cut
 from spiral_stream.schema import semantic_of
 from spiral_stream.sources.source import ROW, content_key
@@ -88,7 +88,7 @@ def measure(relation: OpenRelation, columns: Sequence[str] | None = None) -> Sta
     able = [name for name in _measurable(relation.schema) if name not in relation.synthesised]
     for column in columns or ():
         if column not in able:
-            msg = f"statistics of {relation.entry.name}: {column!r} cannot be measured; {near(column, able)}"
+            msg = f"statistics of {relation.entry.name}: {column!r} cannot be measured; {suggestions(column, able)}"
             raise CatalogError(msg)
     chosen = list(able if columns is None else columns)
     counted = _Counted(relation, chosen)

@@ -10,7 +10,7 @@ _LISTED: Final = 12
 _LONGEST: Final = 60  # characters of one name
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def suggestions(name: str, known: Iterable[str]) -> str:
     """``did you mean a, b?`` or what there is: a whole sentence, for the end of a message."""
     names = sorted(known)
     close = difflib.get_close_matches(name[:1000], names, n=3, cutoff=0.5)

@@ -19,11 +19,11 @@ from spiral_stream.errors import SpiralError, StreamError
 from spiral_stream.threads import CLOSE_TIMEOUT_S
 
 _BATCH, _END, _ERROR = "batch", "end", "error"
-_PROGRAM: Final = "from spiral_stream.adapters.relay import serve; serve()"
+_PROGRAM: Final = "from spiral_stream.adapters.subprocess_reader import serve; serve()"
 
 
 @final
-class Relay:
+class SubprocessReader:
     """A fresh interpreter that reads streams for this process. It ends with this process, or when a pass is cut short."""
 
     def __init__(self) -> None:
