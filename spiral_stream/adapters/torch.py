@@ -109,7 +109,7 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
         self._place.cursor, self._began, self._loaded = saved.cursor, None, saved.had
 
     def worker_batches(self, worker: int, workers: int) -> Iterator[tuple[dict[str, Any], Reached]]:
-        """Every ``workers``-th batch from the ``worker``-th on, as arrays; what `SubprocessReader` asks of the other interpreter."""
+        """Every ``workers``-th batch from the ``worker``-th on, as arrays; for `SubprocessReader`."""
         self._place.in_worker = True
         for batch in self._run(worker, workers):
             arrays = {

@@ -32,7 +32,7 @@ class Grouping(ABC):
     """Groups the pools of one chapter, in turn."""
 
     @abstractmethod
-    def arrange(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
+    def group(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
         """The batches of a window, in the order they are delivered.
 
         Args:

@@ -47,7 +47,7 @@ class OneStreamGrouping(Grouping):
     def note(self, streams: NDArray[np.int32]) -> None:
         self._counts += np.bincount(streams, minlength=len(self._counts))
 
-    def arrange(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
+    def group(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
         self._window += 1
         order = np.argsort(pool.streams, kind="stable")
         sizes = np.bincount(pool.streams, minlength=len(self._shares))

@@ -148,7 +148,7 @@ class StratifiedGrouping(Grouping):
     def note(self, streams: NDArray[np.int32]) -> None:
         self._counts += np.bincount(streams, minlength=len(self._counts))
 
-    def arrange(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
+    def group(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
         self._window += 1
         size = len(pool.streams)
         ranked = _Ranked(pool, len(self._shares))

@@ -166,7 +166,7 @@ class _SortedRuns(Grouping):
         self._group = cost_group
         self._window = -1
 
-    def arrange(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
+    def group(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
         self._window += 1
         ends = cut(len(pool.streams), pool.lengths, pool.costs, self._limits)
         if final:
@@ -207,7 +207,7 @@ class WindowedFormer(Former):
             tuple(c[order] for c in pool.costs),
         )
         patience = self._policy.window_size - max(1, self._policy.window_size // _PATIENCE)
-        batches = self._grouping.arrange(ranked, patience, final=final)
+        batches = self._grouping.group(ranked, patience, final=final)
         waits = np.ones(len(order), dtype=np.bool_)
         for ranks in batches:
             waits[ranks] = False

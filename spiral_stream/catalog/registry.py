@@ -250,7 +250,8 @@ class Catalog:
         """
         rows = {row["name"]: row for row in self._database.rows(STREAMS)}
         if name not in rows:
-            msg = f"stream {shown(name)} is not in catalog {self.root}; {suggestions(str(name), rows)} Save it with save_stream first"
+            way_out = f"{suggestions(str(name), rows)} Save it with save_stream first"
+            msg = f"stream {shown(name)} is not in catalog {self.root}; {way_out}"
             raise CatalogError(msg)
         return plan_of(self.root, rows[name])
 

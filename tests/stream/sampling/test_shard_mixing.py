@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiral_stream.sampling import randomness as room
+from spiral_stream.sampling import shard_mixing as room
 from spiral_stream.sampling.order import Population
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.shard_mixing import randomness
