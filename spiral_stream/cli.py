@@ -15,7 +15,7 @@ from spiral_stream.connection import Catalog, connect
 from spiral_stream.errors import SpiralError
 from spiral_stream.planner.build import caches
 from spiral_stream.planner.verify import Verification, relation_caches, relations_of, verify_relation
-from spiral_stream.schema import H264_REF, JPEG_REF
+from spiral_stream.semantic import H264_REF, JPEG_REF
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet

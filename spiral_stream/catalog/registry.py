@@ -28,7 +28,7 @@ from spiral_stream.catalog.rows import NAME, RELATIONS, STREAMS, entry_of, plan_
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.catalog.tokenizers import TokenizerEntry, Tokenizers
 from spiral_stream.errors import CatalogError, PlanError, SourceError, SpiralError, cut, shown
-from spiral_stream.schema import with_semantic
+from spiral_stream.semantic import with_semantic
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.paths import local_folder

@@ -20,7 +20,7 @@ from spiral_stream.catalog.database import Kind
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.errors import CatalogError, SpiralError, cut
-from spiral_stream.schema import SEMANTIC, SEMANTIC_TYPES
+from spiral_stream.semantic import SEMANTIC, SEMANTIC_TYPES
 from spiral_stream.sources.saved import source_from_json, source_to_json
 from spiral_stream.sources.source import Source
 

@@ -25,7 +25,7 @@ from spiral_stream.catalog.manifest import UNKNOWN_BYTES, Manifest
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, cut
-from spiral_stream.schema import semantic_of
+from spiral_stream.semantic import semantic_of
 from spiral_stream.sources.source import ROW, content_key
 
 KNOWN: Final = "known"

@@ -28,7 +28,7 @@ from spiral_stream.plan import nodes
 from spiral_stream.plan.tree import need, walk
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.sampling.order import UInt64
-from spiral_stream.schema import semantic_of
+from spiral_stream.semantic import semantic_of
 
 MOST_ROWS: Final = 1 << 16  # of a plan that are read
 _RUNS: Final = 32  # in which they lie, where there are more

@@ -21,7 +21,7 @@ from spiral_stream.runtime.chapters import Forming
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import FormedBatches, Numbering
 from spiral_stream.runtime.samples import SampleReader
-from spiral_stream.schema import semantic_of
+from spiral_stream.semantic import semantic_of
 
 STOPS: Final = 0  # the stream fails, or delivers nothing
 COSTS: Final = 1  # what makes training slow or bad

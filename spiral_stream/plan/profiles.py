@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 from spiral_stream.errors import PlanError, shown
-from spiral_stream.schema import H264_REF, JPEG_REF
+from spiral_stream.semantic import H264_REF, JPEG_REF
 
 BEST_QUALITY: Final = 100  # of libjpeg's scale from 1
 

@@ -20,7 +20,7 @@ from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.integrity.publish import mended, publish_file
 from spiral_stream.plan.fingerprint import digest
 from spiral_stream.planner.columns import Columns, UInt64
-from spiral_stream.schema import semantic_of
+from spiral_stream.semantic import semantic_of
 
 MOST_ROWS: Final = 1 << 26  # of a kept column: 67 M, about 2 GB of identities
 NARROW_BYTES: Final = 64  # most bytes of a kept text, on average

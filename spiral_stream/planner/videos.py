@@ -19,7 +19,7 @@ from spiral_stream.catalog.registry import Catalog
 from spiral_stream.errors import CacheError, PlanError, shown
 from spiral_stream.plan.clips import TIMES, check_times
 from spiral_stream.planner.lower import cache_root
-from spiral_stream.schema import H264_REF, semantic_of
+from spiral_stream.semantic import H264_REF, semantic_of
 
 
 def index_videos(

@@ -26,7 +26,7 @@ from spiral_stream.runtime.blame import blaming, identities, identity_table, rea
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.quarantine import PART, Quarantine, renamed
 from spiral_stream.runtime.samples import REFUSED, Samples
-from spiral_stream.schema import semantic_of
+from spiral_stream.semantic import semantic_of
 from spiral_stream.threads import doing
 
 Int64 = NDArray[np.int64]

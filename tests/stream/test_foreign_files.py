@@ -18,7 +18,7 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.catalog.rows import RELATIONS
-from spiral_stream.schema import H264_REF, JPEG_REF
+from spiral_stream.semantic import H264_REF, JPEG_REF
 from spiral_stream.sources.source import content_key
 from spiral_stream.testing import same
 from tests.fixtures.bombs import jpeg_claiming, png_claiming, video_claiming

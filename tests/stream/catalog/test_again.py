@@ -12,7 +12,7 @@ from spiral_stream.catalog import manifest as manifest_room
 from spiral_stream.catalog import registry
 from spiral_stream.catalog.registry import Catalog, connect
 from spiral_stream.errors import CatalogError
-from spiral_stream.schema import JPEG_REF
+from spiral_stream.semantic import JPEG_REF
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.folder import ImageFolder
 from spiral_stream.sources.lance import Lance

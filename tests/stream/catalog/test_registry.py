@@ -10,7 +10,7 @@ import pytest
 
 from spiral_stream.catalog.registry import Catalog, connect
 from spiral_stream.errors import CatalogError, SourceError
-from spiral_stream.schema import JPEG_REF, semantic_of
+from spiral_stream.semantic import JPEG_REF, semantic_of
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet

@@ -24,7 +24,7 @@ from spiral_stream.catalog.registry import Catalog, connect
 from spiral_stream.catalog.rows import RELATIONS, STREAMS
 from spiral_stream.catalog.tokenizers import _sealed
 from spiral_stream.errors import CatalogError
-from spiral_stream.schema import JPEG_REF
+from spiral_stream.semantic import JPEG_REF
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import content_key

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from spiral_stream.errors import PlanError
 from spiral_stream.plan.canonical import encode_value
 from spiral_stream.plan.profiles import Frames, Jpeg, Profile, Raw, Source, forms_of
-from spiral_stream.schema import H264_REF, JPEG_REF
+from spiral_stream.semantic import H264_REF, JPEG_REF
 
 SIDES = st.none() | st.integers(1, 2_000)
 QUALITIES = st.integers(1, 100)
