@@ -147,7 +147,7 @@ class Relation:
                     if isinstance(predicate, Expr)
                     else Function(predicate, column_list("filter", columns), pa.bool_(), batched)
                 )
-                node = maps.Kept(node, called or predicate)  # type: ignore[arg-type]  # an expression where nothing is called
+                node = maps.SampleFilter(node, called or predicate)  # type: ignore[arg-type]  # an expression where nothing is called
             else:
                 node = nodes.Filter(node, predicate)  # type: ignore[arg-type]  # it refuses what is no expression
         return self._with(node)
@@ -176,7 +176,7 @@ class Relation:
     def with_columns(self, **computed: Expr) -> "Relation":
         """Add or replace columns; a number or text makes a constant one."""
         exprs = tuple(e.source if isinstance(e, Alias) else e for e in map(lit, computed.values()))
-        verb = maps.Computed if isinstance(self.node, nodes.Sampled) else nodes.WithColumns
+        verb = maps.SampleColumns if isinstance(self.node, nodes.Sampled) else nodes.WithColumns
         return self._with(verb(self.node, tuple(computed), exprs))
 
     def join(
@@ -306,7 +306,7 @@ class Relation:
             )
             raise PlanError(msg)
         function = Function(what, column_list("map", columns), returns, batched, random, version)
-        return self._with(maps.Mapped(self.node, function, name))
+        return self._with(maps.SampleMap(self.node, function, name))
 
     def flat_map(
         self,
@@ -333,7 +333,7 @@ class Relation:
             version: as for `map`.
         """
         made = Function(function, column_list("flat_map", columns), pa.list_(returns), batched, random, version)
-        return self._with(maps.FlatMapped(self.node, made, name, fan_out))
+        return self._with(maps.SampleFlatMap(self.node, made, name, fan_out))
 
     def assemble(
         self,
@@ -353,7 +353,7 @@ class Relation:
             version: as for `map`.
         """
         made = Function(factory, column_list("assemble", columns), pa.struct(list(returns)), version=version)
-        return self._with(maps.Assembled(self.node, made))
+        return self._with(maps.SampleAssembly(self.node, made))
 
     def collate(
         self,

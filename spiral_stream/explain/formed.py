@@ -17,7 +17,7 @@ from spiral_stream.batching.cutting import cut
 from spiral_stream.batching.formation import Composition, Formation, Former, Int64, Membership, Setting, Tally, Window
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.errors import DataError, PlanError
-from spiral_stream.plan.maps import Kept
+from spiral_stream.plan.maps import SampleFilter
 from spiral_stream.runtime.chapters import Chapter, Forming, chapter_count
 from spiral_stream.runtime.numbering import FormedBatches
 from spiral_stream.runtime.samples import RELATIONAL
@@ -220,7 +220,7 @@ def _looked_at(forming: Forming) -> set[str]:
     reader = forming.reader
     keys = list(forming.wanted)
     for at, step in enumerate(forming.stages.maps):
-        keys += reader.test_keys(step, at) if isinstance(step, Kept) else []
+        keys += reader.test_keys(step, at) if isinstance(step, SampleFilter) else []
     return {name for name, at in reader.rests_on(keys) if at == RELATIONAL}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from spiral_stream.errors import CatalogError
 from spiral_stream.explain.clips import cache_text, clip_facts, coverage, frame_bytes, hit, where_made
 from spiral_stream.explain.subject import Subject
-from spiral_stream.plan.maps import Mapped, Tokenized
+from spiral_stream.plan.maps import SampleMap, SampleTokens
 from spiral_stream.planner.physical import ClipStage, ImageStage, TokenStage
 
 
@@ -83,7 +83,7 @@ def _tokens(subject: Subject, stage: TokenStage) -> dict[str, Any]:
 
 
 def _mapped(subject: Subject) -> list[dict[str, Any]]:
-    steps = [step for step in subject.stages.maps if isinstance(step, Mapped)]
+    steps = [step for step in subject.stages.maps if isinstance(step, SampleMap)]
     return [_row(step.name, _when(subject, f"map {step.function.name}"), str(step.function.kind)) for step in steps]
 
 
@@ -101,7 +101,7 @@ def _tokenizer(subject: Subject, stage: TokenStage) -> str:
     (name,) = [
         step.transform.tokenizer
         for step in subject.stages.maps
-        if isinstance(step, Tokenized) and step.name == stage.name
+        if isinstance(step, SampleTokens) and step.name == stage.name
     ][-1:]
     try:
         entry = subject.catalog.tokenizer(name)

@@ -12,7 +12,7 @@ from typing import Any, Final, final
 from spiral_stream.catalog.registry import Catalog
 from spiral_stream.explain.formed import FirstBatches, first_batches
 from spiral_stream.expr import kind_of
-from spiral_stream.plan.maps import Tokenized
+from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.build import CacheWork, built, caches, needed
 from spiral_stream.planner.physical import Stages
@@ -119,7 +119,7 @@ class Subject:
     @cached_property
     def payload(self) -> frozenset[str]:
         """Columns that are too large to look at for an explanation: bytes, references to them, text that is tokenized."""
-        texts = {node.transform.column for node in self.stages.maps if isinstance(node, Tokenized)}
+        texts = {node.transform.column for node in self.stages.maps if isinstance(node, SampleTokens)}
         return frozenset(texts.union(*(payload_columns(stream) for stream in self.stages.streams)))
 
 

@@ -39,7 +39,15 @@ NODES: Final = {
     for cls in (
         *(nodes.Filter, nodes.Project, nodes.WithColumns, nodes.Join, nodes.Aggregate, nodes.Distinct, nodes.Sort),
         *(nodes.Limit, nodes.Union, nodes.Cache, nodes.Sample, nodes.Collate, nodes.Deliver),
-        *(mix.Mix, maps.Tokenized, maps.Computed, maps.Mapped, maps.Kept, maps.FlatMapped, maps.Assembled),
+        *(
+            mix.Mix,
+            maps.SampleTokens,
+            maps.SampleColumns,
+            maps.SampleMap,
+            maps.SampleFilter,
+            maps.SampleFlatMap,
+            maps.SampleAssembly,
+        ),
     )
 }
 VALUES: Final = {

@@ -57,7 +57,7 @@ def canonical(node: nodes.Node) -> Any:
     if isinstance(node, nodes.Sql):
         return {"verb": "sql", "text": node.text}
     if isinstance(
-        node, maps.Tokenized
+        node, maps.SampleTokens
     ):  # the digest covers tokenizer, options and version; the name is the catalog's own
         return {
             "verb": node.VERB,

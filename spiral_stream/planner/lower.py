@@ -38,7 +38,7 @@ from spiral_stream.plan import nodes
 from spiral_stream.plan.clips import TIMES, clip_parts, is_clip, limits_of
 from spiral_stream.plan.fields import field_spec, image_parts, is_decoded
 from spiral_stream.plan.fingerprint import canonical, digest, fingerprint
-from spiral_stream.plan.maps import Tokenized
+from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.plan.mix import STREAM_ID, Mix, parts_of, per_stream
 from spiral_stream.plan.pairs import owned_by_right_side
 from spiral_stream.plan.profiles import Frames, Source
@@ -114,7 +114,7 @@ def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -
             sequences.append(SequenceStage(name, field, spec))
         else:
             plains.append(PlainStage(name, field, spec))
-    tokens = [_tokens(each, streams, catalog, place.root) for each in maps if isinstance(each, Tokenized)]
+    tokens = [_tokens(each, streams, catalog, place.root) for each in maps if isinstance(each, SampleTokens)]
     _warn_of_too_few(collate, epochs.total)
     stages = Stages(
         plan=plan,
@@ -284,7 +284,7 @@ def _store(kind: Kind, root: Path) -> CacheStore:
     return CacheStore(root / "caches" / kind.fingerprint, kind.facts())
 
 
-def _tokens(node: Tokenized, streams: Sequence[StreamStage], catalog: Catalog, root: Path) -> TokenStage:
+def _tokens(node: SampleTokens, streams: Sequence[StreamStage], catalog: Catalog, root: Path) -> TokenStage:
     tokenize = node.transform
     encoder = TextEncoder(catalog.tokenizer(tokenize.tokenizer).path, tokenize)
     if encoder.digest != node.digest:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.errors import DataError, SourceError, shown
-from spiral_stream.plan.maps import Assembled, FlatMapped
+from spiral_stream.plan.maps import SampleAssembly, SampleFlatMap
 from spiral_stream.plan.mix import STREAM_ID
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.streams import fetch
@@ -27,8 +27,8 @@ def identity_table(stages: Stages, samples: Samples) -> pa.Table:
 def identities(stages: Stages, samples: Samples) -> list[Any]:
     """The identity of each sample: a value, or a tuple of several; the last of them the part, where flat_map made it."""
     columns = [column.to_pylist() for column in identity_table(stages, samples).columns]
-    made = [step for step in stages.maps if isinstance(step, FlatMapped | Assembled)]
-    if made and isinstance(made[-1], FlatMapped):
+    made = [step for step in stages.maps if isinstance(step, SampleFlatMap | SampleAssembly)]
+    if made and isinstance(made[-1], SampleFlatMap):
         columns.append(samples.parts.tolist())
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 

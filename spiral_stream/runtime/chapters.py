@@ -32,7 +32,7 @@ from spiral_stream.errors import DataError, PlanError, SourceError
 from spiral_stream.expr import Expr
 from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.composed import is_scarce
-from spiral_stream.plan.maps import Assembled, Context, FlatMapped, Kept, Mapped, Tokenized
+from spiral_stream.plan.maps import Context, SampleAssembly, SampleFilter, SampleFlatMap, SampleMap, SampleTokens
 from spiral_stream.plan.mix import Mix
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import find, need
@@ -81,7 +81,9 @@ class Forming:
         self.sequences = sorted({stage.field.column for stage in stages.sequences})
         self.multiple = lcm(*(stages.multiple(column) for column in self.sequences))
         self.span = formation.window_size * CHAPTER_WINDOWS
-        self.fan_out = int(np.prod([step.fan_out for step in stages.maps if isinstance(step, FlatMapped)], initial=1))
+        self.fan_out = int(
+            np.prod([step.fan_out for step in stages.maps if isinstance(step, SampleFlatMap)], initial=1)
+        )
         end = reader.end
         wanted = [key for each in self.keys for key in reader.expression_keys(each, end)]
         if formation.needs_lengths:
@@ -105,7 +107,7 @@ class Forming:
         return (
             at >= 0
             and (key in self._kept or key[0] == REFUSED)
-            and isinstance(self.stages.maps[at], Tokenized | Mapped | FlatMapped | Assembled)
+            and isinstance(self.stages.maps[at], SampleTokens | SampleMap | SampleFlatMap | SampleAssembly)
         )
 
     def decides_on(self) -> list[str]:
@@ -113,9 +115,9 @@ class Forming:
         reader = self.reader
         out: list[str] = []
         for at, step in enumerate(self.stages.maps):
-            if isinstance(step, FlatMapped | Assembled):
+            if isinstance(step, SampleFlatMap | SampleAssembly):
                 out.append(f"{step.VERB} {step.function.name}")
-            elif isinstance(step, Kept):
+            elif isinstance(step, SampleFilter):
                 test = step.predicate
                 named = [f"filter {test.name}"] if isinstance(test, Function) else []
                 out += named or self._made(reader.rests_on(reader.test_keys(step, at)))
@@ -152,9 +154,9 @@ class Forming:
         out = []
         for _, at in sorted(keys):
             step = self.stages.maps[at] if at >= 0 else None
-            if isinstance(step, Tokenized):
+            if isinstance(step, SampleTokens):
                 out.append(f"len({step.name})")
-            elif isinstance(step, Mapped):
+            elif isinstance(step, SampleMap):
                 out.append(f"map {step.function.name}")
         return out
 

@@ -15,7 +15,7 @@ from spiral_stream.cursor import Cursor
 from spiral_stream.errors import ResumeError, SpiralWarning, shown
 from spiral_stream.integrity.blocks import sound
 from spiral_stream.plan.fingerprint import digest
-from spiral_stream.plan.maps import Assembled, FlatMapped, Kept, Mapped
+from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.build import materialize
 from spiral_stream.planner.lower import cache_root, lower
@@ -83,7 +83,9 @@ class Opening:
     def _formations(self, stages: Stages, run_seed: int) -> Path:
         """Where the formation index of a plan lies."""
         edits: list[Any] = [] if self.rebase is None else [self.rebase.to_json()]
-        if any(isinstance(each, FlatMapped | Kept | Mapped) for each in stages.maps):  # what they draw may decide
+        if any(
+            isinstance(each, SampleFlatMap | SampleFilter | SampleMap) for each in stages.maps
+        ):  # what they draw may decide
             edits.append(run_seed)
         name = digest([stages.fingerprint, dict(stages.data_versions), edits])
         return cache_root(self._catalog) / "formations" / name
@@ -183,7 +185,7 @@ def found_row(stages: Stages, identity: Any) -> tuple[int, int]:
     Raises:
         KeyError: no row has it, or several streams do and the identity does not name one.
     """
-    if any(isinstance(each, Assembled) for each in stages.maps):
+    if any(isinstance(each, SampleAssembly) for each in stages.maps):
         msg = "locate: assembled samples are no rows, so only the ledger of a batch tells where they are"
         raise KeyError(msg)
     values = identity if isinstance(identity, tuple) else (identity,)
@@ -278,7 +280,7 @@ def _warn_of_long_waits(rebase: Rebase, now: Stages) -> None:
 def _carried(earlier: Stages, now: Stages) -> Mixture:
     """The mixture whose streams go on in another plan."""
     mixture = earlier.epochs.mixture
-    assembled = any(isinstance(each, Assembled) for each in earlier.maps)
+    assembled = any(isinstance(each, SampleAssembly) for each in earlier.maps)
     if mixture is None or earlier.batches.lanes > 1 or assembled:
         found = "mixes nothing" if mixture is None else f"has {earlier.batches.lanes} lanes"
         found = "assembles samples" if assembled else found
