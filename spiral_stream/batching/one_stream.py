@@ -18,7 +18,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.batching.budget import Limits
+from spiral_stream.batching.budget import BatchLimits
 from spiral_stream.batching.composition import OneStream
 from spiral_stream.batching.cutting import cut, even_end, is_full
 from spiral_stream.batching.emission import emission_order
@@ -32,7 +32,7 @@ from spiral_stream.batching.grouping import Grouping, Pool, targets
 class OneStreamGrouping(Grouping):
     """Every batch is of one stream, and units of batches are."""
 
-    def __init__(self, composition: OneStream, limits: Limits, setting: Setting, cost_group: int) -> None:
+    def __init__(self, composition: OneStream, limits: BatchLimits, setting: Setting, cost_group: int) -> None:
         self._shares, self._counts = targets(composition, setting)  # float: what each stream was ahead at the start
         self._unit = composition.batches
         self._limits = limits

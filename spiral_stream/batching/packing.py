@@ -24,9 +24,9 @@ from spiral_stream.batching.formation import (
     Former,
     Int64,
     Membership,
+    OversizeTally,
     Packing,
     Setting,
-    Tally,
     Window,
 )
 from spiral_stream.errors import DataError, PlanError, shown
@@ -163,7 +163,7 @@ class PackedFormer(Former):
     """Packs one chapter. `Packed` says what waits."""
 
     def __init__(self, policy: Packed, setting: Setting) -> None:
-        self.tally = Tally()
+        self.tally = OversizeTally()
         self._policy = policy
         self._batch_rows = setting.batch_size or 1
         self._key = setting.key

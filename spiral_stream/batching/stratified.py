@@ -27,7 +27,7 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.batching.budget import Limits
+from spiral_stream.batching.budget import BatchLimits
 from spiral_stream.batching.cutting import cut, even_end, is_full
 from spiral_stream.batching.emission import emission_order
 from spiral_stream.batching.formation import Composition, Int64, Setting
@@ -131,7 +131,7 @@ def deal(sizes: Int64, line: Line) -> Int64:
 class StratifiedGrouping(Grouping):
     """Every batch holds each stream's share."""
 
-    def __init__(self, composition: Composition, limits: Limits, setting: Setting, cost_group: int) -> None:
+    def __init__(self, composition: Composition, limits: BatchLimits, setting: Setting, cost_group: int) -> None:
         self._shares, self._ahead_at_start = targets(composition, setting)
         self._counts = np.zeros(len(self._shares), dtype=np.int64)
         self._limits = limits
@@ -308,7 +308,7 @@ class _Ranked:
         samples = self._samples[_spread(self._firsts, counts_JK.sum(axis=0))]
         return samples[np.lexsort((samples, batches))]
 
-    def hold(self, members: Int64, sizes: Int64, limits: Limits) -> NDArray[np.bool_]:
+    def hold(self, members: Int64, sizes: Int64, limits: BatchLimits) -> NDArray[np.bool_]:
         """Whether each batch keeps to the limits; ``members`` as above."""
         starts = np.cumsum(sizes) - sizes
         lengths, costs = self.costs(members)

@@ -16,7 +16,7 @@ import numpy as np
 from spiral_stream import expr
 from spiral_stream.batching.budget import (
     BatchBudget,
-    Limits,
+    BatchLimits,
     check_whole,
     limits_of,
     oversize_error,
@@ -26,7 +26,16 @@ from spiral_stream.batching.budget import (
 from spiral_stream.batching.composition import OneStream, StratifiedByStream
 from spiral_stream.batching.cutting import cut, even_end, is_full
 from spiral_stream.batching.emission import emission_order
-from spiral_stream.batching.formation import Composition, Formation, Former, Int64, Membership, Setting, Tally, Window
+from spiral_stream.batching.formation import (
+    Composition,
+    Formation,
+    Former,
+    Int64,
+    Membership,
+    OversizeTally,
+    Setting,
+    Window,
+)
 from spiral_stream.batching.grouping import Grouping, Pool
 from spiral_stream.batching.one_stream import OneStreamGrouping
 from spiral_stream.batching.stratified import StratifiedGrouping
@@ -143,7 +152,7 @@ class WindowedBucket(Formation):
             raise PlanError(msg)
         return WindowedFormer(self, limits, self._grouping(limits, setting))
 
-    def _grouping(self, limits: Limits, setting: Setting) -> Grouping:
+    def _grouping(self, limits: BatchLimits, setting: Setting) -> Grouping:
         if isinstance(self.composition, StratifiedByStream):
             return StratifiedGrouping(self.composition, limits, setting, self._group)
         if isinstance(self.composition, OneStream):
@@ -160,7 +169,7 @@ class WindowedBucket(Formation):
 class _SortedRuns(Grouping):
     """Without composition: the sorted pool, cut from its start."""
 
-    def __init__(self, limits: Limits, setting: Setting, cost_group: int) -> None:
+    def __init__(self, limits: BatchLimits, setting: Setting, cost_group: int) -> None:
         self._limits = limits
         self._key = setting.key
         self._group = cost_group
@@ -183,8 +192,8 @@ class _SortedRuns(Grouping):
 class WindowedFormer(Former):
     """Forms the batches of one chapter from its windows."""
 
-    def __init__(self, policy: WindowedBucket, limits: Limits, grouping: Grouping) -> None:
-        self.tally = Tally()
+    def __init__(self, policy: WindowedBucket, limits: BatchLimits, grouping: Grouping) -> None:
+        self.tally = OversizeTally()
         self._policy = policy
         self._limits = limits
         self._grouping = grouping

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.cache.kind import Rows
-from spiral_stream.decoders.selection import FrameSelection, Segment
+from spiral_stream.decoders.selection import ClipSegment, FrameSelection
 from spiral_stream.errors import CacheError, DataError
 from spiral_stream.transforms.placement import at_row
 
@@ -32,7 +32,7 @@ _WORDS: Final = 3  # before the table
 _WORD: Final = 8  # bytes
 
 
-def pack(pictures: Sequence[Bytes], segment: Segment, table: Int64, *, chosen: bool) -> list[Bytes]:
+def pack(pictures: Sequence[Bytes], segment: ClipSegment, table: Int64, *, chosen: bool) -> list[Bytes]:
     """The payload of a clip, in pieces: a multiple of 8 bytes.
 
     Args:
@@ -128,7 +128,7 @@ class Clips:
             lengths_PT[at] = offsets[chosen + 1] - offsets[chosen]
         return Picked(addresses_PT, lengths_PT, short_P)
 
-    def _head(self, at: int) -> tuple[Int64, Int64, Segment, Int64]:
+    def _head(self, at: int) -> tuple[Int64, Int64, ClipSegment, Int64]:
         """Pictures of the frames (none where the reader chooses), times, segment, and U + 1 offsets of the pictures."""
         address, size, pictures = int(self.addresses[at]), int(self.sizes[at]), int(self.beside["frames"][at])
         if pictures < 1 or size < _WORD * _WORDS:
@@ -143,10 +143,10 @@ class Clips:
         if offsets[0] != need or offsets[-1] > size or (offsets[1:] <= offsets[:-1]).any():
             damaged(f"its pictures end at byte {offsets[-1]:,} of {size:,}")
         if not chosen:
-            return table[:0], table, Segment(0, pictures, start, end), offsets
+            return table[:0], table, ClipSegment(0, pictures, start, end), offsets
         if table.min() < 0 or table.max() >= pictures:
             damaged(f"a frame is picture {table.max()} of {pictures}")
-        return table, table[:0], Segment(0, pictures, start, end), offsets
+        return table, table[:0], ClipSegment(0, pictures, start, end), offsets
 
 
 def bytes_at(address: int, count: int) -> NDArray[np.uint8]:

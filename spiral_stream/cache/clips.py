@@ -24,7 +24,7 @@ from spiral_stream.cache.video_index import index_of
 from spiral_stream.decoders import region
 from spiral_stream.decoders.decoder import decode_version
 from spiral_stream.decoders.image import codec_version, decode_jpeg, encode_jpeg, shrink
-from spiral_stream.decoders.limits import CLIPS, KEPT_BYTES, Limits, need_frames, need_pixels
+from spiral_stream.decoders.limits import CLIPS, KEPT_BYTES, SampleLimits, need_frames, need_pixels
 from spiral_stream.decoders.selection import FrameSelection, segment_of
 from spiral_stream.decoders.video import decode, feed_plan, to_rgb
 from spiral_stream.decoders.video_index import VideoIndex
@@ -69,7 +69,7 @@ class ClipKind(Kind):
     selection: FrameSelection
     profile: Frames
     timed: bool
-    limits: Limits = CLIPS
+    limits: SampleLimits = CLIPS
     index_of: Callable[[Located], VideoIndex] = field(default=index_of, compare=False, repr=False)
 
     @property

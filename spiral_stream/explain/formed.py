@@ -12,9 +12,18 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.batching.budget import Limits, limits_of, too_large, truncated
+from spiral_stream.batching.budget import BatchLimits, limits_of, too_large, truncated
 from spiral_stream.batching.cutting import cut
-from spiral_stream.batching.formation import Composition, Formation, Former, Int64, Membership, Setting, Tally, Window
+from spiral_stream.batching.formation import (
+    Composition,
+    Formation,
+    Former,
+    Int64,
+    Membership,
+    OversizeTally,
+    Setting,
+    Window,
+)
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.plan.maps import SampleFilter
@@ -46,7 +55,7 @@ class _Watched(Former):
         self._seen = seen
 
     @property
-    def tally(self) -> Tally:  # type: ignore[override]  # the interface's is an attribute
+    def tally(self) -> OversizeTally:  # type: ignore[override]  # the interface's is an attribute
         return self._seen.former.tally
 
     @property
@@ -98,7 +107,7 @@ class FirstBatches:
     setting: Setting
     windows: list[Window]
     batches: list[Membership]
-    tally: Tally
+    tally: OversizeTally
     positions: int  # of the epoch that the windows took
     whole: bool  # whether that is all of the epoch
 
@@ -138,7 +147,7 @@ class FirstBatches:
         """Tokens of all batches with padding."""
         return int((self.rows * self.widths).sum())
 
-    def limits(self) -> Limits | None:
+    def limits(self) -> BatchLimits | None:
         """What every batch keeps to; None for a packing."""
         if not isinstance(self.formation, WindowedBucket):
             return None
@@ -161,7 +170,7 @@ def _total(batch: Membership) -> int:
     return 0 if batch.lengths is None else int(batch.lengths.sum())
 
 
-def _held(window: Window, limits: Limits) -> Int64:
+def _held(window: Window, limits: BatchLimits) -> Int64:
     """The lengths of a window's samples that may share a batch."""
     lengths = truncated(np.asarray(window.lengths, dtype=np.int64), limits)
     cut_down = Window(window.samples, window.streams, lengths)

@@ -15,7 +15,7 @@ from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.cache.video_index import IndexKind
 from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.decoders.limits import Limits
+from spiral_stream.decoders.limits import SampleLimits
 from spiral_stream.decoders.selection import FrameSelection
 from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.sequence import SequenceField
@@ -89,7 +89,7 @@ class ClipStage:
     column: str
     spec: FieldSpec
     selection: FrameSelection
-    limits: Limits  # of one sample
+    limits: SampleLimits  # of one sample
     program: ImageProgram  # of one frame
     payloads: tuple[Payload, ...]  # one a stream, as the four below
     indexes: tuple[IndexKind, ...]  # where the frames of its files lie

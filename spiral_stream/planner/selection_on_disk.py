@@ -30,10 +30,10 @@ from spiral_stream.integrity.publish import mended, publish, publish_file
 from spiral_stream.plan import nodes
 from spiral_stream.plan.fingerprint import canonical, digest
 from spiral_stream.plan.tree import walk
-from spiral_stream.planner.columns import Columns, Right, Rowed, UInt64, in_memory, place_of
+from spiral_stream.planner.columns import Columns, Fetchable, Right, UInt64, in_memory, place_of
 from spiral_stream.planner.narrow_columns import NarrowColumns, write_arrow
 from spiral_stream.planner.runs import key_runs
-from spiral_stream.planner.select import Computed, choose
+from spiral_stream.planner.select import ComputedRelation, choose
 from spiral_stream.relational.identity_index import IdentityIndex, build_index
 from spiral_stream.relational.selection import Selection, whole
 from spiral_stream.relational.selection_build import build_selection
@@ -326,11 +326,11 @@ def _adopt(folder: Path) -> None:
                 path.rename(folder / path.name)
 
 
-def _keep_right(rows: Rowed, file: Path) -> dict[str, str]:
+def _keep_right(rows: Fetchable, file: Path) -> dict[str, str]:
     """A joined relation is opened again by name; a computed table is kept."""
     if isinstance(rows, OpenRelation):
         return {"relation": rows.entry.name}
-    assert isinstance(rows, Computed), rows
+    assert isinstance(rows, ComputedRelation), rows
     table = rows.fetch(np.arange(rows.total, dtype=np.uint64), rows.schema.names)
     write_arrow(file, table)
     return {"table": file.name}

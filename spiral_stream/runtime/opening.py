@@ -29,7 +29,7 @@ from spiral_stream.runtime.formation_index import verify_index
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import CountedBatches, FormedBatches, Known, Numbering
 from spiral_stream.runtime.quarantine import Quarantine, verify_quarantine
-from spiral_stream.runtime.refusals import Refusals, Tally
+from spiral_stream.runtime.refusals import Refusals, RefusalTally
 from spiral_stream.runtime.samples import SampleReader
 from spiral_stream.runtime.steps import need_inside
 from spiral_stream.sampling.left_over import LeftOver, as_ranges, joined_ranges
@@ -47,7 +47,7 @@ class Opening:
         self._lowered: tuple[int, Stages] | None = None
         self._read: tuple[SampleReader, Numbering] | None = None
         self._known: tuple[Path, Known] | None = None  # what a numbering that was let go knew, and its folder
-        self._tally = Tally()
+        self._tally = RefusalTally()
 
     @property
     def stages(self) -> Stages:

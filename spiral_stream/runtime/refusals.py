@@ -37,7 +37,7 @@ _EPOCHS: Final = 4  # whose counts are remembered: the one under way, and those 
 
 
 @final
-class Tally:
+class RefusalTally:
     """How many samples this process refused in each epoch's batches, each batch counted once. Thread-safe."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Tally:
 class Refusals:
     """The policy of one stream in one process."""
 
-    def __init__(self, stages: Stages, metrics: Metrics, quarantine: Quarantine, tally: Tally) -> None:
+    def __init__(self, stages: Stages, metrics: Metrics, quarantine: Quarantine, tally: RefusalTally) -> None:
         collate = need(stages.plan, Collate)
         self.stages, self.metrics, self.quarantine, self.tally = stages, metrics, quarantine, tally
         self.policy = collate.on_error

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.cache.clip_layout import BESIDE, Clips, bytes_at, pack
 from spiral_stream.cache.kind import Rows
-from spiral_stream.decoders.selection import FrameSelection, Segment
+from spiral_stream.decoders.selection import ClipSegment, FrameSelection
 from spiral_stream.errors import CacheError, DataError
 
 PICTURES = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=12)
@@ -32,7 +32,7 @@ def read(clips: Clips, selection: FrameSelection, draw: float = 0.0, at: int = 0
 @given(pictures=PICTURES, places=st.lists(st.integers(0, 11), min_size=1, max_size=20), short=st.booleans())
 def test_frames_chosen_before_are_the_pictures_they_were(pictures: list[bytes], places: list[int], short: bool) -> None:
     table = np.array(places) % len(pictures)
-    payload = b"".join(pack(pictures, Segment(3, 9, 1, 2), table, chosen=True))
+    payload = b"".join(pack(pictures, ClipSegment(3, 9, 1, 2), table, chosen=True))
 
     assert len(payload) % 8 == 0
     assert read(clip(payload, len(pictures), short=short), FrameSelection(len(places))) == (
@@ -54,7 +54,7 @@ def test_a_random_start_chooses_of_the_kept_frames_as_of_the_file(
 ) -> None:
     selection = FrameSelection(length, stride=stride, random_start=True, short=short)  # type: ignore[arg-type]  # drawn from both
     times = np.arange(30) * 40 * MS
-    segment = Segment(first, first + len(pictures), int(times[first]), int(times[first + len(pictures)]))
+    segment = ClipSegment(first, first + len(pictures), int(times[first]), int(times[first + len(pictures)]))
     payload = b"".join(pack(pictures, segment, times[first : segment.stop], chosen=False))
     of_file, is_short = selection.choose(times, segment, draw)
 
@@ -63,7 +63,7 @@ def test_a_random_start_chooses_of_the_kept_frames_as_of_the_file(
 
 def test_clips_of_several_owners_stay_apart() -> None:
     payloads = [
-        b"".join(pack([bytes([k]) * (k + 1)], Segment(0, 1, 0, 1), np.array([0]), chosen=True)) for k in range(3)
+        b"".join(pack([bytes([k]) * (k + 1)], ClipSegment(0, 1, 0, 1), np.array([0]), chosen=True)) for k in range(3)
     ]
     clips = Clips(3)
     beside = {name: np.ones(2, dtype=np.int32) for name in BESIDE}
@@ -83,7 +83,7 @@ def test_clips_of_several_owners_stay_apart() -> None:
 def test_a_damaged_payload_is_refused_or_stays_inside_itself(data: st.DataObject, chosen: bool) -> None:
     pictures = [b"abc", b"defgh", b"i"]
     table = np.array([0, 2]) if chosen else np.arange(3) * 40 * MS
-    payload = bytearray(b"".join(pack(pictures, Segment(0, 3, 0, 120 * MS), table, chosen=chosen)))
+    payload = bytearray(b"".join(pack(pictures, ClipSegment(0, 3, 0, 120 * MS), table, chosen=chosen)))
     for _ in range(data.draw(st.integers(0, 4))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(payload[: data.draw(st.integers(0, len(payload)))])
@@ -100,7 +100,7 @@ def test_a_damaged_payload_is_refused_or_stays_inside_itself(data: st.DataObject
 
 
 def test_a_clip_kept_for_another_number_of_frames_is_refused() -> None:
-    payload = b"".join(pack([b"a"], Segment(0, 1, 0, 1), np.array([0, 0]), chosen=True))
+    payload = b"".join(pack([b"a"], ClipSegment(0, 1, 0, 1), np.array([0, 0]), chosen=True))
 
     with pytest.raises(
         CacheError, match=r"2 frames were chosen of it, not 3\); drop the cache folder and build it again"
@@ -109,7 +109,7 @@ def test_a_clip_kept_for_another_number_of_frames_is_refused() -> None:
 
 
 def test_too_short_a_segment_is_dropped_by_name() -> None:
-    payload = b"".join(pack([b"a"], Segment(0, 1, 0, 40 * MS), np.array([0]), chosen=False))
+    payload = b"".join(pack([b"a"], ClipSegment(0, 1, 0, 40 * MS), np.array([0]), chosen=False))
     clips = Clips(2)
     beside = {name: np.ones(2, dtype=np.int32) for name in BESIDE}
     clips.put_rows(np.arange(2), Rows(payload * 2, np.full(2, len(payload)), {}, beside, 0))
