@@ -27,7 +27,7 @@ from spiral_stream.relational.sql import describe_sql
 Trusted = Iterable[ModuleType | str] | ModuleType | str
 
 
-class Catalog(registry.Catalog):
+class Catalog(registry.Registry):
     """An embedded catalog: relations by name, saved streams, and their caches beside them."""
 
     def table(self, name: str) -> Relation:

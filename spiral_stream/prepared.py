@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spiral_stream.batching.formation import KeepPartial
 from spiral_stream.cache.materialize import Progress
-from spiral_stream.catalog.registry import Catalog
+from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import BindError, StreamError
 from spiral_stream.explain import Explanation, explain_stream
@@ -55,7 +55,7 @@ class PreparedStream:
     """
 
     def __init__(
-        self, plan: Deliver, catalog: Catalog, threads: int | None = None, budget_bytes: int = DEFAULT_BUDGET_BYTES
+        self, plan: Deliver, catalog: Registry, threads: int | None = None, budget_bytes: int = DEFAULT_BUDGET_BYTES
     ) -> None:
         self.plan = plan
         self.catalog = catalog

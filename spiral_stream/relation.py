@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 import pyarrow as pa
 
 from spiral_stream.batching.formation import Composition, DropPartial, Formation, Tail, as_tail
-from spiral_stream.catalog.registry import Catalog
+from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, SpiralWarning, shown
 from spiral_stream.explain import Explanation, explain_plan
 from spiral_stream.expr import Alias, Col, Expr, col, lit, name_of
@@ -115,7 +115,7 @@ class Relation:
     """A plan so far. Frozen: every verb returns a new one."""
 
     node: nodes.Node
-    catalog: Catalog
+    catalog: Registry
 
     @property
     def schema(self) -> pa.Schema:

@@ -182,12 +182,12 @@ class ClipKind(Kind):
         fed = feed_plan(index, wanted)
         need_pixels(located.name, index.height, index.width, self.limits.pixels)
         need_frames(fed.decoded, int(index.sizes_P[fed.packets].sum(dtype=np.int64)), self.limits)
-        read = _Counted(located)
+        read = _CountedFile(located)
         pictures, height, width = self._pictures(index, read, wanted)
         payload = pack(pictures, segment, places, chosen=chosen)
         return payload, (height, width, len(pictures), int(short)), read.bytes
 
-    def _pictures(self, index: VideoIndex, read: "_Counted", wanted_U: Int64) -> tuple[list[Bytes], int, int]:
+    def _pictures(self, index: VideoIndex, read: "_CountedFile", wanted_U: Int64) -> tuple[list[Bytes], int, int]:
         """Frames in the form of the profile, and the height and width of each."""
         height, width = kept_h, kept_w = index.displayed
         pictures: list[Bytes] = []
@@ -234,7 +234,7 @@ class ClipKind(Kind):
 
 
 @final
-class _Counted:
+class _CountedFile:
     """Reads of one file, counted."""
 
     def __init__(self, located: Located) -> None:
@@ -247,7 +247,7 @@ class _Counted:
         return self._located.read(offset, length)
 
 
-def _decoded_frames(index: VideoIndex, read: _Counted, wanted_U: Int64) -> Iterator[list[Any]]:
+def _decoded_frames(index: VideoIndex, read: _CountedFile, wanted_U: Int64) -> Iterator[list[Any]]:
     """The wanted frames of PyAV, in order, a few at a time; ascending ordinals.
 
     What is decoded together is bounded, and ends at a key frame where it can, since the next part begins to decode

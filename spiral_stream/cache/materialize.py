@@ -118,7 +118,7 @@ def build(
     last_commit = time.monotonic()
     pool = Workers(threads, "spiral-build")
     try:
-        runs = _Runs(pool, relation, kind, todo, threads)
+        runs = _RowRuns(pool, relation, kind, todo, threads)
         for work in todo:
             size = store.write(work.key, work.rows, counted(runs.of_shard(work)))
             done = replace(done, shards=done.shards + 1, payload_bytes=done.payload_bytes + size)
@@ -150,7 +150,7 @@ class _Pace:
 
 
 @final
-class _Runs:
+class _RowRuns:
     """Runs of rows in the order of the shards, a few ahead of the writer, across the borders of shards."""
 
     def __init__(

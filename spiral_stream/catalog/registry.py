@@ -44,7 +44,7 @@ def default_folder() -> str:
     return os.environ.get("SPIRAL_CATALOG") or DEFAULT_FOLDER
 
 
-def connect(uri: str | os.PathLike[str] | None = None) -> "Catalog":
+def connect(uri: str | os.PathLike[str] | None = None) -> "Registry":
     """Open or create a catalog.
 
     Args:
@@ -53,10 +53,10 @@ def connect(uri: str | os.PathLike[str] | None = None) -> "Catalog":
     Raises:
         CatalogError: the folder cannot be made or is on an object store.
     """
-    return Catalog(default_folder() if uri is None else uri)
+    return Registry(default_folder() if uri is None else uri)
 
 
-class Catalog:
+class Registry:
     """An embedded LanceDB database of relations and streams; `spiral_stream.relation` adds the verbs to it."""
 
     def __init__(self, uri: str | os.PathLike[str]) -> None:

@@ -91,7 +91,7 @@ def measure(relation: OpenRelation, columns: Sequence[str] | None = None) -> Sta
             msg = f"statistics of {relation.entry.name}: {column!r} cannot be measured; {suggestions(column, able)}"
             raise CatalogError(msg)
     chosen = list(able if columns is None else columns)
-    counted = _Counted(relation, chosen)
+    counted = _GroupFacts(relation, chosen)
     for table in _complete_shards(relation, chosen):
         counted.add(table)
     return counted.statistics()
@@ -139,7 +139,7 @@ def may_hold_nan(entry: Entry, column: str) -> bool:
     return True
 
 
-class _Counted:
+class _GroupFacts:
     """Grouped facts, collected over complete shards."""
 
     def __init__(self, relation: OpenRelation, columns: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from spiral_stream.catalog.registry import Catalog
+from spiral_stream.catalog.registry import Registry
 from spiral_stream.explain.batch import batch_facts
 from spiral_stream.explain.deliver import deliver_facts, resume_facts
 from spiral_stream.explain.materialize import materialize_facts
@@ -41,7 +41,7 @@ def explain_stream(
     threads: int,
     metrics: Mapping[str, Any] | None,
     numbering: Numbering,
-    catalog: Catalog,
+    catalog: Registry,
 ) -> Explanation:
     """Every section for a prepared stream; reads no payload.
 

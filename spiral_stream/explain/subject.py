@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, final
 
-from spiral_stream.catalog.registry import Catalog
+from spiral_stream.catalog.registry import Registry
 from spiral_stream.explain.formed import FirstBatches, first_batches
 from spiral_stream.expr import kind_of
 from spiral_stream.plan.maps import SampleTokens
@@ -53,7 +53,7 @@ class Subject:
     threads: int
     metrics: Mapping[str, Any] | None  # what the running stream measured
     numbering: Numbering
-    catalog: Catalog
+    catalog: Registry
     warnings: Warnings = field(default_factory=Warnings)
 
     @cached_property

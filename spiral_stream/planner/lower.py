@@ -24,7 +24,7 @@ from spiral_stream.cache.kind import Kind
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.cache.video_index import IndexKind
-from spiral_stream.catalog.registry import Catalog
+from spiral_stream.catalog.registry import Registry
 from spiral_stream.decoders.limits import CLIPS
 from spiral_stream.errors import CacheError, PlanError, SourceError, SpiralWarning
 from spiral_stream.expr import parse
@@ -61,7 +61,7 @@ CACHE_ENV: Final = "SPIRAL_CACHE"
 _FINGERPRINT: Final = re.compile("[0-9a-f]{32}")
 
 
-def cache_root(catalog: Catalog) -> Path:
+def cache_root(catalog: Registry) -> Path:
     """Where caches, selections and indexes lie: ``$SPIRAL_CACHE``, else beside the catalog.
 
     Raises:
@@ -75,7 +75,7 @@ def cache_root(catalog: Catalog) -> Path:
         raise CacheError(msg) from error
 
 
-def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -> Stages:
+def lower(plan: nodes.Deliver, catalog: Registry, rebase: Rebase | None = None) -> Stages:
     """Make the stage list of a plan.
 
     Args:
@@ -284,7 +284,7 @@ def _store(kind: Kind, root: Path) -> CacheStore:
     return CacheStore(root / "caches" / kind.fingerprint, kind.facts())
 
 
-def _tokens(node: SampleTokens, streams: Sequence[StreamStage], catalog: Catalog, root: Path) -> TokenStage:
+def _tokens(node: SampleTokens, streams: Sequence[StreamStage], catalog: Registry, root: Path) -> TokenStage:
     tokenize = node.transform
     encoder = TextEncoder(catalog.tokenizer(tokenize.tokenizer).path, tokenize)
     if encoder.digest != node.digest:
@@ -337,7 +337,7 @@ def _keep_plan(root: Path, name: str, plan: Any) -> None:
         raise failed(error, otherwise, "prepare: cannot write under", root) from error
 
 
-def saved_plan(catalog: Catalog, name: str) -> Any | None:
+def saved_plan(catalog: Registry, name: str) -> Any | None:
     """The canonical plan kept under a fingerprint; None where there is none, or one that is damaged or of another fingerprint."""
     path = cache_root(catalog) / "plans" / f"{name}.json"
     if not _FINGERPRINT.fullmatch(name) or not path.exists():

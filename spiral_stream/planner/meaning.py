@@ -3,7 +3,7 @@
 from spiral_stream.batching.composition import StratifiedByStream
 from spiral_stream.batching.formation import Composition, Formation
 from spiral_stream.batching.windowed import WindowedBucket
-from spiral_stream.catalog.registry import Catalog
+from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleTokens
 from spiral_stream.plan.mix import STREAM_ID, Mix
@@ -13,7 +13,7 @@ from spiral_stream.transforms.encoder import TextEncoder
 from spiral_stream.transforms.text import Tokenize
 
 
-def tokenized(node: Node, tokenize: Tokenize, name: str, catalog: Catalog) -> SampleTokens:
+def tokenized(node: Node, tokenize: Tokenize, name: str, catalog: Registry) -> SampleTokens:
     """The node of a `Tokenize`, with the content of the tokenizer that its name means now.
 
     Raises:

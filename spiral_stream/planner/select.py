@@ -110,7 +110,7 @@ def _scanned(base: Base, names: Sequence[str], predicate: Expr | None) -> pa.Tab
     return pa.concat_tables([schema.empty_table(), *batches]).sort_by(ROW)
 
 
-def _over(node: nodes.Node, open_relation: Open) -> "_Rows":
+def _over(node: nodes.Node, open_relation: Open) -> "_ChosenRows":
     """The rows of a plan's last verbs: those over a relation, or over the last verb that makes new rows."""
     verbs = list(spine(node))[::-1]
     makers = nodes.Scan | nodes.Aggregate | nodes.Union | nodes.Sql
@@ -119,7 +119,7 @@ def _over(node: nodes.Node, open_relation: Open) -> "_Rows":
     base = (
         open_relation(bottom.relation) if isinstance(bottom, nodes.Scan) else in_memory(collect(bottom, open_relation))
     )
-    return _Rows(base, rewrite(bottom.schema(), verbs[start + 1 :]), node.schema(), open_relation)
+    return _ChosenRows(base, rewrite(bottom.schema(), verbs[start + 1 :]), node.schema(), open_relation)
 
 
 @final
@@ -135,7 +135,7 @@ class _Frame:
 
 
 @final
-class _Rows:
+class _ChosenRows:
     """Rows so far: ordinals of the base, the columns that steps look at, and rows of each joined relation beside them."""
 
     def __init__(self, base: Base, work: Rewritten, schema: pa.Schema, open_relation: Open) -> None:

@@ -30,7 +30,7 @@ from spiral_stream.transforms.image import ImageProgram
 
 
 @final
-class _Rows:
+class _StoredRows:
     """What is kept of P rows, as arrays [P]: address, bytes, height and width."""
 
     def __init__(self, count: int) -> None:
@@ -96,7 +96,7 @@ class ImageFeed:
         with self._metrics.timed("transform_s"):
             return [np.array(image) for image in self._whole(rows, slice(None))]
 
-    def _whole(self, rows: _Rows, part: slice) -> list[Pixels]:
+    def _whole(self, rows: _StoredRows, part: slice) -> list[Pixels]:
         out = []
         for row in range(*part.indices(len(rows.lengths))):  # 3 us a row beside 800 us of decoding
             try:
@@ -105,7 +105,7 @@ class ImageFeed:
                 raise _at(row, error) from error
         return out
 
-    def _regions(self, rows: _Rows, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
+    def _regions(self, rows: _StoredRows, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
         eligible = region.sizes(rows.addresses, rows.lengths)[0] > 0
         placed = program.geometry(rows.heights, rows.widths, keys)
         boxes = placed.boxes()[:, :4]
@@ -120,14 +120,14 @@ class ImageFeed:
                 inside = placed.inside_boxes(part)
                 program.render(inside, *decoded, inside.crop_h, inside.crop_w, out[part])
 
-    def _rows(self, ordinals: UInt64) -> _Rows:
-        rows = _Rows(len(ordinals))
+    def _rows(self, ordinals: UInt64) -> _StoredRows:
+        rows = _StoredRows(len(ordinals))
         missing = np.arange(len(ordinals)) if self._cache is None else self._cached(self._cache, ordinals, rows)
         if len(missing):
             self._direct(ordinals, missing, rows)
         return rows
 
-    def _cached(self, cache: CacheReader, ordinals: UInt64, rows: _Rows) -> NDArray[np.int64]:
+    def _cached(self, cache: CacheReader, ordinals: UInt64, rows: _StoredRows) -> NDArray[np.int64]:
         """Fill what the cache holds; return the places it does not."""
         left = np.ones(len(ordinals), dtype=np.bool_)
         with self._metrics.timed("fetch_s"):
@@ -148,7 +148,7 @@ class ImageFeed:
             if reason is not None:
                 raise _at(place, DataError(reason))
 
-    def _direct(self, ordinals: UInt64, places: NDArray[np.int64], rows: _Rows) -> None:
+    def _direct(self, ordinals: UInt64, places: NDArray[np.int64], rows: _StoredRows) -> None:
         column = self._kind.column
         places = places[np.argsort(ordinals[places], kind="stable")]  # in storage order no source copies to reorder
         words = f"reading column {column} of relation {self._relation.entry.name}"

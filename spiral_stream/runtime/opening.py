@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from spiral_stream.cache.materialize import Progress
-from spiral_stream.catalog.registry import Catalog
+from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import ResumeError, SpiralWarning, shown
 from spiral_stream.integrity.blocks import sound
@@ -41,7 +41,7 @@ from spiral_stream.threads import CLOSE_TIMEOUT_S, warn_left_alone
 class Opening:
     """A plan lowered and opened at its first use, again in a forked process, until `close`."""
 
-    def __init__(self, plan: Deliver, catalog: Catalog, metrics: Metrics, rebase: Rebase | None = None) -> None:
+    def __init__(self, plan: Deliver, catalog: Registry, metrics: Metrics, rebase: Rebase | None = None) -> None:
         self.rebase = rebase
         self._plan, self._catalog, self._metrics = plan, catalog, metrics
         self._lowered: tuple[int, Stages] | None = None

@@ -31,7 +31,7 @@ Int64 = NDArray[np.int64]
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
+class _TokenPlaces:
     """Where the tokens of S rows lie, as far as they were looked up."""
 
     addresses: UInt64  # [S]
@@ -116,14 +116,14 @@ class TokenFeed:
         out[self._find(ordinals).missing] = True
         return out
 
-    def _find(self, ordinals: UInt64) -> _Found:
+    def _find(self, ordinals: UInt64) -> _TokenPlaces:
         count = len(ordinals)
         if self._cache is None:
-            return _Found(np.zeros(count, np.uint64), np.zeros(count, np.int64), {}, np.arange(count), [])
+            return _TokenPlaces(np.zeros(count, np.uint64), np.zeros(count, np.int64), {}, np.arange(count), [])
         with self._metrics.timed("fetch_s"):
             return self._look_up(self._cache, ordinals)
 
-    def _look_up(self, cache: CacheReader, ordinals: UInt64) -> _Found:
+    def _look_up(self, cache: CacheReader, ordinals: UInt64) -> _TokenPlaces:
         count = len(ordinals)
         manifest = self._relation.manifest
         shards = manifest.shard_of(ordinals)
@@ -154,10 +154,10 @@ class TokenFeed:
                 refused |= _refused(stored, at, part.start)
         left = np.concatenate(missing) if missing else np.empty(0, dtype=np.int64)
         if order is None:
-            return _Found(addresses, sizes, refused, left, owners)
+            return _TokenPlaces(addresses, sizes, refused, left, owners)
         places = np.empty(count, dtype=np.int64)
         places[order] = np.arange(count)
-        return _Found(
+        return _TokenPlaces(
             addresses[places], sizes[places], {int(order[at]): why for at, why in refused.items()}, order[left], owners
         )
 
@@ -170,7 +170,7 @@ class TokenFeed:
             )
             raise CacheError(msg)
 
-    def _encode(self, ordinals: UInt64, found: _Found) -> None:
+    def _encode(self, ordinals: UInt64, found: _TokenPlaces) -> None:
         """Fill in the rows that are not cached."""
         places = found.missing[np.argsort(ordinals[found.missing], kind="stable")]  # in storage order no source copies
         parts = [places[at : at + TOGETHER] for at in range(0, len(places), TOGETHER)]

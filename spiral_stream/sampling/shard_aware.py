@@ -87,11 +87,11 @@ class ShardAwareShuffle(Order):
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         own = self._key(population, pass_number)
-        spread: _Units | _Rows | _Groups
+        spread: _Units | _SingleRows | _Groups
         if self.grouped_by:
             spread = _Groups(self._runs(population), population.total, self.laid_out(population, pass_number))
         elif self.sampling_granularity == "row":
-            spread = _Rows(population.total, own)
+            spread = _SingleRows(population.total, own)
         else:
             spread = _Units(self.units(population)[0], self.laid_out(population, pass_number))
         return _Blocks(spread, population.total, own, self.shuffle_block_size, self.clump_size)
@@ -140,7 +140,7 @@ class _Units:
 
 
 @final
-class _Rows:
+class _SingleRows:
     """The same for units of one row each, which need no table."""
 
     def __init__(self, total: int, own_key: int) -> None:
@@ -200,7 +200,7 @@ def _group_rows(runs: Runs, total: int) -> UInt64:
 @final
 class _Blocks(Arrangement):
     def __init__(
-        self, spread: _Units | _Rows | _Groups, size: int, own_key: int, block_size: int, clump_size: int
+        self, spread: _Units | _SingleRows | _Groups, size: int, own_key: int, block_size: int, clump_size: int
     ) -> None:
         self.size = size
         self._spread = spread
