@@ -30,7 +30,9 @@ SYSTEMS = {
     "lancedb": System("LanceDB StreamingDataset", "lancedb_images"),
     "limit": System("(no loader: the peers' kernels alone)", "limit", role="limit"),
     "spiral": System("Spiral, originals", "spiral", {"cache": "none"}, role="ours"),
-    "spiral-source": System("Spiral, originals kept in a cache, Source()", "spiral", {"cache": "source"}, role="ours"),
+    "spiral-source": System(
+        "Spiral, originals kept in a cache, Original()", "spiral", {"cache": "source"}, role="ours"
+    ),
     "spiral-jpeg": System("Spiral, cache Jpeg(shorter_side=256)", "spiral", {"cache": "jpeg"}, role="ours"),
     "spiral-raw": System("Spiral, cache Raw(shorter_side=256)", "spiral", {"cache": "raw"}, role="ours"),
 }

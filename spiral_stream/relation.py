@@ -23,7 +23,7 @@ from spiral_stream.plan.checks import column_list, need_new_names, unheeded_sort
 from spiral_stream.plan.decoded import with_decoded
 from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.mix import Mix, Part, schedule_points, whole_count
-from spiral_stream.plan.profiles import Profile
+from spiral_stream.plan.profiles import Profile, renewed
 from spiral_stream.plan.refusal import OnError
 from spiral_stream.plan.tree import base_scan
 from spiral_stream.planner.meaning import settled, tokenized
@@ -31,6 +31,7 @@ from spiral_stream.planner.select import collect
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
+from spiral_stream.sources.source import FormerProfile
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text import Tokenize
 from spiral_stream.transforms.transform import Named
@@ -229,9 +230,9 @@ class Relation:
         self._need_relations("union", *others)
         return self._with(nodes.Union((self.node, *(other.node for other in others))))
 
-    def cache(self, **profiles: Profile) -> "Relation":
+    def cache(self, **profiles: Profile | FormerProfile) -> "Relation":
         """Declare in which form payload columns may be kept; ``materialize()`` builds it."""
-        return self._with(nodes.Cache(self.node, tuple(profiles.items())))
+        return self._with(nodes.Cache(self.node, tuple((name, renewed(profile)) for name, profile in profiles.items())))
 
     # ---- the stream
 

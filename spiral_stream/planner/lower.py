@@ -41,7 +41,7 @@ from spiral_stream.plan.fingerprint import canonical, digest, fingerprint
 from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.plan.mix import STREAM_ID, Mix, parts_of, per_stream
 from spiral_stream.plan.pairs import owned_by_right_side
-from spiral_stream.plan.profiles import Frames, Source
+from spiral_stream.plan.profiles import Frames, Original
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
 from spiral_stream.planner.composed import doubts
 from spiral_stream.planner.payload import Payload, own_payload, payload_of
@@ -231,7 +231,7 @@ def _image(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamSta
     for stream in streams:
         payload = _payload(name, field, stream)
         payloads.append(payload)
-        profile = profiles(stream.node).get(field.column, Source())
+        profile = profiles(stream.node).get(field.column, Original())
         kind = ImageKind(payload.relation.entry.name, payload.column, decoder, profile)
         kinds.append(kind)
         stores.append(_store(kind, root))
@@ -246,7 +246,7 @@ def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStag
         payload = _payload(name, field, stream)
         payloads.append(payload)
         relation, column = payload.relation.entry.name, payload.column
-        profile = profiles(stream.node).get(field.column, Source())
+        profile = profiles(stream.node).get(field.column, Original())
         timed = set(TIMES) <= set(payload.relation.schema.names)
         indexes.append(IndexKind(relation, column, timed))
         kinds.append(

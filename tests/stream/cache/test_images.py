@@ -31,7 +31,7 @@ def test_reading_what_was_kept_gives_what_the_profile_says(
     whole = decode_jpeg(data)
     shrunk = whole if side is None else shrink(whole, side)
     expected = {
-        sp.Source(): whole,
+        sp.Original(): whole,
         sp.Raw(shorter_side=side): shrunk,
         sp.Jpeg(shorter_side=side, quality=quality): decode_jpeg(encode_jpeg(shrunk, quality)),
     }
@@ -44,7 +44,7 @@ def test_reading_what_was_kept_gives_what_the_profile_says(
 
 
 def test_what_cannot_be_decoded_is_not_kept() -> None:
-    for profile in (sp.Source(), sp.Raw(), sp.Jpeg()):
+    for profile in (sp.Original(), sp.Raw(), sp.Jpeg()):
         with pytest.raises(DataError, match="not JPEG's ff d8 ff"):
             ImageKind("r", "image_ref", JPEG, profile).keep(b"\x89PNG\r\n\x1a\n 12345678")
 
@@ -61,7 +61,7 @@ def test_a_fingerprint_covers_relation_column_profile_and_decoder() -> None:
     ]
 
     assert len(set(variants)) == len(variants)
-    source = [ImageKind("a", "image_ref", decoder, sp.Source()).fingerprint for decoder in DECODERS.values()]
+    source = [ImageKind("a", "image_ref", decoder, sp.Original()).fingerprint for decoder in DECODERS.values()]
     assert len(set(source)) == 1  # bytes as they are serve every decoder
 
 

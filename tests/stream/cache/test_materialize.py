@@ -28,7 +28,7 @@ from tests.fixtures.streams import FIXED, RANDOM, ROWS, SHARDS, images, maker, o
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 PROFILES = {
-    "source": sp.Source(),
+    "source": sp.Original(),
     "raw": sp.Raw(shorter_side=20),
     "exact raw": sp.Raw(),
     "jpeg": sp.Jpeg(shorter_side=20),
