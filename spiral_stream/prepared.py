@@ -247,9 +247,8 @@ class PreparedStream:
 
     def _builder(self, merge: int = 1) -> BatchBuilder:
         refusals, slots = self._opening.refusals, self._slots()
-        return BatchBuilder(
-            self.stages, self.numbering, self._reader, self._metrics, slots, refusals, merge, self._split()
-        )
+        split, read = self._split(), (self.numbering, self._reader)
+        return BatchBuilder(self.stages, *read, self._metrics, slots, refusals, merge, split)
 
     def _slots(self) -> Slots:
         """The stream's batch memory, kept over epochs."""

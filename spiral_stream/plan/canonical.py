@@ -50,7 +50,9 @@ NODES: Final = {
         ),
     )
 }
-_SAVED_AS: Final = {profiles.Original: "Source"}  # classes that had another name when plans were first saved
+_SAVED_AS: Final[dict[type, str]] = {
+    profiles.Original: "Source"
+}  # classes that had another name when plans were first saved
 
 
 def saved_name(cls: type) -> str:

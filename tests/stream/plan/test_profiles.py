@@ -59,7 +59,7 @@ def test_a_quality_the_encoder_does_not_take_is_refused(profile: type[Profile], 
 def test_source_called_as_a_profile_means_original_and_says_what_to_write(catalog: sp.Catalog) -> None:
     with pytest.warns(DeprecationWarning, match=r"write Original\(\)"):
         former = sp.Source()  # type: ignore[abstract]  # as programs before 0.2 do
-    images = catalog.table("train")
+    images = catalog.table("lance")
 
     assert images.cache(image_ref=former).node == images.cache(image_ref=Original()).node
     assert sp.cache_fingerprint("images", "image_ref", former) == sp.cache_fingerprint(
