@@ -21,7 +21,7 @@ from benchmarks.interleaved import (
     write_report,
 )
 from benchmarks.peers.workload import Data
-from spiral_assets.demo.images import write_image_relation
+from spiral_assets.corpora.images import write_image_relation
 
 SYSTEMS = {
     "torch-torchvision": System("torch DataLoader, torchvision v2", "torch_loader", {"kernels": "torchvision"}),

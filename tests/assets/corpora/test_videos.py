@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_assets.demo.encoding import TICKS, UNEVEN, Form, times
-from spiral_assets.demo.footage import FORMS, SOURCES, SURE, planned
-from spiral_assets.demo.moving import MOTIONS, SAID, Grounds, Scene, split
-from spiral_assets.demo.videos import LABELS_SCHEMA, SEGMENTS_SCHEMA, DrawnVideos, write_video_relations
+from spiral_assets.corpora.encoding import TICKS, UNEVEN, Form, times
+from spiral_assets.corpora.footage import FORMS, SOURCES, SURE, planned
+from spiral_assets.corpora.scenes import MOTIONS, SAID, Grounds, Scene, split
+from spiral_assets.corpora.videos import LABELS_SCHEMA, SEGMENTS_SCHEMA, DrawnVideos, write_video_relations
 from spiral_assets.plans import video as plans
 from tests.fixtures import relations
 

@@ -16,8 +16,8 @@ from typing import Final, Literal
 import pyarrow as pa
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from spiral_assets.demo.drawing import CLASSES, Painter
-from spiral_assets.demo.writing import Record, write_lance
+from spiral_assets.corpora.drawing import CLASSES, Painter
+from spiral_assets.corpora.writing import Record, write_lance
 
 Form = Literal["lance", "parquet", "folder"]
 Encoded = tuple[bytes, int, int]  # JPEG bytes, width, height

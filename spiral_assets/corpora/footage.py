@@ -15,8 +15,8 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_assets.demo.encoding import NTSC, TICKS, Form, encode, times
-from spiral_assets.demo.moving import MOTIONS, Grounds, Picture, Scene
+from spiral_assets.corpora.encoding import NTSC, TICKS, Form, encode, times
+from spiral_assets.corpora.scenes import MOTIONS, Grounds, Picture, Scene
 
 Row = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""The parts of the demo: images, text and video, each from data to a trained model that was killed once."""
+"""The acts of the demo: images, text and video, each from data to a trained model that was killed once."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from spiral_assets.plans import text as text_plans
 from spiral_assets.plans import video as video_plans
 
 
-def images_part(root: Path, own: Path | None, count: int, epochs: int) -> bool:
+def images_act(root: Path, own: Path | None, count: int, epochs: int) -> bool:
     """Draw or take images, train a classifier; whether it showed what it should.
 
     Args:
@@ -19,7 +19,7 @@ def images_part(root: Path, own: Path | None, count: int, epochs: int) -> bool:
         epochs: to train.
     """
     if own is None:
-        from spiral_assets.demo.images import write_image_relation
+        from spiral_assets.corpora.images import write_image_relation
 
         CONSOLE.rule("Images")
         drawn = write_image_relation(root / "images", count)
@@ -45,7 +45,7 @@ def images_part(root: Path, own: Path | None, count: int, epochs: int) -> bool:
     return _shown(outcome, proof, learned=result["beats_chance"])
 
 
-def text_part(root: Path, characters: int, steps: int) -> bool:
+def text_act(root: Path, characters: int, steps: int) -> bool:
     """Collect this machine's text, train a tokenizer and a language model; whether it showed what it should.
 
     Args:
@@ -53,7 +53,7 @@ def text_part(root: Path, characters: int, steps: int) -> bool:
         characters: of text a relation, about.
         steps: to train.
     """
-    from spiral_assets.demo.texts import write_text_relations
+    from spiral_assets.corpora.texts import write_text_relations
 
     CONSOLE.rule("Text")
     written = write_text_relations(root / "texts", characters)
@@ -84,7 +84,7 @@ def text_part(root: Path, characters: int, steps: int) -> bool:
     return _shown(outcome, proof, learned=result["beats_chance"])
 
 
-def video_part(root: Path, count: int, steps: int) -> bool:
+def video_act(root: Path, count: int, steps: int) -> bool:
     """Draw and encode videos, index them, train a classifier of movement; whether it showed what it should.
 
     Args:
@@ -92,7 +92,7 @@ def video_part(root: Path, count: int, steps: int) -> bool:
         count: videos to draw.
         steps: to train.
     """
-    from spiral_assets.demo.videos import write_video_relations
+    from spiral_assets.corpora.videos import write_video_relations
 
     CONSOLE.rule("Video")
     drawn = write_video_relations(root / "videos", count)

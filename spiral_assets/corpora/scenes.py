@@ -12,8 +12,8 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_assets.demo.drawing import CLASSES as SHAPE_NAMES
-from spiral_assets.demo.drawing import SHAPES, Plane, cut, noise
+from spiral_assets.corpora.drawing import CLASSES as SHAPE_NAMES
+from spiral_assets.corpora.drawing import SHAPES, Plane, cut, noise
 
 # H W picture, h w an object's square
 Picture = NDArray[np.uint8]  # [3 H / 2, W]: luma, then both chroma planes at half the sides

@@ -15,10 +15,10 @@ import pyarrow as pa
 import xxhash
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from spiral_assets.demo import documents
-from spiral_assets.demo.documents import Document
-from spiral_assets.demo.judging import language, quality
-from spiral_assets.demo.writing import Record, write_lance
+from spiral_assets.corpora import documents
+from spiral_assets.corpora.documents import Document
+from spiral_assets.corpora.text_quality import language, quality
+from spiral_assets.corpora.writing import Record, write_lance
 
 RECORD: Final = "texts.json"
 COLLECTING_VERSION: Final = 1  # raise it when the same files give other rows

@@ -9,8 +9,8 @@ import simplejpeg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_assets.demo.drawing import CLASSES, Painter
-from spiral_assets.demo.images import LABELS_SCHEMA, TRAIN_SCHEMA, label_of, write_image_relation
+from spiral_assets.corpora.drawing import CLASSES, Painter
+from spiral_assets.corpora.images import LABELS_SCHEMA, TRAIN_SCHEMA, label_of, write_image_relation
 
 
 @given(start=st.integers(0, 10_000).map(lambda n: n * 10))

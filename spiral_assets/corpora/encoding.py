@@ -14,7 +14,7 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_assets.demo.moving import Picture, split
+from spiral_assets.corpora.scenes import Picture, split
 
 TICKS: Final = 90_000  # a second; a whole number of them a frame at every rate below
 NTSC: Final = Fraction(30_000, 1_001)

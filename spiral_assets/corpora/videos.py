@@ -18,8 +18,8 @@ from typing import Final, final
 import pyarrow as pa
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from spiral_assets.demo.footage import Row, Studio, Video, planned
-from spiral_assets.demo.writing import Record
+from spiral_assets.corpora.footage import Row, Studio, Video, planned
+from spiral_assets.corpora.writing import Record
 
 RECORD: Final = "videos.json"
 SEGMENTS: Final = "training_segments"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_assets.demo.judging import language, quality
-from spiral_assets.demo.texts import SCHEMAS, SHARDS, write_text_relations
-from spiral_assets.demo.tokenizer import train_tokenizer
+from spiral_assets.corpora.text_quality import language, quality
+from spiral_assets.corpora.texts import SCHEMAS, SHARDS, write_text_relations
+from spiral_assets.corpora.tokenizer import train_tokenizer
 from spiral_assets.plans import text as plans
 from tests.fixtures import relations
 
