@@ -449,7 +449,7 @@ class FormedBatches(Numbering):
 
 @final
 class _Request:
-    """Holds the lock of a book's chapters; the outermost of nested ones tells what it costs. Entered twice a batch."""
+    """Holds the lock of the chapters; the outermost of nested ones tells what it costs. Entered twice a batch."""
 
     __slots__ = ("_lock", "_outlook", "_requests")
 
