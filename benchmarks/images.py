@@ -21,7 +21,7 @@ from benchmarks.interleaved import (
     write_report,
 )
 from benchmarks.peers.workload import Data
-from spiral_assets.demo.images import write_image_relation
+from spiral_assets.corpora.images import write_image_relation
 
 SYSTEMS = {
     "torch-torchvision": System("torch DataLoader, torchvision v2", "torch_loader", {"kernels": "torchvision"}),
@@ -30,7 +30,9 @@ SYSTEMS = {
     "lancedb": System("LanceDB StreamingDataset", "lancedb_images"),
     "limit": System("(no loader: the peers' kernels alone)", "limit", role="limit"),
     "spiral": System("Spiral, originals", "spiral", {"cache": "none"}, role="ours"),
-    "spiral-source": System("Spiral, originals kept in a cache, Source()", "spiral", {"cache": "source"}, role="ours"),
+    "spiral-source": System(
+        "Spiral, originals kept in a cache, Original()", "spiral", {"cache": "source"}, role="ours"
+    ),
     "spiral-jpeg": System("Spiral, cache Jpeg(shorter_side=256)", "spiral", {"cache": "jpeg"}, role="ours"),
     "spiral-raw": System("Spiral, cache Raw(shorter_side=256)", "spiral", {"cache": "raw"}, role="ours"),
 }

@@ -8,9 +8,9 @@ from pydantic import Field
 
 if TYPE_CHECKING:
     import spiral_stream as spiral
-    from spiral_assets.demo.images import DrawnImages
-    from spiral_assets.demo.texts import WrittenTexts
-    from spiral_assets.demo.videos import DrawnVideos
+    from spiral_assets.corpora.images import DrawnImages
+    from spiral_assets.corpora.texts import WrittenTexts
+    from spiral_assets.corpora.videos import DrawnVideos
 
 # OpenMP's threads spin while they wait; where the cores are shared, with the stream's own threads too, sleeping is
 # 5 times as fast (two cores under load 3.5: 740 images/s instead of 145), and 25 % slower where they are idle.
@@ -39,7 +39,7 @@ class ImagesResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # yiel
 
     def drawn(self) -> "DrawnImages":
         """The drawn images; what is there already as asked is kept."""
-        from spiral_assets.demo.images import write_image_relation
+        from spiral_assets.corpora.images import write_image_relation
 
         return write_image_relation(Path(self.root) / "images", self.count, shards=self.shards, progress=False)
 
@@ -52,7 +52,7 @@ class TextsResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # yield
 
     def collected(self) -> "WrittenTexts":
         """The three relations; what is there already as asked is kept."""
-        from spiral_assets.demo.texts import write_text_relations
+        from spiral_assets.corpora.texts import write_text_relations
 
         return write_text_relations(Path(self.root) / "texts", self.characters, progress=False)
 
@@ -71,7 +71,7 @@ class VideosResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # yiel
 
     def drawn(self) -> "DrawnVideos":
         """The drawn videos; what is there already as asked is kept."""
-        from spiral_assets.demo.videos import write_video_relations
+        from spiral_assets.corpora.videos import write_video_relations
 
         return write_video_relations(Path(self.root) / "videos", self.count, shards=self.shards, progress=False)
 

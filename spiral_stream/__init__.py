@@ -28,7 +28,7 @@ from spiral_stream.fields.pad import Pad, PadMask
 from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
 from spiral_stream.fields.stack import Stack
 from spiral_stream.params import RuntimeParam
-from spiral_stream.plan.profiles import Frames, Jpeg, Raw, Source
+from spiral_stream.plan.profiles import Frames, Jpeg, Original, Raw
 from spiral_stream.planner.videos import index_videos
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.relation import Relation, Stream, mix
@@ -41,6 +41,7 @@ from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
+from spiral_stream.sources.source import Source
 from spiral_stream.transforms.steps import (
     CenterCrop,
     Normalize,
@@ -76,6 +77,7 @@ __all__ = [
     "List",
     "Normalize",
     "OneStream",
+    "Original",
     "Packed",
     "Pad",
     "PadMask",

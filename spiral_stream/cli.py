@@ -15,7 +15,7 @@ from spiral_stream.connection import Catalog, connect
 from spiral_stream.errors import SpiralError
 from spiral_stream.planner.build import caches
 from spiral_stream.planner.verify import Verification, relation_caches, relations_of, verify_relation
-from spiral_stream.schema import H264_REF, JPEG_REF
+from spiral_stream.semantic import H264_REF, JPEG_REF
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
@@ -30,7 +30,7 @@ Trusted = Annotated[
 ]
 
 
-class Kind(StrEnum):
+class SourceKind(StrEnum):
     """Sources that a path alone describes."""
 
     lance = "lance"
@@ -43,12 +43,12 @@ def _open(where: str | None) -> Catalog:
     return connect(where)
 
 
-def _source(kind: Kind, path: str) -> Source:
-    if kind is Kind.lance:
+def _source(kind: SourceKind, path: str) -> Source:
+    if kind is SourceKind.lance:
         return Lance(path)
-    if kind is Kind.parquet:
+    if kind is SourceKind.parquet:
         return Parquet(path)
-    return VideoFolder(path) if kind is Kind.videos else ImageFolder(path)
+    return VideoFolder(path) if kind is SourceKind.videos else ImageFolder(path)
 
 
 @app.command()
@@ -84,7 +84,7 @@ def show(name: str, where: Where = None) -> None:
 @app.command()
 def register(
     name: str,
-    kind: Kind,
+    kind: SourceKind,
     path: str,
     identity: Annotated[
         list[str] | None, typer.Option(help="Column that identifies a row; repeat for several.")
@@ -95,8 +95,8 @@ def register(
     where: Where = None,
 ) -> None:
     """Register a Lance dataset, Parquet files, or a folder of images or videos under a name."""
-    images = image if image is not None else (["image_ref"] if kind is Kind.folder else [])
-    videos = video if video is not None else (["clip_ref"] if kind is Kind.videos else [])
+    images = image if image is not None else (["image_ref"] if kind is SourceKind.folder else [])
+    videos = video if video is not None else (["clip_ref"] if kind is SourceKind.videos else [])
     entry = _open(where).register(
         name,
         _source(kind, path),

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from spiral_stream.cache.prefix import Prefix
+from spiral_stream.cache.images import ImageKind
 from spiral_stream.catalog import registry
 from spiral_stream.catalog.shares import Concentration, Drift, concentration, drift
 from spiral_stream.catalog.skew import Skew, skew_of
@@ -16,18 +16,19 @@ from spiral_stream.catalog.verify import Verified, verify
 from spiral_stream.decoders.decoder import decoder
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.plan import canonical, nodes
-from spiral_stream.plan.profiles import Profile
+from spiral_stream.plan.profiles import Profile, renewed
 from spiral_stream.plan.saved import from_json
 from spiral_stream.plan.tree import need
 from spiral_stream.plan.trust import TRUST_ENV, Trust
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.relation import Relation
 from spiral_stream.relational.sql import describe_sql
+from spiral_stream.sources.source import FormerProfile
 
 Trusted = Iterable[ModuleType | str] | ModuleType | str
 
 
-class Catalog(registry.Catalog):
+class Catalog(registry.Registry):
     """An embedded catalog: relations by name, saved streams, and their caches beside them."""
 
     def table(self, name: str) -> Relation:
@@ -145,7 +146,7 @@ def connect(uri: str | None = None) -> Catalog:
     return Catalog(registry.default_folder() if uri is None else uri)
 
 
-def cache_fingerprint(relation: str, column: str, profile: Profile, decode: str = "jpeg") -> str:
+def cache_fingerprint(relation: str, column: str, profile: Profile | FormerProfile, decode: str = "jpeg") -> str:
     """The fingerprint of a cache, from names alone: what an orchestrator uses as code version.
 
     Args:
@@ -157,7 +158,7 @@ def cache_fingerprint(relation: str, column: str, profile: Profile, decode: str 
     Returns:
         32 hex digits.
     """
-    return Prefix(relation, column, decoder(decode), profile).fingerprint
+    return ImageKind(relation, column, decoder(decode), renewed(profile)).fingerprint
 
 
 def table(name: str) -> Relation:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spiral_stream.batching.formation import KeepPartial
 from spiral_stream.cache.materialize import Progress
-from spiral_stream.catalog.registry import Catalog
+from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import BindError, StreamError
 from spiral_stream.explain import Explanation, explain_stream
@@ -30,10 +30,10 @@ from spiral_stream.planner.rebase import Rebase
 from spiral_stream.planner.resume import SavedState, check_data, check_plan
 from spiral_stream.planner.verify import Report, Verification
 from spiral_stream.runtime.batches import Batch, BatchBuilder
-from spiral_stream.runtime.book import Book, FormedBook
+from spiral_stream.runtime.blame import identities
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.naming import identities
+from spiral_stream.runtime.numbering import FormedBatches, Numbering
 from spiral_stream.runtime.opening import Opening, found_row, left_over, need_stream
 from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.place import Place
@@ -55,7 +55,7 @@ class PreparedStream:
     """
 
     def __init__(
-        self, plan: Deliver, catalog: Catalog, threads: int | None = None, budget_bytes: int = DEFAULT_BUDGET_BYTES
+        self, plan: Deliver, catalog: Registry, threads: int | None = None, budget_bytes: int = DEFAULT_BUDGET_BYTES
     ) -> None:
         self.plan = plan
         self.catalog = catalog
@@ -149,7 +149,7 @@ class PreparedStream:
         return self._opening
 
     @property
-    def book(self) -> Book:
+    def numbering(self) -> Numbering:
         """Which samples form which batch."""
         return self._open().read(self._bound().run_seed)[1]
 
@@ -163,14 +163,14 @@ class PreparedStream:
         Raises:
             TypeError: formation would have to form many batches to know; says what would count them.
         """
-        bound, book = self._bound(), self.book
-        if isinstance(book, FormedBook):
-            book.need_countable(self._place.drawn())
-        return book.steps(self._place.drawn(), bound.world_size, bound.merge, bound.rank)
+        bound, numbering = self._bound(), self.numbering
+        if isinstance(numbering, FormedBatches):
+            numbering.need_countable(self._place.drawn())
+        return numbering.steps(self._place.drawn(), bound.world_size, bound.merge, bound.rank)
 
     def count(self, epoch: int | None = None) -> int:
         """Batches of a whole epoch before the tail rule; the formation index keeps what was formed to know."""
-        return self.book.total(self._place.drawn(epoch))
+        return self.numbering.total(self._place.drawn(epoch))
 
     def metrics(self) -> dict[str, Any]:
         """Totals since the stream was made: rows, bytes, seconds by stage, queue depth, what bounds it."""
@@ -186,7 +186,7 @@ class PreparedStream:
         """
         metrics, bound = self.metrics() if analyze else None, replace(self._bound(), epoch=self._place.drawn())
         return explain_stream(
-            self.stages, bound, self.devices(), self._thread_count(1), metrics, self.book, self.catalog
+            self.stages, bound, self.devices(), self._thread_count(1), metrics, self.numbering, self.catalog
         )
 
     def _thread_count(self, workers: int) -> int:
@@ -207,9 +207,9 @@ class PreparedStream:
             )
             raise StreamError(msg)
         self._place.adopt()
-        bound, book = self._bound(), self.book
-        book.need_known(bound.world_size, workers)
-        steps = self._place.begin(book, bound)
+        bound, numbering = self._bound(), self.numbering
+        numbering.need_known(bound.world_size, workers)
+        steps = self._place.begin(numbering, bound)
         start = steps.start
         pipeline = Pipeline(
             self._builder(bound.merge),
@@ -228,7 +228,7 @@ class PreparedStream:
                 if self._pipeline is not pipeline and not self._closed:  # all was had, and the stream has gone on since
                     return
             if self._place.cursor == start and start.batch == worker == 0:
-                book.warn_of_nothing(steps.epoch, bound)
+                numbering.warn_of_nothing(steps.epoch, bound)
             self._place.cursor = start.next_epoch()
         finally:
             self._leave(pipeline)
@@ -247,7 +247,8 @@ class PreparedStream:
 
     def _builder(self, merge: int = 1) -> BatchBuilder:
         refusals, slots = self._opening.refusals, self._slots()
-        return BatchBuilder(self.stages, self.book, self._reader, self._metrics, slots, refusals, merge, self._split())
+        split, read = self._split(), (self.numbering, self._reader)
+        return BatchBuilder(self.stages, *read, self._metrics, slots, refusals, merge, split)
 
     def _slots(self) -> Slots:
         """The stream's batch memory, kept over epochs."""
@@ -310,7 +311,7 @@ class PreparedStream:
             IndexError: the epoch has no such batch.
         """
         builder, at = self._builder(), self._place.drawn(epoch)
-        number = self.book.whole(number)
+        number = self.numbering.whole(number)
         with Workers(self._thread_count(1), "spiral-batch") as pool:
             done = builder.begin(at, range(number, number + 1), pool).result()
         return next(self._delivered(iter([done, None]).__next__))
@@ -323,7 +324,7 @@ class PreparedStream:
             columns, the stream's name first where several are mixed, and last which of its parent's parts one of flat_map is.
         """
         at, stages = self._place.drawn(epoch), self.stages
-        samples = self.book.draw(at, number).samples
+        samples = self.numbering.draw(at, number).samples
         self._reader.need(at, samples, identity_keys(stages))
         return identities(stages, samples)
 
@@ -344,14 +345,14 @@ class PreparedStream:
         Raises:
             KeyError: no surviving row has this identity.
         """
-        stages, bound, book = self.stages, self._bound(), self.book
+        stages, bound, numbering = self.stages, self._bound(), self.numbering
         at = self.epoch if epoch is None else epoch
         stream, row = found_row(stages, identity)
         place = self._place.cursor if at == self._place.cursor.epoch else Cursor(at)
         place = place.enter(bound.world_size, bound.merge)
-        for number in book.find(self._place.drawn(at), stream, row):
+        for number in numbering.find(self._place.drawn(at), stream, row):
             step, rank = place.batch_to_step(number)
-            due = delivered_at(book, self._place.drawn(at), place.segment_of(number), step, rank)
+            due = delivered_at(numbering, self._place.drawn(at), place.segment_of(number), step, rank)
             if due is not None and number in due:
                 return {"epoch": at, "batch": number, "step": step, "rank": rank}
         return None
@@ -374,7 +375,7 @@ class PreparedStream:
             )
             raise StreamError(msg)
         bound = self._bound()
-        cursor = self._place.here() if delivered is None else self._place.after(delivered, self.book, bound)
+        cursor = self._place.here() if delivered is None else self._place.after(delivered, self.numbering, bound)
         return self._saved(cursor, bound)
 
     def _saved(self, cursor: Cursor, bound: Bound) -> dict[str, Any]:
@@ -405,8 +406,8 @@ class PreparedStream:
         if bindings is not self._bindings:
             self._bindings, self._resumed_seed = bindings, saved.run_seed
         self._go_on_with(opening)
-        if isinstance(self.book, FormedBook):
-            self.book.anchor(epoch, anchors)
+        if isinstance(self.numbering, FormedBatches):
+            self.numbering.anchor(epoch, anchors)
         self._place.move(cursor)
 
     def rebase(self, earlier: "PreparedStream") -> None:
@@ -427,7 +428,7 @@ class PreparedStream:
         need_stream(earlier, PreparedStream)
         at = SavedState.from_json(earlier.state_dict())
         epoch = earlier._place.drawn(at.cursor.epoch)  # noqa: SLF001  another stream
-        rebase = left_over(earlier.stages, earlier.book, epoch, at.cursor.batch, at.rebase, self.stages)
+        rebase = left_over(earlier.stages, earlier.numbering, epoch, at.cursor.batch, at.rebase, self.stages)
         self._go_on_with(self._opened(rebase))
         self._place.move(Cursor(rebase.epoch))
 
@@ -489,7 +490,7 @@ class PreparedStream:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state.update(_opening=self._opening.rebase, _pipeline=None, _metrics=None, _memory=None, _relay=None)
+        state.update(_opening=self._opening.rebase, _pipeline=None, _metrics=None, _memory=None, _subprocess=None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 import pyarrow as pa
 
 from spiral_stream.batching.formation import Composition, DropPartial, Formation, Tail, as_tail
-from spiral_stream.catalog.registry import Catalog
+from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, SpiralWarning, shown
 from spiral_stream.explain import Explanation, explain_plan
 from spiral_stream.expr import Alias, Col, Expr, col, lit, name_of
@@ -23,7 +23,7 @@ from spiral_stream.plan.checks import column_list, need_new_names, unheeded_sort
 from spiral_stream.plan.decoded import with_decoded
 from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.mix import Mix, Part, schedule_points, whole_count
-from spiral_stream.plan.profiles import Profile
+from spiral_stream.plan.profiles import Profile, renewed
 from spiral_stream.plan.refusal import OnError
 from spiral_stream.plan.tree import base_scan
 from spiral_stream.planner.meaning import settled, tokenized
@@ -31,6 +31,7 @@ from spiral_stream.planner.select import collect
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
+from spiral_stream.sources.source import FormerProfile
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text import Tokenize
 from spiral_stream.transforms.transform import Named
@@ -115,7 +116,7 @@ class Relation:
     """A plan so far. Frozen: every verb returns a new one."""
 
     node: nodes.Node
-    catalog: Catalog
+    catalog: Registry
 
     @property
     def schema(self) -> pa.Schema:
@@ -147,7 +148,7 @@ class Relation:
                     if isinstance(predicate, Expr)
                     else Function(predicate, column_list("filter", columns), pa.bool_(), batched)
                 )
-                node = maps.Kept(node, called or predicate)  # type: ignore[arg-type]  # an expression where nothing is called
+                node = maps.SampleFilter(node, called or predicate)  # type: ignore[arg-type]  # an expression where nothing is called
             else:
                 node = nodes.Filter(node, predicate)  # type: ignore[arg-type]  # it refuses what is no expression
         return self._with(node)
@@ -176,7 +177,7 @@ class Relation:
     def with_columns(self, **computed: Expr) -> "Relation":
         """Add or replace columns; a number or text makes a constant one."""
         exprs = tuple(e.source if isinstance(e, Alias) else e for e in map(lit, computed.values()))
-        verb = maps.Computed if isinstance(self.node, nodes.Sampled) else nodes.WithColumns
+        verb = maps.SampleColumns if isinstance(self.node, nodes.Sampled) else nodes.WithColumns
         return self._with(verb(self.node, tuple(computed), exprs))
 
     def join(
@@ -229,9 +230,9 @@ class Relation:
         self._need_relations("union", *others)
         return self._with(nodes.Union((self.node, *(other.node for other in others))))
 
-    def cache(self, **profiles: Profile) -> "Relation":
+    def cache(self, **profiles: Profile | FormerProfile) -> "Relation":
         """Declare in which form payload columns may be kept; ``materialize()`` builds it."""
-        return self._with(nodes.Cache(self.node, tuple(profiles.items())))
+        return self._with(nodes.Cache(self.node, tuple((name, renewed(profile)) for name, profile in profiles.items())))
 
     # ---- the stream
 
@@ -306,7 +307,7 @@ class Relation:
             )
             raise PlanError(msg)
         function = Function(what, column_list("map", columns), returns, batched, random, version)
-        return self._with(maps.Mapped(self.node, function, name))
+        return self._with(maps.SampleMap(self.node, function, name))
 
     def flat_map(
         self,
@@ -333,7 +334,7 @@ class Relation:
             version: as for `map`.
         """
         made = Function(function, column_list("flat_map", columns), pa.list_(returns), batched, random, version)
-        return self._with(maps.FlatMapped(self.node, made, name, fan_out))
+        return self._with(maps.SampleFlatMap(self.node, made, name, fan_out))
 
     def assemble(
         self,
@@ -353,7 +354,7 @@ class Relation:
             version: as for `map`.
         """
         made = Function(factory, column_list("assemble", columns), pa.struct(list(returns)), version=version)
-        return self._with(maps.Assembled(self.node, made))
+        return self._with(maps.SampleAssembly(self.node, made))
 
     def collate(
         self,

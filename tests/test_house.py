@@ -108,6 +108,17 @@ def test_a_heavy_package_has_one_door(heavy: str) -> None:
     assert found == set(DOORS[heavy])
 
 
+def test_no_public_class_name_stands_for_two_things() -> None:
+    homes: dict[str, list[str]] = {}
+    for room in rooms("spiral_stream"):
+        for node in ast.walk(ast.parse(room.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(room.relative_to(ROOT)))
+
+    assert len(homes) > 100
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
 def test_the_assets_use_the_library_by_its_door_only() -> None:
     past_the_door = {
         f"{room.relative_to(ROOT)}: {name}"

@@ -1,1 +1,1 @@
-"""`make demo`: images drawn on this machine, taken through the whole system."""
+"""`make demo`: images, text and video, each taken through the whole system by the Dagster job."""

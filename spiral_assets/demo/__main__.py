@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
+from spiral_assets.demo.acts import images_act, text_act, video_act
 from spiral_assets.demo.job import CONSOLE
-from spiral_assets.demo.parts import images_part, text_part, video_part
 from spiral_assets.plans import images as image_plans
 from spiral_assets.plans import text as text_plans
 from spiral_assets.plans import video as video_plans
 
 
-class Part(StrEnum):
-    """A part of the demo."""
+class Act(StrEnum):
+    """One act of the demo."""
 
     IMAGES = "images"
     TEXT = "text"
@@ -24,7 +24,7 @@ class Part(StrEnum):
 
 
 def main(
-    only: Annotated[Part | None, typer.Option(help="Run this part alone.")] = None,
+    only: Annotated[Act | None, typer.Option(help="Run this act alone.")] = None,
     images: Annotated[Path | None, typer.Option(help="Class folders of your own images; else some are drawn.")] = None,
     count: Annotated[int, typer.Option(min=200, help="Images to draw.")] = 3_000,
     epochs: Annotated[int, typer.Option(min=2, help="Epochs to train on images.")] = image_plans.EPOCHS,
@@ -37,12 +37,12 @@ def main(
     begun = time.monotonic()
     root = _place()
     shown = []
-    if only in {None, Part.IMAGES}:
-        shown.append(images_part(root, images, count, epochs))
-    if only in {None, Part.TEXT}:
-        shown.append(text_part(root, characters, steps))
-    if only in {None, Part.VIDEO}:
-        shown.append(video_part(root, videos, video_steps))
+    if only in {None, Act.IMAGES}:
+        shown.append(images_act(root, images, count, epochs))
+    if only in {None, Act.TEXT}:
+        shown.append(text_act(root, characters, steps))
+    if only in {None, Act.VIDEO}:
+        shown.append(video_act(root, videos, video_steps))
     CONSOLE.print(f"{time.monotonic() - begun:,.0f} s. `make ui` shows the assets and the runs in Dagster")
     if not all(shown):
         raise typer.Exit(1)

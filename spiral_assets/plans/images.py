@@ -66,14 +66,14 @@ def profile() -> "spiral.Raw":
     return spiral.Raw(shorter_side=CACHED_SIDE)
 
 
-def cache_version() -> str:
+def cache_code_version() -> str:
     """The decoded cache's fingerprint; needs no data. Importing the library takes 0.4 to 1 s, once a process."""
     import spiral_stream as spiral
 
     return spiral.cache_fingerprint(RELATION, COLUMN, profile())
 
 
-def payload(catalog: "spiral.Catalog") -> "spiral.Relation":
+def cache_plan(catalog: "spiral.Catalog") -> "spiral.Relation":
     """Every image on its own, in storage order: what the cache is built and checked by."""
     import spiral_stream as spiral
 

@@ -68,12 +68,12 @@ def tokens() -> Any:
     return spiral.Tokenize(COLUMN, tokenizer=TOKENIZER) >> "tokens"
 
 
-def recipe(stream: str) -> str:
+def cache_code_version(stream: str) -> str:
     """What a stream's token cache is made by, as far as code decides it; needs no data."""
     return hashlib.blake2b(f"{RELATIONS[stream]} {COLUMN} {tokens()}".encode(), digest_size=16).hexdigest()
 
 
-def payload(catalog: "spiral.Catalog", stream: str) -> "spiral.Relation":
+def cache_plan(catalog: "spiral.Catalog", stream: str) -> "spiral.Relation":
     """The length of every document of one relation, in storage order: what its token cache is built and checked by."""
     import spiral_stream as spiral
 

@@ -85,12 +85,12 @@ def profile() -> "spiral.Frames":
     return spiral.Frames(shorter_side=CACHED_SIDE)
 
 
-def recipe() -> str:
+def cache_code_version() -> str:
     """What the clip cache is made by, as far as code decides it; needs no data."""
     return hashlib.blake2b(f"{RELATION} {COLUMN} {FRAMES} {profile()}".encode(), digest_size=16).hexdigest()
 
 
-def payload(catalog: "spiral.Catalog") -> "spiral.Relation":
+def cache_plan(catalog: "spiral.Catalog") -> "spiral.Relation":
     """Every segment on its own, in storage order: what the cache is built and checked by."""
     import spiral_stream as spiral
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from spiral_stream.adapters.relay import Relay
+from spiral_stream.adapters.subprocess_reader import SubprocessReader
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import BindError, ResumeError
 from spiral_stream.planner.physical import ClipStage, ImageStage
@@ -31,7 +31,7 @@ Tensors = dict[str, Any]
 class TorchStream(PreparedStream, IterableDataset[Tensors]):
     """A `PreparedStream` of dicts of tensors and lists. Iterate it bare or under ``DataLoader(batch_size=None)``."""
 
-    _relay: Relay | None = None
+    _subprocess: SubprocessReader | None = None
     _began: Cursor | None = None  # where passes of this worker begin, until the main process moves
     _had = 0  # batches that it gave in it
     _loaded = 0  # batches of the next pass that it gave in an earlier run
@@ -69,11 +69,11 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
 
     def _forked(self, worker: int, workers: int) -> Iterator[Tensors]:
         """In a forked worker, where Lance cannot be called: another interpreter reads."""
-        if self._relay is None:
-            self._relay = Relay()
+        if self._subprocess is None:
+            self._subprocess = SubprocessReader()
         bound = self._bound()
         self._bindings = self._bindings.updated(rank=bound.rank, world_size=bound.world_size)
-        for batch, reached in self._relay.batches(self, worker, workers):
+        for batch, reached in self._subprocess.batches(self, worker, workers):
             self._reached = reached
             yield {name: _host(value) for name, value in batch.items()}
 
@@ -109,7 +109,7 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
         self._place.cursor, self._began, self._loaded = saved.cursor, None, saved.had
 
     def worker_batches(self, worker: int, workers: int) -> Iterator[tuple[dict[str, Any], Reached]]:
-        """Every ``workers``-th batch from the ``worker``-th on, as arrays; what `Relay` asks of the other interpreter."""
+        """Every ``workers``-th batch from the ``worker``-th on, as arrays; for `SubprocessReader`."""
         self._place.in_worker = True
         for batch in self._run(worker, workers):
             arrays = {

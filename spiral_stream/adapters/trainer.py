@@ -28,12 +28,12 @@ from spiral_stream.errors import BindError, ResumeError, StreamError
 from spiral_stream.fields.labels import ShiftedLabels
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
-from spiral_stream.runtime.book import FormedBook
+from spiral_stream.runtime.numbering import FormedBatches
 
 PLACE_FILE: Final = "spiral_stream.json"
 
 
-class Feed(StreamLoader):
+class TrainerFeed(StreamLoader):
     """What Trainer iterates: dicts of tensors, one epoch a pass, or epoch after epoch.
 
     Args:
@@ -63,7 +63,7 @@ class Feed(StreamLoader):
         self._skipped = skipped
 
     @property
-    def dataset(self) -> "Feed":
+    def dataset(self) -> "TrainerFeed":
         """Itself: what draws batches from it gets this object's."""
         return self
 
@@ -120,7 +120,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
         _check_arguments(args, train_dataset, options.get("data_collator"))
         super().__init__(model, args, train_dataset=train_dataset, **options)
         self.batch_lists: dict[str, list[Any]] = {}
-        self._feed: Feed | None = None
+        self._feed: TrainerFeed | None = None
         self._first_epoch: int | None = None  # of the run, in the stream's count
         self._updates = 0  # optimizer steps of the run before this call of train()
         shifts = getattr(model, "loss_function", None) is ForCausalLMLoss and self.compute_loss_func is None
@@ -145,7 +145,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
         found = isinstance(test_dataset, TorchStream)
         return self._judged(test_dataset) if found else super().get_test_dataloader(test_dataset)
 
-    def _judged(self, stream: TorchStream) -> Feed:
+    def _judged(self, stream: TorchStream) -> TrainerFeed:
         if isinstance(need(stream.plan, Collate).last, KeepPartial) and self.args.world_size > 1:
             msg = (
                 "evaluate: with KeepPartial one rank may have a batch more than another, and Trainer's ranks would wait for "
@@ -154,7 +154,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
             raise BindError(msg)
         return self._feed_of(stream, 1)
 
-    def _feed_of(self, stream: TorchStream, steps: int | None, skipped: int = 0) -> Feed:
+    def _feed_of(self, stream: TorchStream, steps: int | None, skipped: int = 0) -> TrainerFeed:
         args = self.args
         self._check_share(stream)
         options: dict[str, Any] = {}
@@ -165,11 +165,11 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
                 "prefetch_factor": args.dataloader_prefetch_factor,
                 "multiprocessing_context": args.dataloader_multiprocessing_context,
             }
-        return Feed(stream, steps, skipped, args.dataloader_num_workers, **options)
+        return TrainerFeed(stream, steps, skipped, args.dataloader_num_workers, **options)
 
     def num_examples(self, dataloader: Any) -> int:
         """Samples of an epoch, by ``per_device_train_batch_size``."""
-        found = isinstance(dataloader, Feed)
+        found = isinstance(dataloader, TrainerFeed)
         return int(len(dataloader) * self._train_batch_size if found else super().num_examples(dataloader))
 
     # ---- training
@@ -297,7 +297,7 @@ def _check_arguments(args: Any, stream: Any, collator: Any) -> None:
 
 def _check_countable(args: Any, stream: TorchStream) -> None:
     """Epochs are counted by Trainer, once for all of them and on every rank alike."""
-    formed = isinstance(stream.book, FormedBook)
+    formed = isinstance(stream.numbering, FormedBatches)
     if formed or (args.world_size > 1 and isinstance(need(stream.plan, Collate).last, KeepPartial)):
         why = "batches are formed, so that epochs differ in their number" if formed else "with KeepPartial ranks differ"
         msg = (

@@ -75,7 +75,7 @@ class BatchBudget:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """What every batch of a chapter keeps to."""
 
     multiple: int
@@ -117,7 +117,7 @@ class Limits:
         return good
 
 
-def limits_of(budget: BatchBudget | None, setting: Setting) -> Limits:
+def limits_of(budget: BatchBudget | None, setting: Setting) -> BatchLimits:
     """The limits of a chapter.
 
     Raises:
@@ -127,7 +127,7 @@ def limits_of(budget: BatchBudget | None, setting: Setting) -> Limits:
         if setting.batch_size is None:
             msg = "collate: batch_size is None and there is no budget. Give batch_size, or budget=BatchBudget(max_tokens=...)"
             raise PlanError(msg)
-        return Limits(setting.multiple, setting.batch_size, None, padded=True, additive=(), even=setting.even)
+        return BatchLimits(setting.multiple, setting.batch_size, None, padded=True, additive=(), even=setting.even)
     padded = budget.count == "padded"
     if budget.max_tokens is not None and padded and budget.max_tokens < setting.multiple:
         msg = (
@@ -136,17 +136,17 @@ def limits_of(budget: BatchBudget | None, setting: Setting) -> Limits:
         )
         raise PlanError(msg)
     additive = tuple(value for value in (budget.max_frames, budget.max_bytes) if value is not None)
-    return Limits(setting.multiple, setting.batch_size, budget.max_tokens, padded, additive)
+    return BatchLimits(setting.multiple, setting.batch_size, budget.max_tokens, padded, additive)
 
 
-def too_large(window: Window, limits: Limits) -> Bool:
+def too_large(window: Window, limits: BatchLimits) -> Bool:
     """Which samples break a limit alone; shape [S]."""
     lengths = None if window.lengths is None else np.asarray(window.lengths, dtype=np.int64)
     costs = tuple(np.asarray(cost, dtype=np.int64) for cost in window.costs)
     return ~limits.hold(np.ones(len(window.samples), dtype=np.int64), lengths, lengths, costs)
 
 
-def truncated(lengths: Int64, limits: Limits) -> Int64:
+def truncated(lengths: Int64, limits: BatchLimits) -> Int64:
     """Lengths cut to what one row may hold; shape [S]."""
     if limits.max_tokens is None:
         return lengths
@@ -154,7 +154,7 @@ def truncated(lengths: Int64, limits: Limits) -> Int64:
     return np.minimum(lengths, width)
 
 
-def oversize_error(window: Window, index: int, budget: BatchBudget, limits: Limits) -> DataError:
+def oversize_error(window: Window, index: int, budget: BatchBudget, limits: BatchLimits) -> DataError:
     """The error of a sample that breaks a limit alone. It carries the sample's number in the chapter as ``sample``."""
     names = ("tokens", *budget.cost_names)
     values = (0 if window.lengths is None else int(window.lengths[index]), *(int(cost[index]) for cost in window.costs))

@@ -8,7 +8,7 @@ few ns a sample.
 
 import numpy as np
 
-from spiral_stream.batching.budget import Limits
+from spiral_stream.batching.budget import BatchLimits
 from spiral_stream.batching.formation import Int64
 
 # S samples, A additive limits
@@ -16,7 +16,7 @@ from spiral_stream.batching.formation import Int64
 _LEAST = 64  # samples that are looked at together; fewer cost as much
 
 
-def cut(count: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: Limits) -> Int64:
+def cut(count: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: BatchLimits) -> Int64:
     """Cut greedily from the start.
 
     Args:
@@ -42,7 +42,7 @@ def cut(count: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: Lim
 
 
 def _run_end(
-    start: int, count: int, ahead: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: Limits
+    start: int, count: int, ahead: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: BatchLimits
 ) -> tuple[int, int]:
     """The end of the longest run from ``start``, and how far it is worth looking next time."""
     most = count - start if limits.batch_size is None else min(count - start, limits.batch_size)
@@ -57,7 +57,9 @@ def _run_end(
         ahead *= 4
 
 
-def _growing(part: slice, lengths: Int64 | None, costs: tuple[Int64, ...], limits: Limits, step: int = 1) -> np.ndarray:
+def _growing(
+    part: slice, lengths: Int64 | None, costs: tuple[Int64, ...], limits: BatchLimits, step: int = 1
+) -> np.ndarray:
     """Whether the runs from the first of ``part`` to each of it keep to the limits; shape [size of part], bool.
 
     With ``step`` -1 the runs from each of it to the last.
@@ -73,7 +75,7 @@ def _growing(part: slice, lengths: Int64 | None, costs: tuple[Int64, ...], limit
     return good[::step]
 
 
-def is_full(start: int, stop: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: Limits) -> bool:
+def is_full(start: int, stop: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: BatchLimits) -> bool:
     """Whether no further sample can join the run, not even one of a token."""
     part = slice(start, stop)
     size = stop - start + 1
@@ -83,7 +85,7 @@ def is_full(start: int, stop: int, lengths: Int64 | None, costs: tuple[Int64, ..
     return not bool(limits.hold(np.array([size]), longest, tokens, sums)[0])
 
 
-def even_end(ends: Int64, lengths: Int64 | None, costs: tuple[Int64, ...], limits: Limits) -> Int64:
+def even_end(ends: Int64, lengths: Int64 | None, costs: tuple[Int64, ...], limits: BatchLimits) -> Int64:
     """Move the cut between the last two batches so that both keep to the limits at padded costs as equal as can be.
 
     Args:

@@ -80,7 +80,7 @@ class Membership:
 
 
 @dataclass(slots=True)
-class Tally:
+class OversizeTally:
     """What a former did to samples that no batch can hold as they are, and where."""
 
     dropped: int = 0
@@ -92,7 +92,7 @@ class Tally:
 class Former(ABC):
     """Forms the batches of one chapter. Fed windows in order; not thread-safe."""
 
-    tally: Tally
+    tally: OversizeTally
 
     @property
     @abstractmethod

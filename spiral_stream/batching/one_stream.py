@@ -18,21 +18,21 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.batching.arrangement import Arrangement, Pool, targets
-from spiral_stream.batching.budget import Limits
+from spiral_stream.batching.budget import BatchLimits
 from spiral_stream.batching.composition import OneStream
 from spiral_stream.batching.cutting import cut, even_end, is_full
 from spiral_stream.batching.emission import emission_order
 from spiral_stream.batching.formation import DropPartial, Int64, PadPartial, Setting
+from spiral_stream.batching.grouping import Grouping, Pool, targets
 
 # S samples, K streams
 
 
 @final
-class OneStreamArrangement(Arrangement):
+class OneStreamGrouping(Grouping):
     """Every batch is of one stream, and units of batches are."""
 
-    def __init__(self, composition: OneStream, limits: Limits, setting: Setting, cost_group: int) -> None:
+    def __init__(self, composition: OneStream, limits: BatchLimits, setting: Setting, cost_group: int) -> None:
         self._shares, self._counts = targets(composition, setting)  # float: what each stream was ahead at the start
         self._unit = composition.batches
         self._limits = limits
@@ -47,7 +47,7 @@ class OneStreamArrangement(Arrangement):
     def note(self, streams: NDArray[np.int32]) -> None:
         self._counts += np.bincount(streams, minlength=len(self._counts))
 
-    def arrange(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
+    def group(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
         self._window += 1
         order = np.argsort(pool.streams, kind="stable")
         sizes = np.bincount(pool.streams, minlength=len(self._shares))

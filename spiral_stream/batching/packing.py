@@ -24,9 +24,9 @@ from spiral_stream.batching.formation import (
     Former,
     Int64,
     Membership,
+    OversizeTally,
     Packing,
     Setting,
-    Tally,
     Window,
 )
 from spiral_stream.errors import DataError, PlanError, shown
@@ -147,7 +147,7 @@ class _Pool:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
+class _PackedRows:
     """R rows made of a pool: P pieces in the order in which they were placed."""
 
     parts: Int64  # [P] which of the pool
@@ -163,7 +163,7 @@ class PackedFormer(Former):
     """Packs one chapter. `Packed` says what waits."""
 
     def __init__(self, policy: Packed, setting: Setting) -> None:
-        self.tally = Tally()
+        self.tally = OversizeTally()
         self._policy = policy
         self._batch_rows = setting.batch_size or 1
         self._key = setting.key
@@ -215,14 +215,14 @@ class PackedFormer(Former):
         old = (self._pool.samples, self._pool.offsets, self._pool.lengths)
         return _Pool(*(np.concatenate(pair) for pair in zip(old, (samples, offsets, lengths), strict=True)))
 
-    def _order(self, packed: _Rows) -> Int64:
+    def _order(self, packed: _PackedRows) -> Int64:
         """Rows in the order in which they may be emitted, shape [R]: the fullest first, or as they lie."""
         if self._policy.concatenates:
             return np.arange(packed.count)
         used = np.bincount(packed.rows, weights=packed.lengths, minlength=packed.count)
         return np.argsort(-used, kind="stable")
 
-    def _counts(self, packed: _Rows, *, final: bool) -> tuple[int, ...]:
+    def _counts(self, packed: _PackedRows, *, final: bool) -> tuple[int, ...]:
         """How many rows to emit; each next number for when the one before leaves no room in the pool."""
         if final:
             return (packed.count,)
@@ -239,7 +239,7 @@ class PackedFormer(Former):
         own = np.uint64(key("packing", self._key, self._windows))
         return rows[np.argsort(combine(own, rows.astype(np.uint64)), kind="stable")]
 
-    def _batches(self, pool: _Pool, packed: _Rows, emitted: Int64) -> list[Membership]:
+    def _batches(self, pool: _Pool, packed: _PackedRows, emitted: Int64) -> list[Membership]:
         """The rows emitted, in that order, cut into batches."""
         # [R] where each row is delivered; len(emitted): not now
         places = np.full(packed.count, len(emitted), dtype=np.int64)
@@ -267,7 +267,7 @@ def _check_whole(name: str, value: object, most: int, otherwise: str = "") -> No
         raise PlanError(msg)
 
 
-def _fit(pool: _Pool, policy: Packed) -> _Rows:
+def _fit(pool: _Pool, policy: Packed) -> _PackedRows:
     """Rows by first or best fit."""
     best = policy.strategy == "best_fit"
     count = len(pool.samples)
@@ -277,19 +277,19 @@ def _fit(pool: _Pool, policy: Packed) -> _Rows:
     lengths = pool.lengths[parts]
     rows, starts = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     opened = _packing.fit(lengths, policy.max_tokens, policy.max_segments or 0, best, rows, starts)
-    return _Rows(parts, rows, starts, np.zeros(count, dtype=np.int64), lengths, opened)
+    return _PackedRows(parts, rows, starts, np.zeros(count, dtype=np.int64), lengths, opened)
 
 
-def _cut(pool: _Pool, policy: Packed) -> _Rows:
+def _cut(pool: _Pool, policy: Packed) -> _PackedRows:
     """Rows by laying the samples end to end."""
     bound = len(pool.samples) + int(pool.lengths.sum()) // policy.max_tokens
     arrays = [np.empty(bound, dtype=np.int64) for _ in range(5)]
     pieces = _packing.cut(pool.lengths, policy.max_tokens, policy.max_segments or 0, *arrays)
     parts, rows, starts, offsets, lengths = (array[:pieces] for array in arrays)
-    return _Rows(parts, rows, starts, offsets, lengths, int(rows[-1]) + 1 if pieces else 0)
+    return _PackedRows(parts, rows, starts, offsets, lengths, int(rows[-1]) + 1 if pieces else 0)
 
 
-def _left(pool: _Pool, packed: _Rows, waits: NDArray[np.bool_]) -> _Pool:
+def _left(pool: _Pool, packed: _PackedRows, waits: NDArray[np.bool_]) -> _Pool:
     """What waits, as a pool: the pieces that do, shape [P], with those of one part joined again."""
     pieces = np.flatnonzero(waits)
     pieces = pieces[np.argsort(packed.parts[pieces], kind="stable")]

@@ -27,11 +27,11 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.batching.arrangement import Arrangement, Pool, targets
-from spiral_stream.batching.budget import Limits
+from spiral_stream.batching.budget import BatchLimits
 from spiral_stream.batching.cutting import cut, even_end, is_full
 from spiral_stream.batching.emission import emission_order
 from spiral_stream.batching.formation import Composition, Int64, Setting
+from spiral_stream.batching.grouping import Grouping, Pool, targets
 
 Float64 = NDArray[np.float64]
 
@@ -128,10 +128,10 @@ def deal(sizes: Int64, line: Line) -> Int64:
 
 
 @final
-class StratifiedArrangement(Arrangement):
+class StratifiedGrouping(Grouping):
     """Every batch holds each stream's share."""
 
-    def __init__(self, composition: Composition, limits: Limits, setting: Setting, cost_group: int) -> None:
+    def __init__(self, composition: Composition, limits: BatchLimits, setting: Setting, cost_group: int) -> None:
         self._shares, self._ahead_at_start = targets(composition, setting)
         self._counts = np.zeros(len(self._shares), dtype=np.int64)
         self._limits = limits
@@ -148,7 +148,7 @@ class StratifiedArrangement(Arrangement):
     def note(self, streams: NDArray[np.int32]) -> None:
         self._counts += np.bincount(streams, minlength=len(self._counts))
 
-    def arrange(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
+    def group(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
         self._window += 1
         size = len(pool.streams)
         ranked = _Ranked(pool, len(self._shares))
@@ -308,7 +308,7 @@ class _Ranked:
         samples = self._samples[_spread(self._firsts, counts_JK.sum(axis=0))]
         return samples[np.lexsort((samples, batches))]
 
-    def hold(self, members: Int64, sizes: Int64, limits: Limits) -> NDArray[np.bool_]:
+    def hold(self, members: Int64, sizes: Int64, limits: BatchLimits) -> NDArray[np.bool_]:
         """Whether each batch keeps to the limits; ``members`` as above."""
         starts = np.cumsum(sizes) - sizes
         lengths, costs = self.costs(members)

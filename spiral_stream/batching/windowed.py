@@ -14,10 +14,9 @@ from typing import ClassVar, Final, Self, final
 import numpy as np
 
 from spiral_stream import expr
-from spiral_stream.batching.arrangement import Arrangement, Pool
 from spiral_stream.batching.budget import (
     BatchBudget,
-    Limits,
+    BatchLimits,
     check_whole,
     limits_of,
     oversize_error,
@@ -27,9 +26,19 @@ from spiral_stream.batching.budget import (
 from spiral_stream.batching.composition import OneStream, StratifiedByStream
 from spiral_stream.batching.cutting import cut, even_end, is_full
 from spiral_stream.batching.emission import emission_order
-from spiral_stream.batching.formation import Composition, Formation, Former, Int64, Membership, Setting, Tally, Window
-from spiral_stream.batching.one_stream import OneStreamArrangement
-from spiral_stream.batching.stratified import StratifiedArrangement
+from spiral_stream.batching.formation import (
+    Composition,
+    Formation,
+    Former,
+    Int64,
+    Membership,
+    OversizeTally,
+    Setting,
+    Window,
+)
+from spiral_stream.batching.grouping import Grouping, Pool
+from spiral_stream.batching.one_stream import OneStreamGrouping
+from spiral_stream.batching.stratified import StratifiedGrouping
 from spiral_stream.errors import PlanError, shown
 
 MAX_WINDOW: Final = 2**22
@@ -141,14 +150,14 @@ class WindowedBucket(Formation):
                 f"least window_size={setting.batch_size}, better many times that"
             )
             raise PlanError(msg)
-        return WindowedFormer(self, limits, self._arrangement(limits, setting))
+        return WindowedFormer(self, limits, self._grouping(limits, setting))
 
-    def _arrangement(self, limits: Limits, setting: Setting) -> Arrangement:
+    def _grouping(self, limits: BatchLimits, setting: Setting) -> Grouping:
         if isinstance(self.composition, StratifiedByStream):
-            return StratifiedArrangement(self.composition, limits, setting, self._group)
+            return StratifiedGrouping(self.composition, limits, setting, self._group)
         if isinstance(self.composition, OneStream):
-            return OneStreamArrangement(self.composition, limits, setting, self._group)
-        return _Runs(limits, setting, self._group)
+            return OneStreamGrouping(self.composition, limits, setting, self._group)
+        return _SortedRuns(limits, setting, self._group)
 
     @property
     def _group(self) -> int:
@@ -157,16 +166,16 @@ class WindowedBucket(Formation):
 
 
 @final
-class _Runs(Arrangement):
+class _SortedRuns(Grouping):
     """Without composition: the sorted pool, cut from its start."""
 
-    def __init__(self, limits: Limits, setting: Setting, cost_group: int) -> None:
+    def __init__(self, limits: BatchLimits, setting: Setting, cost_group: int) -> None:
         self._limits = limits
         self._key = setting.key
         self._group = cost_group
         self._window = -1
 
-    def arrange(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
+    def group(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
         self._window += 1
         ends = cut(len(pool.streams), pool.lengths, pool.costs, self._limits)
         if final:
@@ -183,11 +192,11 @@ class _Runs(Arrangement):
 class WindowedFormer(Former):
     """Forms the batches of one chapter from its windows."""
 
-    def __init__(self, policy: WindowedBucket, limits: Limits, arrangement: Arrangement) -> None:
-        self.tally = Tally()
+    def __init__(self, policy: WindowedBucket, limits: BatchLimits, grouping: Grouping) -> None:
+        self.tally = OversizeTally()
         self._policy = policy
         self._limits = limits
-        self._arrangement = arrangement
+        self._grouping = grouping
         self._waiting: Window | None = None
 
     @property
@@ -197,7 +206,7 @@ class WindowedFormer(Former):
 
     def form(self, window: Window, *, final: bool) -> list[Membership]:
         if window.shares is not None:
-            self._arrangement.turn(window.shares)
+            self._grouping.turn(window.shares)
         fitting, alone = self._admitted(window)
         pool = fitting if self._waiting is None else _joined(self._waiting, fitting)
         order = np.lexsort((pool.samples, *reversed(pool.keys)))
@@ -207,7 +216,7 @@ class WindowedFormer(Former):
             tuple(c[order] for c in pool.costs),
         )
         patience = self._policy.window_size - max(1, self._policy.window_size // _PATIENCE)
-        batches = self._arrangement.arrange(ranked, patience, final=final)
+        batches = self._grouping.group(ranked, patience, final=final)
         waits = np.ones(len(order), dtype=np.bool_)
         for ranks in batches:
             waits[ranks] = False
@@ -237,7 +246,7 @@ class WindowedFormer(Former):
             return window, nothing
         if budget.oversize == "raise":
             raise oversize_error(window, int(found[0]), budget, self._limits)
-        self._arrangement.note(window.streams[found])
+        self._grouping.note(window.streams[found])
         rest = _taken(window, np.flatnonzero(~large))
         if budget.oversize == "alone":
             self.tally.alone += len(found)

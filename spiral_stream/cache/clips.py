@@ -1,7 +1,7 @@
 """What may be kept of a clip column, under which fingerprint, and how frames are read back.
 
 The kind of clips (`kind.Kind`): of each row the frames that its selection chooses, or all frames of its segment
-where a random number chooses them, upright, shrunk as the profile says, as pixels or as JPEGs (`kept_clips` has
+where a random number chooses them, upright, shrunk as the profile says, as pixels or as JPEGs (`clip_layout` has
 the layout). A row that is not stored goes through `keep_rows` on the fly, with the number that chooses, so that
 only the chosen frames are decoded: the same pixels.
 
@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.cache.kept_clips import BESIDE, Bytes, Clips, Int32, Int64, UInt64, bytes_at, damaged, pack
+from spiral_stream.cache.clip_layout import BESIDE, Bytes, Clips, Int32, Int64, UInt64, bytes_at, damaged, pack
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.cache.video_index import index_of
 from spiral_stream.decoders import region
 from spiral_stream.decoders.decoder import decode_version
 from spiral_stream.decoders.image import codec_version, decode_jpeg, encode_jpeg, shrink
-from spiral_stream.decoders.limits import CLIPS, KEPT_BYTES, Limits, need_frames, need_pixels
+from spiral_stream.decoders.limits import CLIPS, KEPT_BYTES, SampleLimits, need_frames, need_pixels
 from spiral_stream.decoders.selection import FrameSelection, segment_of
 from spiral_stream.decoders.video import decode, feed_plan, to_rgb
 from spiral_stream.decoders.video_index import VideoIndex
@@ -69,7 +69,7 @@ class ClipKind(Kind):
     selection: FrameSelection
     profile: Frames
     timed: bool
-    limits: Limits = CLIPS
+    limits: SampleLimits = CLIPS
     index_of: Callable[[Located], VideoIndex] = field(default=index_of, compare=False, repr=False)
 
     @property
@@ -182,12 +182,12 @@ class ClipKind(Kind):
         fed = feed_plan(index, wanted)
         need_pixels(located.name, index.height, index.width, self.limits.pixels)
         need_frames(fed.decoded, int(index.sizes_P[fed.packets].sum(dtype=np.int64)), self.limits)
-        read = _Counted(located)
+        read = _CountedFile(located)
         pictures, height, width = self._pictures(index, read, wanted)
         payload = pack(pictures, segment, places, chosen=chosen)
         return payload, (height, width, len(pictures), int(short)), read.bytes
 
-    def _pictures(self, index: VideoIndex, read: "_Counted", wanted_U: Int64) -> tuple[list[Bytes], int, int]:
+    def _pictures(self, index: VideoIndex, read: "_CountedFile", wanted_U: Int64) -> tuple[list[Bytes], int, int]:
         """Frames in the form of the profile, and the height and width of each."""
         height, width = kept_h, kept_w = index.displayed
         pictures: list[Bytes] = []
@@ -234,7 +234,7 @@ class ClipKind(Kind):
 
 
 @final
-class _Counted:
+class _CountedFile:
     """Reads of one file, counted."""
 
     def __init__(self, located: Located) -> None:
@@ -247,7 +247,7 @@ class _Counted:
         return self._located.read(offset, length)
 
 
-def _decoded_frames(index: VideoIndex, read: _Counted, wanted_U: Int64) -> Iterator[list[Any]]:
+def _decoded_frames(index: VideoIndex, read: _CountedFile, wanted_U: Int64) -> Iterator[list[Any]]:
     """The wanted frames of PyAV, in order, a few at a time; ascending ordinals.
 
     What is decoded together is bounded, and ends at a key frame where it can, since the next part begins to decode

@@ -21,7 +21,7 @@ _UNSEALED_KEYS: Final = frozenset({"key", "rows", "covered", "bytes", "fragment"
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Entry:
+class LedgerEntry:
     """One finished part: a fragment with some rows of one source shard."""
 
     path: Path  # of the ledger file
@@ -70,7 +70,7 @@ class Ledger:
         """The ledger's files, in the order in which parts count."""
         return sorted(self.folder.glob("*.json")) if self.folder.exists() else []
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[LedgerEntry]:
         """All parts.
 
         Raises:
@@ -81,7 +81,7 @@ class Ledger:
             if entry is not None:
                 yield entry
 
-    def needed(self, first: Collection[str] = ()) -> list[Entry]:
+    def needed(self, first: Collection[str] = ()) -> list[LedgerEntry]:
         """Parts that add a row which no part before has; of those that readers do not see, the largest come first.
 
         Args:
@@ -97,7 +97,7 @@ class Ledger:
         return out
 
 
-def read(path: Path) -> Entry | None:
+def read(path: Path) -> LedgerEntry | None:
     """The entry of a ledger file; None if it was removed.
 
     Raises:
@@ -113,7 +113,7 @@ def read(path: Path) -> Entry | None:
             else:
                 bits = np.frombuffer(base64.b64decode(covered, validate=True), dtype=np.uint8)
                 mask = np.unpackbits(bits, count=rows).astype(np.bool_)
-            entry = Entry(path, facts["key"], mask, int(facts["bytes"]), facts["fragment"], facts.get("sums"))
+            entry = LedgerEntry(path, facts["key"], mask, int(facts["bytes"]), facts["fragment"], facts.get("sums"))
             if not isinstance(entry.key, str) or not entry.stem:
                 raise seal.damaged(path, f"it names no part: {entry.key!r}")
             return entry

@@ -31,7 +31,7 @@ GROWTH: Final = 4  # at most so many times the rows of the run before
 COMMIT_EVERY_S: Final = 30.0
 
 
-class Rowed(Protocol):
+class BuildRows(Protocol):
     """What a build reads from: an open relation."""
 
     @property
@@ -82,7 +82,7 @@ def pending(shards: Sequence[ShardWork], store: CacheStore) -> list[ShardWork]:
 
 
 def build(
-    relation: Rowed,
+    relation: BuildRows,
     kind: Kind,
     store: CacheStore,
     shards: Sequence[ShardWork],
@@ -118,7 +118,7 @@ def build(
     last_commit = time.monotonic()
     pool = Workers(threads, "spiral-build")
     try:
-        runs = _Runs(pool, relation, kind, todo, threads)
+        runs = _RowRuns(pool, relation, kind, todo, threads)
         for work in todo:
             size = store.write(work.key, work.rows, counted(runs.of_shard(work)))
             done = replace(done, shards=done.shards + 1, payload_bytes=done.payload_bytes + size)
@@ -150,10 +150,12 @@ class _Pace:
 
 
 @final
-class _Runs:
+class _RowRuns:
     """Runs of rows in the order of the shards, a few ahead of the writer, across the borders of shards."""
 
-    def __init__(self, pool: Workers, relation: Rowed, kind: Kind, shards: Sequence[ShardWork], threads: int) -> None:
+    def __init__(
+        self, pool: Workers, relation: BuildRows, kind: Kind, shards: Sequence[ShardWork], threads: int
+    ) -> None:
         self._pool, self._relation, self._kind, self._threads = pool, relation, kind, threads
         self._pace = _Pace(kind)
         self._waiting: deque[tuple[NDArray[np.uint64], Future[Rows]]] = deque()
@@ -190,5 +192,5 @@ class _Runs:
                 yield work.first, run
 
 
-def _keep(relation: Rowed, kind: Kind, first: int, offsets: NDArray[np.uint64]) -> Rows:
+def _keep(relation: BuildRows, kind: Kind, first: int, offsets: NDArray[np.uint64]) -> Rows:
     return kind.keep_rows(relation.fetch(offsets + np.uint64(first), kind.columns), relation.base)

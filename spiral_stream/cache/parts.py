@@ -31,7 +31,7 @@ BLOB: Final = f"{1:032b}"[::-1] + ".blob"  # Lance names packed files by the rev
 
 @final
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartFiles:
     """The files of one part in a cache's folder."""
 
     folder: Path  # of the cache

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.cache.parts import Part
+from spiral_stream.cache.parts import PartFiles
 from spiral_stream.errors import CacheError, DamageError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import SHIFT, Mapped, need_sound, verify_rows
@@ -239,8 +239,8 @@ class CacheReader:
         need_sound()  # a file that became shorter has zeros
         return self._named(f"{path.parent.name}.lance").damage(path, found)
 
-    def _named(self, file: str) -> Part:
-        return Part(self._folder.parent, self._keys.get(file, ""), file, self._sums.get(file))
+    def _named(self, file: str) -> PartFiles:
+        return PartFiles(self._folder.parent, self._keys.get(file, ""), file, self._sums.get(file))
 
     def _part(self, file: str) -> tuple[pa.Table, Mapped | None]:
         part = self._named(file)

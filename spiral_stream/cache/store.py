@@ -37,8 +37,8 @@ from numpy.typing import NDArray
 
 from spiral_stream.cache import ledger
 from spiral_stream.cache.kind import Rows
-from spiral_stream.cache.ledger import Entry, Ledger
-from spiral_stream.cache.parts import Part
+from spiral_stream.cache.ledger import Ledger, LedgerEntry
+from spiral_stream.cache.parts import PartFiles
 from spiral_stream.cache.reader import PARTS, PAYLOAD, REFUSED, ROW, SUMS, CacheReader, OpenShards
 from spiral_stream.cache.sweep import READERS, WRITERS, Usage, remove_dead, remove_old_versions, usage
 from spiral_stream.errors import CacheError, DamageError, SpiralWarning
@@ -126,7 +126,7 @@ class CacheStore:
                 )
                 assert len(made) == 1, made
                 need_sound()  # which rows are stored was read from mapped files
-                sums = Part(self.folder, key, made[0].files[0].path, None).write_sums()
+                sums = PartFiles(self.folder, key, made[0].files[0].path, None).write_sums()
                 self.ledger.enter(key, part.mask, part.bytes, json.dumps(made[0].to_json()), sums)
         except OSError as error:
             if part.failed is not None:
@@ -251,9 +251,9 @@ class CacheStore:
         self._dataset()
         return self._record_of(self._manifest()).exists()
 
-    def part(self, entry: Entry) -> Part:
+    def part(self, entry: LedgerEntry) -> PartFiles:
         """The files of a ledger entry."""
-        return Part(self.folder, entry.key, entry.file, entry.sums)
+        return PartFiles(self.folder, entry.key, entry.file, entry.sums)
 
     def stored_bytes(self) -> int:
         """Payload bytes of all finished parts."""
@@ -261,7 +261,7 @@ class CacheStore:
 
     # ---- parts
 
-    def _look_at(self, entry: Entry) -> None:
+    def _look_at(self, entry: LedgerEntry) -> None:
         """Refuse a part that is known to be damaged."""
         part = self.part(entry)
         if part.mark.exists():
@@ -351,7 +351,7 @@ class CacheStore:
                     enable_stable_row_ids=True,
                 )
 
-    def _schema_of(self, entry: Entry) -> pa.Schema:
+    def _schema_of(self, entry: LedgerEntry) -> pa.Schema:
         """The columns of a part, where no version is left that says them."""
         names = list(LanceFileReader(str(self.part(entry).data)).metadata().schema.names)
         return _schema(names[names.index(ROW) + 1 : names.index(REFUSED)])

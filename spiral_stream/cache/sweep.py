@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from spiral_stream.cache.ledger import Entry
-from spiral_stream.cache.parts import Part
+from spiral_stream.cache.ledger import LedgerEntry
+from spiral_stream.cache.parts import PartFiles
 from spiral_stream.integrity.publish import drafts, sweep_drafts
 
 WRITERS: Final = "writers"
@@ -47,7 +47,7 @@ def usage(folder: Path, live: Collection[str]) -> Usage:
     return Usage(live_bytes, dead_bytes + sum(map(_size, versions)))
 
 
-def remove_dead(folder: Path, needed: list[Entry], unneeded: list[Entry], keep: Collection[str]) -> None:
+def remove_dead(folder: Path, needed: list[LedgerEntry], unneeded: list[LedgerEntry], keep: Collection[str]) -> None:
     """Remove parts that nobody names; the caller is alone among the writers.
 
     Args:
@@ -65,7 +65,7 @@ def remove_dead(folder: Path, needed: list[Entry], unneeded: list[Entry], keep: 
         found |= {p.name for p in (folder / extra).glob("*")} if (folder / extra).exists() else set()
     for stem in found - live:
         if not stem.startswith("."):
-            Part(folder, "", f"{stem}.lance", None).remove()
+            PartFiles(folder, "", f"{stem}.lance", None).remove()
         else:  # what Lance had not finished; drafts of ours are elsewhere
             (data / stem).unlink(missing_ok=True)
     for each in _draft_folders(folder):

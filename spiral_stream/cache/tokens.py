@@ -43,7 +43,7 @@ class Encoder(Protocol):
 
 @final
 @dataclass(frozen=True, slots=True)
-class TokenPrefix(Kind):
+class TokenKind(Kind):
     """One text column of one relation, tokenized by one encoder."""
 
     RUN_BYTES: ClassVar[int] = PIECE_BYTES

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.cache.kind import Kind, Rows
-from spiral_stream.decoders.selection import Segment, segment_of
+from spiral_stream.decoders.selection import ClipSegment, segment_of
 from spiral_stream.decoders.video_index import VERSION, VideoIndex, probe
 from spiral_stream.errors import DataError, SourceError
 from spiral_stream.plan.clips import TIMES
@@ -185,10 +185,10 @@ class IndexKind(Kind):
         beside = dict(zip(BESIDE, beside_KP, strict=True))
         return Rows(b"".join(payloads), sizes, refused, beside, source_bytes)
 
-    def _payload(self, index: VideoIndex, segment: Segment) -> bytes:
+    def _payload(self, index: VideoIndex, segment: ClipSegment) -> bytes:
         return (index.within(segment) if self.timed else index).to_bytes()
 
-    def _segment(self, index: VideoIndex, table: pa.Table, at: int) -> Segment:
+    def _segment(self, index: VideoIndex, table: pa.Table, at: int) -> ClipSegment:
         start, duration = (table[name][at].as_py() for name in TIMES) if self.timed else (None, None)
         return segment_of(index.times_F, index.duration, start, duration)
 

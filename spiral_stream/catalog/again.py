@@ -9,7 +9,7 @@ import pyarrow as pa
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.rows import portable
 from spiral_stream.errors import shown
-from spiral_stream.schema import semantic_of
+from spiral_stream.semantic import semantic_of
 from spiral_stream.sources.source import Source, Unit
 
 _NAMED: Final = 3  # columns or files that a message names

@@ -43,7 +43,7 @@ _REFUSED: Final = {
 
 @final
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CatalogTable:
     """One table: its name, and the columns of its rows, of which the first is their name."""
 
     name: str
@@ -69,7 +69,7 @@ class Database:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def rows(self, kind: Kind) -> list[dict[str, Any]]:
+    def rows(self, kind: CatalogTable) -> list[dict[str, Any]]:
         """All rows of a table, with the digests it has; none where it was never completed.
 
         Raises:
@@ -86,7 +86,7 @@ class Database:
             found: list[dict[str, Any]] = table.select(names).to_pylist()
             return [row for row in found if isinstance(row[kind.schema.names[0]], str)]
 
-    def put(self, kind: Kind, row: Mapping[str, Any], *, replace: bool = True) -> bool:
+    def put(self, kind: CatalogTable, row: Mapping[str, Any], *, replace: bool = True) -> bool:
         """Write a row, in place of the one of its name if asked; whether it was written.
 
         Raises:
@@ -101,7 +101,7 @@ class Database:
             self._retried(lambda: change.execute(rows))
         return True
 
-    def remove(self, kind: Kind, name: str) -> None:
+    def remove(self, kind: CatalogTable, name: str) -> None:
         """Delete the row of this name.
 
         Raises:
@@ -155,7 +155,7 @@ class Database:
         """Whether a table's creation was committed; a process that was killed leaves one without a version."""
         return any((self.place(name) / "_versions").glob("*.manifest"))
 
-    def _made(self, database: "lancedb.DBConnection", kind: Kind) -> Any:
+    def _made(self, database: "lancedb.DBConnection", kind: CatalogTable) -> Any:
         """The table, made or brought to its present columns."""
         schema = _with_digest(kind)
         if not self._is_complete(kind.name):
@@ -209,7 +209,7 @@ def trying(root: Path, doing: str) -> Iterator[None]:
         raise CatalogError(msg) from error
 
 
-def _with_digest(kind: Kind) -> pa.Schema:
+def _with_digest(kind: CatalogTable) -> pa.Schema:
     return kind.schema.append(pa.field(_DIGEST, pa.utf8()))
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spiral_stream.catalog.manifest import Manifest
-from spiral_stream.catalog.near import near
+from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, shown
 from spiral_stream.sources.source import ROW, Reader
 
@@ -45,7 +45,7 @@ def check_columns(name: str, schema: pa.Schema, identity: Sequence[str]) -> None
     for column in identity:
         if column not in schema.names:
             msg = (
-                f"register {name!r}: identity {shown(column)} is not a column; {near(column, schema.names)} "
+                f"register {name!r}: identity {shown(column)} is not a column; {suggestions(column, schema.names)} "
                 'Name the column that tells its rows apart with identity="..."'
             )
             raise CatalogError(msg)

@@ -14,8 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.catalog.entry import STORAGE_SHARD
-from spiral_stream.catalog.near import near
 from spiral_stream.catalog.pinning import own_name
+from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.sources.paths import shown
@@ -150,7 +150,7 @@ class OpenRelation:
             raise SourceError(msg)
         for name in columns:
             if name not in self.schema.names:
-                msg = f"{self.entry.name}: {name!r} is not a column; {near(name, self.schema.names)}"
+                msg = f"{self.entry.name}: {name!r} is not a column; {suggestions(name, self.schema.names)}"
                 raise SourceError(msg)
 
     def _refuse_changes(self) -> None:

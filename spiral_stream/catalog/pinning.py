@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.errors import SourceError
-from spiral_stream.schema import semantic_of
+from spiral_stream.semantic import semantic_of
 from spiral_stream.sources.numbers import Collected
 from spiral_stream.sources.pins import NOT_THERE, SUFFIX, Pin, pin_of
 from spiral_stream.sources.reach import Reach

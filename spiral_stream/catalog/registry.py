@@ -23,12 +23,12 @@ from spiral_stream.catalog.database import Database, trying
 from spiral_stream.catalog.entry import DESCRIPTION, STORAGE_SHARD, Entry
 from spiral_stream.catalog.identity import check_columns, duplicate, identity_columns
 from spiral_stream.catalog.manifest import Manifest, build_manifest
-from spiral_stream.catalog.near import near
 from spiral_stream.catalog.pinning import pinned
 from spiral_stream.catalog.rows import NAME, RELATIONS, STREAMS, entry_of, plan_of, portable, row_of
+from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.catalog.tokenizers import TokenizerEntry, Tokenizers
 from spiral_stream.errors import CatalogError, PlanError, SourceError, SpiralError, cut, shown
-from spiral_stream.schema import with_semantic
+from spiral_stream.semantic import with_semantic
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.paths import local_folder
@@ -44,7 +44,7 @@ def default_folder() -> str:
     return os.environ.get("SPIRAL_CATALOG") or DEFAULT_FOLDER
 
 
-def connect(uri: str | os.PathLike[str] | None = None) -> "Catalog":
+def connect(uri: str | os.PathLike[str] | None = None) -> "Registry":
     """Open or create a catalog.
 
     Args:
@@ -53,10 +53,10 @@ def connect(uri: str | os.PathLike[str] | None = None) -> "Catalog":
     Raises:
         CatalogError: the folder cannot be made or is on an object store.
     """
-    return Catalog(default_folder() if uri is None else uri)
+    return Registry(default_folder() if uri is None else uri)
 
 
-class Catalog:
+class Registry:
     """An embedded LanceDB database of relations and streams; `spiral_stream.relation` adds the verbs to it."""
 
     def __init__(self, uri: str | os.PathLike[str]) -> None:
@@ -200,7 +200,7 @@ class Catalog:
         """
         rows = self._rows()
         if name not in rows:
-            msg = f"relation {shown(name)} is not in catalog {self.root}; {near(str(name), rows)} Register it first"
+            msg = f"relation {shown(name)} is not in catalog {self.root}; {suggestions(str(name), rows)} Register it first"
             raise CatalogError(msg)
         return entry_of(self.root, rows[name])
 
@@ -250,7 +250,8 @@ class Catalog:
         """
         rows = {row["name"]: row for row in self._database.rows(STREAMS)}
         if name not in rows:
-            msg = f"stream {shown(name)} is not in catalog {self.root}; {near(str(name), rows)} Save it with save_stream first"
+            way_out = f"{suggestions(str(name), rows)} Save it with save_stream first"
+            msg = f"stream {shown(name)} is not in catalog {self.root}; {way_out}"
             raise CatalogError(msg)
         return plan_of(self.root, rows[name])
 
@@ -428,7 +429,7 @@ def _described(name: str, schema: pa.Schema, semantic: Mapping[str, str], descri
     for column, text in descriptions.items():
         at = schema.get_field_index(column)
         if at < 0:
-            msg = f"register {name!r}: descriptions: {column!r} is not a column; {near(column, schema.names)}"
+            msg = f"register {name!r}: descriptions: {column!r} is not a column; {suggestions(column, schema.names)}"
             raise CatalogError(msg)
         field = schema.field(at)
         schema = schema.set(at, field.with_metadata({**(field.metadata or {}), DESCRIPTION: text.encode()}))
@@ -439,7 +440,7 @@ def _shard_column(schema: pa.Schema, asked: str | None) -> str | None:
     if asked == _AUTO:
         return STORAGE_SHARD if STORAGE_SHARD in schema.names else None
     if asked is not None and asked not in schema.names:
-        msg = f"shard {asked!r} is not a column; {near(asked, schema.names)}"
+        msg = f"shard {asked!r} is not a column; {suggestions(asked, schema.names)}"
         raise CatalogError(msg)
     return asked
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spiral_stream.catalog.database import Kind
+from spiral_stream.catalog.database import CatalogTable
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.errors import CatalogError, SpiralError, cut
-from spiral_stream.schema import SEMANTIC, SEMANTIC_TYPES
+from spiral_stream.semantic import SEMANTIC, SEMANTIC_TYPES
 from spiral_stream.sources.saved import source_from_json, source_to_json
 from spiral_stream.sources.source import Source
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-RELATIONS: Final = Kind(
+RELATIONS: Final = CatalogTable(
     "relations",
     pa.schema(
         [
@@ -46,7 +46,7 @@ RELATIONS: Final = Kind(
         ]
     ),
 )
-STREAMS: Final = Kind(
+STREAMS: Final = CatalogTable(
     "streams", pa.schema([("name", pa.utf8()), ("plan", pa.utf8()), ("saved_at", pa.timestamp("us", "UTC"))])
 )
 _HERE: Final = "catalog:"  # stands for the catalog's own folder in stored paths, so that it can be moved

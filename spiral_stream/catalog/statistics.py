@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.manifest import UNKNOWN_BYTES, Manifest
-from spiral_stream.catalog.near import near
 from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, cut
-from spiral_stream.schema import semantic_of
+from spiral_stream.semantic import semantic_of
 from spiral_stream.sources.source import ROW, content_key
 
 KNOWN: Final = "known"
@@ -88,10 +88,10 @@ def measure(relation: OpenRelation, columns: Sequence[str] | None = None) -> Sta
     able = [name for name in _measurable(relation.schema) if name not in relation.synthesised]
     for column in columns or ():
         if column not in able:
-            msg = f"statistics of {relation.entry.name}: {column!r} cannot be measured; {near(column, able)}"
+            msg = f"statistics of {relation.entry.name}: {column!r} cannot be measured; {suggestions(column, able)}"
             raise CatalogError(msg)
     chosen = list(able if columns is None else columns)
-    counted = _Counted(relation, chosen)
+    counted = _GroupFacts(relation, chosen)
     for table in _complete_shards(relation, chosen):
         counted.add(table)
     return counted.statistics()
@@ -139,7 +139,7 @@ def may_hold_nan(entry: Entry, column: str) -> bool:
     return True
 
 
-class _Counted:
+class _GroupFacts:
     """Grouped facts, collected over complete shards."""
 
     def __init__(self, relation: OpenRelation, columns: Sequence[str]) -> None:

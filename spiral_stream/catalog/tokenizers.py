@@ -20,7 +20,7 @@ from typing import Any, Final, final
 
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.lock import locked
-from spiral_stream.catalog.near import near
+from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, SourceError, cut, shown
 from spiral_stream.sources.source import content_key
 from spiral_stream.transforms.encoder import largest_id, open_tokenizer, read_tokenizer
@@ -97,7 +97,7 @@ class Tokenizers:
             data, roles, told = _content(name, name)
             return self._entry(name, self._keep(data, hashlib.sha256(data).hexdigest(), roles, told))
         msg = (
-            f"tokenizer {shown(name)} is not in catalog {self._folder.parent}, and no file; {near(name, names)} "
+            f"tokenizer {shown(name)} is not in catalog {self._folder.parent}, and no file; {suggestions(name, names)} "
             f"Register it: catalog.register_tokenizer({shown(name)}, source)"
         )
         raise CatalogError(msg)
@@ -114,7 +114,7 @@ class Tokenizers:
         """
         names = self.names()
         if name not in names:
-            msg = f"tokenizer {shown(name)} is not in catalog {self._folder.parent}; {near(name, names)}"
+            msg = f"tokenizer {shown(name)} is not in catalog {self._folder.parent}; {suggestions(name, names)}"
             raise CatalogError(msg)
         with self._locked() as folder:
             unused = None

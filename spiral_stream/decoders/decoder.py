@@ -11,7 +11,7 @@ from typing import ClassVar, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.decoders.limits import IMAGES, Limits
+from spiral_stream.decoders.limits import IMAGES, SampleLimits
 from spiral_stream.errors import PlanError
 
 CLIPS: Final = {"h264": 1}  # decoders of video, which `decoders.video` reads, and the version of their frames
@@ -23,7 +23,7 @@ class Decoder(ABC):
     NAME: ClassVar[str]
     VERSION: ClassVar[int] = 1  # a change of any pixel raises it
 
-    limits: Limits = IMAGES  # of one image
+    limits: SampleLimits = IMAGES  # of one image
 
     @abstractmethod
     def decode(self, data: bytes | memoryview) -> NDArray[np.uint8]:
@@ -40,7 +40,7 @@ class Decoder(ABC):
         """
 
     @abstractmethod
-    def within(self, limits: Limits) -> Self:
+    def within(self, limits: SampleLimits) -> Self:
         """The same decoder under other limits."""
 
     @abstractmethod

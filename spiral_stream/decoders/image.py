@@ -19,7 +19,7 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from spiral_stream.decoders.decoder import Decoder
-from spiral_stream.decoders.limits import IMAGES, Limits, need_pixels
+from spiral_stream.decoders.limits import IMAGES, SampleLimits, need_pixels
 from spiral_stream.errors import DataError
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ class JpegDecoder(Decoder):
 
     NAME: ClassVar[str] = "jpeg"
 
-    limits: Limits = IMAGES
+    limits: SampleLimits = IMAGES
 
-    def within(self, limits: Limits) -> Self:
+    def within(self, limits: SampleLimits) -> Self:
         return replace(self, limits=limits)
 
     def decode(self, data: bytes | memoryview) -> Pixels:
@@ -78,9 +78,9 @@ class PillowDecoder(Decoder):
 
     NAME: ClassVar[str] = "image"
 
-    limits: Limits = IMAGES
+    limits: SampleLimits = IMAGES
 
-    def within(self, limits: Limits) -> Self:
+    def within(self, limits: SampleLimits) -> Self:
         return replace(self, limits=limits)
 
     def decode(self, data: bytes | memoryview) -> Pixels:

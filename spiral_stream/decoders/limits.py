@@ -14,7 +14,7 @@ from spiral_stream.errors import DataError
 
 @final
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SampleLimits:
     """What one sample may have at most."""
 
     pixels: int  # of an image, or of each frame
@@ -22,9 +22,11 @@ class Limits:
     bytes: int  # encoded, that are read for it
 
 
-IMAGES: Final = Limits(pixels=1 << 26, frames=1, bytes=1 << 30)  # 67 million: more than cameras have, 200 MB decoded
+IMAGES: Final = SampleLimits(
+    pixels=1 << 26, frames=1, bytes=1 << 30
+)  # 67 million: more than cameras have, 200 MB decoded
 # The largest frame that any level of H.264 has (139,264 macroblocks, 8,704 x 4,096), and 2.4 hours at 30 frames a second.
-CLIPS: Final = Limits(pixels=139_264 * 256, frames=1 << 18, bytes=1 << 30)
+CLIPS: Final = SampleLimits(pixels=139_264 * 256, frames=1 << 18, bytes=1 << 30)
 KEPT_BYTES: Final = 1 << 32  # of one clip in a cache
 
 
@@ -42,7 +44,7 @@ def need_pixels(name: str, height: int, width: int, most: int) -> None:
         raise DataError(msg)
 
 
-def need_frames(decoded: int, encoded_bytes: int, limits: Limits) -> None:
+def need_frames(decoded: int, encoded_bytes: int, limits: SampleLimits) -> None:
     """Refuse a clip that asks for too much work.
 
     Args:

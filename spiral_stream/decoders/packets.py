@@ -53,7 +53,7 @@ def read_packets(index: VideoIndex, read: Read, packets: Int) -> list[memoryview
     return found
 
 
-class _File(DemuxedFile):
+class _BlockFile(DemuxedFile):
     """The bytes as they are asked for, in libavformat's own blocks."""
 
     def __init__(self, read: Read, size: int) -> None:
@@ -74,7 +74,7 @@ def demux_packets(index: VideoIndex, read: Read, size: int, packets: Int) -> lis
     """
     due = dict(zip(packets.tolist(), index.sizes_P[packets].tolist(), strict=True))
     for seek in (True, False) if packets[0] > _NEAR else (False,):
-        file = _File(read, size)
+        file = _BlockFile(read, size)
         try:
             found = _demuxed(index, file, _format(bytes(read(0, min(size, 4)))), due, seek)
         except (av.error.FFmpegError, StopIteration):
@@ -87,7 +87,7 @@ def demux_packets(index: VideoIndex, read: Read, size: int, packets: Int) -> lis
     raise DataError(msg)
 
 
-def _demuxed(index: VideoIndex, file: _File, kind: str, due: dict[int, int], seek: bool) -> dict[int, memoryview]:
+def _demuxed(index: VideoIndex, file: _BlockFile, kind: str, due: dict[int, int], seek: bool) -> dict[int, memoryview]:
     """Those of the packets that are found on one way, from the first or from the file's start, to the last."""
     first, last = min(due), max(due)
     options = {"probesize": str(_PROBE)} if seek else {}

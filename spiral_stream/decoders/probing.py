@@ -43,7 +43,7 @@ _REMUX: Final = "Put it into an MP4 (ffmpeg -i in -c copy out.mp4), or filter it
 
 def probed(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
     """See `video_index.probe`."""
-    file = _File(read, size, name)
+    file = _ProbedFile(read, size, name)
     kind = _container(file, name)
     if kind == "mov":
         check_boxes(file.at, size, name)
@@ -84,7 +84,7 @@ def probed(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
 
 
 @final
-class _File(DemuxedFile):
+class _ProbedFile(DemuxedFile):
     """The bytes in large blocks, of which the last few stay."""
 
     def __init__(self, read: Read, size: int, name: str) -> None:
@@ -118,7 +118,7 @@ class _File(DemuxedFile):
         return block
 
 
-def _container(file: _File, name: str) -> str:
+def _container(file: _ProbedFile, name: str) -> str:
     """The demuxer for what the first bytes say.
 
     Raises:
@@ -169,7 +169,7 @@ def _codec(stream: Any) -> str:
 
 @final
 @dataclass(slots=True)
-class _Found:
+class _PacketTable:
     """What the demuxer said of P packets."""
 
     extradata: bytes
@@ -185,14 +185,14 @@ class _Found:
     direct: bool = True
 
 
-def _demuxed(container: Any, stream: Any, file: _File, name: str) -> _Found:
+def _demuxed(container: Any, stream: Any, file: _ProbedFile, name: str) -> _PacketTable:
     """Go through the packets once.
 
     Raises:
         DataError: there are too many, or the parameter sets change on the way.
     """
     extradata = stream.codec_context.extradata or b""
-    found = _Found(extradata, length_bytes(extradata))
+    found = _PacketTable(extradata, length_bytes(extradata))
     for packet in container.demux(stream):  # 5 us a packet
         if not packet.size:
             continue
@@ -211,7 +211,7 @@ def _demuxed(container: Any, stream: Any, file: _File, name: str) -> _Found:
     return found
 
 
-def _note(found: _Found, packet: Any, file: _File) -> None:
+def _note(found: _PacketTable, packet: Any, file: _ProbedFile) -> None:
     data = bytes(packet)
     says = slices_of(data, found.prefix, bool(packet.is_keyframe))
     # a damaged first packet is no key packet to libavformat; without it the times of all others would shift
@@ -232,7 +232,7 @@ def _note(found: _Found, packet: Any, file: _File) -> None:
         found.first_keys.append(data)
 
 
-def _refuse_short(stream: Any, found: _Found, size: int, name: str) -> None:
+def _refuse_short(stream: Any, found: _PacketTable, size: int, name: str) -> None:
     """Refuse an MP4 whose index names packets beyond its last byte.
 
     Raises:
@@ -250,7 +250,7 @@ def _refuse_short(stream: Any, found: _Found, size: int, name: str) -> None:
         raise DataError(msg)
 
 
-def _look(stream: Any, found: _Found, name: str) -> dict[str, Any]:
+def _look(stream: Any, found: _PacketTable, name: str) -> dict[str, Any]:
     """What the pictures are like, from the first key frame that decodes.
 
     Raises:
@@ -299,7 +299,7 @@ def _rotation(frame: Any, name: str) -> int:
 
 
 def _presented(
-    found: _Found, base: Fraction, rate: Fraction | None, name: str
+    found: _PacketTable, base: Fraction, rate: Fraction | None, name: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
     """Times [F] and packets [F] of the frames that are shown, and the end of the last.
 
@@ -334,7 +334,7 @@ def _presented(
     return times[:-1], packets.astype(np.int32), int(times[-1])
 
 
-def _refuse_restart(found: _Found, packets: NDArray[np.intp], ticks: NDArray[np.int64], name: str) -> None:
+def _refuse_restart(found: _PacketTable, packets: NDArray[np.intp], ticks: NDArray[np.int64], name: str) -> None:
     """Refuse times that begin again: frames of different times would be taken for neighbours.
 
     Nothing that comes before a key packet is shown after it.
@@ -356,7 +356,7 @@ def _microseconds(ticks: NDArray[np.int64], base: Fraction) -> NDArray[np.int64]
     return us
 
 
-def _entries(found: _Found, packets_F: NDArray[np.int32]) -> NDArray[np.bool_]:
+def _entries(found: _PacketTable, packets_F: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Shape [P]: the key packets. One that an edit list hides at the end starts none of the frames shown."""
     keys_P = np.array(found.keys, np.bool_)
     end = found.ticks[int(packets_F[-1])] or 0

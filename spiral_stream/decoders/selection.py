@@ -29,7 +29,7 @@ LONGEST: Final = 1 << 16  # frames of one sample
 
 @final
 @dataclass(frozen=True, slots=True)
-class Segment:
+class ClipSegment:
     """A time range of a file, and the frames in it."""
 
     first: int  # ordinal of a presented frame
@@ -45,7 +45,7 @@ class Segment:
 
 def segment_of(
     times_F: NDArray[np.int64], duration: int, start_ms: int | None = None, duration_ms: int | None = None
-) -> Segment:
+) -> ClipSegment:
     """The frames that a row's segment covers.
 
     A range that lies inside the file (but for one frame, at least 1 ms) is that part of it. One that does
@@ -61,7 +61,7 @@ def segment_of(
         DataError: the segment is empty, starts before the file, or reaches beyond its end.
     """
     if start_ms is None and duration_ms is None:
-        return Segment(0, len(times_F), 0, duration)
+        return ClipSegment(0, len(times_F), 0, duration)
     if start_ms is None or duration_ms is None or start_ms < 0 or duration_ms <= 0:
         msg = (
             f"the segment starts at {_ms(start_ms)} and lasts {_ms(duration_ms)}; it starts at 0 or later and lasts "
@@ -74,9 +74,9 @@ def segment_of(
         first, stop = np.searchsorted((times_F + 500) // 1_000, [start_ms, start_ms + duration_ms]).tolist()
         if first == stop:  # no frame begins in it: the one that is still shown
             first = max(first - 1, 0)
-        return Segment(first, max(stop, first + 1), start, end)
+        return ClipSegment(first, max(stop, first + 1), start, end)
     if abs(duration - duration_ms * 1_000) <= slack:
-        return Segment(0, len(times_F), 0, duration)
+        return ClipSegment(0, len(times_F), 0, duration)
     msg = (
         f"the segment [{start_ms}, {start_ms + duration_ms}) ms lies beyond the end of the file, which is "
         f"{duration / 1_000:.0f} ms long. Correct start_time_ms and duration_ms, name the file it was cut from, "
@@ -124,7 +124,9 @@ class FrameSelection:
         """Frames that a segment has unless it is short."""
         return self.sequence_length if self.stride is None else (self.sequence_length - 1) * self.stride + 1
 
-    def choose(self, times_F: NDArray[np.int64], segment: Segment, u: float = 0.0) -> tuple[NDArray[np.int64], bool]:
+    def choose(
+        self, times_F: NDArray[np.int64], segment: ClipSegment, u: float = 0.0
+    ) -> tuple[NDArray[np.int64], bool]:
         """The frames of one sample.
 
         Args:

@@ -31,7 +31,7 @@ from spiral_stream.decoders.rgb import Pixels, to_rgb
 from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError
 
-__all__ = ["Feed", "Pixels", "decode", "feed_plan", "to_rgb"]
+__all__ = ["FramePackets", "Pixels", "decode", "feed_plan", "to_rgb"]
 
 # U wanted frames, K packets to feed, P packets of the file, F frames of the file
 
@@ -40,7 +40,7 @@ Read = Callable[[int, int], memoryview]  # offset, length
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class FramePackets:
     """Packets to decode for some frames.
 
     Attributes:
@@ -57,7 +57,7 @@ class Feed:
         return len(self.packets)
 
 
-def feed_plan(index: VideoIndex, wanted: Int) -> Feed:
+def feed_plan(index: VideoIndex, wanted: Int) -> FramePackets:
     """Which packets to decode.
 
     A frame is decoded from the last key frame before it in decode order; if it is shown before that key
@@ -75,7 +75,7 @@ def feed_plan(index: VideoIndex, wanted: Int) -> Feed:
     return _covering(index, keys[group], targets)
 
 
-def _covering(index: VideoIndex, first: Int, targets: Int) -> Feed:
+def _covering(index: VideoIndex, first: Int, targets: Int) -> FramePackets:
     """Packets from each first [U] to its target [U], ascending, without disposable ones that are no target."""
     low, high = int(first.min()), int(targets[-1]) + 1
     depth = np.zeros(high - low + 1, np.int64)
@@ -86,7 +86,7 @@ def _covering(index: VideoIndex, first: Int, targets: Int) -> Feed:
     fed[targets - low] = fed[first - low] = True
     packets = np.flatnonzero(fed)
     starts = np.flatnonzero(inside & np.concatenate([[True], ~inside[:-1]]))
-    return Feed(packets + low, np.searchsorted(packets, starts))
+    return FramePackets(packets + low, np.searchsorted(packets, starts))
 
 
 def _shown(index: VideoIndex) -> Int:
@@ -110,7 +110,9 @@ class _Damage(Exception):  # noqa: N818  an answer inside this room
         self.packet, self.why = packet, why
 
 
-def decode(index: VideoIndex, read: Read, wanted: Int, size: int, feed: Feed | None = None) -> list[av.VideoFrame]:
+def decode(
+    index: VideoIndex, read: Read, wanted: Int, size: int, feed: FramePackets | None = None
+) -> list[av.VideoFrame]:
     """Decode some frames, on this thread alone.
 
     Args:

@@ -30,7 +30,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from spiral_stream.decoders.selection import Segment
+from spiral_stream.decoders.selection import ClipSegment
 from spiral_stream.errors import CacheError
 
 # F frames in presentation order, P packets in decode order
@@ -93,7 +93,7 @@ class VideoIndex:
         gaps = np.diff(np.append(np.flatnonzero(self.keys_P), len(self.keys_P)))
         return float(gaps.mean()), int(gaps.max())
 
-    def within(self, segment: Segment) -> "VideoIndex":
+    def within(self, segment: ClipSegment) -> "VideoIndex":
         """The part of the index that decoding a segment needs; frames keep their times.
 
         An hour of video has megabytes of index, and a row of some seconds a few kilobytes. Not of a file

@@ -17,7 +17,7 @@ from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.refusal import allowed, budget_text
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.composed import doubts
-from spiral_stream.runtime.book import FormedBook
+from spiral_stream.runtime.numbering import FormedBatches
 
 _BARS: Final = 8  # of the histogram of T
 _BAR: Final = 40  # characters of the longest
@@ -62,7 +62,7 @@ def _fixed(subject: Subject) -> dict[str, Any]:
 
 
 def _formed(subject: Subject) -> dict[str, Any]:
-    book, forming = subject.formed
+    numbering, forming = subject.formed
     formation = forming.formation
     out: dict[str, Any] = {"formation": f"{type(formation).__name__}, window {formation.window_size:,}"}
     if isinstance(formation, WindowedBucket):
@@ -83,7 +83,7 @@ def _formed(subject: Subject) -> dict[str, Any]:
         if "cannot be formed" in first:
             subject.warnings.add(first.removeprefix("unknown: "), STOPS)
         return out
-    return {**out, **_counts(subject, book, first), **_shapes(subject, first)}
+    return {**out, **_counts(subject, numbering, first), **_shapes(subject, first)}
 
 
 def _tail(subject: Subject) -> str:
@@ -96,19 +96,19 @@ def _tail(subject: Subject) -> str:
     return type(last).__name__
 
 
-def _counts(subject: Subject, book: FormedBook, first: FirstBatches) -> dict[str, Any]:
+def _counts(subject: Subject, numbering: FormedBatches, first: FirstBatches) -> dict[str, Any]:
     """Batches and steps of an epoch: from the formation index where it is complete, else as the first batches are."""
     bound, total = subject.bound, subject.stages.epochs.total
     based = f"all {total:,} samples" if first.whole else f"~ the first {first.positions:,} of {total:,} samples"
     out: dict[str, Any] = {"seen for this": f"{based}, {len(first.batches):,} batches"}
-    exact = book.unknown(bound.epoch) == 0
+    exact = numbering.unknown(bound.epoch) == 0
     if exact or first.whole:
-        count, mark = book.total(bound.epoch) if exact else len(first.batches), ""
+        count, mark = numbering.total(bound.epoch) if exact else len(first.batches), ""
         out["batches an epoch"] = count
     else:
         delivered = max(1, first.joined - first.waiting)  # with those that were dropped on the way
         count, mark = round(len(first.batches) / delivered * first.joined * total / max(1, first.positions)), "~"
-        out["batches an epoch"] = f"~{count:,} ({book.unknown(bound.epoch):,} chapters not formed yet)"
+        out["batches an epoch"] = f"~{count:,} ({numbering.unknown(bound.epoch):,} chapters not formed yet)"
     as_counted = FixedBatches(count, 1, 1, subject.stages.batches.last)
     steps = as_counted.steps(bound.world_size, bound.merge, bound.rank)
     out["steps of this rank"] = f"~{steps:,}" if mark else steps

@@ -8,7 +8,7 @@ from spiral_stream.cursor import Cursor
 from spiral_stream.explain.sizes import Size, batch_size
 from spiral_stream.explain.subject import Subject
 from spiral_stream.planner.resume import SavedState
-from spiral_stream.runtime.book import FormedBook
+from spiral_stream.runtime.numbering import FormedBatches
 
 _STATE_BYTES: Final = 400  # a state with one segment and one relation, as JSON
 _BUFFER_WARNING_BYTES: Final = 8 << 30
@@ -73,21 +73,21 @@ def resume_facts(subject: Subject) -> dict[str, Any]:
             "state": f"~{_STATE_BYTES} bytes of JSON, equal on every rank",
             "reposition": "arithmetic; 0 rows of the prefix are read, at any place and on any world size",
         }
-    book, forming = subject.formed
+    numbering, forming = subject.formed
     span = forming.span
     computed = forming.unknown()
     cost = f"{', '.join(computed)} again for up to {span:,} samples" if computed else "metadata alone, no payload"
     return {
-        "state": f"{_state_bytes(subject, book):,} bytes of JSON at the epoch's start, equal on every rank",
+        "state": f"{_state_bytes(subject, numbering):,} bytes of JSON at the epoch's start, equal on every rank",
         "unit": f"a chapter of {span:,} samples a lane ({CHAPTER_WINDOWS} windows); the state says where each begins",
         "reposition": f"at most one chapter a lane is formed again: {cost}; 0 rows of the prefix before it",
     }
 
 
-def _state_bytes(subject: Subject, book: FormedBook) -> int:
+def _state_bytes(subject: Subject, numbering: FormedBatches) -> int:
     """A state as the stream saves it."""
     bound, stages = subject.bound, subject.stages
     cursor = Cursor(bound.epoch).enter(bound.world_size, bound.merge)
     data = tuple(sorted(stages.data_versions.items()))
-    state = SavedState(stages.fingerprint, data, bound.run_seed, cursor, tuple(book.anchors(bound.epoch, 0)))
+    state = SavedState(stages.fingerprint, data, bound.run_seed, cursor, tuple(numbering.anchors(bound.epoch, 0)))
     return len(json.dumps(state.to_json()))

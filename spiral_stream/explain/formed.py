@@ -12,14 +12,23 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.batching.budget import Limits, limits_of, too_large, truncated
+from spiral_stream.batching.budget import BatchLimits, limits_of, too_large, truncated
 from spiral_stream.batching.cutting import cut
-from spiral_stream.batching.formation import Composition, Formation, Former, Int64, Membership, Setting, Tally, Window
+from spiral_stream.batching.formation import (
+    Composition,
+    Formation,
+    Former,
+    Int64,
+    Membership,
+    OversizeTally,
+    Setting,
+    Window,
+)
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.errors import DataError, PlanError
-from spiral_stream.plan.maps import Kept
-from spiral_stream.runtime.book import FormedBook
+from spiral_stream.plan.maps import SampleFilter
 from spiral_stream.runtime.chapters import Chapter, Forming, chapter_count
+from spiral_stream.runtime.numbering import FormedBatches
 from spiral_stream.runtime.samples import RELATIONAL
 
 _SAMPLES: Final = 1 << 16  # looked at; a window more where one is larger
@@ -46,7 +55,7 @@ class _Watched(Former):
         self._seen = seen
 
     @property
-    def tally(self) -> Tally:  # type: ignore[override]  # the interface's is an attribute
+    def tally(self) -> OversizeTally:  # type: ignore[override]  # the interface's is an attribute
         return self._seen.former.tally
 
     @property
@@ -98,7 +107,7 @@ class FirstBatches:
     setting: Setting
     windows: list[Window]
     batches: list[Membership]
-    tally: Tally
+    tally: OversizeTally
     positions: int  # of the epoch that the windows took
     whole: bool  # whether that is all of the epoch
 
@@ -138,7 +147,7 @@ class FirstBatches:
         """Tokens of all batches with padding."""
         return int((self.rows * self.widths).sum())
 
-    def limits(self) -> Limits | None:
+    def limits(self) -> BatchLimits | None:
         """What every batch keeps to; None for a packing."""
         if not isinstance(self.formation, WindowedBucket):
             return None
@@ -161,26 +170,28 @@ def _total(batch: Membership) -> int:
     return 0 if batch.lengths is None else int(batch.lengths.sum())
 
 
-def _held(window: Window, limits: Limits) -> Int64:
+def _held(window: Window, limits: BatchLimits) -> Int64:
     """The lengths of a window's samples that may share a batch."""
     lengths = truncated(np.asarray(window.lengths, dtype=np.int64), limits)
     cut_down = Window(window.samples, window.streams, lengths)
     return lengths[~too_large(cut_down, limits)]
 
 
-def first_batches(forming: Forming, book: FormedBook, epoch: int, payload: frozenset[str]) -> FirstBatches | str:
+def first_batches(
+    forming: Forming, numbering: FormedBatches, epoch: int, payload: frozenset[str]
+) -> FirstBatches | str:
     """Form the first batches of an epoch.
 
     Args:
         forming: of a plan with a formation.
-        book: knows what was formed before.
+        numbering: knows what was formed before.
         epoch: the epoch.
         payload: columns that are not looked at.
 
     Returns:
         the batches; or why they are not known, and what would tell.
     """
-    unknown = _unknown(forming, book, epoch, payload)
+    unknown = _unknown(forming, numbering, epoch, payload)
     if unknown is not None:
         return unknown
     watching, before = _Watching(forming.formation), forming.reader.metrics.filtered
@@ -199,7 +210,7 @@ def first_batches(forming: Forming, book: FormedBook, epoch: int, payload: froze
     )
 
 
-def _unknown(forming: Forming, book: FormedBook, epoch: int, payload: frozenset[str]) -> str | None:
+def _unknown(forming: Forming, numbering: FormedBatches, epoch: int, payload: frozenset[str]) -> str | None:
     """What membership needs that is not there without reading payload."""
     computed = forming.unknown()
     if computed:
@@ -208,7 +219,7 @@ def _unknown(forming: Forming, book: FormedBook, epoch: int, payload: frozenset[
     if heavy:
         return f"unknown: {', '.join(heavy)} decides, and is payload: keep what decides as a column of the relation"
     stored = _stored_lists(forming)
-    if stored and not _formed_before(forming, book, epoch):
+    if stored and not _formed_before(forming, numbering, epoch):
         return f"unknown: lengths of {', '.join(stored)} are read once, by the first chapter: loop, or stream.count()"
     return None
 
@@ -218,7 +229,7 @@ def _looked_at(forming: Forming) -> set[str]:
     reader = forming.reader
     keys = list(forming.wanted)
     for at, step in enumerate(forming.stages.maps):
-        keys += reader.test_keys(step, at) if isinstance(step, Kept) else []
+        keys += reader.test_keys(step, at) if isinstance(step, SampleFilter) else []
     return {name for name, at in reader.rests_on(keys) if at == RELATIONAL}
 
 
@@ -230,8 +241,8 @@ def _stored_lists(forming: Forming) -> list[str]:
     return [name for name, key in keys.items() if key[1] == RELATIONAL and key[0] != name]
 
 
-def _formed_before(forming: Forming, book: FormedBook, epoch: int) -> bool:
+def _formed_before(forming: Forming, numbering: FormedBatches, epoch: int) -> bool:
     """Whether some chapter of this epoch or the first was formed, for then the lengths of stored lists are kept."""
     lanes, total = forming.stages.batches.lanes, forming.stages.epochs.total
     chapters = sum(chapter_count(total, lanes, lane, forming.span) for lane in range(lanes))
-    return any(book.unknown(each) < chapters for each in {epoch, 0})
+    return any(numbering.unknown(each) < chapters for each in {epoch, 0})

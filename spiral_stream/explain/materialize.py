@@ -8,7 +8,7 @@ import numpy as np
 from spiral_stream.errors import CatalogError
 from spiral_stream.explain.clips import cache_text, clip_facts, coverage, frame_bytes, hit, where_made
 from spiral_stream.explain.subject import Subject
-from spiral_stream.plan.maps import Mapped, Tokenized
+from spiral_stream.plan.maps import SampleMap, SampleTokens
 from spiral_stream.planner.physical import ClipStage, ImageStage, TokenStage
 
 
@@ -36,8 +36,8 @@ def _image(subject: Subject, image: ImageStage) -> dict[str, Any]:
         "unknown: the images decide" if shape is None else int(np.prod(shape)) * np.dtype(image.program.dtype).itemsize
     )
     where = f"after membership; normalized on {_place(subject.devices.get(image.name))}"
-    cache = f"{image.prefix.profile} {image.prefix.fingerprint[:8]}"
-    built = _built(*subject.coverage(each.fingerprint for each in image.prefixes))
+    cache = f"{image.kind.profile} {image.kind.fingerprint[:8]}"
+    built = _built(*subject.coverage(each.fingerprint for each in image.kinds))
     return _row(image.name, where, size, cache, built, _hit(subject.metrics))
 
 
@@ -69,21 +69,21 @@ def _sequences(subject: Subject) -> list[dict[str, Any]]:
 def _tokens(subject: Subject, stage: TokenStage) -> dict[str, Any]:
     size = f"{stage.encoder.dtype.itemsize} a token"
     where = _when(subject, f"len({stage.name})")
-    if not stage.prefixes:
+    if not stage.kinds:
         return _row(stage.name, f"{where}; {stage.column} is computed", size, "none: of no relation")
-    have, total = subject.coverage(each.fingerprint for each in stage.prefixes)
+    have, total = subject.coverage(each.fingerprint for each in stage.kinds)
     if have < total:
         subject.warnings.add(
             f"{stage.name}: {total - have:,} of {total:,} rows are in no cache, so their text is tokenized again in every "
             "pass: stream.materialize(), or the asset that builds the token cache"
         )
-    names = list(dict.fromkeys(each.fingerprint[:8] for each in stage.prefixes))
+    names = list(dict.fromkeys(each.fingerprint[:8] for each in stage.kinds))
     cache = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     return _row(stage.name, where, size, f"tokens {cache}", _built(have, total), _hit(subject.metrics))
 
 
 def _mapped(subject: Subject) -> list[dict[str, Any]]:
-    steps = [step for step in subject.stages.maps if isinstance(step, Mapped)]
+    steps = [step for step in subject.stages.maps if isinstance(step, SampleMap)]
     return [_row(step.name, _when(subject, f"map {step.function.name}"), str(step.function.kind)) for step in steps]
 
 
@@ -101,7 +101,7 @@ def _tokenizer(subject: Subject, stage: TokenStage) -> str:
     (name,) = [
         step.transform.tokenizer
         for step in subject.stages.maps
-        if isinstance(step, Tokenized) and step.name == stage.name
+        if isinstance(step, SampleTokens) and step.name == stage.name
     ][-1:]
     try:
         entry = subject.catalog.tokenizer(name)

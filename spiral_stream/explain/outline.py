@@ -64,7 +64,7 @@ def describe(node: nodes.Node) -> str:  # noqa: C901, PLR0911, PLR0912  one retu
             return f"Filter {node.predicate}"
         case nodes.Project():
             return f"Project {', '.join(node.names)}"
-        case nodes.WithColumns() | maps.Computed():
+        case nodes.WithColumns() | maps.SampleColumns():
             return "WithColumns " + ", ".join(f"{n} = {e}" for n, e in zip(node.names, node.exprs, strict=True))
         case nodes.Join():
             return f"Join {node.how} on {', '.join(node.left_on)}"
@@ -74,19 +74,19 @@ def describe(node: nodes.Node) -> str:  # noqa: C901, PLR0911, PLR0912  one retu
             return _mixed(node)
         case nodes.Sample():
             return f"Sample identity {', '.join(node.identity)}, order {node.order}, lanes {node.assignment.lanes}"
-        case maps.Tokenized():
+        case maps.SampleTokens():
             return (
                 f"Tokenize {node.transform.column} -> {node.name}, tokenizer {node.transform.tokenizer}{_options(node)}"
             )
-        case maps.Mapped():
+        case maps.SampleMap():
             return f"Map {node.function.name}({', '.join(node.function.columns)}) -> {node.name}"
-        case maps.FlatMapped():
+        case maps.SampleFlatMap():
             return f"FlatMap {node.function.name}({', '.join(node.function.columns)}) -> {node.name}, at most {node.fan_out}"
-        case maps.Assembled():
+        case maps.SampleAssembly():
             return (
                 f"Assemble {node.function.name}({', '.join(node.function.columns)}) -> {', '.join(node.schema().names)}"
             )
-        case maps.Kept():
+        case maps.SampleFilter():
             test = node.predicate
             what = test if isinstance(test, Expr) else f"{test.name}({', '.join(test.columns)})"
             return f"Filter after sample {what}"
@@ -147,7 +147,7 @@ def _amount(part: Part) -> str:
     return f" x{part.repeat:g}" if part.repeat is not None else " x1"
 
 
-def _options(node: maps.Tokenized) -> str:
+def _options(node: maps.SampleTokens) -> str:
     tokenize = node.transform
     given = [
         "" if tokenize.special_tokens else "no special tokens",

@@ -3,7 +3,7 @@
 from typing import Any
 
 from spiral_stream.explain.subject import Subject, payload_columns, percent
-from spiral_stream.plan.maps import Tokenized
+from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.plan.nodes import Scan
 from spiral_stream.plan.tree import spine
 from spiral_stream.planner.rewrites import rewrite
@@ -57,6 +57,6 @@ def _payload_decided_on(subject: Subject, stream: StreamStage) -> list[str]:
     assert isinstance(scan, Scan)
     work = rewrite(scan.schema(), verbs)
     read = {*work.read(), *(name for part in work.pushed for name in part.columns())}
-    texts = {node.transform.column for node in subject.stages.maps if isinstance(node, Tokenized)}
+    texts = {node.transform.column for node in subject.stages.maps if isinstance(node, SampleTokens)}
     heavy = texts | payload_columns(stream)
     return [name for name in scan.schema().names if name in read and name in heavy]

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from spiral_stream.explain.subject import Subject
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.sampling.hash_bucketed import HashBucketed
-from spiral_stream.sampling.randomness import randomness
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
+from spiral_stream.sampling.shard_mixing import randomness
 
 _STREAMS: Final = 64  # that the table of a mixture counts; each costs 0.1 s for 10**5 shards
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from spiral_stream.catalog.registry import Catalog
+from spiral_stream.catalog.registry import Registry
 from spiral_stream.explain.batch import batch_facts
 from spiral_stream.explain.deliver import deliver_facts, resume_facts
 from spiral_stream.explain.materialize import materialize_facts
@@ -21,7 +21,7 @@ from spiral_stream.plan.mix import Mix
 from spiral_stream.plan.tree import walk
 from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.physical import Stages
-from spiral_stream.runtime.book import Book
+from spiral_stream.runtime.numbering import Numbering
 
 
 def explain_plan(node: nodes.Node) -> Explanation:
@@ -40,8 +40,8 @@ def explain_stream(
     devices: Mapping[str, str | None],
     threads: int,
     metrics: Mapping[str, Any] | None,
-    book: Book,
-    catalog: Catalog,
+    numbering: Numbering,
+    catalog: Registry,
 ) -> Explanation:
     """Every section for a prepared stream; reads no payload.
 
@@ -51,10 +51,10 @@ def explain_stream(
         devices: where each array field is delivered.
         threads: decoding threads.
         metrics: what the running stream measured; None leaves measured columns out.
-        book: what is known of the epoch's batches.
+        numbering: what is known of the epoch's batches.
         catalog: where tokenizers are registered.
     """
-    subject = Subject(stages, bound, devices, threads, metrics, book, catalog)
+    subject = Subject(stages, bound, devices, threads, metrics, numbering, catalog)
     for text in stages.warnings:
         subject.warnings.add(text)
     with closing(subject):

@@ -28,7 +28,7 @@ from spiral_stream.plan import nodes
 from spiral_stream.plan.tree import need, walk
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.sampling.order import UInt64
-from spiral_stream.schema import semantic_of
+from spiral_stream.semantic import semantic_of
 
 MOST_ROWS: Final = 1 << 16  # of a plan that are read
 _RUNS: Final = 32  # in which they lie, where there are more
@@ -110,7 +110,7 @@ def look_at(subject: Subject, stream: StreamStage, held: list[Holder], most: int
             time, axis = moment, _moments(table[moment])
     seen = _delivered(subject, stream)
     if seen:
-        fetched = stream.selected.kept.fetch(rows, seen)
+        fetched = stream.selected.narrow.fetch(rows, seen)
         columns |= {name: fetched[name] for name in seen}
     arranged = subject.stages.order.arrange(stream.population, 0 if subject.stages.mixed else subject.bound.epoch)
     places = arranged.positions(rows).astype(np.int64) if len(rows) >= _LEAST_ROWS else None

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, final
 
-from spiral_stream.catalog.registry import Catalog
+from spiral_stream.catalog.registry import Registry
 from spiral_stream.explain.formed import FirstBatches, first_batches
 from spiral_stream.expr import kind_of
-from spiral_stream.plan.maps import Tokenized
+from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.build import CacheWork, built, caches, needed
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.streams import StreamStage
-from spiral_stream.runtime.book import Book, FormedBook
 from spiral_stream.runtime.chapters import Forming
 from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.numbering import FormedBatches, Numbering
 from spiral_stream.runtime.samples import SampleReader
-from spiral_stream.schema import semantic_of
+from spiral_stream.semantic import semantic_of
 
 STOPS: Final = 0  # the stream fails, or delivers nothing
 COSTS: Final = 1  # what makes training slow or bad
@@ -52,8 +52,8 @@ class Subject:
     devices: Mapping[str, str | None]  # where each array field is delivered
     threads: int
     metrics: Mapping[str, Any] | None  # what the running stream measured
-    book: Book
-    catalog: Catalog
+    numbering: Numbering
+    catalog: Registry
     warnings: Warnings = field(default_factory=Warnings)
 
     @cached_property
@@ -67,10 +67,10 @@ class Subject:
             self.reader.close()
 
     @property
-    def formed(self) -> tuple[FormedBook, Forming]:
-        """The book of a plan with a formation, and what its chapters share."""
-        assert isinstance(self.book, FormedBook)
-        return self.book, self.forming
+    def formed(self) -> tuple[FormedBatches, Forming]:
+        """The batches of a plan with a formation, and what its chapters share."""
+        assert isinstance(self.numbering, FormedBatches)
+        return self.numbering, self.forming
 
     @cached_property
     def forming(self) -> Forming:
@@ -108,8 +108,8 @@ class Subject:
     @cached_property
     def first(self) -> FirstBatches | str:
         """The first batches of the epoch; or why they are not known without payload."""
-        book, forming = self.formed
-        return first_batches(forming, book, self.bound.epoch, self.payload)
+        numbering, forming = self.formed
+        return first_batches(forming, numbering, self.bound.epoch, self.payload)
 
     def is_built(self, fingerprint: str, stream: int) -> bool:
         """Whether a cache holds every row that a stream needs."""
@@ -119,7 +119,7 @@ class Subject:
     @cached_property
     def payload(self) -> frozenset[str]:
         """Columns that are too large to look at for an explanation: bytes, references to them, text that is tokenized."""
-        texts = {node.transform.column for node in self.stages.maps if isinstance(node, Tokenized)}
+        texts = {node.transform.column for node in self.stages.maps if isinstance(node, SampleTokens)}
         return frozenset(texts.union(*(payload_columns(stream) for stream in self.stages.streams)))
 
 

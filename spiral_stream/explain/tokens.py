@@ -17,7 +17,7 @@ from spiral_stream.catalog.statistics import KNOWN, load_statistics
 from spiral_stream.errors import DataError
 from spiral_stream.explain.subject import Subject
 from spiral_stream.expr import kind_of
-from spiral_stream.plan.maps import Assembled, FlatMapped, Kept
+from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap
 from spiral_stream.plan.tree import origin
 from spiral_stream.planner.streams import StreamStage, ordinals
 from spiral_stream.runtime.metrics import Metrics
@@ -45,7 +45,7 @@ def mean_tokens(subject: Subject, stream: int) -> MeanTokens | None:
     for name in names[:1]:
         found = _cached(subject, stream, name) or _stored(subject, stream, name)
         if found is not None:
-            later = any(isinstance(step, Kept | FlatMapped | Assembled) for step in subject.stages.maps)
+            later = any(isinstance(step, SampleFilter | SampleFlatMap | SampleAssembly) for step in subject.stages.maps)
             return MeanTokens(found.tokens, found.exact and not later, found.source)
     return _counted(subject.stages.streams[stream])
 
@@ -53,12 +53,12 @@ def mean_tokens(subject: Subject, stream: int) -> MeanTokens | None:
 def _cached(subject: Subject, stream: int, name: str) -> MeanTokens | None:
     stages = subject.stages
     for stage in stages.tokens:
-        if stage.name != name or not stage.prefixes:
+        if stage.name != name or not stage.kinds:
             continue
-        prefix = stage.prefixes[stream]
-        if not subject.is_built(prefix.fingerprint, stream):
+        kind = stage.kinds[stream]
+        if not subject.is_built(kind.fingerprint, stream):
             return None
-        feed = TokenFeed(stages.streams[stream].base, prefix, stage.stores[stream].open(), Metrics())
+        feed = TokenFeed(stages.streams[stream].base, kind, stage.stores[stream].open(), Metrics())
         rows, whole = _rows(stages.streams[stream])
         try:
             lengths = feed.lengths(ordinals(stages.streams, stream, rows))

@@ -9,7 +9,7 @@ by one place to the left, ignoring the last, gives `ShiftedLabels`, packed rows 
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from spiral_stream.fields.sequence import WIDE, Kind, TokenField, check_dtype, check_value
+from spiral_stream.fields.sequence import WIDE, TokenField, TokenFill, check_dtype, check_value
 
 
 class LabelField(TokenField):
@@ -45,7 +45,7 @@ class ShiftedLabels(LabelField):
         device: where the field is delivered; None leaves it on the host.
     """
 
-    KIND: ClassVar[Kind] = Kind.SHIFTED
+    KIND: ClassVar[TokenFill] = TokenFill.SHIFTED
     column: str
     ignore_index: int = -100
     dtype: str = "int64"
@@ -70,7 +70,7 @@ class Labels(LabelField):
         device: where the field is delivered; None leaves it on the host.
     """
 
-    KIND: ClassVar[Kind] = Kind.LABELS
+    KIND: ClassVar[TokenFill] = TokenFill.LABELS
     column: str
     ignore_index: int = -100
     dtype: str = "int64"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field, FieldSpec
-from spiral_stream.schema import JPEG_REF, semantic_of
+from spiral_stream.semantic import JPEG_REF, semantic_of
 
 
 @final

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
-from spiral_stream.fields.sequence import WIDE, Kind, TokenField, check_dtype, check_multiple, check_value
+from spiral_stream.fields.sequence import WIDE, TokenField, TokenFill, check_dtype, check_multiple, check_value
 
 MASKS: Final = ("int64", "int32", "bool", "uint8", "int8", "int16")
 
@@ -21,7 +21,7 @@ class Pad(TokenField):
         device: where the field is delivered; None leaves it on the host.
     """
 
-    KIND: ClassVar[Kind] = Kind.TOKENS
+    KIND: ClassVar[TokenFill] = TokenFill.TOKENS
     column: str
     pad_to_multiple_of: int | None = None
     pad_value: int = 0
@@ -52,7 +52,7 @@ class PadMask(TokenField):
         device: where the field is delivered; None leaves it on the host.
     """
 
-    KIND: ClassVar[Kind] = Kind.ONES
+    KIND: ClassVar[TokenFill] = TokenFill.ONES
     column: str
     pad_to_multiple_of: int | None = None
     dtype: str = "int64"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import PlanError
-from spiral_stream.fields.sequence import WIDE, Kind, Placed, SequenceField, TokenField, check_dtype
+from spiral_stream.fields.sequence import WIDE, Placed, SequenceField, TokenField, TokenFill, check_dtype
 
 
 @final
@@ -28,7 +28,7 @@ class Segments(TokenField):
         device: where the field is delivered; None leaves it on the host.
     """
 
-    KIND: ClassVar[Kind] = Kind.SEGMENTS
+    KIND: ClassVar[TokenFill] = TokenFill.SEGMENTS
     column: str
     dtype: str = "int32"
     device: str | None = None
@@ -50,7 +50,7 @@ class Positions(TokenField):
         device: where the field is delivered; None leaves it on the host.
     """
 
-    KIND: ClassVar[Kind] = Kind.POSITIONS
+    KIND: ClassVar[TokenFill] = TokenFill.POSITIONS
     column: str
     dtype: str = "int64"
     device: str | None = None

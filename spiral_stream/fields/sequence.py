@@ -34,7 +34,7 @@ WIDE: Final = (
 )  # narrower ones cannot hold a vocabulary; torch computes with neither uint32 nor uint16
 
 
-class Kind(IntEnum):
+class TokenFill(IntEnum):
     """What a field writes over a piece, as `_tokens.c` numbers it."""
 
     TOKENS = 0
@@ -139,7 +139,7 @@ class SequenceField(Field):
 class TokenField(SequenceField):
     """A `SequenceField` of shape ``[B, T]``: a kind, a dtype and a value at padding."""
 
-    KIND: ClassVar[Kind]
+    KIND: ClassVar[TokenFill]
     dtype: str
 
     @property

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.fields.field import Field, FieldSpec, fixed_numpy
-from spiral_stream.schema import JPEG_REF, semantic_of
+from spiral_stream.semantic import JPEG_REF, semantic_of
 
 DTYPES: Final = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),

@@ -39,15 +39,33 @@ NODES: Final = {
     for cls in (
         *(nodes.Filter, nodes.Project, nodes.WithColumns, nodes.Join, nodes.Aggregate, nodes.Distinct, nodes.Sort),
         *(nodes.Limit, nodes.Union, nodes.Cache, nodes.Sample, nodes.Collate, nodes.Deliver),
-        *(mix.Mix, maps.Tokenized, maps.Computed, maps.Mapped, maps.Kept, maps.FlatMapped, maps.Assembled),
+        *(
+            mix.Mix,
+            maps.SampleTokens,
+            maps.SampleColumns,
+            maps.SampleMap,
+            maps.SampleFilter,
+            maps.SampleFlatMap,
+            maps.SampleAssembly,
+        ),
     )
 }
+_SAVED_AS: Final[dict[type, str]] = {
+    profiles.Original: "Source"
+}  # classes that had another name when plans were first saved
+
+
+def saved_name(cls: type) -> str:
+    """How a class of ours is written, whatever it is called in the code."""
+    return _SAVED_AS.get(cls, cls.__name__)
+
+
 VALUES: Final = {
-    cls.__name__: cls
+    saved_name(cls): cls
     for cls in (
         *(DropPartial, KeepPartial, PadPartial, List, Stack, RuntimeParam, DataParallel),
         *(HashBucketed, ShuffleBuckets, Sequential, ShardAwareShuffle, GlobalShuffle),
-        *(profiles.Source, profiles.Raw, profiles.Jpeg, profiles.Frames),
+        *(profiles.Original, profiles.Raw, profiles.Jpeg, profiles.Frames),
         *(mix.Part, WindowedBucket, BucketKey, BatchBudget, StratifiedByStream, OneStream, Packed),
         *(Pad, PadMask, ShiftedLabels, Labels, Segments, Positions, CuSeqlens, Tokenize),
         *(steps.RandomResizedCrop, steps.RandomHorizontalFlip, steps.RandomCrop, steps.CenterCrop),
@@ -92,7 +110,7 @@ def encode_value(value: Any, *, code: bool = False) -> dict[str, Any]:
         PlanError: its class is the user's, and no other process could find it.
     """
     cls, ours = type(value), is_ours(value)
-    head = {CLASS: cls.__name__ if ours else stable_name(cls), VERSION: version_of(value)}
+    head = {CLASS: saved_name(cls) if ours else stable_name(cls), VERSION: version_of(value)}
     if code and not ours:
         head[CODE] = code_fingerprint(cls)
     fields = {
@@ -141,4 +159,4 @@ def version_of(value: Any) -> int:
 
 def is_ours(value: Any) -> bool:
     """Whether the value's class is one of ours, whose code is versioned by ``VERSION``."""
-    return VALUES.get(type(value).__name__) is type(value)
+    return VALUES.get(saved_name(type(value))) is type(value)

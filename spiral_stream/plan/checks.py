@@ -10,7 +10,7 @@ import pyarrow as pa
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import Cast, Col, Expr, bind, kind_of, type_of
 from spiral_stream.sampling.order import LARGEST
-from spiral_stream.schema import semantic_of
+from spiral_stream.semantic import semantic_of
 
 _DEVICE: Final = re.compile(r"auto|cpu|cuda(:\d{1,4})?")
 _IDENTITIES: Final = ("int", "text", "binary")

@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy import dtype
 
 from spiral_stream.decoders.decoder import CLIPS
-from spiral_stream.decoders.limits import Limits
+from spiral_stream.decoders.limits import SampleLimits
 from spiral_stream.decoders.selection import FrameSelection, Short
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field
@@ -37,11 +37,11 @@ def is_clip(field: Field) -> TypeGuard[Stack]:
     return isinstance(field, Stack) and field.decode in CLIPS
 
 
-def limits_of(field: Stack, default: Limits) -> Limits:
+def limits_of(field: Stack, default: SampleLimits) -> SampleLimits:
     """What one sample of a decoded field may have: the field's limits where it states them."""
     asked = (field.max_pixels, field.max_frames, field.max_bytes)
     usual = (default.pixels, default.frames, default.bytes)
-    return Limits(*(b if a is None else a for a, b in zip(asked, usual, strict=True)))
+    return SampleLimits(*(b if a is None else a for a, b in zip(asked, usual, strict=True)))
 
 
 def clip_parts(field: Stack) -> tuple[FrameSelection, ImageProgram]:

@@ -18,7 +18,7 @@ from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.checks import bound_type, device_name, need_columns, need_new_names
 from spiral_stream.plan.clips import clip_costs, clip_parts, limits_of, shorthands
-from spiral_stream.schema import H264_REF, JPEG_REF, semantic_of
+from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
 from spiral_stream.transforms.image import ImageProgram, compile_image
 from spiral_stream.transforms.transform import Transform
 

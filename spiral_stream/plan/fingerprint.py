@@ -19,7 +19,7 @@ from spiral_stream.errors import PlanError, shown
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import maps, nodes
-from spiral_stream.plan.canonical import CLASS, VERSION, is_ours, version_of
+from spiral_stream.plan.canonical import CLASS, VERSION, is_ours, saved_name, version_of
 from spiral_stream.plan.code import code_fingerprint
 from spiral_stream.plan.composed import is_scarce
 from spiral_stream.plan.mix import Mix, per_stream, stretch_of
@@ -57,7 +57,7 @@ def canonical(node: nodes.Node) -> Any:
     if isinstance(node, nodes.Sql):
         return {"verb": "sql", "text": node.text}
     if isinstance(
-        node, maps.Tokenized
+        node, maps.SampleTokens
     ):  # the digest covers tokenizer, options and version; the name is the catalog's own
         return {
             "verb": node.VERB,
@@ -124,7 +124,7 @@ def _value(value: Any) -> Any:
         return _function(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         cls = type(value)
-        out = {CLASS: cls.__qualname__, VERSION: version_of(value)}
+        out = {CLASS: saved_name(cls) if is_ours(value) else cls.__qualname__, VERSION: version_of(value)}
         if not is_ours(value):  # by what it does, wherever it lies
             out["@code"] = code_fingerprint(cls)
         if isinstance(value, Stack) and value.decode is not None:

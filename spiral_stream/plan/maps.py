@@ -29,7 +29,7 @@ def need_sampled(verb: str, node: Node) -> None:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Tokenized(Sampled):
+class SampleTokens(Sampled):
     """Add a column of token ids. ``digest`` is of the tokenizer as the catalog held it when the plan was made."""
 
     VERB: ClassVar[str] = "tokenize"
@@ -57,7 +57,7 @@ class Tokenized(Sampled):
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Computed(Sampled):
+class SampleColumns(Sampled):
     """Add or replace columns by expressions."""
 
     VERB: ClassVar[str] = "compute"
@@ -78,7 +78,7 @@ class Computed(Sampled):
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Mapped(Sampled):
+class SampleMap(Sampled):
     """Add a column that a Python function gives."""
 
     VERB: ClassVar[str] = "map"
@@ -96,7 +96,7 @@ class Mapped(Sampled):
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Kept(Sampled):
+class SampleFilter(Sampled):
     """Leave out the samples for which the predicate is not true."""
 
     VERB: ClassVar[str] = "keep"
@@ -121,7 +121,7 @@ class Kept(Sampled):
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class FlatMapped(Sampled):
+class SampleFlatMap(Sampled):
     """Replace each sample by at most ``fan_out`` samples; the k-th has the identity (parent's, k)."""
 
     VERB: ClassVar[str] = "flat_map"
@@ -145,7 +145,7 @@ class FlatMapped(Sampled):
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Assembled(Sampled):
+class SampleAssembly(Sampled):
     """Samples made of several others, by an object that sees those of one chapter in their order and may keep some back.
 
     ``function`` makes that object from a `Context`; its ``push`` takes a table of samples and its ``finish`` none, and

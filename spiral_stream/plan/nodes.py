@@ -36,7 +36,7 @@ from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
 from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
-from spiral_stream.schema import holds_reference, semantic_of
+from spiral_stream.semantic import holds_reference, semantic_of
 
 _SHARD: Final = "storage_shard"
 _PLACES: Final = {_SHARD, "stream_id"}  # which shard and stream a row is of is known without a column

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 from spiral_stream.errors import PlanError, shown
-from spiral_stream.schema import H264_REF, JPEG_REF
+from spiral_stream.semantic import H264_REF, JPEG_REF
+from spiral_stream.sources.source import FormerProfile
 
 BEST_QUALITY: Final = 100  # of libjpeg's scale from 1
 
@@ -33,7 +34,7 @@ class Profile(ABC):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Source(Profile):
+class Original(Profile):
     """The encoded bytes exactly as the source holds them."""
 
     @property
@@ -110,7 +111,12 @@ def forms_of(semantic: str) -> str:
     """How the profiles of a column are written, for messages."""
     if semantic == H264_REF:
         return "Frames(shorter_side=256), or Frames(shorter_side=256, quality=90) for JPEGs of the frames"
-    return "Source(), Raw(shorter_side=...) or Jpeg(shorter_side=...)"
+    return "Original(), Raw(shorter_side=...) or Jpeg(shorter_side=...)"
+
+
+def renewed(profile: Profile | FormerProfile) -> Profile:
+    """The profile that is meant: what an old program wrote as ``Source()`` is ``Original()``."""
+    return Original() if isinstance(profile, FormerProfile) else profile
 
 
 def _check_side(name: str, side: int | None) -> None:

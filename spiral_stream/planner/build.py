@@ -13,7 +13,7 @@ from spiral_stream.cache.kind import Kind
 from spiral_stream.cache.materialize import Progress, build
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.errors import SpiralWarning
-from spiral_stream.plan.maps import Assembled, FlatMapped, Kept, Mapped
+from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap
 from spiral_stream.planner.payload import Payload
 from spiral_stream.planner.physical import Stages, TokenStage
 from spiral_stream.transforms.python import Function
@@ -33,8 +33,8 @@ class CacheWork:
 def caches(stages: Stages) -> Iterator[CacheWork]:
     """The caches of a plan, each once a stream."""
     for k in range(len(stages.streams)):
-        for image in {image.prefixes[k].fingerprint: image for image in stages.images}.values():
-            yield CacheWork(image.payloads[k], image.prefixes[k], image.stores[k], image.name)
+        for image in {image.kinds[k].fingerprint: image for image in stages.images}.values():
+            yield CacheWork(image.payloads[k], image.kinds[k], image.stores[k], image.name)
         for clip in stages.clips:
             kind, store = clip.kinds[k], clip.stores[k]
             if kind is None or store is None:  # nothing is kept of the clips, so where their frames lie is
@@ -42,8 +42,8 @@ def caches(stages: Stages) -> Iterator[CacheWork]:
             else:
                 yield CacheWork(clip.payloads[k], kind, store, clip.name)
         for tokens in stages.tokens:
-            if tokens.prefixes:
-                yield CacheWork(tokens.payloads[k], tokens.prefixes[k], tokens.stores[k], tokens.name)
+            if tokens.kinds:
+                yield CacheWork(tokens.payloads[k], tokens.kinds[k], tokens.stores[k], tokens.name)
 
 
 def built(work: CacheWork) -> int:
@@ -90,12 +90,14 @@ def materialize(stages: Stages, threads: int, report: Callable[[Progress], None]
 def _nothing_kept(stages: Stages) -> str:
     """Why a plan has no cache, and what to do instead."""
     found = [
-        f"{step.VERB} {step.function.name}" for step in stages.maps if isinstance(step, Mapped | FlatMapped | Assembled)
+        f"{step.VERB} {step.function.name}"
+        for step in stages.maps
+        if isinstance(step, SampleMap | SampleFlatMap | SampleAssembly)
     ]
     found += [
         f"filter {step.predicate.name}"
         for step in stages.maps
-        if isinstance(step, Kept) and isinstance(step.predicate, Function)
+        if isinstance(step, SampleFilter) and isinstance(step.predicate, Function)
     ]
     why = [f"what a Python function makes is not kept ({', '.join(found)})"] if found else []
     why += [f"{each.name} is made of {each.column!r}, which the plan computes" for each in stages.tokens]

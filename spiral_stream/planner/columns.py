@@ -24,7 +24,7 @@ UInt64 = NDArray[np.uint64]
 _OF_RIGHT: Final = "\0"  # in no column's name, unlike ":" or "."
 
 
-class Rowed(Protocol):
+class Fetchable(Protocol):
     """Something whose rows can be fetched by ordinal: an open relation, or a table in memory."""
 
     schema: pa.Schema
@@ -91,7 +91,7 @@ def in_memory(table: pa.Table) -> MemoryReader:
 class Right:
     """A joined relation, and which of its rows stands beside each surviving row."""
 
-    rows: Rowed
+    rows: Fetchable
     index: Callable[[UInt64], NDArray[np.int64]]  # surviving row -> right ordinal, -1 for a left join's miss
 
 
@@ -101,7 +101,7 @@ class Columns:
 
     def __init__(
         self,
-        base: Rowed,
+        base: Fetchable,
         ordinals: Callable[[UInt64], UInt64],
         rights: Sequence[Right],
         env: Mapping[str, Expr],

@@ -19,12 +19,12 @@ from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.formation import DropPartial
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.cache.clips import ClipKind
+from spiral_stream.cache.images import ImageKind
 from spiral_stream.cache.kind import Kind
-from spiral_stream.cache.prefix import Prefix
 from spiral_stream.cache.store import CacheStore
-from spiral_stream.cache.tokens import TokenPrefix
+from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.cache.video_index import IndexKind
-from spiral_stream.catalog.registry import Catalog
+from spiral_stream.catalog.registry import Registry
 from spiral_stream.decoders.limits import CLIPS
 from spiral_stream.errors import CacheError, PlanError, SourceError, SpiralWarning
 from spiral_stream.expr import parse
@@ -38,16 +38,16 @@ from spiral_stream.plan import nodes
 from spiral_stream.plan.clips import TIMES, clip_parts, is_clip, limits_of
 from spiral_stream.plan.fields import field_spec, image_parts, is_decoded
 from spiral_stream.plan.fingerprint import canonical, digest, fingerprint
-from spiral_stream.plan.maps import Tokenized
+from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.plan.mix import STREAM_ID, Mix, parts_of, per_stream
-from spiral_stream.plan.profiles import Frames, Source
+from spiral_stream.plan.pairs import owned_by_right_side
+from spiral_stream.plan.profiles import Frames, Original
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
-from spiral_stream.plan.turned import turned
 from spiral_stream.planner.composed import doubts
 from spiral_stream.planner.payload import Payload, own_payload, payload_of
 from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SequenceStage, Stages, TokenStage
 from spiral_stream.planner.rebase import Rebase
-from spiral_stream.planner.selected import Workplace, select
+from spiral_stream.planner.selection_on_disk import Workplace, select
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.relational.join import FanOutError
 from spiral_stream.sampling.epoch import EpochOrder
@@ -61,7 +61,7 @@ CACHE_ENV: Final = "SPIRAL_CACHE"
 _FINGERPRINT: Final = re.compile("[0-9a-f]{32}")
 
 
-def cache_root(catalog: Catalog) -> Path:
+def cache_root(catalog: Registry) -> Path:
     """Where caches, selections and indexes lie: ``$SPIRAL_CACHE``, else beside the catalog.
 
     Raises:
@@ -75,7 +75,7 @@ def cache_root(catalog: Catalog) -> Path:
         raise CacheError(msg) from error
 
 
-def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -> Stages:
+def lower(plan: nodes.Deliver, catalog: Registry, rebase: Rebase | None = None) -> Stages:
     """Make the stage list of a plan.
 
     Args:
@@ -95,10 +95,10 @@ def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -
     place = Workplace(cache_root(catalog), lambda name: entries[name].open(), versions)
     streams = tuple(_stream(name, node, sample, place) for name, node in per_stream(sample.source))
     mixture = _mixture(sample, streams, rebase.epoch if rebase else 0)
-    carries = [rebase.carry(stream.name) for stream in streams] if rebase else []
-    epochs = EpochOrder(sample.order, [stream.population for stream in streams], mixture, carries)
+    left_overs = [rebase.left_over(stream.name) for stream in streams] if rebase else []
+    epochs = EpochOrder(sample.order, [stream.population for stream in streams], mixture, left_overs)
     for stream in streams:
-        stream.selected.kept.keep(_read_by_batches(collate, sample))
+        stream.selected.narrow.keep(_read_by_batches(collate, sample))
     whole = fingerprint(plan)
     _keep_plan(place.root, whole, canonical(plan))
     maps = tuple(each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled))[1:]
@@ -114,7 +114,7 @@ def lower(plan: nodes.Deliver, catalog: Catalog, rebase: Rebase | None = None) -
             sequences.append(SequenceStage(name, field, spec))
         else:
             plains.append(PlainStage(name, field, spec))
-    tokens = [_tokens(each, streams, catalog, place.root) for each in maps if isinstance(each, Tokenized)]
+    tokens = [_tokens(each, streams, catalog, place.root) for each in maps if isinstance(each, SampleTokens)]
     _warn_of_too_few(collate, epochs.total)
     stages = Stages(
         plan=plan,
@@ -166,7 +166,7 @@ def _stream(name: str, node: nodes.Node, sample: nodes.Sample, place: Workplace)
     try:
         selected = select(node, base, place)
     except FanOutError:
-        pairs = turned(node, sample.identity)
+        pairs = owned_by_right_side(node, sample.identity)
         if pairs is None:
             raise
         base.close()
@@ -227,15 +227,15 @@ def _leaf_weights(mix: Mix, shares: Sequence[Fraction], weights: Sequence[float]
 
 def _image(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ImageStage:
     decoder, program = image_parts(field)
-    payloads, prefixes, stores = [], [], []
+    payloads, kinds, stores = [], [], []
     for stream in streams:
         payload = _payload(name, field, stream)
         payloads.append(payload)
-        profile = profiles(stream.node).get(field.column, Source())
-        prefix = Prefix(payload.relation.entry.name, payload.column, decoder, profile)
-        prefixes.append(prefix)
-        stores.append(_store(prefix, root))
-    return ImageStage(name, field.column, spec, tuple(payloads), tuple(prefixes), tuple(stores), program)
+        profile = profiles(stream.node).get(field.column, Original())
+        kind = ImageKind(payload.relation.entry.name, payload.column, decoder, profile)
+        kinds.append(kind)
+        stores.append(_store(kind, root))
+    return ImageStage(name, field.column, spec, tuple(payloads), tuple(kinds), tuple(stores), program)
 
 
 def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ClipStage:
@@ -246,7 +246,7 @@ def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStag
         payload = _payload(name, field, stream)
         payloads.append(payload)
         relation, column = payload.relation.entry.name, payload.column
-        profile = profiles(stream.node).get(field.column, Source())
+        profile = profiles(stream.node).get(field.column, Original())
         timed = set(TIMES) <= set(payload.relation.schema.names)
         indexes.append(IndexKind(relation, column, timed))
         kinds.append(
@@ -284,7 +284,7 @@ def _store(kind: Kind, root: Path) -> CacheStore:
     return CacheStore(root / "caches" / kind.fingerprint, kind.facts())
 
 
-def _tokens(node: Tokenized, streams: Sequence[StreamStage], catalog: Catalog, root: Path) -> TokenStage:
+def _tokens(node: SampleTokens, streams: Sequence[StreamStage], catalog: Registry, root: Path) -> TokenStage:
     tokenize = node.transform
     encoder = TextEncoder(catalog.tokenizer(tokenize.tokenizer).path, tokenize)
     if encoder.digest != node.digest:
@@ -294,16 +294,16 @@ def _tokens(node: Tokenized, streams: Sequence[StreamStage], catalog: Catalog, r
             "the old tokenizer under that name"
         )
         raise PlanError(msg)
-    payloads, prefixes, stores = [], [], []
+    payloads, kinds, stores = [], [], []
     for stream in streams:
         column = _own_text(node.source, stream, tokenize.column)
         if column is None:
             return TokenStage(node.name, tokenize.column, encoder, (), (), ())
         payloads.append(own_payload(stream.selected, stream.base, column))
-        prefix = TokenPrefix(stream.base.entry.name, column, encoder)
-        prefixes.append(prefix)
-        stores.append(_store(prefix, root))
-    return TokenStage(node.name, tokenize.column, encoder, tuple(payloads), tuple(prefixes), tuple(stores))
+        kind = TokenKind(stream.base.entry.name, column, encoder)
+        kinds.append(kind)
+        stores.append(_store(kind, root))
+    return TokenStage(node.name, tokenize.column, encoder, tuple(payloads), tuple(kinds), tuple(stores))
 
 
 def _own_text(node: nodes.Node, stream: StreamStage, column: str) -> str | None:
@@ -337,7 +337,7 @@ def _keep_plan(root: Path, name: str, plan: Any) -> None:
         raise failed(error, otherwise, "prepare: cannot write under", root) from error
 
 
-def saved_plan(catalog: Catalog, name: str) -> Any | None:
+def saved_plan(catalog: Registry, name: str) -> Any | None:
     """The canonical plan kept under a fingerprint; None where there is none, or one that is damaged or of another fingerprint."""
     path = cache_root(catalog) / "plans" / f"{name}.json"
     if not _FINGERPRINT.fullmatch(name) or not path.exists():

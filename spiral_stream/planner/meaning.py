@@ -3,9 +3,9 @@
 from spiral_stream.batching.composition import StratifiedByStream
 from spiral_stream.batching.formation import Composition, Formation
 from spiral_stream.batching.windowed import WindowedBucket
-from spiral_stream.catalog.registry import Catalog
+from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, shown
-from spiral_stream.plan.maps import Assembled, FlatMapped, Kept, Tokenized
+from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleTokens
 from spiral_stream.plan.mix import STREAM_ID, Mix
 from spiral_stream.plan.nodes import Node
 from spiral_stream.plan.tree import find, spine
@@ -13,7 +13,7 @@ from spiral_stream.transforms.encoder import TextEncoder
 from spiral_stream.transforms.text import Tokenize
 
 
-def tokenized(node: Node, tokenize: Tokenize, name: str, catalog: Catalog) -> Tokenized:
+def tokenized(node: Node, tokenize: Tokenize, name: str, catalog: Registry) -> SampleTokens:
     """The node of a `Tokenize`, with the content of the tokenizer that its name means now.
 
     Raises:
@@ -21,7 +21,7 @@ def tokenized(node: Node, tokenize: Tokenize, name: str, catalog: Catalog) -> To
         PlanError: its options do not fit the tokenizer, or the column is no text.
     """
     encoder = TextEncoder(catalog.tokenizer(tokenize.tokenizer).path, tokenize)
-    return Tokenized(node, tokenize, name, encoder.digest, encoder.dtype.itemsize)
+    return SampleTokens(node, tokenize, name, encoder.digest, encoder.dtype.itemsize)
 
 
 def settled(node: Node, formation: Formation | None, composition: Composition | None) -> Formation | None:
@@ -40,7 +40,7 @@ def settled(node: Node, formation: Formation | None, composition: Composition | 
             msg = f"collate: {name}={shown(value)}; give {way_out}, or leave it out"
             raise PlanError(msg)
     if composition is not None:
-        if any(isinstance(each, Assembled) for each in spine(node)):
+        if any(isinstance(each, SampleAssembly) for each in spine(node)):
             msg = "collate: a composition after assemble, whose samples are of no stream; drop one of them"
             raise PlanError(msg)
         if find(node, Mix) is None:
@@ -49,7 +49,7 @@ def settled(node: Node, formation: Formation | None, composition: Composition | 
         if isinstance(composition, StratifiedByStream) and composition.column != STREAM_ID:
             msg = f"collate: StratifiedByStream({composition.column!r}); a mixture's streams are in {STREAM_ID!r}"
             raise PlanError(msg)
-    changes = any(isinstance(each, Kept | FlatMapped | Assembled) for each in spine(node))
+    changes = any(isinstance(each, SampleFilter | SampleFlatMap | SampleAssembly) for each in spine(node))
     if formation is None and (composition is not None or changes):
         formation = WindowedBucket(keys=())
     return formation if formation is None or composition is None else formation.with_composition(composition)

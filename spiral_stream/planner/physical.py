@@ -10,19 +10,19 @@ import numpy as np
 from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.formation import Formation
 from spiral_stream.cache.clips import ClipKind
-from spiral_stream.cache.prefix import Prefix
+from spiral_stream.cache.images import ImageKind
 from spiral_stream.cache.store import CacheStore
-from spiral_stream.cache.tokens import TokenPrefix
+from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.cache.video_index import IndexKind
 from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.decoders.limits import Limits
+from spiral_stream.decoders.limits import SampleLimits
 from spiral_stream.decoders.selection import FrameSelection
 from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.plan.nodes import Collate, Deliver, Sampled
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.payload import Payload
-from spiral_stream.planner.selected import Selected
+from spiral_stream.planner.selection_on_disk import Selected
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.sampling.order import Order, Population
@@ -59,20 +59,20 @@ class SequenceStage:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageStage:
-    """A field that is fetched, decoded and transformed; one prefix and store a stream."""
+    """A field that is fetched, decoded and transformed; one kind and store a stream."""
 
     name: str
     column: str
     spec: FieldSpec
     payloads: tuple[Payload, ...]  # one a stream, as the two below
-    prefixes: tuple[Prefix, ...]
+    kinds: tuple[ImageKind, ...]
     stores: tuple[CacheStore, ...]
     program: ImageProgram
 
     @property
-    def prefix(self) -> Prefix:
+    def kind(self) -> ImageKind:
         """That of the first stream."""
-        return self.prefixes[0]
+        return self.kinds[0]
 
     @property
     def store(self) -> CacheStore:
@@ -89,7 +89,7 @@ class ClipStage:
     column: str
     spec: FieldSpec
     selection: FrameSelection
-    limits: Limits  # of one sample
+    limits: SampleLimits  # of one sample
     program: ImageProgram  # of one frame
     payloads: tuple[Payload, ...]  # one a stream, as the four below
     indexes: tuple[IndexKind, ...]  # where the frames of its files lie
@@ -106,13 +106,13 @@ class ClipStage:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenStage:
-    """A column of tokens; one prefix and store a stream where the text is a column of the relation itself."""
+    """A column of tokens; one kind and store a stream where the text is a column of the relation itself."""
 
     name: str
     column: str
     encoder: TextEncoder
     payloads: tuple[Payload, ...]
-    prefixes: tuple[TokenPrefix, ...]  # empty, as the others: the text is computed, so nothing can be kept
+    kinds: tuple[TokenKind, ...]  # empty, as the others: the text is computed, so nothing can be kept
     stores: tuple[CacheStore, ...]
 
 

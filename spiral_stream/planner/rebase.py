@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from spiral_stream.errors import ResumeError, shown
-from spiral_stream.sampling.carry import Carry
+from spiral_stream.sampling.left_over import LeftOver
 from spiral_stream.sampling.order import LARGEST
 
 
@@ -15,15 +15,15 @@ class Rebase:
     """The epoch that began with this plan, and where each stream of the earlier one stood."""
 
     epoch: int
-    carries: tuple[tuple[str, Carry], ...]
+    left_overs: tuple[tuple[str, LeftOver], ...]
 
-    def carry(self, stream: str) -> Carry | None:
+    def left_over(self, stream: str) -> LeftOver | None:
         """Where a stream goes on; None for one that the earlier plan did not have."""
-        return dict(self.carries).get(stream)
+        return dict(self.left_overs).get(stream)
 
     def to_json(self) -> dict[str, Any]:
         """The edit as JSON values."""
-        streams = {name: {"left": [list(each) for each in c.left], "then": c.then} for name, c in self.carries}
+        streams = {name: {"left": [list(each) for each in c.left], "then": c.then} for name, c in self.left_overs}
         return {"epoch": self.epoch, "streams": streams}
 
     @classmethod
@@ -36,8 +36,8 @@ class Rebase:
         if data is None:
             return None
         try:
-            carries = tuple(
-                (str(name), Carry(tuple((first, n) for first, n in each["left"]), each["then"]))
+            left_overs = tuple(
+                (str(name), LeftOver(tuple((first, n) for first, n in each["left"]), each["then"]))
                 for name, each in data["streams"].items()
                 if _need_ranges(each["left"], each["then"])
             )
@@ -46,7 +46,7 @@ class Rebase:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             msg = f"resume: the state's rebase cannot be read ({shown(error)}); pass what state_dict() returned, unchanged"
             raise ResumeError(msg) from error
-        return cls(epoch, carries)
+        return cls(epoch, left_overs)
 
 
 def _need_ranges(left: Any, then: Any) -> bool:

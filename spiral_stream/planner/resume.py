@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from spiral_stream.catalog.registry import Catalog
+from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import STATE_VERSION, Cursor
 from spiral_stream.errors import ResumeError, shown
 from spiral_stream.plan.fingerprint import differences
@@ -186,7 +186,7 @@ def _need(holds: object, found: str) -> None:
         raise ResumeError(msg)
 
 
-def check_plan(state: SavedState, stages: Stages, catalog: Catalog) -> None:
+def check_plan(state: SavedState, stages: Stages, catalog: Registry) -> None:
     """Refuse a state of another plan; says where the two differ. One that only stops at bad samples is no other.
 
     Raises:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from spiral_stream.expr import Col, Expr
 from spiral_stream.plan import nodes
 from spiral_stream.plan.tree import spine
-from spiral_stream.planner.columns import Columns, Right, Rowed, UInt64, in_memory, place_of, right_leaf, substitute
+from spiral_stream.planner.columns import Columns, Fetchable, Right, UInt64, in_memory, place_of, right_leaf, substitute
 from spiral_stream.planner.rewrites import Arrange, First, Head, Keep, Match, Rewritten, rewrite
 from spiral_stream.relational import engine
 from spiral_stream.relational.join import join_n_to_1
@@ -29,7 +29,7 @@ from spiral_stream.sources.source import ROW
 Int64 = NDArray[np.int64]
 
 
-class Base(Rowed, Protocol):
+class Base(Fetchable, Protocol):
     """A relation that can be scanned with a predicate and fetched by ordinal."""
 
     def scan(self, columns: Sequence[str], predicate: Expr | None = None) -> Any:
@@ -49,7 +49,7 @@ class Chosen:
     env: Mapping[str, Expr]
     schema: pa.Schema
     ordinals: UInt64 | None = None  # [N]; None: every row of the base survives
-    rights: list[tuple[Rowed, Int64]] = field(default_factory=list)
+    rights: list[tuple[Fetchable, Int64]] = field(default_factory=list)
     counts: list[tuple[str, int]] = field(default_factory=list)  # (what, rows left)
     pushed: Expr | None = None
 
@@ -110,7 +110,7 @@ def _scanned(base: Base, names: Sequence[str], predicate: Expr | None) -> pa.Tab
     return pa.concat_tables([schema.empty_table(), *batches]).sort_by(ROW)
 
 
-def _over(node: nodes.Node, open_relation: Open) -> "_Rows":
+def _over(node: nodes.Node, open_relation: Open) -> "_ChosenRows":
     """The rows of a plan's last verbs: those over a relation, or over the last verb that makes new rows."""
     verbs = list(spine(node))[::-1]
     makers = nodes.Scan | nodes.Aggregate | nodes.Union | nodes.Sql
@@ -119,7 +119,7 @@ def _over(node: nodes.Node, open_relation: Open) -> "_Rows":
     base = (
         open_relation(bottom.relation) if isinstance(bottom, nodes.Scan) else in_memory(collect(bottom, open_relation))
     )
-    return _Rows(base, rewrite(bottom.schema(), verbs[start + 1 :]), node.schema(), open_relation)
+    return _ChosenRows(base, rewrite(bottom.schema(), verbs[start + 1 :]), node.schema(), open_relation)
 
 
 @final
@@ -135,12 +135,12 @@ class _Frame:
 
 
 @final
-class _Rows:
+class _ChosenRows:
     """Rows so far: ordinals of the base, the columns that steps look at, and rows of each joined relation beside them."""
 
     def __init__(self, base: Base, work: Rewritten, schema: pa.Schema, open_relation: Open) -> None:
         self._base, self._work, self._schema, self._open = base, work, schema, open_relation
-        self._rights: list[tuple[Rowed, Int64]] = []
+        self._rights: list[tuple[Fetchable, Int64]] = []
         self._counts: list[tuple[str, int]] = []
         self._pushed: Expr | None = None
         for each in work.pushed:
@@ -257,11 +257,11 @@ class _Rows:
         self._rights.append(_beside(right.chosen(ascending=False), index))
 
 
-def _beside(right: Chosen, index: Int64) -> tuple[Rowed, Int64]:
+def _beside(right: Chosen, index: Int64) -> tuple[Fetchable, Int64]:
     """A joined relation and its rows: the open relation itself if all columns are its own."""
     own = all(isinstance(e, Col) and e.name == name for name, e in right.env.items())
     if right.rights or not own or isinstance(right.base, MemoryReader):
-        return Computed(right), index
+        return ComputedRelation(right), index
     if right.ordinals is None:
         return right.base, index
     return right.base, np.append(right.ordinals.astype(np.int64), -1)[index]
@@ -283,7 +283,7 @@ def _first_places(keys: pa.Table) -> Int64:
 
 
 @final
-class Computed:
+class ComputedRelation:
     """A joined relation that itself joins or computes: its surviving rows, by their place."""
 
     def __init__(self, chosen: Chosen, names: Sequence[str] | None = None) -> None:
@@ -296,13 +296,13 @@ class Computed:
         """How many rows there are."""
         return self._chosen.total()
 
-    def only(self, names: Sequence[str]) -> "Computed":
+    def only(self, names: Sequence[str]) -> "ComputedRelation":
         """The same rows with these columns, so that no others are kept."""
-        return Computed(self._chosen, names)
+        return ComputedRelation(self._chosen, names)
 
     def fetch(self, ordinals: UInt64, columns: Sequence[str]) -> pa.Table:
         return self._columns.fetch(ordinals, columns)
 
 
-def _only(relation: Rowed, names: Sequence[str]) -> Rowed:
-    return relation.only(names) if isinstance(relation, Computed) else relation
+def _only(relation: Fetchable, names: Sequence[str]) -> Fetchable:
+    return relation.only(names) if isinstance(relation, ComputedRelation) else relation

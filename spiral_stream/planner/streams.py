@@ -13,7 +13,7 @@ import pyarrow as pa
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.plan.mix import STREAM_ID
 from spiral_stream.plan.nodes import Node
-from spiral_stream.planner.selected import Selected
+from spiral_stream.planner.selection_on_disk import Selected
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import Population, UInt64
 
@@ -39,15 +39,17 @@ def fetch(streams: Sequence[StreamStage], places: Places, names: Sequence[str]) 
         names: columns that the relational part leaves.
     """
     if len(streams) == 1:
-        return streams[0].selected.kept.fetch(places.rows, names)
+        return streams[0].selected.narrow.fetch(places.rows, names)
     own = [name for name in names if name != STREAM_ID]
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}
     if own:
         groups = split(places)
-        parts = [streams[stream].selected.kept.fetch(places.rows[at], own) for stream, at in groups]
+        parts = [streams[stream].selected.narrow.fetch(places.rows[at], own) for stream, at in groups]
         back = np.empty(len(places), dtype=np.int64)
         back[np.concatenate([back[:0], *(at for _, at in groups)])] = np.arange(len(places))
-        whole = pa.concat_tables(parts).combine_chunks() if parts else streams[0].selected.kept.fetch(places.rows, own)
+        whole = (
+            pa.concat_tables(parts).combine_chunks() if parts else streams[0].selected.narrow.fetch(places.rows, own)
+        )
         columns = dict(zip(own, whole.take(pa.array(back)).columns, strict=True))
     if STREAM_ID in names:
         columns[STREAM_ID] = pa.array([stream.name for stream in streams]).take(pa.array(places.streams))

@@ -15,17 +15,17 @@ from typing import Final, final
 
 from spiral_stream.cache import ledger
 from spiral_stream.cache.store import CacheStore
-from spiral_stream.catalog.registry import Catalog
+from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import DamageError, SpiralWarning
 from spiral_stream.integrity import seal
 from spiral_stream.plan import nodes
 from spiral_stream.plan.mix import per_stream
+from spiral_stream.plan.pairs import owned_by_right_side
 from spiral_stream.plan.tree import need, walk
-from spiral_stream.plan.turned import turned
 from spiral_stream.planner.build import caches
 from spiral_stream.planner.lower import cache_root
 from spiral_stream.planner.physical import Stages
-from spiral_stream.planner.selected import selection_folder
+from spiral_stream.planner.selection_on_disk import selection_folder
 
 SOUND: Final = "sound"
 UNVERIFIED: Final = "unverified"
@@ -72,7 +72,7 @@ class _Task:
 
 
 def verify_stream(
-    plan: nodes.Deliver, catalog: Catalog, lower: Callable[[], Stages], others: Others, report: Report | None = None
+    plan: nodes.Deliver, catalog: Registry, lower: Callable[[], Stages], others: Others, report: Report | None = None
 ) -> Verification:
     """Verify what a stream reads besides its relations: selections and what was made of them, and caches.
 
@@ -95,12 +95,12 @@ def verify_stream(
     return Verification((*found, *made.files), made.live_bytes, made.dead_bytes)
 
 
-def verify_relation(name: str, catalog: Catalog, report: Report | None = None) -> Verification:
+def verify_relation(name: str, catalog: Registry, report: Report | None = None) -> Verification:
     """Verify the caches of a relation, of whichever plan."""
     return _stores(relation_caches(name, catalog), [], report)
 
 
-def relation_caches(name: str, catalog: Catalog) -> list[CacheStore]:
+def relation_caches(name: str, catalog: Registry) -> list[CacheStore]:
     """The caches of a relation; of one whose facts cannot be read nobody knows whose it is."""
     out = []
     for file in sorted((cache_root(catalog) / "caches").glob("*/cache.json")):
@@ -118,11 +118,11 @@ def relations_of(plan: nodes.Node) -> list[str]:
     return list(dict.fromkeys(name for names in named for name in names))
 
 
-def _selections(plan: nodes.Deliver, catalog: Catalog) -> Iterator[Path]:
+def _selections(plan: nodes.Deliver, catalog: Registry) -> Iterator[Path]:
     sample = need(plan, nodes.Sample)
     versions = {name: catalog.entry(name).data_version for name in catalog.tables()}
     for _, node in per_stream(sample.source):
-        for each in (node, turned(node, sample.identity)):
+        for each in (node, owned_by_right_side(node, sample.identity)):
             if each is not None:
                 yield selection_folder(each, cache_root(catalog), versions)
 

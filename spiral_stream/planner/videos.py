@@ -15,15 +15,15 @@ from spiral_stream.cache.reader import CachedShard
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.video_index import IndexKind
 from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.catalog.registry import Catalog
+from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import CacheError, PlanError, shown
 from spiral_stream.plan.clips import TIMES, check_times
 from spiral_stream.planner.lower import cache_root
-from spiral_stream.schema import H264_REF, semantic_of
+from spiral_stream.semantic import H264_REF, semantic_of
 
 
 def index_videos(
-    catalog: Catalog,
+    catalog: Registry,
     relation: str,
     column: str,
     shards: Sequence[str] | None = None,

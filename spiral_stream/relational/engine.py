@@ -38,21 +38,21 @@ _MEASURES: Final = {
 }
 
 
-class Limits(NamedTuple):
+class QueryLimits(NamedTuple):
     """What one query may take."""
 
     timeout_s: float
     memory_bytes: int  # beyond the rows that it reads
 
 
-def limits() -> Limits:
+def limits() -> QueryLimits:
     """``$SPIRAL_SQL_TIMEOUT_S``, else 600; ``$SPIRAL_SQL_MEMORY_BYTES``, else half of the machine's memory.
 
     Raises:
         PlanError: one of them is no number above 0.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    return Limits(_number(TIMEOUT_ENV, _TIMEOUT_S), int(_number(MEMORY_ENV, memory)))
+    return QueryLimits(_number(TIMEOUT_ENV, _TIMEOUT_S), int(_number(MEMORY_ENV, memory)))
 
 
 def _number(name: str, default: float) -> float:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spiral_stream.errors import PlanError
-from spiral_stream.relational.engine import Limits, limits
+from spiral_stream.relational.engine import QueryLimits, limits
 
 Tables = Mapping[str, pa.Table | pa.RecordBatchReader]
 
@@ -84,7 +84,7 @@ def _asked(task: str, text: str, tables: Tables) -> tuple[dict[str, Any], pa.Rec
     return answer, pa.ipc.open_stream(rest)
 
 
-def _answered(request: pa.Buffer, held: Limits, tables: Tables) -> bytes:
+def _answered(request: pa.Buffer, held: QueryLimits, tables: Tables) -> bytes:
     """What the process writes before the deadline; it never outlives the call."""
     command = [sys.executable, "-P", str(_PROCESS)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -112,7 +112,7 @@ def _answered(request: pa.Buffer, held: Limits, tables: Tables) -> bytes:
     raise PlanError(_beyond_memory(held, f"the process ended with {process.returncode}: {told[-1] if told else ''}"))
 
 
-def _beyond_memory(held: Limits, reason: str) -> str:
+def _beyond_memory(held: QueryLimits, reason: str) -> str:
     return (
         f"sql: the query needs more than {held.memory_bytes / 2**30:.3g} GiB of memory ({reason}). "
         "Select fewer rows or columns, or set $SPIRAL_SQL_MEMORY_BYTES"

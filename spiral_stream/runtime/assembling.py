@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from spiral_stream.errors import DataError
-from spiral_stream.plan.maps import Assembled, Context
+from spiral_stream.plan.maps import Context, SampleAssembly
 from spiral_stream.transforms.python import Function
 
 
@@ -16,7 +16,7 @@ def called(function: Function) -> str:
     return f"a user's function, {module}:{function.name}"
 
 
-def assembler(step: Assembled, context: Context) -> Any:
+def assembler(step: SampleAssembly, context: Context) -> Any:
     """A fresh assembler of a chapter.
 
     Raises:
@@ -34,7 +34,7 @@ def assembler(step: Assembled, context: Context) -> Any:
     return made
 
 
-def assembled(step: Assembled, call: Callable[..., Any], *given: pa.Table) -> pa.Table:
+def assembled(step: SampleAssembly, call: Callable[..., Any], *given: pa.Table) -> pa.Table:
     """The samples that an assembler returns, as the plan states them.
 
     Raises:

@@ -23,13 +23,13 @@ from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, Stages
-from spiral_stream.runtime.book import Book
+from spiral_stream.runtime.blame import blaming
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.chapters import Drawn
 from spiral_stream.runtime.clips import ClipFeed, ClipField, Found
+from spiral_stream.runtime.images import ImageField
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.naming import naming
-from spiral_stream.runtime.pictures import Pictures
+from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.refusals import BatchRefusals, Refusals
 from spiral_stream.runtime.samples import SampleReader, Samples, as_lists
 from spiral_stream.sampling.order import UInt64
@@ -128,7 +128,7 @@ class BatchBuilder:
     def __init__(
         self,
         stages: Stages,
-        book: Book,
+        numbering: Numbering,
         reader: SampleReader,
         metrics: Metrics,
         slots: Slots,
@@ -137,11 +137,11 @@ class BatchBuilder:
         split: frozenset[str] = frozenset(),
     ) -> None:
         self._stages = stages
-        self._book = book
+        self._numbering = numbering
         self._reader = reader
         self._metrics = metrics
         self._merge = merge
-        self._images = {stage.name: Pictures(stage, metrics) for stage in stages.images}
+        self._images = {stage.name: ImageField(stage, metrics) for stage in stages.images}
         self._programs = {
             stage.name: stage.program.on_device()[0] if stage.name in split else stage.program
             for stage in stages.images
@@ -165,11 +165,11 @@ class BatchBuilder:
             return self._begin(epoch, numbers, pool, begun)
 
     def _begin(self, epoch: int, numbers: range, pool: Executor, begun: int) -> Pending:
-        with self._metrics.timed("plan_s"), naming(self._stages, None):
-            each = [self._book.draw(epoch, number) for number in numbers]
+        with self._metrics.timed("plan_s"), blaming(self._stages, None):
+            each = [self._numbering.draw(epoch, number) for number in numbers]
         drawn, counts = joined(each), [len(one.samples) for one in each]
         samples, shape = drawn.samples, drawn.membership
-        with naming(self._stages, samples):
+        with blaming(self._stages, samples):
             self._reader.need(epoch, samples, [*self._plain.values(), *self._sequence.values()])
         refusals = self._refusals.of(epoch, numbers, samples, counts)
         refusals.know_unread()
@@ -196,7 +196,7 @@ class BatchBuilder:
             listed += object_bytes(values) if dtype is None else 0
             if shape.packing is not None:  # the plan allows lists only: one of each row's pieces
                 rows = np.searchsorted(shape.packing.rows, np.arange(shape.rows + 1))
-                with naming(self._stages, samples, 0):
+                with blaming(self._stages, samples, 0):
                     flat = plain.field.fill(values, None)
                 fields[plain.name] = [list(flat[a:b]) for a, b in pairwise(rows)]
                 continue
@@ -242,7 +242,7 @@ class BatchBuilder:
                 part, pieces = placed.part(first, last)
                 some = tokens.take(np.arange(pieces.start, pieces.stop))
                 whose = None if shape.packing is None else samples  # rows of packed samples are told apart by piece
-                with self._metrics.timed("transform_s"), naming(self._stages, whose, pieces.start):
+                with self._metrics.timed("transform_s"), blaming(self._stages, whose, pieces.start):
                     for stage in stages:
                         if isinstance(stage.field, TokenField):
                             stage.field.fill_tokens(some, part, fields[stage.name][first:last])
@@ -282,7 +282,7 @@ class BatchBuilder:
                 good = np.array([row for row in range(count) if pixels[row] is not None], dtype=np.int64)
                 if not len(good):
                     return
-                with naming(self._stages, samples.take(good), 0):
+                with blaming(self._stages, samples.take(good), 0):
                     sizes = np.array([pixels[row].shape[:2] for row in good.tolist()], dtype=np.int32)
                     shape = program.shape(program.geometry(sizes[:, 0], sizes[:, 1], keys[good]))
                     done = np.empty((len(good), *shape), dtype=program.dtype)
@@ -315,7 +315,7 @@ class BatchBuilder:
         shape = (stage.frames, *program.output_shape)
         out = self._slots.take((count, *shape), program.dtype, _room(self._stages, count, self._merge))
         fields[stage.name] = out
-        with naming(self._stages, samples, 0):
+        with blaming(self._stages, samples, 0):
             pieces = self._clips[stage.name].find(samples.places)
 
         def piece(feed: ClipFeed, found: Found, part: list[int], rows: NDArray[np.int64]) -> None:

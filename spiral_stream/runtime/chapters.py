@@ -32,14 +32,22 @@ from spiral_stream.errors import DataError, PlanError, SourceError
 from spiral_stream.expr import Expr
 from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.composed import is_scarce
-from spiral_stream.plan.maps import Assembled, Context, FlatMapped, Kept, Mapped, Tokenized
+from spiral_stream.plan.maps import Context, SampleAssembly, SampleFilter, SampleFlatMap, SampleMap, SampleTokens
 from spiral_stream.plan.mix import Mix
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import find, need
 from spiral_stream.planner.build import is_built
 from spiral_stream.planner.physical import Stages
-from spiral_stream.runtime.naming import naming
-from spiral_stream.runtime.samples import REFUSED, Key, SampleReader, Samples, identity_keys, lengths_of, pointing
+from spiral_stream.runtime.blame import blaming
+from spiral_stream.runtime.samples import (
+    REFUSED,
+    Key,
+    SampleReader,
+    Samples,
+    identity_keys,
+    lengths_of,
+    remembering_sample,
+)
 from spiral_stream.threads import doing
 from spiral_stream.transforms.python import Function
 
@@ -73,7 +81,9 @@ class Forming:
         self.sequences = sorted({stage.field.column for stage in stages.sequences})
         self.multiple = lcm(*(stages.multiple(column) for column in self.sequences))
         self.span = formation.window_size * CHAPTER_WINDOWS
-        self.fan_out = int(np.prod([step.fan_out for step in stages.maps if isinstance(step, FlatMapped)], initial=1))
+        self.fan_out = int(
+            np.prod([step.fan_out for step in stages.maps if isinstance(step, SampleFlatMap)], initial=1)
+        )
         end = reader.end
         wanted = [key for each in self.keys for key in reader.expression_keys(each, end)]
         if formation.needs_lengths:
@@ -97,7 +107,7 @@ class Forming:
         return (
             at >= 0
             and (key in self._kept or key[0] == REFUSED)
-            and isinstance(self.stages.maps[at], Tokenized | Mapped | FlatMapped | Assembled)
+            and isinstance(self.stages.maps[at], SampleTokens | SampleMap | SampleFlatMap | SampleAssembly)
         )
 
     def decides_on(self) -> list[str]:
@@ -105,9 +115,9 @@ class Forming:
         reader = self.reader
         out: list[str] = []
         for at, step in enumerate(self.stages.maps):
-            if isinstance(step, FlatMapped | Assembled):
+            if isinstance(step, SampleFlatMap | SampleAssembly):
                 out.append(f"{step.VERB} {step.function.name}")
-            elif isinstance(step, Kept):
+            elif isinstance(step, SampleFilter):
                 test = step.predicate
                 named = [f"filter {test.name}"] if isinstance(test, Function) else []
                 out += named or self._made(reader.rests_on(reader.test_keys(step, at)))
@@ -122,7 +132,7 @@ class Forming:
 
     def ways_out(self) -> list[str]:
         """What would make known what is `unknown`: a cache for tokens of stored text, else a column of the relation."""
-        kept = {f"len({stage.name})" for stage in self.stages.tokens if stage.prefixes}
+        kept = {f"len({stage.name})" for stage in self.stages.tokens if stage.kinds}
         out = ["stream.materialize(), or the asset that builds the token cache"] * any(
             each in kept for each in self.unknown()
         )
@@ -144,9 +154,9 @@ class Forming:
         out = []
         for _, at in sorted(keys):
             step = self.stages.maps[at] if at >= 0 else None
-            if isinstance(step, Tokenized):
+            if isinstance(step, SampleTokens):
                 out.append(f"len({step.name})")
-            elif isinstance(step, Mapped):
+            elif isinstance(step, SampleMap):
                 out.append(f"map {step.function.name}")
         return out
 
@@ -175,7 +185,7 @@ def _need_alike(packed: Packed, names: Sequence[str], lengths: Sequence[Int64]) 
         "a label is to be ignored, or use WindowedBucket, which pads each column by itself"
     )
     error = DataError(msg)
-    error.row = row  # type: ignore[attr-defined]  # read by `pointing`
+    error.row = row  # type: ignore[attr-defined]  # read by `remembering_sample`
     raise error
 
 
@@ -259,9 +269,9 @@ class Chapter:
         final = self._at + take >= self.end
         positions = np.arange(self._at, self._at + take, dtype=np.uint64)
         places = forming.stages.epochs.places(self._epoch, positions)
-        with naming(forming.stages):
+        with blaming(forming.stages):
             samples, filtered = reader.run(self._epoch, Samples.at(places), self._assemblers, final=final)
-            with pointing(samples):
+            with remembering_sample(samples):
                 reader.need(self._epoch, samples, forming.wanted)
         self._at += take
         self.done = final
@@ -278,10 +288,10 @@ class Chapter:
         while True:
             last = min(len(samples), first + max(1, self._former.room))
             part = samples if last - first == len(samples) else samples.take(np.arange(first, last))
-            with naming(self._forming.stages), pointing(part):
+            with blaming(self._forming.stages), remembering_sample(part):
                 window = self._window(part)
             self._hold(part, positions)
-            with naming(self._forming.stages):
+            with blaming(self._forming.stages):
                 formed = self._formed(window, final=final and last == len(samples))
             self._keep_repeated(formed)
             self.batches += formed
@@ -322,7 +332,7 @@ class Chapter:
         except SourceError as error:
             number = getattr(error, "sample", None)
             if number is not None:
-                error.samples = self._samples(np.array([number]))  # type: ignore[attr-defined]  # read by `naming`
+                error.samples = self._samples(np.array([number]))  # type: ignore[attr-defined]  # read by `blaming`
             raise
 
     def _window(self, samples: Samples) -> Window:

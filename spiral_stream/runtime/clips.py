@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.cache.clip_layout import Clips
 from spiral_stream.cache.clips import ClipKind
-from spiral_stream.cache.kept_clips import Clips
 from spiral_stream.cache.reader import CachedShard
 from spiral_stream.cache.video_index import index_of
 from spiral_stream.decoders.limits import need_frames, need_pixels

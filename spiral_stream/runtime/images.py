@@ -6,18 +6,23 @@ needs (`decoders.region`); raw pixels are resized straight from the mapped file.
 """
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.cache.prefix import Kept, Pixels, Prefix
+from spiral_stream.cache.images import ImageKind, Pixels, StoredImage
 from spiral_stream.cache.reader import CacheReader
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.decoders import region
 from spiral_stream.errors import DataError, SourceError
+from spiral_stream.planner.physical import ImageStage
+from spiral_stream.planner.streams import split
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.stored import stored_rows
+from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.sources.reference import resolve
 from spiral_stream.threads import doing
@@ -25,7 +30,7 @@ from spiral_stream.transforms.image import ImageProgram
 
 
 @final
-class _Rows:
+class _StoredRows:
     """What is kept of P rows, as arrays [P]: address, bytes, height and width."""
 
     def __init__(self, count: int) -> None:
@@ -35,26 +40,26 @@ class _Rows:
         self.widths = np.zeros(count, dtype=np.int32)
         self.owners: list[Any] = []  # keep the memory alive
 
-    def put(self, row: int, kept: Kept) -> None:
+    def put(self, row: int, kept: StoredImage) -> None:
         """Enter a row that was made on the fly."""
         data = np.frombuffer(kept.payload, dtype=np.uint8)
         self.owners.append(data)
         self.addresses[row], self.lengths[row] = data.ctypes.data, len(data)
         self.heights[row], self.widths[row] = kept.height, kept.width
 
-    def kept(self, row: int) -> Kept:
+    def kept(self, row: int) -> StoredImage:
         """One row as an object."""
         data = (ctypes.c_ubyte * int(self.lengths[row])).from_address(int(self.addresses[row]))
-        return Kept(memoryview(data).cast("B"), int(self.heights[row]), int(self.widths[row]))
+        return StoredImage(memoryview(data).cast("B"), int(self.heights[row]), int(self.widths[row]))
 
 
 @final
 class ImageFeed:
     """One payload column of an open relation. Thread-safe."""
 
-    def __init__(self, relation: OpenRelation, prefix: Prefix, cache: CacheReader | None, metrics: Metrics) -> None:
+    def __init__(self, relation: OpenRelation, kind: ImageKind, cache: CacheReader | None, metrics: Metrics) -> None:
         self._relation = relation
-        self._prefix = prefix
+        self._kind = kind
         self._cache = cache
         self._metrics = metrics
 
@@ -73,10 +78,10 @@ class ImageFeed:
         """
         rows = self._rows(ordinals)
         with self._metrics.timed("transform_s"):
-            if self._prefix.keeps_pixels:
+            if self._kind.keeps_pixels:
                 strides = 3 * rows.widths.astype(np.int64)
                 program.run_at(rows.addresses, strides, rows.heights, rows.widths, keys, out)
-            elif self._prefix.keeps_jpeg and region.available:
+            elif self._kind.keeps_jpeg and region.available:
                 self._regions(rows, keys, program, out)
             else:
                 program.run(self._whole(rows, slice(None)), keys, out)
@@ -91,16 +96,16 @@ class ImageFeed:
         with self._metrics.timed("transform_s"):
             return [np.array(image) for image in self._whole(rows, slice(None))]
 
-    def _whole(self, rows: _Rows, part: slice) -> list[Pixels]:
+    def _whole(self, rows: _StoredRows, part: slice) -> list[Pixels]:
         out = []
         for row in range(*part.indices(len(rows.lengths))):  # 3 us a row beside 800 us of decoding
             try:
-                out.append(self._prefix.read(rows.kept(row)))
+                out.append(self._kind.read(rows.kept(row)))
             except DataError as error:
                 raise _at(row, error) from error
         return out
 
-    def _regions(self, rows: _Rows, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
+    def _regions(self, rows: _StoredRows, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
         eligible = region.sizes(rows.addresses, rows.lengths)[0] > 0
         placed = program.geometry(rows.heights, rows.widths, keys)
         boxes = placed.boxes()[:, :4]
@@ -115,14 +120,14 @@ class ImageFeed:
                 inside = placed.inside_boxes(part)
                 program.render(inside, *decoded, inside.crop_h, inside.crop_w, out[part])
 
-    def _rows(self, ordinals: UInt64) -> _Rows:
-        rows = _Rows(len(ordinals))
+    def _rows(self, ordinals: UInt64) -> _StoredRows:
+        rows = _StoredRows(len(ordinals))
         missing = np.arange(len(ordinals)) if self._cache is None else self._cached(self._cache, ordinals, rows)
         if len(missing):
             self._direct(ordinals, missing, rows)
         return rows
 
-    def _cached(self, cache: CacheReader, ordinals: UInt64, rows: _Rows) -> NDArray[np.int64]:
+    def _cached(self, cache: CacheReader, ordinals: UInt64, rows: _StoredRows) -> NDArray[np.int64]:
         """Fill what the cache holds; return the places it does not."""
         left = np.ones(len(ordinals), dtype=np.bool_)
         with self._metrics.timed("fetch_s"):
@@ -143,23 +148,69 @@ class ImageFeed:
             if reason is not None:
                 raise _at(place, DataError(reason))
 
-    def _direct(self, ordinals: UInt64, places: NDArray[np.int64], rows: _Rows) -> None:
-        column = self._prefix.column
+    def _direct(self, ordinals: UInt64, places: NDArray[np.int64], rows: _StoredRows) -> None:
+        column = self._kind.column
         places = places[np.argsort(ordinals[places], kind="stable")]  # in storage order no source copies to reorder
         words = f"reading column {column} of relation {self._relation.entry.name}"
         with self._metrics.timed("fetch_s"), doing(words):
             table = self._relation.fetch(ordinals[places], [column])
             try:
-                data = resolve(table[column], self._relation.base, self._prefix.decoder.limits.bytes)
+                data = resolve(table[column], self._relation.base, self._kind.decoder.limits.bytes)
             except SourceError as error:
                 raise _at(int(places[getattr(error, "row", 0)]), error) from error
         with self._metrics.timed("transform_s"):
             for place, encoded in zip(places.tolist(), data, strict=True):  # 5 us a row beside 800 us of decoding
                 try:
-                    rows.put(place, self._prefix.keep(encoded))
+                    rows.put(place, self._kind.keep(encoded))
                 except DataError as error:
                     raise _at(place, error) from error
         self._metrics.add(source_rows=len(places), source_bytes=sum(len(d) for d in data))
+
+
+@final
+class ImageField:
+    """One image field of a plan, of samples from one or several streams. Thread-safe."""
+
+    def __init__(self, stage: ImageStage, metrics: Metrics) -> None:
+        self._payloads = stage.payloads
+        self._feeds = [
+            ImageFeed(payload.relation, kind, store.open(), metrics)
+            for payload, kind, store in zip(stage.payloads, stage.kinds, stage.stores, strict=True)
+        ]
+
+    def render(self, places: Places, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
+        """`ImageFeed.render` for samples."""
+        if len(self._feeds) == 1:
+            self._feeds[0].render(self._payloads[0].ordinals(places.rows), keys, program, out)
+            return
+        for stream, where in split(places):
+            own = np.empty((len(where), *out.shape[1:]), dtype=out.dtype)
+            with _at_rows(where):
+                rows = self._payloads[stream].ordinals(places.rows[where])
+                self._feeds[stream].render(rows, keys[where], program, own)
+            out[where] = own
+
+    def pixels(self, places: Places) -> list[NDArray[np.uint8]]:
+        """`ImageFeed.pixels` for samples."""
+        out: list[Any] = [None] * len(places)
+        for stream, where in split(places):
+            with _at_rows(where):
+                found = self._feeds[stream].pixels(self._payloads[stream].ordinals(places.rows[where]))
+            for at, image in zip(where.tolist(), found, strict=True):  # references, beside decoding
+                out[at] = image
+        return out
+
+
+@contextmanager
+def _at_rows(where: NDArray[np.int64]) -> Iterator[None]:
+    """Count an error's row among all samples."""
+    try:
+        yield
+    except SourceError as error:
+        row = getattr(error, "row", None)
+        if row is not None:
+            error.row = int(where[row])  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
+        raise
 
 
 def _at(row: int, error: SourceError) -> SourceError:

@@ -1,4 +1,4 @@
-"""From a plan to what its batches are built with: stages, reader and book; rows by identity; what a run leaves over."""
+"""From a plan to what its batches are built with: stages, reader and numbering; rows by identity; what a run leaves over."""
 
 import os
 import warnings
@@ -10,12 +10,12 @@ from typing import Any, final
 import numpy as np
 
 from spiral_stream.cache.materialize import Progress
-from spiral_stream.catalog.registry import Catalog
+from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import ResumeError, SpiralWarning, shown
 from spiral_stream.integrity.blocks import sound
 from spiral_stream.plan.fingerprint import digest
-from spiral_stream.plan.maps import Assembled, FlatMapped, Kept, Mapped
+from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.build import materialize
 from spiral_stream.planner.lower import cache_root, lower
@@ -24,15 +24,15 @@ from spiral_stream.planner.rebase import Rebase
 from spiral_stream.planner.resume import Anchor, SavedState
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.planner.verify import Report, Verification, verify_stream
-from spiral_stream.runtime.book import Book, FixedBook, FormedBook, Known
 from spiral_stream.runtime.chapters import Forming
-from spiral_stream.runtime.counts import verify_index
+from spiral_stream.runtime.formation_index import verify_index
 from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.numbering import CountedBatches, FormedBatches, Known, Numbering
 from spiral_stream.runtime.quarantine import Quarantine, verify_quarantine
-from spiral_stream.runtime.refusals import Refusals, Tally
+from spiral_stream.runtime.refusals import Refusals, RefusalTally
 from spiral_stream.runtime.samples import SampleReader
 from spiral_stream.runtime.steps import need_inside
-from spiral_stream.sampling.carry import Carry, as_ranges, joined_ranges
+from spiral_stream.sampling.left_over import LeftOver, as_ranges, joined_ranges
 from spiral_stream.sampling.mixture import Mixture
 from spiral_stream.threads import CLOSE_TIMEOUT_S, warn_left_alone
 
@@ -41,13 +41,13 @@ from spiral_stream.threads import CLOSE_TIMEOUT_S, warn_left_alone
 class Opening:
     """A plan lowered and opened at its first use, again in a forked process, until `close`."""
 
-    def __init__(self, plan: Deliver, catalog: Catalog, metrics: Metrics, rebase: Rebase | None = None) -> None:
+    def __init__(self, plan: Deliver, catalog: Registry, metrics: Metrics, rebase: Rebase | None = None) -> None:
         self.rebase = rebase
         self._plan, self._catalog, self._metrics = plan, catalog, metrics
         self._lowered: tuple[int, Stages] | None = None
-        self._read: tuple[SampleReader, Book] | None = None
-        self._known: tuple[Path, Known] | None = None  # what a book that was let go knew, and its folder
-        self._tally = Tally()
+        self._read: tuple[SampleReader, Numbering] | None = None
+        self._known: tuple[Path, Known] | None = None  # what a numbering that was let go knew, and its folder
+        self._tally = RefusalTally()
 
     @property
     def stages(self) -> Stages:
@@ -56,14 +56,14 @@ class Opening:
             self._lowered, self._read = (os.getpid(), lower(self._plan, self._catalog, self.rebase)), None
         return self._lowered[1]
 
-    def read(self, run_seed: int) -> tuple[SampleReader, Book]:
+    def read(self, run_seed: int) -> tuple[SampleReader, Numbering]:
         """What reads columns of samples, and which samples form which batch, with this seed for what is random."""
         stages = self.stages
         if self._read is None or self._read[0].run_seed != run_seed:
             if self._read is not None:
                 self._read[0].close()
             reader = SampleReader(stages, run_seed, self._metrics, len(os.sched_getaffinity(0)))
-            self._read = (reader, self._book(stages, reader))
+            self._read = (reader, self._numbering(stages, reader))
         return self._read
 
     @property
@@ -73,17 +73,19 @@ class Opening:
         quarantine = Quarantine(cache_root(self._catalog), stages, self.rebase)
         return Refusals(stages, self._metrics, quarantine, self._tally)
 
-    def _book(self, stages: Stages, reader: SampleReader) -> Book:
+    def _numbering(self, stages: Stages, reader: SampleReader) -> Numbering:
         if stages.formation is None:
-            return FixedBook(stages)
+            return CountedBatches(stages)
         folder = self._formations(stages, reader.run_seed)
         known = self._known[1] if self._known is not None and self._known[0] == folder else None
-        return FormedBook(Forming(stages, reader, stages.formation), folder, known)
+        return FormedBatches(Forming(stages, reader, stages.formation), folder, known)
 
     def _formations(self, stages: Stages, run_seed: int) -> Path:
         """Where the formation index of a plan lies."""
         edits: list[Any] = [] if self.rebase is None else [self.rebase.to_json()]
-        if any(isinstance(each, FlatMapped | Kept | Mapped) for each in stages.maps):  # what they draw may decide
+        if any(
+            isinstance(each, SampleFlatMap | SampleFilter | SampleMap) for each in stages.maps
+        ):  # what they draw may decide
             edits.append(run_seed)
         name = digest([stages.fingerprint, dict(stages.data_versions), edits])
         return cache_root(self._catalog) / "formations" / name
@@ -96,8 +98,8 @@ class Opening:
             run_seed: the run's.
             epoch: whose order is drawn in the cursor's epoch.
         """
-        stages, book = self.stages, self.read(run_seed)[1]
-        chapters = tuple(book.anchors(epoch, cursor.batch)) if isinstance(book, FormedBook) else None
+        stages, numbering = self.stages, self.read(run_seed)[1]
+        chapters = tuple(numbering.anchors(epoch, cursor.batch)) if isinstance(numbering, FormedBatches) else None
         data = tuple(sorted(stages.data_versions.items()))
         return SavedState(stages.fingerprint, data, run_seed, cursor, chapters, self.rebase)
 
@@ -111,7 +113,7 @@ class Opening:
         Raises:
             ResumeError: the place is not in the epoch, or chapters cannot begin where it says.
         """
-        stages, book, cursor = self.stages, self.read(saved.run_seed)[1], saved.cursor
+        stages, numbering, cursor = self.stages, self.read(saved.run_seed)[1], saved.cursor
         mixture = stages.epochs.mixture
         if mixture is None and saved.rebase is not None:
             msg = (
@@ -125,12 +127,12 @@ class Opening:
             msg = f"resume: the state's epoch {cursor.epoch} cannot be ({error}); pass what state_dict() returned, unchanged"
             raise ResumeError(msg) from error
         anchors: list[Anchor] = []
-        if isinstance(book, FormedBook):
-            certain = book.possible(epoch, cursor.batch, saved.chapters or ())
+        if isinstance(numbering, FormedBatches):
+            certain = numbering.possible(epoch, cursor.batch, saved.chapters or ())
             anchors = list(saved.chapters or ()) if saved.sealed else certain
-        if cursor.batch and book.knows(epoch):
-            need_inside(book, epoch, cursor)
-            if not book.exists(epoch, cursor.batch):  # saved before the end of an epoch was the start of the next
+        if cursor.batch and numbering.knows(epoch):
+            need_inside(numbering, epoch, cursor)
+            if not numbering.exists(epoch, cursor.batch):  # saved before the end of an epoch was the start of the next
                 return cursor.next_epoch(), []
         return cursor, anchors
 
@@ -156,13 +158,13 @@ class Opening:
         return verify_stream(self._plan, self._catalog, lambda: self.stages, others, report)
 
     def let_go(self) -> None:
-        """Read on with another reader and book, for a thread that does not answer may hold locks of these.
+        """Read on with another reader and numbering, for a thread that does not answer may hold locks of these.
 
         What they know of chapters goes on to the next ones.
         """
         if self._read is not None:
-            reader, book = self._read
-            self._known = (book.folder, book.known) if isinstance(book, FormedBook) else None
+            reader, numbering = self._read
+            self._known = (numbering.folder, numbering.known) if isinstance(numbering, FormedBatches) else None
             self._read = None
             reader.close(0.0)
 
@@ -183,7 +185,7 @@ def found_row(stages: Stages, identity: Any) -> tuple[int, int]:
     Raises:
         KeyError: no row has it, or several streams do and the identity does not name one.
     """
-    if any(isinstance(each, Assembled) for each in stages.maps):
+    if any(isinstance(each, SampleAssembly) for each in stages.maps):
         msg = "locate: assembled samples are no rows, so only the ledger of a batch tells where they are"
         raise KeyError(msg)
     values = identity if isinstance(identity, tuple) else (identity,)
@@ -218,12 +220,14 @@ def need_stream(earlier: object, kind: type) -> None:
         raise ResumeError(msg)
 
 
-def left_over(earlier: Stages, book: Book, epoch: int, number: int, before: Rebase | None, now: Stages) -> Rebase:
+def left_over(
+    earlier: Stages, numbering: Numbering, epoch: int, number: int, before: Rebase | None, now: Stages
+) -> Rebase:
     """What the streams of a mixture have not delivered when ``number`` batches of an epoch are.
 
     Args:
         earlier: the plan so far.
-        book: its batches.
+        numbering: its batches.
         epoch: where it stands.
         number: see ``epoch``.
         before: where the plan before it stood, if there was one: what it knows of streams that ``earlier`` lacks stays.
@@ -233,13 +237,13 @@ def left_over(earlier: Stages, book: Book, epoch: int, number: int, before: Reba
         ResumeError: nothing is mixed, there are several lanes, or a stream of one name is not the same in both.
     """
     mixture, epochs = _carried(earlier, now), earlier.epochs
-    begun, position = book.undelivered(epoch, number) if number else (np.empty(0, dtype=np.uint64), 0)
+    begun, position = numbering.undelivered(epoch, number) if number else (np.empty(0, dtype=np.uint64), 0)
     border = mixture.border(epoch, position)
     positions = np.concatenate([begun, np.arange(position, border, dtype=np.uint64)])
     streams, uses = epochs.uses(epoch, positions)
     then = mixture.first_uses(epoch) + mixture.quotas(epoch)
     used = mixture.used(epoch, border)
-    out = dict(before.carries) if before is not None else {}
+    out = dict(before.left_overs) if before is not None else {}
     for k, stream in enumerate(earlier.streams):
         own = uses[streams == k].astype(np.int64)
         end = max(int(then[k]), epochs.left(k))  # an epoch may be too short for all that an earlier plan left
@@ -247,7 +251,7 @@ def left_over(earlier: Stages, book: Book, epoch: int, number: int, before: Reba
         after = epochs.next_uses(k, end, end + 1)[0][0]
         ranges = sorted([*as_ranges(own), *later])
         rest = joined_ranges([each for each in ranges if each[0] < after])
-        out[stream.name] = Carry(rest, after)
+        out[stream.name] = LeftOver(rest, after)
     rebase = Rebase(epoch + (number > 0), tuple(out.items()))
     _warn_of_long_waits(rebase, now)
     return rebase
@@ -262,8 +266,8 @@ def _warn_of_long_waits(rebase: Rebase, now: Stages) -> None:
     assert now.epochs.mixture is not None
     quotas = now.epochs.mixture.quotas(rebase.epoch)
     for stream, quota in zip(now.streams, quotas.tolist(), strict=True):
-        carry = rebase.carry(stream.name)
-        waits = 0 if carry is None else carry.overtaken(stream.selected.total)
+        waiting = rebase.left_over(stream.name)
+        waits = 0 if waiting is None else waiting.overtaken(stream.selected.total)
         if waits > quota:
             msg = (
                 f"rebase: {waits:,} uses of rows of stream {stream.name!r} wait from a pass that other rows have finished. They "
@@ -276,7 +280,7 @@ def _warn_of_long_waits(rebase: Rebase, now: Stages) -> None:
 def _carried(earlier: Stages, now: Stages) -> Mixture:
     """The mixture whose streams go on in another plan."""
     mixture = earlier.epochs.mixture
-    assembled = any(isinstance(each, Assembled) for each in earlier.maps)
+    assembled = any(isinstance(each, SampleAssembly) for each in earlier.maps)
     if mixture is None or earlier.batches.lanes > 1 or assembled:
         found = "mixes nothing" if mixture is None else f"has {earlier.batches.lanes} lanes"
         found = "assembles samples" if assembled else found

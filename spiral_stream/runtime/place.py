@@ -12,7 +12,7 @@ from typing import Any, final
 
 from spiral_stream.cursor import Cursor
 from spiral_stream.planner.bind import Bound
-from spiral_stream.runtime.book import Book
+from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.steps import Steps, entered, need_inside
 
 _SERIAL, _EPOCH, _BATCH, _WORKERS, _SHARED = *range(4), 4  # places of the shared array
@@ -90,16 +90,16 @@ class Place:
 
     # ---- a pass
 
-    def begin(self, book: Book, bound: Bound) -> Steps:
+    def begin(self, numbering: Numbering, bound: Bound) -> Steps:
         """Begin a pass from here.
 
         Raises:
             ResumeError: the place is one that the epoch does not have.
         """
         cursor = self._next()
-        start = entered(book, self.drawn(cursor.epoch), cursor, bound)
+        start = entered(numbering, self.drawn(cursor.epoch), cursor, bound)
         self.cursor, self._pass_from, self._ended = start, start, False
-        self.steps = Steps(book, self.drawn(start.epoch), start, bound.rank)
+        self.steps = Steps(numbering, self.drawn(start.epoch), start, bound.rank)
         return self.steps
 
     def over(self) -> bool:
@@ -130,19 +130,19 @@ class Place:
             return self.cursor
         return self.cursor.next_epoch()
 
-    def after(self, delivered: int, book: Book, bound: Bound) -> Cursor:
+    def after(self, delivered: int, numbering: Numbering, bound: Bound) -> Cursor:
         """The place after so many batches of the pass; of formed batches that workers read only the next pass may know the end.
 
         Raises:
             ResumeError: that is no whole number from 0 up, or more than there are.
         """
         begun = self._next() if self.by_workers else self._pass_from or self._next()
-        begun = entered(book, self.drawn(begun.epoch), begun, bound)
+        begun = entered(numbering, self.drawn(begun.epoch), begun, bound)
         cursor, epoch = begun.advanced(delivered), self.drawn(begun.epoch)
-        if cursor.batch == 0 or (self.by_workers and not book.knows(epoch)):
+        if cursor.batch == 0 or (self.by_workers and not numbering.knows(epoch)):
             return cursor
-        need_inside(book, epoch, cursor)
-        return cursor if Steps(book, epoch, cursor, bound.rank).there(cursor.step) else cursor.next_epoch()
+        need_inside(numbering, epoch, cursor)
+        return cursor if Steps(numbering, epoch, cursor, bound.rank).there(cursor.step) else cursor.next_epoch()
 
     # ---- other processes
 

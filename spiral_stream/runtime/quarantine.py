@@ -22,7 +22,7 @@ import xxhash
 from spiral_stream.errors import CacheError, DamageError, SpiralWarning
 from spiral_stream.integrity.faults import failed
 from spiral_stream.plan.fingerprint import digest
-from spiral_stream.plan.maps import FlatMapped
+from spiral_stream.plan.maps import SampleFlatMap
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
 
@@ -49,7 +49,7 @@ def schema_of(stages: Stages) -> pa.Schema:
     """
     have = stages.streams[0].node.schema()
     own = [pa.field(name, have.field(name).type) for name in stages.identity]
-    parts = [(PART, pa.int64())] if any(isinstance(step, FlatMapped) for step in stages.maps) else []
+    parts = [(PART, pa.int64())] if any(isinstance(step, SampleFlatMap) for step in stages.maps) else []
     more = [*parts, ("stream", pa.utf8()), *_PLACE, *_WHY]
     return pa.schema([*own, *(pa.field(renamed(stages, name), kind) for name, kind in more)])
 

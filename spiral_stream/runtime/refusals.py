@@ -22,11 +22,11 @@ from spiral_stream.plan.refusal import allowed, budget_text, why_never
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.payload import own_payload
 from spiral_stream.planner.physical import ClipStage, ImageStage, Stages, TokenStage
+from spiral_stream.runtime.blame import blaming, identities, identity_table, read_identity
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.naming import identities, identity_table, naming, read_identity
 from spiral_stream.runtime.quarantine import PART, Quarantine, renamed
 from spiral_stream.runtime.samples import REFUSED, Samples
-from spiral_stream.schema import semantic_of
+from spiral_stream.semantic import semantic_of
 from spiral_stream.threads import doing
 
 Int64 = NDArray[np.int64]
@@ -37,7 +37,7 @@ _EPOCHS: Final = 4  # whose counts are remembered: the one under way, and those 
 
 
 @final
-class Tally:
+class RefusalTally:
     """How many samples this process refused in each epoch's batches, each batch counted once. Thread-safe."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Tally:
 class Refusals:
     """The policy of one stream in one process."""
 
-    def __init__(self, stages: Stages, metrics: Metrics, quarantine: Quarantine, tally: Tally) -> None:
+    def __init__(self, stages: Stages, metrics: Metrics, quarantine: Quarantine, tally: RefusalTally) -> None:
         collate = need(stages.plan, Collate)
         self.stages, self.metrics, self.quarantine, self.tally = stages, metrics, quarantine, tally
         self.policy = collate.on_error
@@ -137,7 +137,7 @@ class BatchRefusals:
         todo = self._runs(first, last, rows)
         while todo:
             begin, end = todo.pop()
-            with doing(f"field {field!r}"), naming(self._stages, self._samples, 0, skippable=self._policy.skippable):
+            with doing(f"field {field!r}"), blaming(self._stages, self._samples, 0, skippable=self._policy.skippable):
                 try:
                     work(begin, end)
                 except SourceError as error:
@@ -151,7 +151,7 @@ class BatchRefusals:
         at = None if row is None else begin + row
         if not self._tolerant or not isinstance(error, DataError):
             if at is not None:
-                error.row = at if rows is None else int(rows[at])  # type: ignore[attr-defined]  # read by `naming`
+                error.row = at if rows is None else int(rows[at])  # type: ignore[attr-defined]  # read by `blaming`
             raise error
         if at is None and end - begin > 1:  # which of them it is will show in one half
             middle = (begin + end) // 2

@@ -25,7 +25,16 @@ from spiral_stream.fields.pad import Pad
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import Placed
 from spiral_stream.integrity.blocks import moment, need_sound
-from spiral_stream.plan.maps import PART, Assembled, Computed, Context, FlatMapped, Kept, Mapped, Tokenized
+from spiral_stream.plan.maps import (
+    PART,
+    Context,
+    SampleAssembly,
+    SampleColumns,
+    SampleFilter,
+    SampleFlatMap,
+    SampleMap,
+    SampleTokens,
+)
 from spiral_stream.plan.mix import STREAM_ID
 from spiral_stream.plan.nodes import Collate, Sampled
 from spiral_stream.plan.tree import need
@@ -34,7 +43,7 @@ from spiral_stream.planner.streams import fetch, ordinals, split
 from spiral_stream.runtime.assembling import assembled, assembler, called
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.tokens import TokenFeed
-from spiral_stream.runtime.unread import encoded, reasons, run_beside
+from spiral_stream.runtime.unreadable import encoded, reasons, run_on_readable
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.threads import CLOSE_TIMEOUT_S, OwnThread, Workers, doing
 from spiral_stream.transforms.python import Function
@@ -102,7 +111,7 @@ class SampleReader:
         self.end = len(stages.maps)
         self._tolerant = need(stages.plan, Collate).on_error != "raise"
         self._relational = stages.streams[0].node.schema()
-        made = [at for at, step in enumerate(stages.maps) if isinstance(step, Tokenized)]
+        made = [at for at, step in enumerate(stages.maps) if isinstance(step, SampleTokens)]
         self._tokens = dict(zip(made, stages.tokens, strict=True))  # by the map, for two may give one name
         self._feeds = {at: _feeds(stages, stage, metrics, self._pool) for at, stage in self._tokens.items()}
         self._counts = {i: self._same_before(i) for i in range(self.end)}
@@ -138,20 +147,20 @@ class SampleReader:
         if at == RELATIONAL:
             return []
         step = self._stages.maps[at]
-        if isinstance(step, Tokenized):
+        if isinstance(step, SampleTokens):
             return [] if self._feeds[at] else [self.key(step.transform.column, at)]
-        if isinstance(step, Computed):
+        if isinstance(step, SampleColumns):
             return self.expression_keys(step.exprs[step.names.index(name)], at)
-        if isinstance(step, Mapped):
+        if isinstance(step, SampleMap):
             return [self.key(column, at) for column in step.function.columns]
-        assert isinstance(step, FlatMapped | Assembled), step
+        assert isinstance(step, SampleFlatMap | SampleAssembly), step
         return []  # made when the samples are
 
     def expression_keys(self, expr: Expr, upto: int) -> list[Key]:
         """The columns that an expression after ``upto`` maps looks at."""
         return [self._leaf(name, upto) for name in sorted(expr.columns())]
 
-    def test_keys(self, step: Kept, upto: int) -> list[Key]:
+    def test_keys(self, step: SampleFilter, upto: int) -> list[Key]:
         """The columns that a filter looks at."""
         if isinstance(step.predicate, Expr):
             return self.expression_keys(step.predicate, upto)
@@ -190,7 +199,7 @@ class SampleReader:
         with self.metrics.timed("fetch_s"), doing(f"reading column {', '.join(names)} of relation {relations}"):
             table = fetch(streams, samples.places, names)
         columns = {name: table[name].combine_chunks() for name in names}
-        late = [name for name in names if name != STREAM_ID and any(name not in s.selected.kept for s in streams)]
+        late = [name for name in names if name != STREAM_ID and any(name not in s.selected.narrow for s in streams)]
         if late:
             self.metrics.add(source_rows=len(samples), source_bytes=sum(columns[name].nbytes for name in late))
         return columns
@@ -207,20 +216,22 @@ class SampleReader:
 
     def _computed(self, epoch: int, samples: Samples, name: str, at: int) -> pa.Array | Ragged:
         step = self._stages.maps[at]
-        if isinstance(step, Tokenized):
+        if isinstance(step, SampleTokens):
             refused: dict[int, str] | None = {} if self._tolerant else None
             tokens = self._tokenized(samples, step, at, refused)
             if refused is not None:
                 samples.columns[REFUSED, at] = reasons(refused, len(samples))
             return tokens
-        if isinstance(step, Computed):
+        if isinstance(step, SampleColumns):
             value = step.exprs[step.names.index(name)]
             return self.value(samples, value, step.source, at).cast(step.schema().field(name).type)
-        assert isinstance(step, Mapped), step
+        assert isinstance(step, SampleMap), step
         return self._called(epoch, samples, step, at)
 
-    def _called(self, epoch: int, samples: Samples, step: Mapped | Kept | FlatMapped, at: int) -> pa.Array:
-        function = step.predicate if isinstance(step, Kept) else step.function
+    def _called(
+        self, epoch: int, samples: Samples, step: SampleMap | SampleFilter | SampleFlatMap, at: int
+    ) -> pa.Array:
+        function = step.predicate if isinstance(step, SampleFilter) else step.function
         assert not isinstance(function, Expr)
         columns = [as_lists(samples.columns[key]) for key in self._inputs_of(function, at)]
         keys = np.zeros(len(samples), dtype=np.uint64)
@@ -229,7 +240,7 @@ class SampleReader:
             keys = seeding.combine(self.random_keys(epoch, samples, at), named)
         with self.metrics.timed("transform_s"), doing(called(function)):
             table = pa.table(columns, names=[*function.columns])
-            return run_beside(function, table, keys, self.refused(samples, self._inputs_of(function, at)))
+            return run_on_readable(function, table, keys, self.refused(samples, self._inputs_of(function, at)))
 
     def _inputs_of(self, function: Function, at: int) -> list[Key]:
         return [self.key(column, at) for column in function.columns]
@@ -247,7 +258,7 @@ class SampleReader:
         name = _called_name(self._stages.maps[at])
         return sum(name is not None and _called_name(each) == name for each in self._stages.maps[:at])
 
-    def _tokenized(self, samples: Samples, step: Tokenized, at: int, refused: dict[int, str] | None) -> Ragged:
+    def _tokenized(self, samples: Samples, step: SampleTokens, at: int, refused: dict[int, str] | None) -> Ragged:
         feeds = self._feeds[at]
         if not feeds:
             texts = samples.columns[self.key(step.transform.column, at)]
@@ -285,7 +296,7 @@ class SampleReader:
 
     def _fan_out(self, start: int) -> int:
         """Most samples that one becomes by the maps from ``start`` on."""
-        return prod(step.fan_out for step in self._stages.maps[start:] if isinstance(step, FlatMapped))
+        return prod(step.fan_out for step in self._stages.maps[start:] if isinstance(step, SampleFlatMap))
 
     # ---- expressions
 
@@ -315,7 +326,9 @@ class SampleReader:
             DataError: it cannot be made, or cannot be pushed to.
         """
         return {
-            at: assembler(step, context) for at, step in enumerate(self._stages.maps) if isinstance(step, Assembled)
+            at: assembler(step, context)
+            for at, step in enumerate(self._stages.maps)
+            if isinstance(step, SampleAssembly)
         }
 
     def run(self, epoch: int, samples: Samples, assemblers: Mapping[int, Any], *, final: bool) -> tuple[Samples, int]:
@@ -329,8 +342,8 @@ class SampleReader:
         """
         dropped = 0
         for at, step in enumerate(self._stages.maps):
-            if isinstance(step, Kept):
-                with pointing(samples):
+            if isinstance(step, SampleFilter):
+                with remembering_sample(samples):
                     self.need(epoch, samples, self.test_keys(step, at))
                     if isinstance(step.predicate, Expr):
                         mask = self.value(samples, step.predicate, step.source, at)
@@ -341,16 +354,16 @@ class SampleReader:
                 kept = np.flatnonzero(passed | refused)
                 dropped += len(samples) - len(kept)
                 samples = samples if len(kept) == len(samples) else samples.take(kept)
-            elif isinstance(step, FlatMapped):
-                with pointing(samples):
+            elif isinstance(step, SampleFlatMap):
+                with remembering_sample(samples):
                     samples = self._fanned(epoch, samples, step, at)
-            elif isinstance(step, Assembled):
-                with pointing(samples):
+            elif isinstance(step, SampleAssembly):
+                with remembering_sample(samples):
                     samples = self._assembled(epoch, samples, step, at, assemblers[at], final=final)
         return samples, dropped
 
     def _assembled(
-        self, epoch: int, samples: Samples, step: Assembled, at: int, made_by: Any, *, final: bool
+        self, epoch: int, samples: Samples, step: SampleAssembly, at: int, made_by: Any, *, final: bool
     ) -> Samples:
         names = step.function.columns
         self.need(epoch, samples, [self.key(name, at) for name in names])
@@ -365,7 +378,7 @@ class SampleReader:
         columns: dict[Key, Any] = {(name, at): table[name].combine_chunks() for name in table.column_names}
         return Samples(places, np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64), columns)
 
-    def _fanned(self, epoch: int, samples: Samples, step: FlatMapped, at: int) -> Samples:
+    def _fanned(self, epoch: int, samples: Samples, step: SampleFlatMap, at: int) -> Samples:
         self.need(epoch, samples, [self.key(n, at) for n in step.function.columns])
         lists = self._called(epoch, samples, step, at)
         counts = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
@@ -388,7 +401,7 @@ class SampleReader:
 
 
 @contextmanager
-def pointing(samples: Samples) -> Iterator[None]:
+def remembering_sample(samples: Samples) -> Iterator[None]:
     """Let an error that carries a place in these samples carry the sample itself, for they change on their way."""
     try:
         yield
@@ -401,8 +414,8 @@ def pointing(samples: Samples) -> Iterator[None]:
 
 def _feeds(stages: Stages, stage: TokenStage, metrics: Metrics, pool: Executor) -> list[TokenFeed]:
     return [
-        TokenFeed(stream.base, prefix, store.open(), metrics, pool)
-        for stream, prefix, store in zip(stages.streams, stage.prefixes, stage.stores, strict=False)
+        TokenFeed(stream.base, kind, store.open(), metrics, pool)
+        for stream, kind, store in zip(stages.streams, stage.kinds, stage.stores, strict=False)
     ]
 
 
@@ -423,19 +436,19 @@ def _at_rows(feed: TokenFeed, own: NDArray[np.uint64], where: Int64, refused: di
 
 def _made(step: Sampled) -> tuple[str, ...]:
     """The columns that a map makes."""
-    if isinstance(step, Computed):
+    if isinstance(step, SampleColumns):
         return step.names
-    if isinstance(step, FlatMapped):
+    if isinstance(step, SampleFlatMap):
         return (step.name, PART)
-    if isinstance(step, Assembled):
+    if isinstance(step, SampleAssembly):
         return tuple(step.schema().names)
-    return (step.name,) if isinstance(step, Tokenized | Mapped) else ()
+    return (step.name,) if isinstance(step, SampleTokens | SampleMap) else ()
 
 
 def _called_name(step: Sampled) -> str | None:
-    if isinstance(step, Mapped | FlatMapped):
+    if isinstance(step, SampleMap | SampleFlatMap):
         return step.function.name
-    return step.predicate.name if isinstance(step, Kept) and not isinstance(step.predicate, Expr) else None
+    return step.predicate.name if isinstance(step, SampleFilter) and not isinstance(step.predicate, Expr) else None
 
 
 def lengths_of(column: pa.Array | Ragged) -> Int64:
@@ -450,7 +463,7 @@ def lengths_of(column: pa.Array | Ragged) -> Int64:
 
 def identity_keys(stages: Stages, upto: int | None = None) -> list[Key]:
     """The columns that tell samples apart after ``upto`` maps: the relation's own, or those that an assembler gave them."""
-    made = [at for at, step in enumerate(stages.maps[:upto]) if isinstance(step, Assembled)]
+    made = [at for at, step in enumerate(stages.maps[:upto]) if isinstance(step, SampleAssembly)]
     return [(name, made[-1] if made else RELATIONAL) for name in stages.identity]
 
 

@@ -12,7 +12,7 @@ from typing import final
 from spiral_stream.cursor import Cursor, Segment
 from spiral_stream.errors import ResumeError, SpiralError
 from spiral_stream.planner.bind import Bound
-from spiral_stream.runtime.book import Book
+from spiral_stream.runtime.numbering import Numbering
 
 
 @final
@@ -20,23 +20,23 @@ class Steps:
     """The steps of an epoch for one rank.
 
     Args:
-        book: which batches there are.
+        numbering: which batches there are.
         epoch: whose order is drawn.
         start: where the steps begin, entered with the run's world size and merge.
         rank: whose share it is.
     """
 
-    def __init__(self, book: Book, epoch: int, start: Cursor, rank: int) -> None:
-        self.book, self.epoch, self.start, self.rank = book, epoch, start, rank
+    def __init__(self, numbering: Numbering, epoch: int, start: Cursor, rank: int) -> None:
+        self.numbering, self.epoch, self.start, self.rank = numbering, epoch, start, rank
         self._ends: int | None = None  # the first step that `due` found missing
 
     def at(self, step: int) -> range | None:
         """The batch numbers of the rank at a step; None where it has none."""
-        return delivered_at(self.book, self.epoch, self.start.segments[-1], step, self.rank)
+        return delivered_at(self.numbering, self.epoch, self.start.segments[-1], step, self.rank)
 
     def there(self, step: int) -> bool:
         """Whether any rank has a batch at a step; ranks differ under `KeepPartial` only, and the first never has less."""
-        return delivered_at(self.book, self.epoch, self.start.segments[-1], step, 0) is not None
+        return delivered_at(self.numbering, self.epoch, self.start.segments[-1], step, 0) is not None
 
     def due(self, worker: int, workers: int) -> Iterator[range]:
         """The batch numbers of every ``workers``-th step from the ``worker``-th on, to the end of the epoch."""
@@ -59,16 +59,16 @@ class Steps:
             return False
 
 
-def delivered_at(book: Book, epoch: int, segment: Segment, step: int, rank: int) -> range | None:
+def delivered_at(numbering: Numbering, epoch: int, segment: Segment, step: int, rank: int) -> range | None:
     """The batch numbers that a rank delivers at a step of a segment; None where its steps have ended."""
-    return book.admits(epoch, segment.first(step), segment.group, segment.batches(step, rank))
+    return numbering.admits(epoch, segment.first(step), segment.group, segment.batches(step, rank))
 
 
-def entered(book: Book, epoch: int, cursor: Cursor, bound: Bound) -> Cursor:
+def entered(numbering: Numbering, epoch: int, cursor: Cursor, bound: Bound) -> Cursor:
     """The place a pass starts at: the cursor's, or the next epoch's start if this one has no further step for anybody.
 
     Args:
-        book: which batches there are.
+        numbering: which batches there are.
         epoch: whose order is drawn in the cursor's epoch.
         cursor: where the run stands.
         bound: the run's world size and merge.
@@ -77,22 +77,22 @@ def entered(book: Book, epoch: int, cursor: Cursor, bound: Bound) -> Cursor:
         ResumeError: the cursor lies beyond the end of its epoch.
     """
     start = cursor.enter(bound.world_size, bound.merge)
-    if start.batch == 0 or Steps(book, epoch, start, bound.rank).there(start.step):
+    if start.batch == 0 or Steps(numbering, epoch, start, bound.rank).there(start.step):
         return start
-    need_inside(book, epoch, cursor)
+    need_inside(numbering, epoch, cursor)
     return start.next_epoch().enter(bound.world_size, bound.merge)
 
 
-def need_inside(book: Book, epoch: int, cursor: Cursor) -> None:
+def need_inside(numbering: Numbering, epoch: int, cursor: Cursor) -> None:
     """Refuse a place whose last step the epoch does not have.
 
     Raises:
         ResumeError: says how many batches there are.
     """
     last = cursor.last_step()
-    if last is not None and delivered_at(book, epoch, last[1], last[0], 0) is None:
+    if last is not None and delivered_at(numbering, epoch, last[1], last[0], 0) is None:
         msg = (
-            f"resume: batch {cursor.batch} lies beyond the end of epoch {cursor.epoch}, which has {book.total(epoch)} "
+            f"resume: batch {cursor.batch} lies beyond the end of epoch {cursor.epoch}, which has {numbering.total(epoch)} "
             "batches; pass what state_dict() returned, or the batches that the loop has had, unchanged"
         )
         raise ResumeError(msg)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.cache.kind import Rows
 from spiral_stream.cache.reader import CachedShard, CacheReader
-from spiral_stream.cache.tokens import TokenPrefix
+from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.errors import CacheError, DataError
 from spiral_stream.fields.ragged import Ragged
@@ -31,7 +31,7 @@ Int64 = NDArray[np.int64]
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
+class _TokenPlaces:
     """Where the tokens of S rows lie, as far as they were looked up."""
 
     addresses: UInt64  # [S]
@@ -59,13 +59,13 @@ class TokenFeed:
     def __init__(
         self,
         relation: OpenRelation,
-        prefix: TokenPrefix,
+        kind: TokenKind,
         cache: CacheReader | None,
         metrics: Metrics,
         pool: Executor | None = None,
     ) -> None:
         self._relation = relation
-        self._prefix = prefix
+        self._kind = kind
         self._cache = cache
         self._metrics = metrics
         self._pool = pool
@@ -98,7 +98,7 @@ class TokenFeed:
             found.need_accepted()
         else:
             refused.update(found.refused)
-        item = self._prefix.item_bytes
+        item = self._kind.item_bytes
         items = np.full(len(ordinals), item, dtype=np.uint8)
         return Ragged(found.addresses, found.sizes // item, items, signed=False, owners=tuple(found.owners))
 
@@ -108,7 +108,7 @@ class TokenFeed:
         if len(found.missing):
             self._encode(ordinals, found)
         found.need_accepted()
-        return found.sizes // self._prefix.item_bytes
+        return found.sizes // self._kind.item_bytes
 
     def missing(self, ordinals: UInt64) -> NDArray[np.bool_]:
         """Shape [S]: which rows the cache does not have, so that their text would be read. Refused rows it has."""
@@ -116,14 +116,14 @@ class TokenFeed:
         out[self._find(ordinals).missing] = True
         return out
 
-    def _find(self, ordinals: UInt64) -> _Found:
+    def _find(self, ordinals: UInt64) -> _TokenPlaces:
         count = len(ordinals)
         if self._cache is None:
-            return _Found(np.zeros(count, np.uint64), np.zeros(count, np.int64), {}, np.arange(count), [])
+            return _TokenPlaces(np.zeros(count, np.uint64), np.zeros(count, np.int64), {}, np.arange(count), [])
         with self._metrics.timed("fetch_s"):
             return self._look_up(self._cache, ordinals)
 
-    def _look_up(self, cache: CacheReader, ordinals: UInt64) -> _Found:
+    def _look_up(self, cache: CacheReader, ordinals: UInt64) -> _TokenPlaces:
         count = len(ordinals)
         manifest = self._relation.manifest
         shards = manifest.shard_of(ordinals)
@@ -154,23 +154,23 @@ class TokenFeed:
                 refused |= _refused(stored, at, part.start)
         left = np.concatenate(missing) if missing else np.empty(0, dtype=np.int64)
         if order is None:
-            return _Found(addresses, sizes, refused, left, owners)
+            return _TokenPlaces(addresses, sizes, refused, left, owners)
         places = np.empty(count, dtype=np.int64)
         places[order] = np.arange(count)
-        return _Found(
+        return _TokenPlaces(
             addresses[places], sizes[places], {int(order[at]): why for at, why in refused.items()}, order[left], owners
         )
 
     def _need_aligned(self, stored: CachedShard, cache: CacheReader) -> None:
-        item = self._prefix.item_bytes
+        item = self._kind.item_bytes
         if stored.alignment % item:
             msg = (
-                f"cache: version {cache.version} of {self._prefix.fingerprint} has tokens of {item} bytes at addresses that are "
+                f"cache: version {cache.version} of {self._kind.fingerprint} has tokens of {item} bytes at addresses that are "
                 f"multiples of {stored.alignment} only; drop the cache folder and build it again"
             )
             raise CacheError(msg)
 
-    def _encode(self, ordinals: UInt64, found: _Found) -> None:
+    def _encode(self, ordinals: UInt64, found: _TokenPlaces) -> None:
         """Fill in the rows that are not cached."""
         places = found.missing[np.argsort(ordinals[found.missing], kind="stable")]  # in storage order no source copies
         parts = [places[at : at + TOGETHER] for at in range(0, len(places), TOGETHER)]
@@ -185,11 +185,11 @@ class TokenFeed:
 
     def _kept(self, ordinals: UInt64) -> Rows:
         """What a cache would hold of rows."""
-        column, relation = self._prefix.column, self._relation.entry.name
+        column, relation = self._kind.column, self._relation.entry.name
         with self._metrics.timed("fetch_s"), doing(f"reading column {column} of relation {relation}"):
             table = self._relation.fetch(ordinals, [column])
         with self._metrics.timed("transform_s"), doing(f"tokenizing column {column} of relation {relation}"):
-            return self._prefix.keep_rows(table, self._relation.base)
+            return self._kind.keep_rows(table, self._relation.base)
 
 
 def _grouping(shards: NDArray[np.intp], count: int) -> NDArray[np.intp] | None:

@@ -14,7 +14,7 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.sampling.carry import Carry
+from spiral_stream.sampling.left_over import LeftOver
 from spiral_stream.sampling.mixture import Mixture
 from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64
 
@@ -60,13 +60,13 @@ class EpochOrder:
         order: Order,
         populations: Sequence[Population],
         mixture: Mixture | None,
-        carries: Sequence[Carry | None] = (),
+        left_overs: Sequence[LeftOver | None] = (),
     ) -> None:
         self.order = order
         self.mixture = mixture
         self.total = populations[0].total if mixture is None else mixture.total
         self._populations = tuple(populations)
-        self._carries = dict(enumerate(carries))
+        self._left_overs = dict(enumerate(left_overs))
         self._arrangement = lru_cache(max(_ARRANGEMENTS, 2 * len(populations)))(self._arranged)
         self._chunk_size = min(max(_LEAST_CHUNK, _PER_STREAM * len(populations)), _MOST_CHUNK)
         self._chunk = lru_cache(_CHUNKS)(self._placed)
@@ -114,21 +114,21 @@ class EpochOrder:
         """Stream and use of each position of a mixture: the samples of that stream that come before, whatever the plan."""
         assert self.mixture is not None
         streams, uses = self.mixture.split(epoch, positions)
-        for stream, carry in self._carries.items():
-            if carry is not None:
+        for stream, left_over in self._left_overs.items():
+            if left_over is not None:
                 at = streams == stream
-                uses[at] = carry.uses(uses[at])
+                uses[at] = left_over.uses(uses[at])
         return streams, uses
 
     def next_uses(self, stream: int, begin: int, end: int) -> list[tuple[int, int]]:
         """The run's uses behind the mixture's own uses [begin, end) of a stream, as (first, past the last)."""
-        carry = self._carries.get(stream)
-        return [(begin, end)] if carry is None else carry.ranges(begin, end)
+        left_over = self._left_overs.get(stream)
+        return [(begin, end)] if left_over is None else left_over.ranges(begin, end)
 
     def left(self, stream: int) -> int:
         """The mixture's own use of a stream from which on the run's uses follow one another."""
-        carry = self._carries.get(stream)
-        return 0 if carry is None else carry.count
+        left_over = self._left_overs.get(stream)
+        return 0 if left_over is None else left_over.count
 
     def positions(self, epoch: int, stream: int, row: int) -> list[int]:
         """Where a row stands in an epoch, ascending: once without a mixture, as often as it is used with one."""
@@ -144,8 +144,8 @@ class EpochOrder:
                 use = number * total + int(self._arrangement(stream, number).positions(wanted)[0])
                 uses += [use] if first <= use < end else []
         found = np.array(uses, dtype=np.uint64)
-        carry = self._carries.get(stream)
-        numbers = found if carry is None else carry.own(found).astype(np.uint64)
+        left_over = self._left_overs.get(stream)
+        numbers = found if left_over is None else left_over.own(found).astype(np.uint64)
         return sorted(self.mixture.join(epoch, np.full(len(found), stream, dtype=np.int32), numbers).tolist())
 
     def _arranged(self, stream: int, number: int) -> Arrangement:

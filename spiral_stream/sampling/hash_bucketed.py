@@ -13,9 +13,9 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from spiral_stream.errors import PlanError, shown
+from spiral_stream.sampling.laid_out import Layout
 from spiral_stream.sampling.order import Arrangement, BucketIndex, Order, Population, UInt64, check_whole
 from spiral_stream.sampling.permutation import permute, unpermute
-from spiral_stream.sampling.tape import Tape
 from spiral_stream.seeding import combine, key
 
 MOST_BUCKETS: Final = 2**24
@@ -91,12 +91,12 @@ class _Buckets(Arrangement):
         self._index = index
         self._starts = index.starts(bucket_count)
         self._rows_of = np.diff(self._starts)
-        self._tape = Tape(self._rows_of, bucket_key)
+        self._layout = Layout(self._rows_of, bucket_key)
         self._key = np.array(row_key, dtype=np.uint64)
         self.size = int(self._starts[-1])
 
     def rows(self, positions: UInt64) -> UInt64:
-        buckets, offsets = self._tape.at(np.asarray(positions, dtype=np.uint64))
+        buckets, offsets = self._layout.at(np.asarray(positions, dtype=np.uint64))
         inside = permute(offsets, self._rows_of[buckets], self._keys(buckets))
         return self._index.rows(self._starts[buckets] + inside)
 
@@ -104,7 +104,7 @@ class _Buckets(Arrangement):
         ranks = self._index.ranks(np.asarray(rows, dtype=np.uint64))
         buckets = np.searchsorted(self._starts, ranks, side="right") - 1
         inside = unpermute(ranks - self._starts[buckets], self._rows_of[buckets], self._keys(buckets))
-        return self._tape.begin(buckets) + inside
+        return self._layout.begin(buckets) + inside
 
     def _keys(self, buckets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> UInt64:
         return combine(self._key, buckets.astype(np.uint64))

@@ -1,7 +1,7 @@
 """Shards in random order, rows mixed over blocks of many shards: random enough, read in long runs.
 
 Storage units (shards, row groups or single rows) are permuted for each pass and
-laid end to end; the tape is cut into blocks of ``shuffle_block_size`` rows, and
+laid end to end; the layout is cut into blocks of ``shuffle_block_size`` rows, and
 inside a block rows are permuted singly or in clumps. Only the unit table is in
 memory (8 bytes a unit and array); an epoch is never sorted or materialized.
 
@@ -16,10 +16,10 @@ from typing import Final, Literal, final, get_args
 import numpy as np
 
 from spiral_stream.errors import PlanError, shown
+from spiral_stream.sampling.laid_out import Layout
 from spiral_stream.sampling.order import Arrangement, Order, Population, Runs, UInt64, check_whole
 from spiral_stream.sampling.permutation import permute, unpermute
 from spiral_stream.sampling.shuffle import permute_clumps, unpermute_clumps
-from spiral_stream.sampling.tape import Tape
 from spiral_stream.seeding import combine, key
 
 _PLACES: Final = frozenset(("stream_id", "storage_shard"))  # the same for every row of a shard, so no runs are needed
@@ -30,11 +30,11 @@ GRANULARITIES: Final = get_args(Granularity)
 @final
 @dataclass(frozen=True, slots=True)
 class ShardAwareShuffle(Order):
-    """Permute storage units, then rows inside blocks of the tape they form.
+    """Permute storage units, then rows inside blocks of the layout they form.
 
     ``sampling_granularity`` is the unit that moves whole between blocks; rows
     inside a block are always permuted singly, unless ``clump_size`` keeps runs of
-    that many rows of the tape together. ``shard_key`` names the columns in which the
+    that many rows of the layout together. ``shard_key`` names the columns in which the
     rows of a ``"shard"`` are equal; such rows have to lie together, in a few runs.
     ``stream_id`` in it says that each stream of a mixture has its own order, which is
     always so.
@@ -87,13 +87,13 @@ class ShardAwareShuffle(Order):
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         own = self._key(population, pass_number)
-        spread: _Units | _Rows | _Groups
+        spread: _Units | _SingleRows | _Groups
         if self.grouped_by:
-            spread = _Groups(self._runs(population), population.total, self.tape(population, pass_number))
+            spread = _Groups(self._runs(population), population.total, self.laid_out(population, pass_number))
         elif self.sampling_granularity == "row":
-            spread = _Rows(population.total, own)
+            spread = _SingleRows(population.total, own)
         else:
-            spread = _Units(self.units(population)[0], self.tape(population, pass_number))
+            spread = _Units(self.units(population)[0], self.laid_out(population, pass_number))
         return _Blocks(spread, population.total, own, self.shuffle_block_size, self.clump_size)
 
     def units(self, population: Population) -> tuple[UInt64, UInt64]:
@@ -110,9 +110,9 @@ class ShardAwareShuffle(Order):
         first = np.flatnonzero(np.concatenate(([True], shards[1:] != shards[:-1])))
         return np.add.reduceat(rows, first), shards[first]
 
-    def tape(self, population: Population, pass_number: int) -> Tape:
+    def laid_out(self, population: Population, pass_number: int) -> Layout:
         """The units in the order of one pass."""
-        return Tape(self.units(population)[0], key("units", self._key(population, pass_number)))
+        return Layout(self.units(population)[0], key("units", self._key(population, pass_number)))
 
     def _runs(self, population: Population) -> Runs:
         assert population.runs is not None  # whoever makes a population asks what the order is grouped by
@@ -126,21 +126,21 @@ class ShardAwareShuffle(Order):
 class _Units:
     """Units laid end to end: a permutation of rows that keeps each unit whole."""
 
-    def __init__(self, unit_rows: UInt64, tape: Tape) -> None:
-        self.tape = tape
+    def __init__(self, unit_rows: UInt64, layout: Layout) -> None:
+        self.layout = layout
         self.starts = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(unit_rows, dtype=np.uint64)))
 
     def rows(self, places: UInt64) -> UInt64:
-        units, offsets = self.tape.at(places)
+        units, offsets = self.layout.at(places)
         return self.starts[units] + offsets
 
     def places(self, rows: UInt64) -> UInt64:
         units = np.searchsorted(self.starts, rows, side="right") - 1
-        return self.tape.begin(units) + (rows - self.starts[units])
+        return self.layout.begin(units) + (rows - self.starts[units])
 
 
 @final
-class _Rows:
+class _SingleRows:
     """The same for units of one row each, which need no table."""
 
     def __init__(self, total: int, own_key: int) -> None:
@@ -158,8 +158,8 @@ class _Rows:
 class _Groups:
     """The same for groups of runs: a group's runs in row order, laid end to end."""
 
-    def __init__(self, runs: Runs, total: int, tape: Tape) -> None:
-        self.tape = tape
+    def __init__(self, runs: Runs, total: int, layout: Layout) -> None:
+        self.layout = layout
         self._starts = runs.starts
         rows = _run_rows(runs, total)
         self._order = np.argsort(runs.groups, kind="stable")  # runs by group: where they lie if groups lie by number
@@ -172,7 +172,7 @@ class _Groups:
         self._begins: UInt64 = np.cumsum(group_rows, dtype=np.uint64) - group_rows
 
     def rows(self, places: UInt64) -> UInt64:
-        groups, offsets = self.tape.at(places)
+        groups, offsets = self.layout.at(places)
         laid = self._begins[groups] + offsets
         at = np.searchsorted(self._laid, laid, side="right") - 1
         return self._starts[self._order[at]] + (laid - self._laid[at])
@@ -181,7 +181,7 @@ class _Groups:
         runs = np.searchsorted(self._starts, rows, side="right") - 1
         groups = self._groups[runs]
         laid: UInt64 = self._laid_of[runs] + (rows - self._starts[runs])
-        return self.tape.begin(groups) + (laid - self._begins[groups])
+        return self.layout.begin(groups) + (laid - self._begins[groups])
 
 
 def _run_rows(runs: Runs, total: int) -> UInt64:
@@ -200,7 +200,7 @@ def _group_rows(runs: Runs, total: int) -> UInt64:
 @final
 class _Blocks(Arrangement):
     def __init__(
-        self, spread: _Units | _Rows | _Groups, size: int, own_key: int, block_size: int, clump_size: int
+        self, spread: _Units | _SingleRows | _Groups, size: int, own_key: int, block_size: int, clump_size: int
     ) -> None:
         self.size = size
         self._spread = spread

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import Expr
-from spiral_stream.schema import H264_REF, JPEG_REF, with_semantic
+from spiral_stream.semantic import H264_REF, JPEG_REF, with_semantic
 from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.sources.paths import absolute, need_file, not_found
 from spiral_stream.sources.source import Reader, Source, Unit, content_key

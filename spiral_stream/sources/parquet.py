@@ -71,7 +71,7 @@ class Parquet(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _ParquetFile:
     name: str
     path: str
     footer: pq.FileMetaData
@@ -167,7 +167,7 @@ class ParquetReader(Reader):
     def close(self) -> None:
         self._cache.clear()
 
-    def _surviving(self, file: _File, predicate: Expr | None) -> list[int]:
+    def _surviving(self, file: _ParquetFile, predicate: Expr | None) -> list[int]:
         """Row groups of a file that its statistics cannot rule out."""
         lowered, _ = split(predicate, self.schema, to_parquet)
         if lowered is None or file.has_views:  # statistics are compared in the file's own types
@@ -178,7 +178,7 @@ class ParquetReader(Reader):
             kept = fragment.split_by_row_group(filter=expression, schema=self.schema)
             return sorted(group.id for piece in kept for group in piece.row_groups)
 
-    def _read_batches(self, file: _File, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _read_batches(self, file: _ParquetFile, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         with _storage(file), pq.ParquetFile(file.path, metadata=file.footer) as opened:
             batches = opened.iter_batches(batch_size=_SCAN_ROWS, row_groups=groups, columns=list(columns))
             while True:
@@ -257,7 +257,7 @@ def _list_files(path: str) -> tuple[str, list[str]]:
     return root, sorted(os.path.relpath(name, root) for name in found)
 
 
-def _read_footer(root: str, name: str) -> _File:
+def _read_footer(root: str, name: str) -> _ParquetFile:
     path = os.path.join(root, name)  # noqa: PTH118
     try:
         number, facts = open_file(path)
@@ -274,10 +274,10 @@ def _read_footer(root: str, name: str) -> _File:
         msg = f"Parquet file {path}: {error}. Replace the file, or leave it out of the path"
         raise SourceError(msg) from error
     key = content_key(footer, facts.st_size, facts.st_mtime_ns)
-    return _File(name, path, metadata, types, key, facts.st_size, facts.st_mtime_ns, has_views=types != schema)
+    return _ParquetFile(name, path, metadata, types, key, facts.st_size, facts.st_mtime_ns, has_views=types != schema)
 
 
-def _common_schema(files: Sequence[_File]) -> pa.Schema:
+def _common_schema(files: Sequence[_ParquetFile]) -> pa.Schema:
     first = files[0]
     for file in files[1:]:
         if not file.schema.equals(first.schema):
@@ -301,7 +301,7 @@ def _difference(left: pa.Schema, right: pa.Schema) -> str:
 
 
 @contextmanager
-def _storage(file: _File) -> Iterator[None]:
+def _storage(file: _ParquetFile) -> Iterator[None]:
     try:
         yield
     except SpiralError:

@@ -6,10 +6,11 @@ to end in the order `Reader.units` lists them, counted from 0. The catalog, not
 the source, decides which logical storage shards these rows form.
 """
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final, Self, cast, final
 
 import numpy as np
 import pyarrow as pa
@@ -50,10 +51,26 @@ class Unit:
     groups: tuple[int, ...]  # rows of each piece that is read in one go; sums to ``rows``
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class FormerProfile:
+    """What ``Source()`` gives: before 0.2 that was the cache profile which is called ``Original()`` now."""
+
+
 class Source(ABC):
     """Where a relation's rows lie. Subclasses are frozen dataclasses of JSON values."""
 
     KIND: ClassVar[str]
+
+    def __new__(cls, *values: object, **named: object) -> Self:  # noqa: ARG004  which the subclass takes
+        if cls is Source:  # the interface itself has no instances
+            warnings.warn(
+                "Source() as the form in which a cache keeps payload is called Original(); write Original()",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            return cast("Self", FormerProfile())
+        return super().__new__(cls)
 
     @abstractmethod
     def open(self) -> "Reader":

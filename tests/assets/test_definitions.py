@@ -141,18 +141,18 @@ def test_a_token_cache_is_as_old_as_the_code_that_tokenizes(monkeypatch: pytest.
     graph = defs().resolve_asset_graph()
     versions = {name: graph.get(dg.AssetKey(["caches", f"{name}_tokens"])).code_version for name in text.RELATIONS}
 
-    assert versions == {name: text.recipe(name) for name in text.RELATIONS}
+    assert versions == {name: text.cache_code_version(name) for name in text.RELATIONS}
     assert len(set(versions.values())) == 3
     monkeypatch.setattr(text, "TOKENIZER", "another")
-    assert text.recipe("code") != versions["code"]
+    assert text.cache_code_version("code") != versions["code"]
 
 
 def test_the_clip_cache_is_as_old_as_the_frames_that_the_plan_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     version = defs().resolve_asset_graph().get(dg.AssetKey(["caches", "video_clips"])).code_version
 
-    assert version == video.recipe()
+    assert version == video.cache_code_version()
     monkeypatch.setattr(video, "FRAMES", video.FRAMES + 1)
-    assert video.recipe() != version
+    assert video.cache_code_version() != version
 
 
 def test_the_cache_asset_is_as_old_as_its_fingerprint() -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as spiral
-from spiral_assets.demo.images import write_image_relation
+from spiral_assets.corpora.images import write_image_relation
 from spiral_assets.plans import images as plans
 from tests.assets.conftest import IMAGES, SHARDS, Place, data_version, evaluations, metadata, steps
 

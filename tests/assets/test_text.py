@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as spiral
+from spiral_assets.corpora.texts import write_text_relations
 from spiral_assets.demo.killer import Killer
 from spiral_assets.demo.proof import prove
-from spiral_assets.demo.texts import write_text_relations
 from spiral_assets.plans import text as plans
 from tests.assets.conftest import CHARACTERS, Place, data_version, evaluations, metadata
 

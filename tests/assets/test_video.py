@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as spiral
+from spiral_assets.corpora.scenes import SAID
+from spiral_assets.corpora.videos import DrawnVideos, write_video_relations
 from spiral_assets.demo.killer import Killer
-from spiral_assets.demo.moving import SAID
 from spiral_assets.demo.proof import prove
-from spiral_assets.demo.videos import DrawnVideos, write_video_relations
 from spiral_assets.plans import video as plans
 from spiral_assets.resources import CatalogResource
 from tests.assets.conftest import VIDEO_SHARDS, VIDEOS, Place, data_version, evaluations, metadata, placed, steps

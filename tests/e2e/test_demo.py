@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import spiral_stream as spiral
-from spiral_assets.demo.images import write_image_relation
+from spiral_assets.corpora.images import write_image_relation
 from spiral_assets.plans import images as plans
 from spiral_assets.plans import text as text_plans
 from spiral_assets.plans import video as video_plans

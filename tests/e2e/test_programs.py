@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import spiral_stream as spiral
-from spiral_assets.demo.images import write_image_relation
+from spiral_assets.corpora.images import write_image_relation
 from spiral_stream.testing import frozen, same
 
 PROGRAM = Path(__file__).parent / "programs" / "image.py"

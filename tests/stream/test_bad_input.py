@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("no_threads_left")
 BAD_ROW = 10
 BAD_NAME = "img-00000010"
 SEMANTIC = {"image_ref": "image/jpeg-ref"}
-PROFILES = [None, sp.Source(), sp.Raw(shorter_side=20), sp.Jpeg(shorter_side=20)]
+PROFILES = [None, sp.Original(), sp.Raw(shorter_side=20), sp.Jpeg(shorter_side=20)]
 
 
 def photo() -> bytes:

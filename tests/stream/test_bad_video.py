@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.schema import H264_REF
+from spiral_stream.semantic import H264_REF
 from spiral_stream.testing import check_elastic, check_resume, same
 from tests.fixtures.videos import Made, corrupt, truncate, write_sound, write_video
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.schema import H264_REF
+from spiral_stream.semantic import H264_REF
 from spiral_stream.testing import check_replay, frozen, same
 from tests.fixtures.clips import LABELS, SEGMENTS, labels_of, segments_of, write_files
 from tests.fixtures.videos import Made, cut, write_tar, write_video

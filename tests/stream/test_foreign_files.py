@@ -18,7 +18,7 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.catalog.rows import RELATIONS
-from spiral_stream.schema import H264_REF, JPEG_REF
+from spiral_stream.semantic import H264_REF, JPEG_REF
 from spiral_stream.sources.source import content_key
 from spiral_stream.testing import same
 from tests.fixtures.bombs import jpeg_claiming, png_claiming, video_claiming
@@ -531,7 +531,7 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 spent = time.process_time()
 out = []
 for decode in ("jpeg", "image"):
-    for profile in (None, sp.Raw(16), sp.Source()):
+    for profile in (None, sp.Raw(16), sp.Original()):
         out.append(run("images", "image_ref", profile is not None, profile, decode=decode, **sizes))
 for profile in (None, sp.Frames(shorter_side=16)):
     out.append(run("clips", "clip_ref", profile is not None, profile, decode="h264", sequence_length=2, crop=16))

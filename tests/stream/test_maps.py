@@ -113,7 +113,7 @@ def test_saved_and_opened_it_delivers_the_same(catalog: sp.Catalog, chain: Chain
         with catalog.open_stream("chain") as opened:
             assert opened.fingerprint == made.fingerprint
             for number in range(3):
-                if made.book.exists(0, number):
+                if made.numbering.exists(0, number):
                     assert same(opened.batch(number), made.batch(number))
 
 

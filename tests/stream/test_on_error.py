@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.schema import H264_REF
+from spiral_stream.semantic import H264_REF
 from spiral_stream.testing import check_replay, check_resume, frozen, same
 from tests.fixtures.damaged import (
     BAD_IMAGES,

@@ -122,7 +122,7 @@ class Run:
             while len(out) < count:
                 arranged = alone.stages.order.arrange(stream.population, len(out) // stream.selected.total)
                 rows = arranged.rows(np.arange(stream.selected.total, dtype=np.uint64))
-                out += stream.selected.kept.fetch(rows, ["sample_id"])["sample_id"].to_pylist()
+                out += stream.selected.narrow.fetch(rows, ["sample_id"])["sample_id"].to_pylist()
         return out[:count]
 
 
@@ -191,9 +191,9 @@ def test_what_came_and_what_is_left_are_all_uses_once(catalog: sp.Catalog, run_o
     for number, leg in enumerate(run_of):
         seen = {name: Counter(ids) for name, ids in run.seen.items()}
         run.go(replace(leg, world=1) if last is sp.KeepPartial else _stopped_early(leg))
-        for name, carry in run.ranks[0].state_dict().get("rebase", {"streams": {}})["streams"].items():
-            uses = run.reference(name, carry["then"])
-            left = Counter(uses[use] for first, count in carry["left"] for use in range(first, first + count))
+        for name, left_over in run.ranks[0].state_dict().get("rebase", {"streams": {}})["streams"].items():
+            uses = run.reference(name, left_over["then"])
+            left = Counter(uses[use] for first, count in left_over["left"] for use in range(first, first + count))
             assert number > 0
             assert seen.get(name, Counter()) + left == Counter(uses)
     run.close()

@@ -89,8 +89,8 @@ def test_rows_of_one_key_move_as_one_unit_and_blocks_cut_the_tape_of_units(
     catalog: sp.Catalog, key: list[str], name: str, below: float, block: int, epoch: int
 ) -> None:
     relation = catalog.table(name).filter(sp.col("quality") < below)
-    tape = rows_of(stream_of(relation, order_of(key, 1)), epoch)
-    units = [(value, [row["sample_id"] for row in unit]) for value, unit in groupby(tape, lambda row: values(row, key))]
+    laid = rows_of(stream_of(relation, order_of(key, 1)), epoch)
+    units = [(value, [row["sample_id"] for row in unit]) for value, unit in groupby(laid, lambda row: values(row, key))]
 
     assert len(dict(units)) == len(units)  # no value begins twice
     for _, unit in units:
@@ -98,7 +98,7 @@ def test_rows_of_one_key_move_as_one_unit_and_blocks_cut_the_tape_of_units(
     ids = [row["sample_id"] for row in rows_of(stream_of(relation, order_of(key, block)), epoch)]
     for begin in range(0, len(ids), block):
         part = slice(begin, begin + block)
-        assert sorted(ids[part]) == sorted(row["sample_id"] for row in tape[part])
+        assert sorted(ids[part]) == sorted(row["sample_id"] for row in laid[part])
 
 
 @FEW

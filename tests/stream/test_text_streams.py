@@ -156,7 +156,7 @@ def _delivered(stream: Any, drawn: Drawn, epoch: int) -> Counter[tuple[str, str]
     out = Counter[tuple[str, str]]()
     for number in range(stream.count(epoch)):
         pairs = [each if drawn.mixed else ("", each) for each in stream.ledger(number, epoch)]
-        packing = stream.book.draw(epoch, number).membership.packing
+        packing = stream.numbering.draw(epoch, number).membership.packing
         out.update(pair for at, pair in enumerate(pairs) if packing is None or packing.offsets[at] == 0)
     return out
 
@@ -356,4 +356,4 @@ def test_workers_need_lengths_that_are_known(shelf: Catalogs) -> None:
     pytest.importorskip("torch")
     stream = replace(PLAN, source="none", formation=replace(PLAN.formation, keys=())).plan(shelf).to_torch()
     with stream, pytest.raises(sp.BindError, match=r"decided by len\(tokens\).*2 workers"):
-        stream.book.need_known(1, 2)
+        stream.numbering.need_known(1, 2)

@@ -11,5 +11,5 @@ from spiral_assets.resources import CatalogResource
 @dg.asset_check(asset=imagenet_decoded, blocking=True)
 def cache_is_complete(catalog: CatalogResource) -> dg.AssetCheckResult:
     """Every row of the relation, as it is now, is in the cache."""
-    with plans.payload(catalog.open()).to_numpy() as stream:
+    with plans.cache_plan(catalog.open()).to_numpy() as stream:
         return complete(stream, stream.stages.images[0].store)

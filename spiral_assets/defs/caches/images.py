@@ -14,12 +14,12 @@ from spiral_assets.resources import CatalogResource
     kinds={"lance"},
     owners=["team:data"],
     tags={"domain": "images"},
-    code_version=plans.cache_version(),
+    code_version=plans.cache_code_version(),
     deps=[imagenet_train, imagenet_labels],
     pool="decode",
 )
 def imagenet_decoded(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
     """Decoded images at a bounded side, for every row that may be trained or validated on."""
-    with plans.payload(catalog.open()).to_numpy() as stream:
+    with plans.cache_plan(catalog.open()).to_numpy() as stream:
         store = stream.stages.images[0].store
-        return built(context, stream, store, plans.cache_version(), {"profile": str(plans.profile())})
+        return built(context, stream, store, plans.cache_code_version(), {"profile": str(plans.profile())})

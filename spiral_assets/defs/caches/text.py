@@ -24,15 +24,15 @@ def _tokens(stream: str) -> dg.AssetsDefinition:
         owners=["team:data"],
         tags={"domain": "text"},
         description=f"The tokens of every document of {plans.RELATIONS[stream]}, in two bytes each.",
-        code_version=plans.recipe(stream),
+        code_version=plans.cache_code_version(stream),
         deps=[RELATIONS[stream], llama_tokenizer],
         pool="decode",
     )
     def tokens(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
-        with plans.payload(catalog.open(), stream).to_numpy() as every:
+        with plans.cache_plan(catalog.open(), stream).to_numpy() as every:
             (stage,) = every.stages.tokens
             facts = {"tokenizer": plans.TOKENIZER, "tokens_are": str(stage.encoder.dtype)}
-            return built(context, every, stage.stores[0], stage.prefixes[0].fingerprint, facts)
+            return built(context, every, stage.stores[0], stage.kinds[0].fingerprint, facts)
 
     return tokens
 
@@ -40,7 +40,7 @@ def _tokens(stream: str) -> dg.AssetsDefinition:
 def _complete(asset: dg.AssetsDefinition, stream: str) -> dg.AssetChecksDefinition:
     @dg.asset_check(asset=asset, blocking=True, description="Every row of the relation, as it is now, is in the cache.")
     def cache_is_complete(catalog: CatalogResource) -> dg.AssetCheckResult:
-        with plans.payload(catalog.open(), stream).to_numpy() as every:
+        with plans.cache_plan(catalog.open(), stream).to_numpy() as every:
             return complete(every, every.stages.tokens[0].stores[0])
 
     return cache_is_complete

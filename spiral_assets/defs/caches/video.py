@@ -14,13 +14,13 @@ from spiral_assets.resources import CatalogResource
     kinds={"lance"},
     owners=["team:data"],
     tags={"domain": "video"},
-    code_version=plans.recipe(),
+    code_version=plans.cache_code_version(),
     deps=[index],
     pool="decode",
 )
 def video_clips(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
     """Decoded frames of every segment that may be trained or validated on, at a bounded side."""
-    with plans.payload(catalog.open()).to_numpy() as stream:
+    with plans.cache_plan(catalog.open()).to_numpy() as stream:
         (stage,) = stream.stages.clips
         (kind,) = stage.kinds
         assert kind is not None, "the plan names a profile"
@@ -31,5 +31,5 @@ def video_clips(context: dg.AssetExecutionContext, catalog: CatalogResource) -> 
 @dg.asset_check(asset=video_clips, blocking=True)
 def cache_is_complete(catalog: CatalogResource) -> dg.AssetCheckResult:
     """Every row of the relation, as it is now, is in the cache."""
-    with plans.payload(catalog.open()).to_numpy() as stream:
+    with plans.cache_plan(catalog.open()).to_numpy() as stream:
         return complete(stream, stream.stages.clips[0].stores[0])

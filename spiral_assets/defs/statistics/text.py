@@ -59,7 +59,7 @@ def _lengths(catalog: CatalogResource, stream: str) -> "tuple[NDArray[np.int64],
     """Tokens of each document of a stream's relation, and the data version they are of."""
     import numpy as np
 
-    with plans.payload(catalog.open(), stream).to_numpy() as batches:
+    with plans.cache_plan(catalog.open(), stream).to_numpy() as batches:
         found = [batch["length"].copy() for batch in batches]
         version = batches.stages.data_versions[plans.RELATIONS[stream]]
     return np.concatenate([np.empty(0, dtype=np.int64), *found]), version

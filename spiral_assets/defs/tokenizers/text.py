@@ -18,7 +18,7 @@ from spiral_assets.resources import CatalogResource, TextsResource
 )
 def llama_tokenizer(catalog: CatalogResource, texts: TextsResource) -> dg.MaterializeResult[None]:
     """A byte-level BPE, trained on the spot; the same text gives the same tokens, and so the same data version."""
-    from spiral_assets.demo.tokenizer import BEGIN, END, train_tokenizer
+    from spiral_assets.corpora.tokenizer import BEGIN, END, train_tokenizer
 
     opened = catalog.open()
     columns = [opened.table(name).project(plans.COLUMN).to_arrow()[plans.COLUMN] for name in plans.RELATIONS.values()]

@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 from accelerate import skip_first_batches  # noqa: E402  after the skip
 from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments  # noqa: E402  after the skip
 
-from spiral_stream.adapters.trainer import PLACE_FILE, Feed, StreamTrainer  # noqa: E402  after the skip
+from spiral_stream.adapters.trainer import PLACE_FILE, StreamTrainer, TrainerFeed  # noqa: E402  after the skip
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -35,7 +35,7 @@ def trainer(folder: Path, stream: Any, *, collator: Any = None, loss: Any = None
     return StreamTrainer(model, args, train_dataset=stream, data_collator=collator, compute_loss_func=loss)
 
 
-def ids(feed: Feed, batches: Any) -> list[Any]:
+def ids(feed: TrainerFeed, batches: Any) -> list[Any]:
     return [feed.handed.popleft()[1]["sample_id"] for _ in batches]
 
 
@@ -44,7 +44,7 @@ def ids(feed: Feed, batches: Any) -> list[Any]:
 
 def test_a_feed_of_an_epoch_gives_its_tensors_and_keeps_its_lists(texts: sp.Catalog) -> None:
     with stream_of(texts, documents.COUNTED) as stream, stream_of(texts, documents.COUNTED) as bare:
-        feed = Feed(stream, len(stream))
+        feed = TrainerFeed(stream, len(stream))
         for epoch in range(2):
             for tensors, wanted in zip(feed, bare, strict=True):
                 assert set(tensors) == {"input_ids", "attention_mask", "labels"}
@@ -56,7 +56,7 @@ def test_a_feed_of_an_epoch_gives_its_tensors_and_keeps_its_lists(texts: sp.Cata
 
 def test_a_feed_without_length_goes_on_into_the_next_epochs(texts: sp.Catalog) -> None:
     with stream_of(texts) as stream, stream_of(texts) as bare:
-        feed = Feed(stream)
+        feed = TrainerFeed(stream)
         wanted = [batch["sample_id"] for _ in range(3) for batch in bare]
         assert ids(feed, islice(feed, 40)) == wanted[:40]
         with pytest.raises(TypeError, match="max_steps"):
@@ -67,7 +67,7 @@ def test_a_feed_without_length_goes_on_into_the_next_epochs(texts: sp.Catalog) -
 def test_skipping_draws_stand_ins_and_no_batch(texts: sp.Catalog) -> None:
     with stream_of(texts) as stream, stream_of(texts) as bare:
         wanted = [batch["sample_id"] for batch in bare]
-        feed = Feed(stream, None, 100_000)
+        feed = TrainerFeed(stream, None, 100_000)
         assert ids(feed, islice(skip_first_batches(feed, 100_000), 4)) == wanted[:4]
         feed.close()
         assert ids(feed, islice(feed, 4)) == wanted[4:8]  # a later pass skips nothing
@@ -82,7 +82,7 @@ def test_a_state_behind_the_last_batch_starts_the_next_epoch(texts: sp.Catalog) 
         assert stream.place == (1, 0)
         batches.close()
         assert stream.place == (1, 0)
-        feed = Feed(stream, 15)
+        feed = TrainerFeed(stream, 15)
         list(bare)
         assert ids(feed, feed) == [batch["sample_id"] for batch in bare]
 
@@ -93,12 +93,12 @@ def test_an_epoch_without_a_batch_is_an_error_and_no_endless_loop(texts: sp.Cata
         pytest.warns(sp.SpiralWarning, match="DropPartial drops its only batch|gets nothing in epoch 0"),
         pytest.raises(sp.StreamError, match=r"stream\.explain\(\)"),
     ):
-        next(iter(Feed(stream)))
+        next(iter(TrainerFeed(stream)))
 
 
 def test_a_feed_in_workers_knows_its_place(texts: sp.Catalog) -> None:
     with stream_of(texts) as stream:
-        feed = Feed(stream, None, 0, 0)
+        feed = TrainerFeed(stream, None, 0, 0)
         assert feed.state_dict()["batch"] == 0
         next(iter(feed))
         assert feed.state_dict()["batch"] == 1

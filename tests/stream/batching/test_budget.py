@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.batching.budget import BatchBudget, Limits, limits_of, oversize_error, too_large, truncated
+from spiral_stream.batching.budget import BatchBudget, BatchLimits, limits_of, oversize_error, too_large, truncated
 from spiral_stream.batching.formation import Setting, Window
 from spiral_stream.errors import PlanError
 
@@ -21,7 +21,7 @@ def window(lengths: list[int], *costs: list[int]) -> Window:
 def test_a_truncated_sample_fits_and_loses_no_more_than_it_must(
     lengths: list[int], multiple: int, tokens: int, padded: bool
 ) -> None:
-    limits = Limits(multiple, None, tokens, padded, ())
+    limits = BatchLimits(multiple, None, tokens, padded, ())
     cut = truncated(np.array(lengths), limits)
 
     assert not too_large(window(cut.tolist()), limits).any()
@@ -31,7 +31,7 @@ def test_a_truncated_sample_fits_and_loses_no_more_than_it_must(
 
 
 def test_a_width_is_the_next_multiple_and_at_least_one() -> None:
-    limits = Limits(128, 4, None, padded=True, additive=())
+    limits = BatchLimits(128, 4, None, padded=True, additive=())
 
     assert limits.widths(np.array([0, 1, 128, 129])).tolist() == [128, 128, 128, 256]
 
@@ -39,8 +39,8 @@ def test_a_width_is_the_next_multiple_and_at_least_one() -> None:
 def test_padded_and_real_tokens_are_different_limits() -> None:
     two, long, both = np.array([2]), np.array([100]), np.array([110])
 
-    assert not Limits(128, None, 200, padded=True, additive=()).hold(two, long, both, ())[0]
-    assert Limits(128, None, 200, padded=False, additive=()).hold(two, long, both, ())[0]
+    assert not BatchLimits(128, None, 200, padded=True, additive=()).hold(two, long, both, ())[0]
+    assert BatchLimits(128, None, 200, padded=False, additive=()).hold(two, long, both, ())[0]
 
 
 def test_additive_costs_come_as_frames_then_bytes() -> None:

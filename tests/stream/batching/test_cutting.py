@@ -4,12 +4,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiral_stream.batching.budget import Limits
+from spiral_stream.batching.budget import BatchLimits
 from spiral_stream.batching.cutting import cut, even_end, is_full
 
 sizes = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 50)), max_size=250)
 limits = st.builds(
-    Limits,
+    BatchLimits,
     multiple=st.sampled_from([1, 8]),
     batch_size=st.none() | st.integers(1, 150),
     max_tokens=st.integers(104, 3_000),
@@ -18,7 +18,7 @@ limits = st.builds(
 )
 
 
-def holds(lengths: list[int], costs: list[int], rule: Limits) -> bool:
+def holds(lengths: list[int], costs: list[int], rule: BatchLimits) -> bool:
     """The same in words: one run at a time."""
     if rule.batch_size is not None and len(lengths) > rule.batch_size:
         return False
@@ -28,14 +28,16 @@ def holds(lengths: list[int], costs: list[int], rule: Limits) -> bool:
     return all(sum(costs) <= limit for limit in rule.additive)
 
 
-def parts(drawn: list[tuple[int, int]], rule: Limits) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+def parts(drawn: list[tuple[int, int]], rule: BatchLimits) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     lengths = np.array([length for length, _ in drawn], dtype=np.int64)
     return lengths, (np.array([cost for _, cost in drawn], dtype=np.int64),) * len(rule.additive)
 
 
 @given(sizes, limits)
 @settings(max_examples=60)
-def test_every_batch_is_the_longest_run_that_keeps_to_the_limits(drawn: list[tuple[int, int]], rule: Limits) -> None:
+def test_every_batch_is_the_longest_run_that_keeps_to_the_limits(
+    drawn: list[tuple[int, int]], rule: BatchLimits
+) -> None:
     lengths, costs = parts(drawn, rule)
     ends = cut(len(drawn), lengths, costs, rule).tolist()
 
@@ -53,7 +55,7 @@ def test_every_batch_is_the_longest_run_that_keeps_to_the_limits(drawn: list[tup
 
 @given(sizes, limits)
 @settings(max_examples=60)
-def test_the_last_two_batches_are_as_equal_as_the_limits_allow(drawn: list[tuple[int, int]], rule: Limits) -> None:
+def test_the_last_two_batches_are_as_equal_as_the_limits_allow(drawn: list[tuple[int, int]], rule: BatchLimits) -> None:
     lengths, costs = parts(drawn, rule)
     ends = cut(len(drawn), lengths, costs, rule)
     even = even_end(ends, lengths, costs, rule).tolist()
@@ -70,12 +72,12 @@ def test_the_last_two_batches_are_as_equal_as_the_limits_allow(drawn: list[tuple
         assert apart[even[-2]] == min(apart.values())
 
 
-def padded(drawn: list[tuple[int, int]], rule: Limits) -> int:
+def padded(drawn: list[tuple[int, int]], rule: BatchLimits) -> int:
     return len(drawn) * max(1, -(-max(d[0] for d in drawn) // rule.multiple)) * rule.multiple
 
 
 def test_a_count_alone_needs_no_lengths() -> None:
-    rule = Limits(1, 4, None, padded=True, additive=())
+    rule = BatchLimits(1, 4, None, padded=True, additive=())
 
     assert cut(10, None, (), rule).tolist() == [0, 4, 8, 10]
     assert cut(8, None, (), rule).tolist() == [0, 4, 8]
@@ -84,6 +86,6 @@ def test_a_count_alone_needs_no_lengths() -> None:
 
 
 def test_empty_samples_are_one_multiple_wide() -> None:
-    rule = Limits(8, None, 32, padded=True, additive=())
+    rule = BatchLimits(8, None, 32, padded=True, additive=())
 
     assert cut(10, np.zeros(10, dtype=np.int64), (), rule).tolist() == [0, 4, 8, 10]

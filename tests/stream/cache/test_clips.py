@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from spiral_stream.cache.clip_layout import Clips, bytes_at
 from spiral_stream.cache.clips import ClipKind
-from spiral_stream.cache.kept_clips import Clips, bytes_at
 from spiral_stream.cache.kind import Rows
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.video_index import index_of

@@ -18,7 +18,7 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.cache.materialize import Progress, ShardWork, build
 from spiral_stream.cache.store import CacheStore
-from spiral_stream.cache.tokens import TokenPrefix
+from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.testing import frozen, same
 from tests.fixtures.kinds import BAD, CASES, ByteEncoder, Case, works
 from tests.fixtures.kinds import ROWS as TEXTS
@@ -28,7 +28,7 @@ from tests.fixtures.streams import FIXED, RANDOM, ROWS, SHARDS, images, maker, o
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 PROFILES = {
-    "source": sp.Source(),
+    "source": sp.Original(),
     "raw": sp.Raw(shorter_side=20),
     "exact raw": sp.Raw(),
     "jpeg": sp.Jpeg(shorter_side=20),
@@ -266,7 +266,7 @@ def test_runs_grow_and_shrink_with_the_bytes_of_their_rows(tmp_path: Path) -> No
             asked.append(len(ordinals))
             return pa.table({"text": texts.take(pa.array(ordinals))})
 
-    kind = TokenPrefix("rows", "text", ByteEncoder())
+    kind = TokenKind("rows", "text", ByteEncoder())
     work = ShardWork("s", "k", 0, len(texts), np.arange(len(texts), dtype=np.uint64))
     done = build(Rows(), kind, CacheStore(tmp_path, kind.facts()), [work], 1)
 

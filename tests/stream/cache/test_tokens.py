@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.cache import tokens
-from spiral_stream.cache.tokens import TokenPrefix
+from spiral_stream.cache.tokens import TokenKind
 from tests.fixtures.kinds import INVALID_UTF8, ByteEncoder, text_column
 
 TEXTS = st.lists(st.one_of(st.none(), st.just(INVALID_UTF8), st.text(max_size=30)), max_size=40)
@@ -32,7 +32,7 @@ def test_every_row_is_its_own_tokens_or_refused(
     chunks = [whole.slice(a, b - a) for a, b in itertools.pairwise(borders)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokens, "PIECE_BYTES", piece_bytes)
-        rows = TokenPrefix("r", "text", encoder).keep_rows(
+        rows = TokenKind("r", "text", encoder).keep_rows(
             pa.table({"text": pa.chunked_array(chunks, pa.large_utf8())}), ""
         )
 
@@ -54,7 +54,7 @@ def test_every_row_is_its_own_tokens_or_refused(
 @pytest.mark.parametrize("kind", [pa.utf8(), pa.large_utf8(), pa.binary(), pa.large_binary(), pa.string_view()])
 def test_every_type_of_text_gives_the_same_tokens(kind: pa.DataType) -> None:
     column = pa.chunked_array([pa.array(["", "grün", "b"], pa.utf8()).cast(kind)])
-    rows = TokenPrefix("r", "text", ByteEncoder()).keep_rows(pa.table({"text": column}), "")
+    rows = TokenKind("r", "text", ByteEncoder()).keep_rows(pa.table({"text": column}), "")
 
     assert rows.sizes.tolist() == [0, 10, 2]
     assert rows.refused == {}
@@ -70,14 +70,14 @@ def test_the_encoder_is_given_about_a_megabyte_at_a_time() -> None:
             return values, offsets
 
     texts = pa.chunked_array([pa.array(["x" * 5_000_000, *["y" * 300_000] * 7])])
-    TokenPrefix("r", "text", Watched()).keep_rows(pa.table({"text": texts}), "")
+    TokenKind("r", "text", Watched()).keep_rows(pa.table({"text": texts}), "")
 
     assert sizes == [5_000_000, 900_000, 900_000, 300_000]
 
 
 def test_reasons_of_refusal_show_the_way_out() -> None:
     column = pa.chunked_array([text_column([None, INVALID_UTF8])])
-    refused = TokenPrefix("r", "text", ByteEncoder()).keep_rows(pa.table({"text": column}), "").refused
+    refused = TokenKind("r", "text", ByteEncoder()).keep_rows(pa.table({"text": column}), "").refused
 
     assert refused[0] == "text: the text is null; filter the row out (~col('text').is_null()), or fill it in"
     assert refused[1].endswith("(byte 3 is 0xe9); write it again as UTF-8, or filter the row out")
@@ -87,21 +87,21 @@ def test_a_column_that_holds_no_text_is_an_error() -> None:
     with pytest.raises(
         sp.SourceError, match="a column of int64 holds no text; tokenize one of utf8, or cast it before"
     ):
-        TokenPrefix("r", "text", ByteEncoder()).keep_rows(pa.table({"text": [1]}), "")
+        TokenKind("r", "text", ByteEncoder()).keep_rows(pa.table({"text": [1]}), "")
 
 
 def test_a_fingerprint_covers_relation_column_and_encoder() -> None:
     encoders = [ByteEncoder(), ByteEncoder(1), ByteEncoder(dtype=np.uint32)]
-    variants = [TokenPrefix(r, c, e).fingerprint for r in "ab" for c in ("text", "title") for e in encoders]
+    variants = [TokenKind(r, c, e).fingerprint for r in "ab" for c in ("text", "title") for e in encoders]
 
     assert len(set(variants)) == len(variants)
-    assert TokenPrefix("a", "text", ByteEncoder()).fingerprint == variants[0]
+    assert TokenKind("a", "text", ByteEncoder()).fingerprint == variants[0]
 
 
 def test_the_facts_are_what_the_fingerprint_covers() -> None:
-    prefix = TokenPrefix("docs", "text", ByteEncoder())
+    kind = TokenKind("docs", "text", ByteEncoder())
 
-    assert prefix.facts() == {
+    assert kind.facts() == {
         "kind": ["tokens", 1],
         "relation": "docs",
         "column": "text",

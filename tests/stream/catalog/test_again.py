@@ -10,9 +10,9 @@ import pytest
 
 from spiral_stream.catalog import manifest as manifest_room
 from spiral_stream.catalog import registry
-from spiral_stream.catalog.registry import Catalog, connect
+from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.errors import CatalogError
-from spiral_stream.schema import JPEG_REF
+from spiral_stream.semantic import JPEG_REF
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.folder import ImageFolder
 from spiral_stream.sources.lance import Lance
@@ -24,7 +24,7 @@ DECLARED: dict[str, Any] = {"semantic": {"image_ref": JPEG_REF}, "descriptions":
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
+def catalog(tmp_path: Path) -> Registry:
     return connect(tmp_path / "catalog")
 
 
@@ -45,7 +45,7 @@ def source_of(kind: str, folder: Path, rows: pa.Table = ROWS) -> Source:
 
 @pytest.mark.parametrize("kind", ["arrow", "lance", "parquet", "images"])
 def test_the_same_registration_is_no_error_and_reads_no_rows(
-    catalog: Catalog, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    catalog: Registry, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declared = {} if kind == "images" else DECLARED
     source = source_of(kind, tmp_path)
@@ -64,7 +64,7 @@ def test_the_same_registration_is_no_error_and_reads_no_rows(
 
 
 def test_labels_may_be_registered_from_another_working_folder(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    catalog: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = catalog.register("t", Arrow(ROWS))
     monkeypatch.chdir(tmp_path)
@@ -74,7 +74,7 @@ def test_labels_may_be_registered_from_another_working_folder(
         catalog.register("t", Arrow(ROWS), semantic={"image_ref": JPEG_REF})
 
 
-def test_a_new_version_of_a_dataset_with_the_same_rows_is_the_same(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_new_version_of_a_dataset_with_the_same_rows_is_the_same(catalog: Registry, tmp_path: Path) -> None:
     source = source_of("lance", tmp_path)
     first = catalog.register("t", source)
     lance.dataset(str(tmp_path / "t.lance")).tags.create("kept", 1)
@@ -93,7 +93,7 @@ def test_a_new_version_of_a_dataset_with_the_same_rows_is_the_same(catalog: Cata
     ],
 )
 def test_another_registration_of_a_name_is_refused_with_what_differs(
-    catalog: Catalog, tmp_path: Path, change: dict[str, Any], differs: str
+    catalog: Registry, tmp_path: Path, change: dict[str, Any], differs: str
 ) -> None:
     source = source_of("parquet", tmp_path)
     first = catalog.register("t", source, **DECLARED)
@@ -106,7 +106,7 @@ def test_another_registration_of_a_name_is_refused_with_what_differs(
 
 
 @pytest.mark.parametrize("kind", ["arrow", "lance", "parquet", "images"])
-def test_other_rows_are_refused_until_they_replace(catalog: Catalog, tmp_path: Path, kind: str) -> None:
+def test_other_rows_are_refused_until_they_replace(catalog: Registry, tmp_path: Path, kind: str) -> None:
     catalog.register("t", source_of(kind, tmp_path))
     other = source_of(kind, tmp_path, pa.concat_tables([ROWS, ROWS.slice(0, 1).set_column(0, "sample_id", [["d"]])]))
     with pytest.raises(CatalogError, match=r"its (rows differ|data: '.*')\. Pass replace=True, or drop it first$"):
@@ -115,7 +115,7 @@ def test_other_rows_are_refused_until_they_replace(catalog: Catalog, tmp_path: P
     assert catalog.register("t", other, replace=True).manifest().total == 4
 
 
-def test_repeated_identities_that_were_allowed_are_not_allowed_by_registering_again(catalog: Catalog) -> None:
+def test_repeated_identities_that_were_allowed_are_not_allowed_by_registering_again(catalog: Registry) -> None:
     rows = Arrow(pa.table({"sample_id": ["a", "a"]}))
     first = catalog.register("t", rows, unique=False)
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spiral_stream.catalog import lock
-from spiral_stream.catalog.registry import Catalog, connect
+from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.errors import CatalogError
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.parquet import Parquet
@@ -29,7 +29,7 @@ def rows(count: int = 3) -> Arrow:
     return Arrow(pa.table({"sample_id": range(count)}))
 
 
-def copy_of(catalog: Catalog, count: int = 3) -> Path:
+def copy_of(catalog: Registry, count: int = 3) -> Path:
     return catalog.root / f"rows-{rows(count).digest()}.lance"
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.catalog import pinning
-from spiral_stream.schema import JPEG_REF
+from spiral_stream.semantic import JPEG_REF
 
 RANGE = pa.struct([("uri", pa.utf8()), ("offset", pa.int64()), ("length", pa.int64())])
 

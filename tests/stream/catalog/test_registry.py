@@ -8,16 +8,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spiral_stream.catalog.registry import Catalog, connect
+from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.errors import CatalogError, SourceError
-from spiral_stream.schema import JPEG_REF, semantic_of
+from spiral_stream.semantic import JPEG_REF, semantic_of
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
+def catalog(tmp_path: Path) -> Registry:
     return connect(tmp_path / "catalog")
 
 
@@ -30,7 +30,7 @@ def write_lance(path: Path, ids: list[object], **columns: object) -> Lance:
     return Lance(str(path))
 
 
-def test_a_registered_relation_is_found_again_by_another_connection(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_registered_relation_is_found_again_by_another_connection(catalog: Registry, tmp_path: Path) -> None:
     source = write_lance(tmp_path / "t.lance", ["a", "b"], image_ref=[b"1", b"2"])
     entry = catalog.register(
         "vision.train", source, semantic={"image_ref": JPEG_REF}, descriptions={"sample_id": "never reused"}
@@ -46,7 +46,7 @@ def test_a_registered_relation_is_found_again_by_another_connection(catalog: Cat
     assert catalog.tables() == ["vision.train"]
 
 
-def test_rows_from_memory_are_copied_and_go_when_dropped(catalog: Catalog) -> None:
+def test_rows_from_memory_are_copied_and_go_when_dropped(catalog: Registry) -> None:
     entry = catalog.register("vision.labels", labels(), identity="label_id")
     copy = Path(entry.source.uri)
     with entry.open() as relation:
@@ -58,7 +58,7 @@ def test_rows_from_memory_are_copied_and_go_when_dropped(catalog: Catalog) -> No
     assert catalog.tables() == []
 
 
-def test_equal_rows_from_memory_have_one_copy_and_one_data_version(catalog: Catalog) -> None:
+def test_equal_rows_from_memory_have_one_copy_and_one_data_version(catalog: Registry) -> None:
     one = catalog.register("one", labels(), identity="label_id")
     two = catalog.register("two", labels(), identity="label_id")
     catalog.drop("one")
@@ -69,7 +69,7 @@ def test_equal_rows_from_memory_have_one_copy_and_one_data_version(catalog: Cata
         assert relation.manifest.total == 5
 
 
-def test_a_moved_catalog_still_reads_its_own_rows(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_moved_catalog_still_reads_its_own_rows(catalog: Registry, tmp_path: Path) -> None:
     catalog.register("labels", labels(), identity="label_id")
     catalog.root.rename(tmp_path / "elsewhere")
 
@@ -77,14 +77,14 @@ def test_a_moved_catalog_still_reads_its_own_rows(catalog: Catalog, tmp_path: Pa
         assert relation.manifest.total == 5
 
 
-def test_names_are_words_joined_by_dots(catalog: Catalog) -> None:
+def test_names_are_words_joined_by_dots(catalog: Registry) -> None:
     for name in ("", "a b", "a'b", "../a", ".a"):
         with pytest.raises(CatalogError, match=r"letters, digits and _ \. - only"):
             catalog.register(name, labels(), identity="label_id")
 
 
 @pytest.mark.parametrize("source", ["/data/rows.parquet", pa.table({"label_id": [1]}), None])
-def test_what_is_no_source_is_refused_with_those_there_are(catalog: Catalog, source: Any) -> None:
+def test_what_is_no_source_is_refused_with_those_there_are(catalog: Registry, source: Any) -> None:
     with pytest.raises(
         CatalogError, match=r"register 'zz': .* not a source; give Lance\(uri\), .*Arrow\(table\)"
     ) as caught:
@@ -92,7 +92,7 @@ def test_what_is_no_source_is_refused_with_those_there_are(catalog: Catalog, sou
     assert len(str(caught.value)) < 150
 
 
-def test_an_unknown_name_lists_near_ones(catalog: Catalog) -> None:
+def test_an_unknown_name_lists_near_ones(catalog: Registry) -> None:
     with pytest.raises(CatalogError, match=r"there are none\. Register it first$"):
         catalog.entry("vision.train")
     with pytest.raises(CatalogError, match=r"there are none\. Save it with save_stream first$"):
@@ -104,7 +104,7 @@ def test_an_unknown_name_lists_near_ones(catalog: Catalog) -> None:
         catalog.drop("vision.imagenet_tain")
 
 
-def test_a_taken_name_is_refused_unless_replaced(catalog: Catalog) -> None:
+def test_a_taken_name_is_refused_unless_replaced(catalog: Registry) -> None:
     catalog.register("labels", labels(5), identity="label_id")
     with pytest.raises(CatalogError, match="Pass replace=True, or drop it first"):
         catalog.register("labels", labels(6), identity="label_id")
@@ -114,7 +114,7 @@ def test_a_taken_name_is_refused_unless_replaced(catalog: Catalog) -> None:
     assert catalog.tables() == ["labels"]
 
 
-def test_a_repeated_identity_is_refused_with_both_places(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_repeated_identity_is_refused_with_both_places(catalog: Registry, tmp_path: Path) -> None:
     source = write_lance(tmp_path / "t.lance", ["a", "b", "c", "b"], storage_shard=["p1", "p1", "p0", "p0"])
     with pytest.raises(
         CatalogError, match=r"sample_id = 'b' in shard 'p1' row 1 and shard 'p0' row 1.*Name a unique column"
@@ -124,14 +124,14 @@ def test_a_repeated_identity_is_refused_with_both_places(catalog: Catalog, tmp_p
     assert catalog.tables() == []
 
 
-def test_a_relation_that_is_only_joined_may_repeat_identities(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_relation_that_is_only_joined_may_repeat_identities(catalog: Registry, tmp_path: Path) -> None:
     source = write_lance(tmp_path / "t.lance", ["a", "b", "a"])
     assert not catalog.register("t", source, unique=False).identity_unique
     assert not catalog.entry("t").identity_unique
     assert catalog.register("u", write_lance(tmp_path / "u.lance", ["a"]), unique=False).identity_unique
 
 
-def test_several_columns_may_identify_together(catalog: Catalog, tmp_path: Path) -> None:
+def test_several_columns_may_identify_together(catalog: Registry, tmp_path: Path) -> None:
     source = write_lance(tmp_path / "t.lance", ["a", "a", "b"], part=[0, 1, 0])
     assert catalog.register("t", source, identity=["sample_id", "part"]).identity_unique
     source = write_lance(tmp_path / "t.lance", ["a", "a", "b"], part=[0, 0, 0])
@@ -155,7 +155,7 @@ def test_several_columns_may_identify_together(catalog: Catalog, tmp_path: Path)
     ],
 )
 def test_wrong_registrations_are_refused_with_the_way_out(
-    catalog: Catalog, tmp_path: Path, ids: list[object], options: dict[str, object], message: str
+    catalog: Registry, tmp_path: Path, ids: list[object], options: dict[str, object], message: str
 ) -> None:
     source = write_lance(tmp_path / "t.lance", ids, n=pa.nulls(2, pa.int64()))
     with pytest.raises(CatalogError, match=f"^register 't': .*{message}"):
@@ -164,31 +164,31 @@ def test_wrong_registrations_are_refused_with_the_way_out(
     assert catalog.tables() == []
 
 
-def test_refused_rows_from_memory_are_not_copied(catalog: Catalog) -> None:
+def test_refused_rows_from_memory_are_not_copied(catalog: Registry) -> None:
     with pytest.raises(CatalogError, match="identity repeats"):
         catalog.register("t", Arrow(pa.table({"sample_id": ["a", "a"]})))
 
     assert not list(catalog.root.glob("*.lance"))
 
 
-def test_the_name_of_row_ordinals_is_taken(catalog: Catalog, tmp_path: Path) -> None:
+def test_the_name_of_row_ordinals_is_taken(catalog: Registry, tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match="Rename the column"):
         catalog.register("t", write_lance(tmp_path / "t.lance", ["a"], __row=[1]))
 
 
-def test_a_missing_source_says_which_registration(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_missing_source_says_which_registration(catalog: Registry, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"^register 't': Parquet: there is none at .*Correct the path"):
         catalog.register("t", Parquet(str(tmp_path / "none.parquet")))
 
 
-def test_refresh_keeps_the_data_version_where_nothing_changed(catalog: Catalog, tmp_path: Path) -> None:
+def test_refresh_keeps_the_data_version_where_nothing_changed(catalog: Registry, tmp_path: Path) -> None:
     pq.write_table(pa.table({"sample_id": ["a", "b"]}), tmp_path / "t.parquet")
     entry = catalog.register("t", Parquet(str(tmp_path / "t.parquet")))
 
     assert catalog.refresh("t") == entry
 
 
-def test_refresh_takes_new_rows_and_keeps_what_was_declared(catalog: Catalog, tmp_path: Path) -> None:
+def test_refresh_takes_new_rows_and_keeps_what_was_declared(catalog: Registry, tmp_path: Path) -> None:
     source = write_lance(tmp_path / "t.lance", ["a"], image_ref=[b"1"])
     before = catalog.register("t", source, semantic={"image_ref": JPEG_REF})
     lance.write_dataset(pa.table({"sample_id": ["b"], "image_ref": [b"2"]}), source.uri, mode="append")
@@ -204,7 +204,7 @@ def test_refresh_takes_new_rows_and_keeps_what_was_declared(catalog: Catalog, tm
     assert catalog.entry("t") == after
 
 
-def test_refresh_refuses_rows_that_repeat_an_identity(catalog: Catalog, tmp_path: Path) -> None:
+def test_refresh_refuses_rows_that_repeat_an_identity(catalog: Registry, tmp_path: Path) -> None:
     source = write_lance(tmp_path / "t.lance", ["a"])
     before = catalog.register("t", source)
     lance.write_dataset(pa.table({"sample_id": ["a"]}), source.uri, mode="append")
@@ -214,7 +214,7 @@ def test_refresh_refuses_rows_that_repeat_an_identity(catalog: Catalog, tmp_path
     assert catalog.entry("t") == before
 
 
-def test_plans_are_kept_by_name(catalog: Catalog) -> None:
+def test_plans_are_kept_by_name(catalog: Registry) -> None:
     catalog.store_plan("train", {"verb": "deliver", "n": [1, 2]})
     catalog.store_plan("eval", {})
     catalog.store_plan("train", {"verb": "deliver", "n": [3]})
@@ -246,7 +246,7 @@ def test_a_catalog_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         connect("s3://bucket/catalog")
 
 
-def test_what_is_stored_is_json_without_absolute_paths_of_the_catalog(catalog: Catalog) -> None:
+def test_what_is_stored_is_json_without_absolute_paths_of_the_catalog(catalog: Registry) -> None:
     import lancedb
 
     catalog.register("labels", labels(), identity="label_id")

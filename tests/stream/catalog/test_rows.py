@@ -20,11 +20,11 @@ import pytest
 from spiral_stream.catalog.database import Database
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.manifest import Manifest, check
-from spiral_stream.catalog.registry import Catalog, connect
+from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.catalog.rows import RELATIONS, STREAMS
 from spiral_stream.catalog.tokenizers import _sealed
 from spiral_stream.errors import CatalogError
-from spiral_stream.schema import JPEG_REF
+from spiral_stream.semantic import JPEG_REF
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import content_key
@@ -37,7 +37,7 @@ ROWS = pa.table(
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Registry:
     folder = tmp_path_factory.mktemp("fuzzed") / "below" / "here"
     folder.mkdir(parents=True)
     pq.write_table(ROWS, folder / "t.parquet", row_group_size=1)
@@ -48,7 +48,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     return made
 
 
-def read(catalog: Catalog, name: str) -> tuple[Entry, Any]:
+def read(catalog: Registry, name: str) -> tuple[Entry, Any]:
     entry = catalog.entry(name)
     with entry.open() as relation:
         total = min(relation.manifest.total, 1000)
@@ -77,7 +77,7 @@ def drawn(row: dict[str, Any], seed: int) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["t", "labels"])
 @pytest.mark.parametrize("count", COUNTS)
 def test_rows_of_relations_are_read_as_they_were_or_refused(
-    catalog: Catalog, name: str, count: int, monkeypatch: pytest.MonkeyPatch
+    catalog: Registry, name: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(catalog.root.parent)
     sound = read(catalog, name)
@@ -105,7 +105,7 @@ def storable(row: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_saved_streams_are_read_as_they_were_or_refused(
-    catalog: Catalog, count: int, monkeypatch: pytest.MonkeyPatch
+    catalog: Registry, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sound = catalog.stored_plan("s")
     (row,) = catalog._database.rows(STREAMS)
@@ -124,7 +124,7 @@ def same(a: Manifest, b: Manifest) -> bool:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_manifests_are_read_as_they_were_or_refused(catalog: Catalog, tmp_path: Path, count: int) -> None:
+def test_manifests_are_read_as_they_were_or_refused(catalog: Registry, tmp_path: Path, count: int) -> None:
     entry = catalog.entry("t")
     data = (catalog.root / "manifests" / entry.manifest_name).read_bytes()
     file = tmp_path / "m.arrow"
@@ -152,7 +152,7 @@ def one_to_one(manifest: Manifest) -> None:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_shard_tables_that_contradict_themselves_are_refused(catalog: Catalog, tmp_path: Path, count: int) -> None:
+def test_shard_tables_that_contradict_themselves_are_refused(catalog: Registry, tmp_path: Path, count: int) -> None:
     """Forged by value, not by byte: lengths, orders and sums that cannot be."""
     sound = catalog.entry("t").manifest()
     as_json = {field.name: getattr(sound, field.name) for field in fields(Manifest)}
@@ -186,7 +186,7 @@ def test_shard_tables_that_contradict_themselves_are_refused(catalog: Catalog, t
 
 
 @pytest.fixture(scope="module")
-def tokenizer(catalog: Catalog) -> Iterator[Path]:
+def tokenizer(catalog: Registry) -> Iterator[Path]:
     """The file of a name, and beside it the content of a tiny tokenizer."""
     from tokenizers import Tokenizer, models
 
@@ -201,7 +201,7 @@ def tokenizer(catalog: Catalog) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("count", COUNTS)
-def test_names_of_tokenizers_are_read_as_they_were_or_refused(catalog: Catalog, tokenizer: Path, count: int) -> None:
+def test_names_of_tokenizers_are_read_as_they_were_or_refused(catalog: Registry, tokenizer: Path, count: int) -> None:
     sound, data = catalog.tokenizer("words"), tokenizer.read_bytes()
     facts = json.loads(data)
     try:
@@ -219,7 +219,7 @@ def test_names_of_tokenizers_are_read_as_they_were_or_refused(catalog: Catalog, 
 
 
 def test_a_content_or_a_proof_that_changed_is_not_used(
-    catalog: Catalog, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+    catalog: Registry, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert tokenizer.exists()
     content = catalog.tokenizer("words").path

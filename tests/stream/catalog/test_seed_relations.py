@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spiral_stream.catalog.registry import connect
-from spiral_stream.schema import semantic_of
+from spiral_stream.semantic import semantic_of
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet

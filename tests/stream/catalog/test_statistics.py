@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.catalog import statistics as room
 from spiral_stream.catalog.entry import Entry
-from spiral_stream.catalog.registry import Catalog, connect
+from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.catalog.statistics import load_statistics, measure, save_statistics, shard_statistics
 from spiral_stream.errors import CatalogError
 from spiral_stream.sources.arrow import Arrow
@@ -20,11 +20,11 @@ from spiral_stream.sources.parquet import Parquet, ParquetReader
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Registry:
     return connect(tmp_path_factory.mktemp("catalog"))
 
 
-def register(catalog: Catalog, **columns: object) -> Entry:
+def register(catalog: Registry, **columns: object) -> Entry:
     rows = len(next(iter(columns.values())))
     table = pa.table({"sample_id": [f"s{i}" for i in range(rows)], **columns})
     return catalog.register("t", Arrow(table), replace=True)
@@ -45,7 +45,7 @@ def register(catalog: Catalog, **columns: object) -> Entry:
     flush=st.sampled_from([1, 7, 1000]),
 )
 def test_every_count_is_what_its_rows_say(
-    catalog: Catalog, rows: list[tuple[object, object, object]], shards: int, flush: int
+    catalog: Registry, rows: list[tuple[object, object, object]], shards: int, flush: int
 ) -> None:
     owner = [f"p{i * shards // len(rows)}" for i in range(len(rows))]
     n, f, t = (list(column) for column in zip(*rows, strict=True))
@@ -88,7 +88,7 @@ def test_every_count_is_what_its_rows_say(
 
 
 def test_no_payload_is_read_and_its_bytes_are_estimated(
-    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    catalog: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     payload = [np.random.default_rng(i).bytes(1000) for i in range(20)]
     table = pa.table({"sample_id": [f"s{i}" for i in range(20)], "label": [i % 3 for i in range(20)], "image": payload})
@@ -114,7 +114,7 @@ def test_no_payload_is_read_and_its_bytes_are_estimated(
     assert 20_000 < found[0]["bytes"] < 23_000
 
 
-def test_two_unread_columns_have_unknown_bytes(catalog: Catalog) -> None:
+def test_two_unread_columns_have_unknown_bytes(catalog: Registry) -> None:
     entry = register(catalog, a=[b"x"] * 3, b=[[1]] * 3)
     with entry.open() as relation:
         found = {row["column"]: row for row in shard_statistics(relation).to_pylist()}
@@ -123,7 +123,7 @@ def test_two_unread_columns_have_unknown_bytes(catalog: Catalog) -> None:
     assert (found["a"]["mark"], found["a"]["rows"], found["a"]["bytes"]) == ("unknown", 3, None)
 
 
-def test_a_column_of_many_values_has_no_histogram(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_of_many_values_has_no_histogram(catalog: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "HISTOGRAM_VALUES", 5)
     entry = register(catalog, few=[i % 5 for i in range(20)], many=[i % 6 for i in range(20)])
     with entry.open() as relation:
@@ -133,14 +133,14 @@ def test_a_column_of_many_values_has_no_histogram(catalog: Catalog, monkeypatch:
     assert set(found.histograms["column"].to_pylist()) == {"few"}
 
 
-def test_large_shards_have_no_distinct_count(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_shards_have_no_distinct_count(catalog: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "DISTINCT_ROWS", 3)
     entry = register(catalog, n=[1, 2, 3, 4])
     with entry.open() as relation:
         assert shard_statistics(relation, ["n"])["distinct"].to_pylist() == [None, None]
 
 
-def test_statistics_are_kept_under_their_data_version(catalog: Catalog) -> None:
+def test_statistics_are_kept_under_their_data_version(catalog: Registry) -> None:
     entry = register(catalog, n=[1, 2])
     assert load_statistics(entry) is None
     with entry.open() as relation:
@@ -153,7 +153,7 @@ def test_statistics_are_kept_under_their_data_version(catalog: Catalog) -> None:
     assert load_statistics(register(catalog, n=[1, 3])) is None
 
 
-def test_columns_that_cannot_be_measured_are_refused(catalog: Catalog) -> None:
+def test_columns_that_cannot_be_measured_are_refused(catalog: Registry) -> None:
     entry = register(catalog, image=[b"x"])
     with entry.open() as relation, pytest.raises(CatalogError, match="'image' cannot be measured; there are sample_id"):
         measure(relation, ["image"])

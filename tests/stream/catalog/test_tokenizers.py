@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from spiral_stream.catalog import tokenizers as room
-from spiral_stream.catalog.registry import Catalog, connect
+from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.errors import CatalogError, SourceError
 from spiral_stream.transforms import proof as proof_room
 from spiral_stream.transforms.encoder import TextEncoder
@@ -17,7 +17,7 @@ from tests.fixtures.vocabularies import END, PAD, byte_level, data, framed, othe
 
 
 @pytest.fixture
-def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     """Proofs take seconds and have their own tests."""
 
     def proved(_data: bytes, report: Callable[[int, str], None] = lambda *_: None) -> Proof:
@@ -43,7 +43,7 @@ def save(folder: Path, tokenizer: Tokenizer, **configs: dict[str, Any]) -> Path:
 
 
 def test_a_file_is_copied_byte_for_byte_and_found_by_another_connection(
-    catalog: Catalog, small: Tokenizer, tmp_path: Path
+    catalog: Registry, small: Tokenizer, tmp_path: Path
 ) -> None:
     file = save(tmp_path / "made", small)
     file.write_bytes(file.read_bytes() + b"\n")
@@ -60,7 +60,7 @@ def test_a_file_is_copied_byte_for_byte_and_found_by_another_connection(
     assert sorted(each.name for each in found.path.parent.iterdir()) == [PROOF, "tokenizer.json"]
 
 
-def test_special_tokens_are_kept_where_the_files_name_them(catalog: Catalog, small: Tokenizer, tmp_path: Path) -> None:
+def test_special_tokens_are_kept_where_the_files_name_them(catalog: Registry, small: Tokenizer, tmp_path: Path) -> None:
     config = {"eos_token": {"content": END}, "pad_token": PAD, "bos_token": None, "unk_token": "not there"}
     file = save(tmp_path, small, tokenizer_config=config, special_tokens_map={"eos_token": PAD})
     entry = catalog.register_tokenizer("t", file)
@@ -70,7 +70,7 @@ def test_special_tokens_are_kept_where_the_files_name_them(catalog: Catalog, sma
 
 
 def test_objects_of_both_libraries_and_a_saved_folder_are_one_content(
-    catalog: Catalog, small: Tokenizer, tmp_path: Path
+    catalog: Registry, small: Tokenizer, tmp_path: Path
 ) -> None:
     from transformers import PreTrainedTokenizerFast
 
@@ -88,7 +88,7 @@ def test_objects_of_both_libraries_and_a_saved_folder_are_one_content(
 
 
 def test_the_same_content_may_be_registered_again_and_another_only_in_its_place(
-    catalog: Catalog, small: Tokenizer
+    catalog: Registry, small: Tokenizer
 ) -> None:
     first = catalog.register_tokenizer("t", small)
     assert catalog.register_tokenizer("t", small) == first
@@ -102,7 +102,7 @@ def test_the_same_content_may_be_registered_again_and_another_only_in_its_place(
     assert first.path.exists()  # a run that began with it may open it again
 
 
-def test_a_dropped_name_is_gone_and_its_content_with_the_last_name(catalog: Catalog, small: Tokenizer) -> None:
+def test_a_dropped_name_is_gone_and_its_content_with_the_last_name(catalog: Registry, small: Tokenizer) -> None:
     entry = catalog.register_tokenizer("one", small)
     catalog.register_tokenizer("two", small)
     catalog.drop_tokenizer("one")
@@ -116,7 +116,7 @@ def test_a_dropped_name_is_gone_and_its_content_with_the_last_name(catalog: Cata
         catalog.drop_tokenizer("two")
 
 
-def test_a_path_serves_without_a_name(catalog: Catalog, small: Tokenizer, tmp_path: Path) -> None:
+def test_a_path_serves_without_a_name(catalog: Registry, small: Tokenizer, tmp_path: Path) -> None:
     file = save(tmp_path / "made", small)
     entry = catalog.tokenizer(str(file))
 
@@ -125,7 +125,7 @@ def test_a_path_serves_without_a_name(catalog: Catalog, small: Tokenizer, tmp_pa
     assert [each.name for each in file.parent.iterdir()] == ["tokenizer.json"]
 
 
-def test_unknown_names_are_refused_with_what_is_near(catalog: Catalog, small: Tokenizer) -> None:
+def test_unknown_names_are_refused_with_what_is_near(catalog: Registry, small: Tokenizer) -> None:
     catalog.register_tokenizer("llama-tokenizer", small)
     with pytest.raises(
         CatalogError, match=r"did you mean llama-tokenizer\? Register it: catalog.register_tokenizer\('lama-"
@@ -135,7 +135,7 @@ def test_unknown_names_are_refused_with_what_is_near(catalog: Catalog, small: To
 
 @pytest.mark.parametrize("name", ["/", ".", "/dev/null", "x" * 5_000, "é" * 300, "\0", "~nobody-is-called-so/x"])
 def test_only_a_file_serves_without_a_name(
-    catalog: Catalog, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    catalog: Registry, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plans of others name tokenizers: a folder would be given to transformers."""
     monkeypatch.chdir(tmp_path)
@@ -145,12 +145,12 @@ def test_only_a_file_serves_without_a_name(
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "../x"])
-def test_names_are_those_of_relations(catalog: Catalog, small: Tokenizer, name: str) -> None:
+def test_names_are_those_of_relations(catalog: Registry, small: Tokenizer, name: str) -> None:
     with pytest.raises(CatalogError, match=r"letters, digits and _ . - only. Rename it"):
         catalog.register_tokenizer(name, small)
 
 
-def test_sources_that_are_none_are_refused(catalog: Catalog, tmp_path: Path) -> None:
+def test_sources_that_are_none_are_refused(catalog: Registry, tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match=r"there is nothing at .*none.json. Correct the path, or give a hub name"):
         catalog.register_tokenizer("t", tmp_path / "none.json")
     with pytest.raises(CatalogError, match=r"int is no source. Give the path of a tokenizer.json, a folder"):
@@ -168,7 +168,7 @@ def test_sources_that_are_none_are_refused(catalog: Catalog, tmp_path: Path) -> 
 
 
 def test_a_hub_name_without_a_network_is_refused_with_the_way_out(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+    catalog: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import transformers
 
@@ -198,7 +198,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, small: Token
         connect(tmp_path / "catalog").register_tokenizer("t", others()["word_piece"])
 
 
-def test_a_name_from_before_there_were_seals_is_read(catalog: Catalog, small: Tokenizer) -> None:
+def test_a_name_from_before_there_were_seals_is_read(catalog: Registry, small: Tokenizer) -> None:
     found = catalog.register_tokenizer("words", small)
     file = catalog.root / "tokenizers" / "names" / "words.json"
     facts = json.loads(file.read_bytes())

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from spiral_stream.decoders.selection import FrameSelection, Segment, Short, segment_of
+from spiral_stream.decoders.selection import ClipSegment, FrameSelection, Short, segment_of
 from spiral_stream.errors import DataError, PlanError
 
 # F frames of the file, T sequence_length, N frames of the segment
@@ -23,7 +23,7 @@ def timelines(draw: st.DrawFn) -> tuple[NDArray[np.int64], int]:
 
 
 @st.composite
-def segments(draw: st.DrawFn) -> tuple[NDArray[np.int64], Segment]:
+def segments(draw: st.DrawFn) -> tuple[NDArray[np.int64], ClipSegment]:
     """A file, and a segment inside it."""
     times, duration = draw(timelines())
     if draw(st.booleans()):
@@ -69,7 +69,7 @@ def test_a_segment_is_the_frames_whose_rounded_time_is_in_it(
 
 @given(timed=segments(), selection=selections, u=st.floats(0, 1, exclude_max=True))
 def test_chosen_frames_are_of_the_segment_and_ascend_unless_they_loop(
-    timed: tuple[NDArray[np.int64], Segment], selection: FrameSelection, u: float
+    timed: tuple[NDArray[np.int64], ClipSegment], selection: FrameSelection, u: float
 ) -> None:
     times, segment = timed
     frames, short = selection.choose(times, segment, u)
@@ -83,7 +83,7 @@ def test_chosen_frames_are_of_the_segment_and_ascend_unless_they_loop(
 
 @given(timed=segments(), length=st.integers(1, 20))
 def test_uniform_frames_are_those_shown_in_the_middle_of_equal_parts(
-    timed: tuple[NDArray[np.int64], Segment], length: int
+    timed: tuple[NDArray[np.int64], ClipSegment], length: int
 ) -> None:
     times, segment = timed
     frames, short = FrameSelection(length).choose(times, segment)
@@ -97,7 +97,7 @@ def test_uniform_frames_are_those_shown_in_the_middle_of_equal_parts(
 
 @given(timed=segments(), length=st.integers(1, 10), stride=st.integers(1, 5), u=st.floats(0, 1, exclude_max=True))
 def test_a_random_start_shifts_strided_frames_over_all_of_the_segment(
-    timed: tuple[NDArray[np.int64], Segment], length: int, stride: int, u: float
+    timed: tuple[NDArray[np.int64], ClipSegment], length: int, stride: int, u: float
 ) -> None:
     times, segment = timed
     selection = FrameSelection(length, stride, random_start=True)
@@ -114,7 +114,7 @@ def test_a_random_start_shifts_strided_frames_over_all_of_the_segment(
 
 @given(timed=segments(), length=st.integers(1, 20), stride=st.none() | st.integers(1, 5))
 def test_a_short_segment_goes_on_with_its_last_frame_or_with_its_first_ones(
-    timed: tuple[NDArray[np.int64], Segment], length: int, stride: int | None
+    timed: tuple[NDArray[np.int64], ClipSegment], length: int, stride: int | None
 ) -> None:
     times, segment = timed
     held = list(range(segment.first, segment.stop))
@@ -181,14 +181,14 @@ def test_a_segment_may_end_a_frame_after_the_file() -> None:
 
 
 def test_a_file_as_long_as_a_segment_that_lies_outside_of_it_is_the_segment() -> None:
-    assert segment_of(STEADY, 2_000_000, 60_000, 2_000) == Segment(0, 48, 0, 2_000_000)
-    assert segment_of(STEADY, 2_000_000, 60_000, 1_960) == Segment(0, 48, 0, 2_000_000)
+    assert segment_of(STEADY, 2_000_000, 60_000, 2_000) == ClipSegment(0, 48, 0, 2_000_000)
+    assert segment_of(STEADY, 2_000_000, 60_000, 1_960) == ClipSegment(0, 48, 0, 2_000_000)
 
 
 def test_a_segment_between_two_frames_is_the_one_still_shown() -> None:
     times = np.array([0, 1_000_000, 2_000_000], np.int64)
 
-    assert segment_of(times, 3_000_000, 1_200, 100) == Segment(1, 2, 1_200_000, 1_300_000)
+    assert segment_of(times, 3_000_000, 1_200, 100) == ClipSegment(1, 2, 1_200_000, 1_300_000)
 
 
 def test_need_and_determinism() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spiral_stream.decoders import contexts
-from spiral_stream.decoders.selection import Segment
+from spiral_stream.decoders.selection import ClipSegment
 from spiral_stream.decoders.video import decode, feed_plan
 from spiral_stream.decoders.video_index import VideoIndex, probe
 from spiral_stream.errors import DataError, SourceError
@@ -209,7 +209,7 @@ def test_frames_that_the_file_hides_are_decoded_and_not_shown(tmp_path):
 def test_the_part_of_an_index_that_a_segment_needs_gives_the_same_frames(kind):
     it = file(kind)
     for first in range(0, 33, 4):
-        part = it.index.within(Segment(first, first + 7, 0, 0))
+        part = it.index.within(ClipSegment(first, first + 7, 0, 0))
 
         assert it.decode(list(range(7)), index=part) == it.frames[first : first + 7]
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.decoders.selection import Segment
+from spiral_stream.decoders.selection import ClipSegment
 from spiral_stream.decoders.video import feed_plan
 from spiral_stream.decoders.video_index import VideoIndex, probe
 from spiral_stream.errors import CacheError, DataError, SourceError
@@ -150,7 +150,7 @@ def test_part_of_an_index_reads_the_same_packets_for_its_frames(
     first = data.draw(st.integers(0, 35))
     stop = data.draw(st.integers(first + 1, 36))
     wanted = np.array(sorted(data.draw(st.sets(st.integers(first, stop - 1), min_size=1))))
-    part = index.within(Segment(first, stop, 0, 0))
+    part = index.within(ClipSegment(first, stop, 0, 0))
     whole_feed, part_feed = feed_plan(index, wanted), feed_plan(part, wanted - first)
 
     assert part.offsets_P[part_feed.packets].tolist() == index.offsets_P[whole_feed.packets].tolist()

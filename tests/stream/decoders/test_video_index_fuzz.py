@@ -15,7 +15,7 @@ from spiral_stream.decoders.selection import FrameSelection, segment_of
 from spiral_stream.decoders.video import decode, feed_plan
 from spiral_stream.decoders.video_index import VideoIndex, probe
 from spiral_stream.errors import CacheError
-from spiral_stream.schema import H264_REF
+from spiral_stream.semantic import H264_REF
 from spiral_stream.sources.located import Located, locate
 from tests.fixtures.mutations import COUNTS, mutated_bytes, survives
 from tests.fixtures.videos import Made, write_video

@@ -4,7 +4,7 @@ import pytest
 
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.list import List
-from spiral_stream.schema import with_semantic
+from spiral_stream.semantic import with_semantic
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.fields.stack import DTYPES, Stack
-from spiral_stream.schema import with_semantic
+from spiral_stream.semantic import with_semantic
 
 NUMBERS = [pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32(), pa.int64(), pa.uint64()]
 FLOATS = [pa.float32(), pa.float64()]

@@ -23,6 +23,7 @@ from spiral_stream import (
     KeepPartial,
     List,
     Normalize,
+    Original,
     PadPartial,
     PlanError,
     RandomHorizontalFlip,
@@ -33,7 +34,6 @@ from spiral_stream import (
     Sequential,
     ShardAwareShuffle,
     ShuffleBuckets,
-    Source,
     Stack,
 )
 from spiral_stream.plan import nodes
@@ -75,7 +75,7 @@ transforms = st.one_of(
     st.tuples(st.builds(Normalize, st.tuples(parts, parts, parts), st.just((1.0, 0.1, 1e-3)))),
 )
 profiles = st.one_of(
-    st.just(Source()),
+    st.just(Original()),
     st.builds(Raw, st.one_of(st.none(), st.integers(1, 500))),
     st.builds(Jpeg, st.integers(1, 500), st.integers(1, 100)),
 )

@@ -21,6 +21,7 @@ from spiral_stream import (
     KeepPartial,
     List,
     Normalize,
+    Original,
     PlanError,
     RandomHorizontalFlip,
     RandomResizedCrop,
@@ -29,7 +30,6 @@ from spiral_stream import (
     RuntimeParam,
     ShardAwareShuffle,
     ShuffleBuckets,
-    Source,
     Stack,
     col,
 )
@@ -62,10 +62,10 @@ SAME: dict[str, Callable[[Catalog], Relation]] = {
     "a field's device": lambda c: image_program(c, fields=image_fields(image_transforms(), device=None)),
     "a number of epoch": lambda c: image_program(c, epoch=3),
     "fixed rank and world size": lambda c: image_program(c, assignment=DataParallel(rank=1, world_size=4)),
-    "a cache of the bytes": lambda c: image_program(c, keep=lambda r: kept(r).cache(image_ref=Source())),
+    "a cache of the bytes": lambda c: image_program(c, keep=lambda r: kept(r).cache(image_ref=Original())),
     "a cache of all pixels": lambda c: image_program(c, keep=lambda r: kept(r).cache(image_ref=Raw())),
     "the last cache declared": lambda c: image_program(
-        c, keep=lambda r: kept(r).cache(image_ref=Raw(shorter_side=64)).cache(image_ref=Source())
+        c, keep=lambda r: kept(r).cache(image_ref=Raw(shorter_side=64)).cache(image_ref=Original())
     ),
     "a tail rule called": lambda c: image_program(c, last=spiral_stream.DropPartial()),
 }  # fmt: skip

@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "cache of unknown": (lambda w: w.images.cache(image_re=Raw()), "cache: 'image_re' .*did you mean 'image_ref'"),
     "cache of no payload": (lambda w: w.images.cache(label_id=Raw()), "cache: 'label_id' is int64, no reference to payload; .* Cache image_ref, or leave it out$"),
     "cache of text": (lambda w: w.t.cache(id=Raw()), r"cache: 'id' is string, no reference .* Leave cache out, or, if its values name or hold images"),
-    "no profile": (lambda w: w.images.cache(image_ref="raw"), r"cache: 'image_ref' is given 'raw'; give Source\(\), Raw\("),
+    "no profile": (lambda w: w.images.cache(image_ref="raw"), r"cache: 'image_ref' is given 'raw'; give Original\(\), Raw\("),
     # sample
     "two samples": (lambda w: w.sampled.sample(**ORDER), "sample: follows sample; a plan samples once, after its relational work and before collate"),
     "sample after collate": (lambda w: w.collated.sample(**ORDER), "sample: follows collate; a plan samples once"),

@@ -1,6 +1,6 @@
 import pytest
 
-from spiral_stream import Catalog, Jpeg, PlanError, Raw, Source, col
+from spiral_stream import Catalog, Jpeg, Original, PlanError, Raw, col
 from spiral_stream.plan import nodes
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
 from tests.fixtures.programs import image_catalog, image_program
@@ -42,7 +42,7 @@ def test_the_profile_declared_last_counts(catalog: Catalog) -> None:
     relation = catalog.table("vision.imagenet_train").cache(image_ref=Raw(8)).limit(3)
 
     assert profiles(relation.node) == {"image_ref": Raw(8)}
-    assert profiles(relation.cache(image_ref=Jpeg(9)).cache(image_ref=Source()).node) == {"image_ref": Source()}
+    assert profiles(relation.cache(image_ref=Jpeg(9)).cache(image_ref=Original()).node) == {"image_ref": Original()}
 
 
 def test_a_column_leads_back_to_the_relation_unless_it_is_joined_or_computed(catalog: Catalog) -> None:

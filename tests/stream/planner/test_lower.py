@@ -53,8 +53,8 @@ def test_declared_profiles_reach_the_decoding_stage_and_its_cache(catalog: Catal
 
     stages = [stages_of(Raw(shorter_side=32)), stages_of(Raw(shorter_side=33))]
 
-    assert [each.images[0].prefix.profile for each in stages] == [Raw(32), Raw(33)]
-    assert stages[0].images[0].prefix.fingerprint != stages[1].images[0].prefix.fingerprint
+    assert [each.images[0].kind.profile for each in stages] == [Raw(32), Raw(33)]
+    assert stages[0].images[0].kind.fingerprint != stages[1].images[0].kind.fingerprint
     for each in stages:
         each.base.close()
 

@@ -33,7 +33,7 @@ def opened(catalog: sp.Catalog, *, window_size: int, lanes: int, size: int, form
 @given(window_size=st.integers(1, 20), lanes=st.integers(1, 3), size=st.integers(3, 20_000))
 def test_chapters_share_an_epoch_out(catalog: sp.Catalog, window_size: int, lanes: int, size: int) -> None:
     with opened(catalog, window_size=window_size, lanes=lanes, size=size) as stream:
-        forming, mixture = stream.book.forming, stream.stages.epochs.mixture
+        forming, mixture = stream.numbering.forming, stream.stages.epochs.mixture
         at = 0
         for lane in range(lanes):
             count = chapter_count(size, lanes, lane, forming.span)
@@ -51,7 +51,7 @@ def test_a_chapter_is_formed_alike_at_once_or_bit_by_bit(
     catalog: sp.Catalog, size: int, lanes: int, data: st.DataObject
 ) -> None:
     with opened(catalog, window_size=8, lanes=lanes, size=size) as stream:
-        forming = stream.book.forming
+        forming = stream.numbering.forming
         lane = data.draw(st.integers(0, lanes - 1))
         number = data.draw(st.integers(0, chapter_count(size, lanes, lane, forming.span) - 1))
         whole, bits = Chapter(forming, 1, lane, number), Chapter(forming, 1, lane, number)
@@ -71,7 +71,7 @@ def test_a_chapter_is_formed_alike_at_once_or_bit_by_bit(
 def test_batches_may_be_left_out_at_the_start(catalog: sp.Catalog, first: int, strategy: Any) -> None:
     packed = sp.Packed(max_tokens=24, strategy=strategy, window_size=8)
     with opened(catalog, window_size=8, lanes=1, size=200, formation=packed) as stream:
-        forming = stream.book.forming
+        forming = stream.numbering.forming
         whole, later = Chapter(forming, 0, 0, 0), Chapter(forming, 0, 0, 0)
         count = whole.finish()
         first = min(first, count - 1)
@@ -93,7 +93,7 @@ def test_a_lane_of_no_samples_has_one_empty_chapter() -> None:
 
 def test_a_chapter_forms_no_further_than_it_is_asked(catalog: sp.Catalog) -> None:
     with opened(catalog, window_size=8, lanes=1, size=400) as stream:
-        chapter = Chapter(stream.book.forming, 0, 0, 0)
+        chapter = Chapter(stream.numbering.forming, 0, 0, 0)
         assert chapter.has(0)
         assert not chapter.done
         assert len(chapter._held) <= 2
@@ -104,7 +104,7 @@ def test_what_windows_hold_is_dropped_with_their_last_batch(catalog: sp.Catalog)
     formation = sp.WindowedBucket(window_size=8, budget=sp.BatchBudget(max_tokens=128))
     plan = sampled.collate(batch_size=None, formation=formation, fields=fields())
     with plan.to_numpy() as stream:
-        chapter = Chapter(stream.book.forming, 0, 0, 0)
+        chapter = Chapter(stream.numbering.forming, 0, 0, 0)
         for index in range(chapter.finish()):
             chapter.draw(index)
         assert not any(samples.columns for _, samples in chapter._held)
@@ -120,7 +120,7 @@ def test_two_columns_of_tokens_keep_one_budget(catalog: sp.Catalog) -> None:
     own = {"x": sp.Pad("tokens", pad_to_multiple_of=8), "y": sp.Pad("more", pad_to_multiple_of=6)}
     with both.collate(batch_size=None, formation=formation, fields=own).to_numpy() as stream:
         batches = list(stream)
-        assert stream.book.forming.multiple == 24
+        assert stream.numbering.forming.multiple == 24
         assert max(batch[name].size for batch in batches for name in ("x", "y")) <= 120
         assert all(np.array_equal(b["x"].sum(axis=1), b["y"].sum(axis=1)) for b in batches)
 

@@ -138,10 +138,12 @@ def test_an_interrupt_anywhere_loses_no_chapter_and_spoils_none(
                 try:
                     assert one.ledger(number) == ledgers[number]
                 except KeyboardInterrupt:
-                    assert where == "read" or one.book.unknown(0) <= 3 - at // 64  # no chapter that was formed is lost
+                    assert (
+                        where == "read" or one.numbering.unknown(0) <= 3 - at // 64
+                    )  # no chapter that was formed is lost
             assert one.ledger(number) == ledgers[number]
             with stream(catalog) as other:  # what it kept is there for others
-                assert other.book.unknown(0) == one.book.unknown(0)
+                assert other.numbering.unknown(0) == one.numbering.unknown(0)
             assert next(iter(one))["sample_id"] is not None
 
 

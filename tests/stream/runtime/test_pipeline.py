@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.planner.kept import KeptColumns
+from spiral_stream.planner.narrow_columns import NarrowColumns
 from spiral_stream.runtime.batches import OBJECT_BYTES, BatchBuilder, Pending, object_bytes
 from spiral_stream.runtime.images import ImageFeed
 from tests.fixtures.streams import maker, our_threads, plan
@@ -169,15 +169,15 @@ def test_a_worker_error_comes_at_its_batch(
 
 
 def test_a_feeder_error_comes_at_its_batch(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetch, calls = KeptColumns.fetch, iter(range(10**6))
+    fetch, calls = NarrowColumns.fetch, iter(range(10**6))
 
-    def sometimes(kept: KeptColumns, rows: Any, names: Any) -> Any:
+    def sometimes(narrow: NarrowColumns, rows: Any, names: Any) -> Any:
         if "label_id" in names and next(calls) == 3:
             msg = "rows cannot be read"
             raise sp.SourceError(msg)
-        return fetch(kept, rows, names)
+        return fetch(narrow, rows, names)
 
-    monkeypatch.setattr(KeptColumns, "fetch", sometimes)
+    monkeypatch.setattr(NarrowColumns, "fetch", sometimes)
     with maker(catalog, prefetch=3)() as stream:
         seen = []
         with pytest.raises(sp.SourceError, match="rows cannot be read"):

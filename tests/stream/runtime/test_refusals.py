@@ -11,7 +11,7 @@ import spiral_stream as sp
 from spiral_stream.errors import DataError, SourceError
 from spiral_stream.runtime import refusals
 from spiral_stream.runtime.quarantine import Quarantine
-from spiral_stream.runtime.refusals import BatchRefusals, Refusals, Tally
+from spiral_stream.runtime.refusals import BatchRefusals, Refusals, RefusalTally
 from tests.fixtures.damaged import catalog, image_plan
 
 # B rows of a batch
@@ -29,8 +29,8 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     def make(name: str, bounds: list[int]) -> BatchRefusals:
         stream = streams[name]
-        made = Refusals(stream.stages, stream._metrics, Quarantine(folder, stream.stages, None), Tally())
-        samples = stream.book.draw(0, 0).samples.take(np.arange(bounds[-1]))
+        made = Refusals(stream.stages, stream._metrics, Quarantine(folder, stream.stages, None), RefusalTally())
+        samples = stream.numbering.draw(0, 0).samples.take(np.arange(bounds[-1]))
         return made.of(0, range(len(bounds) - 1), samples, np.diff(bounds).tolist())
 
     yield make
@@ -140,7 +140,7 @@ def test_fields_are_settled_batch_by_batch(policy: Any, bad: set[int], cut: int,
 
 
 def test_a_batch_is_counted_once_and_epochs_apart() -> None:
-    tally = Tally()
+    tally = RefusalTally()
     assert tally.add(0, {3: 2, 4: 1}) == (True, 3)
     assert tally.add(0, {3: 2}) == (False, 3)
     assert tally.add(1, {3: 5}) == (True, 5)

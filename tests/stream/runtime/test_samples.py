@@ -50,7 +50,7 @@ def mapped(catalog: sp.Catalog) -> Iterator[Any]:
 
 def reader_of(stream: Any) -> SampleReader:
     """What the stream reads columns of samples with."""
-    reader: SampleReader = stream.book.forming.reader
+    reader: SampleReader = stream.numbering.forming.reader
     return reader
 
 

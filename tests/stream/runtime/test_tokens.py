@@ -14,7 +14,7 @@ import spiral_stream as sp
 from spiral_stream.cache.materialize import build
 from spiral_stream.cache.reader import CacheReader
 from spiral_stream.cache.store import CacheStore
-from spiral_stream.cache.tokens import TokenPrefix
+from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.tokens import TokenFeed
@@ -138,7 +138,7 @@ def test_tokens_outlive_the_reader_that_gave_them(tmp_path: Path, shelf: Shelf) 
 
 
 def test_a_cache_of_another_item_size_is_refused(shelf: Shelf) -> None:
-    wider = TokenPrefix("rows", "text", ByteEncoder(dtype=np.uint32))
+    wider = TokenKind("rows", "text", ByteEncoder(dtype=np.uint32))
     feed = TokenFeed(shelf.relation, wider, shelf.caches["all"], Metrics())
 
     with pytest.raises(

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.sampling.carry import Carry
 from spiral_stream.sampling.epoch import EpochOrder, Places
+from spiral_stream.sampling.left_over import LeftOver
 from spiral_stream.sampling.mixture import Mixture
 from spiral_stream.sampling.order import Order, Population
 
@@ -88,9 +88,9 @@ def test_what_else_is_asked_does_not_matter(
 def test_a_carried_stream_goes_on_with_what_was_left(
     populate: Populate, left: set[int], sizes: int, quota: int
 ) -> None:
-    carry = Carry(tuple((use, 1) for use in sorted(left)), 41)
+    left_over = LeftOver(tuple((use, 1) for use in sorted(left)), 41)
     population = populate([(0, sizes)], stream="s0")
-    epochs = EpochOrder(sp.GlobalShuffle(seed=1), [population], Mixture(5, [quota]), [carry])
+    epochs = EpochOrder(sp.GlobalShuffle(seed=1), [population], Mixture(5, [quota]), [left_over])
     found = epochs.places(0, everything(epochs))
 
     uses = np.array([*sorted(left), *range(41, 41 + quota)][:quota])

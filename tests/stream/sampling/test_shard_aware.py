@@ -31,8 +31,8 @@ def test_blocks_cut_the_tape_of_whole_units(populate: Populate, seed: int, block
     order = ShardAwareShuffle(seed, shuffle_block_size=block, sampling_granularity="row_group" if by_group else "shard")
     units = shard_of(population, whole(order, population), units=by_group)
 
-    rows, tape = order.units(population)[0].astype(np.int64), order.tape(population, 0)
-    laid = np.repeat(tape.pieces, rows[tape.pieces])
+    rows, layout = order.units(population)[0].astype(np.int64), order.laid_out(population, 0)
+    laid = np.repeat(layout.pieces, rows[layout.pieces])
     assert sorted(set(laid.tolist())) == list(range(rows.size))
     for begin in range(0, population.total, block):
         part = slice(begin, begin + block)
@@ -48,7 +48,7 @@ def test_rows_inside_a_block_are_permuted_singly_unless_clumps_keep_them_togethe
 
     assert neighbours(1) < 0.02
     assert 0.70 < neighbours(4) < 0.77  # three of four places inside a clump, less those that straddle shards
-    assert neighbours(10**9) > 0.97  # a block is one clump: the tape itself
+    assert neighbours(10**9) > 0.97  # a block is one clump: the layout itself
 
 
 def test_one_block_is_a_shuffle_of_all_rows(populate: Populate) -> None:

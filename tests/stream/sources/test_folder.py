@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spiral_stream.errors import SourceError
-from spiral_stream.schema import H264_REF, JPEG_REF, semantic_of
+from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.reference import resolve
 

@@ -1,0 +1,130 @@
+"""The acts of the demo: images, text and video, each from data to a trained model that was killed once."""
+
+from pathlib import Path
+
+from spiral_assets.demo.job import CONSOLE, Outcome, explain, run_job, summary
+from spiral_assets.demo.proof import Proof
+from spiral_assets.plans import images as image_plans
+from spiral_assets.plans import text as text_plans
+from spiral_assets.plans import video as video_plans
+
+
+def images_act(root: Path, own: Path | None, count: int, epochs: int) -> bool:
+    """Draw or take images, train a classifier; whether it showed what it should.
+
+    Args:
+        root: of the demo's data.
+        own: class folders of the user's images; None draws some.
+        count: images to draw.
+        epochs: to train.
+    """
+    if own is None:
+        from spiral_assets.corpora.images import write_image_relation
+
+        CONSOLE.rule("Images")
+        drawn = write_image_relation(root / "images", count)
+        CONSOLE.print(f"{drawn.count:,} JPEGs in {drawn.shards} storage shards, {drawn.image_bytes / 1e6:,.0f} MB")
+    CONSOLE.rule("Dagster job images: register, check, measure, build the cache, save the streams, train")
+    config = {
+        "ops": {"models__images_cnn": {"config": {"epochs": epochs}}},
+        "resources": {"images": {"config": {"folder": str(own.resolve()) if own else "", "count": count}}},
+    }
+    outcome = run_job("images", root, config)
+    if outcome is None:
+        return False
+    explain(image_plans.TRAIN)
+    CONSOLE.rule("Summary of images")
+    result, built = outcome.result, outcome.metadata("caches__imagenet_decoded")
+    proof = outcome.prove(image_plans.TRAIN, epochs * result["steps_per_epoch"])
+    table = summary(outcome, proof)
+    table.add_row("cache", f"{built['dagster/row_count']:,} rows of decoded images, {built['rows_built']:,} built now")
+    accuracy = f"{result['accuracy']:.1%} of {result['validated_on']:,} unseen images; chance {result['chance']:.1%}"
+    table.add_row("accuracy", accuracy)
+    table.add_row("training", f"{result['samples_per_s']:,.0f} images/s; bound by {result['bound_by']}")
+    CONSOLE.print(table)
+    return _shown(outcome, proof, learned=result["beats_chance"])
+
+
+def text_act(root: Path, characters: int, steps: int) -> bool:
+    """Collect this machine's text, train a tokenizer and a language model; whether it showed what it should.
+
+    Args:
+        root: of the demo's data.
+        characters: of text a relation, about.
+        steps: to train.
+    """
+    from spiral_assets.corpora.texts import write_text_relations
+
+    CONSOLE.rule("Text")
+    written = write_text_relations(root / "texts", characters)
+    for name, relation in text_plans.RELATIONS.items():
+        CONSOLE.print(f"{relation}: {written.documents[name]:,} documents, {written.text_bytes[name] / 1e6:.1f} MB")
+    CONSOLE.rule(
+        "Dagster job text: register, check, train a tokenizer, build the caches, measure, save the stream, train"
+    )
+    config = {
+        "ops": {"models__text_lm": {"config": {"steps": steps}}},
+        "resources": {"texts": {"config": {"characters": characters}}},
+    }
+    outcome = run_job("text", root, config)
+    if outcome is None:
+        return False
+    explain(text_plans.TRAIN)
+    CONSOLE.rule("Summary of text")
+    result = outcome.result
+    proof = outcome.prove(text_plans.TRAIN, steps)
+    table = summary(outcome, proof)
+    built = [outcome.metadata(f"caches__{name}_tokens") for name in text_plans.RELATIONS]
+    rows, new = (sum(each[key] for each in built) for key in ("dagster/row_count", "rows_built"))
+    tokens = outcome.metadata("stats__text__token_lengths")["tokens"]
+    table.add_row("caches", f"{tokens:,} tokens of {rows:,} documents, {new:,} of them built now")
+    table.add_row("loss", f"{result['loss']:.2f} nats a token; by chance {result['chance']:.2f}")
+    table.add_row("training", f"{result['tokens_per_s']:,.0f} tokens/s; bound by {result['bound_by']}")
+    CONSOLE.print(table)
+    return _shown(outcome, proof, learned=result["beats_chance"])
+
+
+def video_act(root: Path, count: int, steps: int) -> bool:
+    """Draw and encode videos, index them, train a classifier of movement; whether it showed what it should.
+
+    Args:
+        root: of the demo's data.
+        count: videos to draw.
+        steps: to train.
+    """
+    from spiral_assets.corpora.videos import write_video_relations
+
+    CONSOLE.rule("Video")
+    drawn = write_video_relations(root / "videos", count)
+    videos = f"{drawn.videos:,} H.264 videos in {drawn.shards} storage shards, {drawn.video_bytes / 1e6:,.0f} MB"
+    CONSOLE.print(f"{videos}; {drawn.segments:,} segments with a label and a caption")
+    CONSOLE.rule("Dagster job video: register, check, index, measure, build the cache, save the streams, train")
+    config = {
+        "ops": {"models__video_cnn": {"config": {"steps": steps}}},
+        "resources": {"videos": {"config": {"count": count}}},
+    }
+    outcome = run_job("video", root, config)
+    if outcome is None:
+        return False
+    explain(video_plans.TRAIN)
+    CONSOLE.rule("Summary of video")
+    result, built = outcome.result, outcome.metadata("caches__video_clips")
+    proof = outcome.prove(video_plans.TRAIN, steps)
+    table = summary(outcome, proof)
+    files = outcome.metadata("catalog__video__index")
+    turned = outcome.metadata("stats__video__training_segments__clip_stats")["turned"]
+    indexed = f"{files['dagster/row_count']:,} files, {turned} of them on their side, {files['refused']} refused"
+    table.add_row("video index", indexed)
+    table.add_row("cache", f"{built['dagster/row_count']:,} clips of decoded frames, {built['rows_built']:,} built now")
+    accuracy = f"{result['accuracy']:.1%} of {result['validated_on']:,} clips of unseen videos"
+    table.add_row("accuracy", f"{accuracy}; chance {result['chance']:.1%}")
+    table.add_row("training", f"{result['clips_per_s']:,.0f} clips/s; bound by {result['bound_by']}")
+    CONSOLE.print(table)
+    return _shown(outcome, proof, learned=result["beats_chance"])
+
+
+def _shown(outcome: Outcome, proof: Proof, *, learned: bool) -> bool:
+    shown = outcome.killed is not None and proof.exact and learned
+    if not shown:
+        CONSOLE.print("[red]the demo did not show what it should[/red]")
+    return shown

@@ -1,0 +1,133 @@
+"""Reading in a forked DataLoader worker: through an interpreter of its own.
+
+Lance and LanceDB run threads that a forked child does not have, and their next call
+there ends in a segmentation fault (pylance 14: 0 to 5 of 10 children of a process that
+had read Lance lived through 20 takes). Linux forks DataLoader workers by default until
+CPython 3.13, so a forked worker starts a fresh interpreter once, hands it the stream
+at the start of each pass and passes on the batches that come back through a pipe.
+"""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import IO, Any, Final, final
+
+from spiral_stream.errors import SpiralError, StreamError
+from spiral_stream.threads import CLOSE_TIMEOUT_S
+
+_BATCH, _END, _ERROR = "batch", "end", "error"
+_PROGRAM: Final = "from spiral_stream.adapters.subprocess_reader import serve; serve()"
+
+
+@final
+class SubprocessReader:
+    """A fresh interpreter that reads streams for this process. It ends with this process, or when a pass is cut short."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def batches(self, stream: Any, worker: int, workers: int) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Every ``workers``-th batch of a stream from the ``worker``-th on, as host arrays and lists, and what it reached.
+
+        Raises:
+            SpiralError: what the stream raised over there.
+            StreamError: the interpreter ended, or the plan holds what only this process has.
+        """
+        process = self._started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        ended = False
+        try:
+            pickle.dump((stream, worker, workers), process.stdin)
+            process.stdin.flush()
+            while True:
+                kind, value = pickle.load(process.stdout)  # noqa: S301  written by our own child
+                if kind == _BATCH:
+                    yield value
+                    continue
+                ended = True
+                if kind == _ERROR:
+                    raise value
+                return
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            msg = (
+                f"worker {worker}: its reading process ended with code {_ended(process)}; its output says why. "
+                'Or let DataLoader(..., multiprocessing_context="spawn") start the workers'
+            )
+            raise StreamError(msg) from error
+        finally:
+            if not ended:
+                self.close()
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        if self._process is None:
+            path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109
+            self._process = subprocess.Popen(  # noqa: S603  ourselves
+                [sys.executable, "-P", "-c", _PROGRAM],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        return self._process
+
+    def close(self) -> None:
+        """End the interpreter and wait for it."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+
+def _ended(process: "subprocess.Popen[bytes]") -> int:
+    """The exit code of a process that answers no more."""
+    try:
+        return process.wait(CLOSE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def serve() -> None:
+    """In the fresh interpreter: read streams from stdin, write their batches to stdout, until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; this process ends with the worker's pipes
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever prints must not get among the batches
+    try:
+        while _answer(answers):
+            pass
+    except BrokenPipeError:
+        os._exit(0)  # the worker is gone; what is left in the buffer has no reader
+
+
+def _answer(answers: IO[bytes]) -> bool:
+    """One pass of one stream; False when there are no more."""
+    try:
+        stream, worker, workers = pickle.load(sys.stdin.buffer)  # noqa: S301  written by our own parent
+    except EOFError:
+        return False
+    except (AttributeError, ImportError) as error:
+        msg = (
+            f"worker: the plan holds something that a fresh interpreter cannot import ({error}); put it into a module, "
+            'or use DataLoader(..., multiprocessing_context="spawn")'
+        )
+        _send(answers, _ERROR, StreamError(msg))
+        return True
+    try:
+        with stream:
+            for batch in stream.worker_batches(worker, workers):
+                _send(answers, _BATCH, batch)
+    except (SpiralError, BrokenPipeError) as error:
+        _send(answers, _ERROR, error)
+    except Exception as error:  # noqa: BLE001  crosses a process border, which not every exception survives
+        _send(answers, _ERROR, StreamError(f"worker {worker}: {type(error).__name__}: {error}"))
+    else:
+        _send(answers, _END, None)
+    return True
+
+
+def _send(answers: IO[bytes], kind: str, value: Any) -> None:
+    pickle.dump((kind, value), answers, protocol=5)
+    answers.flush()

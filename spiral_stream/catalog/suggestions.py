@@ -1,0 +1,20 @@
+"""What a misspelled name may have meant."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Final
+
+from spiral_stream.errors import cut
+
+_LISTED: Final = 12
+_LONGEST: Final = 60  # characters of one name
+
+
+def suggestions(name: str, known: Iterable[str]) -> str:
+    """``did you mean a, b?`` or what there is: a whole sentence, for the end of a message."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name[:1000], names, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {', '.join(cut(each, _LONGEST) for each in close)}?"
+    listed = ", ".join(cut(each, _LONGEST) for each in names[:_LISTED])
+    return f"there are {listed}{' ...' if len(names) > _LISTED else '.'}" if names else "there are none."

@@ -1,0 +1,342 @@
+"""The rows that a sampled plan keeps: built once, kept on disk, mapped by every rank.
+
+A selection lies under the digest of the relational part and the data versions. It
+holds the surviving row addresses (`relational.selection`), for each joined relation
+that columns come from the row that stands beside, and a small JSON file that says
+where each column comes from.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial, reduce
+from operator import and_
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spiral_stream import expr
+from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.dialects.numpy import passes, to_column
+from spiral_stream.errors import DataError, PlanError, shown
+from spiral_stream.integrity import seal
+from spiral_stream.integrity.publish import mended, publish, publish_file
+from spiral_stream.plan import nodes
+from spiral_stream.plan.fingerprint import canonical, digest
+from spiral_stream.plan.tree import walk
+from spiral_stream.planner.columns import Columns, Fetchable, Right, UInt64, in_memory, place_of
+from spiral_stream.planner.narrow_columns import NarrowColumns, write_arrow
+from spiral_stream.planner.runs import key_runs
+from spiral_stream.planner.select import ComputedRelation, choose
+from spiral_stream.relational.identity_index import IdentityIndex, build_index
+from spiral_stream.relational.selection import Selection, whole
+from spiral_stream.relational.selection_build import build_selection
+from spiral_stream.sampling.order import Runs
+from spiral_stream.sources.memory import MemoryReader
+from spiral_stream.sources.source import ROW
+
+INDEX_ROWS: Final = 1 << 16  # identities looked at at a time
+EXAMPLES: Final = 5
+_UNSEALED_KEYS: Final = frozenset({"whole", "counts", "pushed", "rights", "env", "schema"})
+_MADE_OF_IT: Final = ("column-", "index-", "lengths-", "mean-", "runs-", "unique-")
+_SHARD: Final = "storage_shard"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """Where prepared things lie, how relations are opened, and at which versions."""
+
+    root: Path
+    open_relation: Callable[[str], OpenRelation]
+    versions: Mapping[str, str]
+
+
+@final
+class Selected:
+    """The surviving rows of a plan over an open base relation."""
+
+    def __init__(
+        self, base: OpenRelation, rows: Selection, meta: Mapping[str, Any], folder: Path, place: Workplace
+    ) -> None:
+        self._base, self._rows, self._folder = base, rows, folder
+        self.total = rows.total
+        self.counts: tuple[tuple[str, int], ...] = tuple((what, left) for what, left in meta["counts"])
+        self.pushed: str | None = meta["pushed"]
+        self._firsts = np.concatenate([[0], np.cumsum(rows.counts)]).astype(np.uint64)
+        self._beside = [_right(spec, folder, place, sealed="relations" in meta) for spec in meta["rights"]]
+        rights = [Right(beside, partial(rows.right, k)) for k, beside in enumerate(self._beside)]
+        env = {name: expr.from_json(value) for name, value in meta["env"].items()}
+        schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(meta["schema"])))
+        self.columns = Columns(base, rows.ordinals, rights, env, schema)
+        self.narrow = NarrowColumns(folder, self.columns, self.total, self._pieces)
+
+    def close(self) -> None:
+        """Release the base relation and the joined ones."""
+        for each in [self._base, *self._beside]:
+            each.close()
+
+    def offsets_of_shard(self, shard: int) -> UInt64:
+        """The surviving rows of one storage shard, as offsets in it, ascending."""
+        rows = np.arange(self._firsts[shard], self._firsts[shard + 1], dtype=np.uint64)
+        offsets: UInt64 = self._rows.ordinals(rows) - self._base.manifest.starts[shard]
+        return offsets
+
+    def owner(self, name: str) -> tuple[int | None, str] | None:
+        """Which joined relation a column is of (None: the base), unchanged, and its name there; None if it is computed."""
+        leaf = self.columns.env[name]
+        return place_of(leaf.name) if isinstance(leaf, expr.Col) else None
+
+    def joined(self, k: int) -> OpenRelation | MemoryReader:
+        """The k-th joined relation."""
+        return self._beside[k]
+
+    def joined_ordinals(self, k: int, rows: UInt64) -> UInt64:
+        """Shape [P] -> [P], uint64: rows of the k-th joined relation beside surviving rows.
+
+        Raises:
+            DataError: a row has none there, as a left join may leave it.
+        """
+        found = self._rows.right(k, rows)
+        if len(found) and found.min() < 0:
+            error = DataError(
+                "the row has no match in the joined relation, so there is nothing to read; take how='inner'"
+            )
+            error.row = int(np.argmin(found))  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
+            raise error
+        return found.astype(np.uint64)
+
+    def find(self, values: Mapping[str, Any]) -> UInt64:
+        """The surviving rows whose columns have these values: by a scan of the base where they are its own."""
+        own = {name: self.columns.env[name] for name in values}
+        if all(isinstance(leaf, expr.Col) and leaf.name in self._base.schema.names for leaf in own.values()):
+            test = _equal([(own[name], value) for name, value in values.items()])
+            found = [batch.column(ROW).to_numpy() for batch in self._base.scan([], test)]
+            rows, survives = self._rows.rows(np.concatenate([np.empty(0, dtype=np.uint64), *found]))
+            kept: UInt64 = rows[survives]
+            return kept
+        test = _equal([(expr.col(name), value) for name, value in values.items()])
+        pieces = self._pieces(tuple(values))
+        hits = [at[passes(test, {n: table[n].combine_chunks() for n in values})] for at, table in pieces]
+        return np.concatenate([np.empty(0, dtype=np.uint64), *hits])
+
+    def require_unique(self, identity: tuple[str, ...]) -> None:
+        """Refuse an identity that does not tell the surviving rows apart; looked at once.
+
+        Raises:
+            PlanError: five values that repeat, and the ways out.
+        """
+        seen = self._folder / f"unique-{digest(list(identity))[:16]}"
+        if seen.exists():
+            return
+        whole = pa.concat_tables([table for _, table in self._pieces(identity)])
+        counts = whole.group_by(list(identity)).aggregate([([], "count_all")])
+        if len(counts) < self.total:
+            repeated = counts.filter(pc.field("count_all") > 1).slice(0, EXAMPLES).to_pylist()
+            examples = "; ".join(", ".join(f"{name}={shown(row[name])}" for name in identity) for row in repeated)
+            msg = (
+                f"sample: identity {', '.join(identity)} repeats in {self.total - len(counts):,} of {self.total:,} rows "
+                f"({examples}). Name a column that tells rows apart, several as identity=[...], or keep one row each "
+                "with .distinct(...)"
+            )
+            raise PlanError(msg)
+        with publish_file(seen):
+            pass
+
+    def units(self) -> tuple[UInt64, UInt64]:
+        """Surviving rows of each row group in logical order, and the shard each belongs to."""
+        manifest = self._base.manifest
+        starts = np.concatenate([[0], np.cumsum(manifest.group_rows)]).astype(np.uint64)
+        return self._rows.unit_counts(starts), manifest.group_shards
+
+    def index(self, identity: tuple[str, ...], stream: str = "") -> IdentityIndex:
+        """Rows sorted by the hash of (stream, identity); built at the first use."""
+        folder = self._folder / f"index-{digest([stream, *identity] if stream else list(identity))[:16]}"
+        return build_index(folder, stream, self._identities(identity))
+
+    def runs(self, key: tuple[str, ...]) -> Runs:
+        """Which surviving rows are equal in these columns (``storage_shard`` is the shard itself); found at the first use.
+
+        Raises:
+            PlanError: the rows of a value do not lie together.
+        """
+        file = self._folder / f"runs-{digest(list(key))[:16]}.npy"
+
+        def build() -> None:
+            names = tuple(name for name in key if name != _SHARD)
+            pieces = (
+                (rows, self._with_shard(rows, table) if _SHARD in key else table) for rows, table in self._pieces(names)
+            )
+            found = key_runs(pieces, key)
+            with publish_file(file) as draft, draft.open("wb") as out:
+                np.save(out, found.ravel("F"))  # all starts, then all groups
+
+        def opened() -> Runs:
+            found = seal.array(file)
+            if (
+                found.dtype != np.uint64
+                or not len(found)
+                or len(found) % 2
+                or found[0]
+                or found[len(found) // 2 - 1] >= self.total
+            ):
+                raise seal.damaged(
+                    file, f"it has {len(found):,} values of {found.dtype} for runs of {self.total:,} rows"
+                )
+            return Runs(*np.split(found, 2))
+
+        return mended(file, opened, build)
+
+    def _with_shard(self, rows: UInt64, table: pa.Table) -> pa.Table:
+        shards = np.searchsorted(self._firsts, rows, side="right") - 1
+        return table.append_column(_SHARD, pa.array(shards))
+
+    def lengths(self, name: str) -> NDArray[np.uint32]:
+        """Items of a list column for every surviving row, from disk; the column is read once, when first asked for."""
+        file = seal.named(self._folder, f"lengths-{digest(name)[:16]}", ".npy")
+
+        def build() -> None:
+            found = [pc.list_value_length(table[name]).fill_null(0).to_numpy() for _, table in self._pieces((name,))]
+            with publish_file(file) as draft, draft.open("wb") as out:
+                np.save(out, np.concatenate([np.empty(0, dtype=np.uint32), *found]).astype(np.uint32))
+
+        def opened() -> NDArray[np.uint32]:
+            found = seal.array(file)
+            if found.dtype != np.uint32 or len(found) != self.total:
+                raise seal.damaged(file, f"it has {len(found):,} lengths of {found.dtype}, for {self.total:,} rows")
+            return found
+
+        return mended(file, opened, build)
+
+    def mean(self, text: str) -> Fraction:
+        """The mean of an expression over the surviving rows, exact for integers; computed once. Nulls count as 0.
+
+        Args:
+            text: as in a bucket key, for example ``token_count_estimate``.
+        """
+        file = seal.named(self._folder, f"mean-{digest(text)[:16]}", ".json")
+        return mended(file, lambda: _read_mean(file), lambda: self._keep_mean(file, text))
+
+    def _keep_mean(self, file: Path, text: str) -> None:
+        value = expr.bind(expr.parse(text), self.columns.schema)
+        found = Fraction(0)
+        for _, table in self._pieces(tuple(sorted(value.columns()))):
+            values = to_column(value, {n: table[n].combine_chunks() for n in table.column_names}, len(table))
+            found += Fraction(pc.sum(values).as_py() or 0)
+        found /= self.total
+        with publish_file(file) as draft:
+            draft.write_text(json.dumps({"mean": [found.numerator, found.denominator]}))
+
+    def _identities(self, identity: tuple[str, ...]) -> Any:
+        for rows, table in self._pieces(identity):
+            values = [column.to_pylist() for column in table.columns]
+            yield rows, values[0] if len(values) == 1 else [repr(row) for row in zip(*values, strict=True)]
+
+    def _pieces(self, names: tuple[str, ...]) -> Iterator[tuple[UInt64, pa.Table]]:
+        """All surviving rows and columns of theirs, some at a time."""
+        for start in range(0, self.total, INDEX_ROWS):
+            rows = np.arange(start, min(start + INDEX_ROWS, self.total), dtype=np.uint64)
+            yield rows, self.columns.fetch(rows, names)
+
+
+def _read_mean(file: Path) -> Fraction:
+    with seal.reading(file):
+        data = file.read_bytes()
+        unsealed = data.startswith(b"[")
+        return Fraction(*(json.loads(data) if unsealed else seal.parse_json(file, data, frozenset())["mean"]))
+
+
+def _equal(pairs: list[tuple[expr.Expr, Any]]) -> expr.Expr:
+    """All of the expressions have their values."""
+    tests = [column == value for column, value in pairs]
+    whole: expr.Expr = reduce(and_, tests)
+    return whole
+
+
+def select(node: nodes.Node, base: OpenRelation, place: Workplace) -> Selected:
+    """The surviving rows of a stream's relational plan: from disk if they were settled before.
+
+    Raises:
+        PlanError: a join finds several right rows for one left row.
+        CacheError: the prepared folder cannot be written.
+    """
+    folder = selection_folder(node, place.root, place.versions)
+    file = folder / "selected.json"
+
+    def opened() -> Selected:
+        meta = seal.read_json(file, _UNSEALED_KEYS)
+        with seal.reading(file):
+            rows = whole(base.manifest.starts) if meta["whole"] else Selection.open(folder / "rows")
+            return Selected(base, rows, meta, folder, place)
+
+    def settle() -> None:
+        _settle(node, base, place, folder)
+        _adopt(folder)
+
+    return mended(folder, opened, settle)
+
+
+def selection_folder(node: nodes.Node, root: Path, versions: Mapping[str, str]) -> Path:
+    """Where the selection of a relational plan lies, with whatever was made of it."""
+    return root / "selections" / digest([canonical(node), {name: versions[name] for name in sorted(_read(node))}])
+
+
+def _read(node: nodes.Node) -> set[str]:
+    """The relations that a plan reads."""
+    out: set[str] = set()
+    for each in walk(node):
+        out.update(each.relations if isinstance(each, nodes.Sql) else ())
+        out.update((each.relation,) if isinstance(each, nodes.Scan) else ())
+    return out
+
+
+def _settle(node: nodes.Node, base: OpenRelation, place: Workplace, folder: Path) -> None:
+    def opened(name: str) -> OpenRelation:
+        return base if name == base.entry.name else place.open_relation(name)
+
+    chosen = choose(node, opened)
+    with publish(folder) as work:
+        if chosen.ordinals is not None:
+            beside = [index for _, index in chosen.rights]
+            build_selection(work / "rows", base.manifest.starts, [(chosen.ordinals, beside)], len(beside))
+        meta = {
+            "relations": sorted(_read(node)),
+            "whole": chosen.ordinals is None,
+            "counts": chosen.counts,
+            "pushed": None if chosen.pushed is None else str(chosen.pushed),
+            "rights": [_keep_right(rows, work / f"right{k}.arrow") for k, (rows, _) in enumerate(chosen.rights)],
+            "env": {name: expr.to_json(value) for name, value in chosen.env.items()},
+            "schema": chosen.schema.serialize().to_pybytes().hex(),
+        }
+        (work / "selected.json").write_text(json.dumps(meta))
+
+
+def _adopt(folder: Path) -> None:
+    """What was made of a selection that was set aside holds for the one that took its place: both keep the same rows."""
+    aside = folder.with_name(f".damaged-{folder.name}")
+    for path in aside.iterdir() if aside.is_dir() else ():
+        if path.name.startswith(_MADE_OF_IT):
+            with suppress(OSError):  # another process adopted it
+                path.rename(folder / path.name)
+
+
+def _keep_right(rows: Fetchable, file: Path) -> dict[str, str]:
+    """A joined relation is opened again by name; a computed table is kept."""
+    if isinstance(rows, OpenRelation):
+        return {"relation": rows.entry.name}
+    assert isinstance(rows, ComputedRelation), rows
+    table = rows.fetch(np.arange(rows.total, dtype=np.uint64), rows.schema.names)
+    write_arrow(file, table)
+    return {"table": file.name}
+
+
+def _right(spec: Mapping[str, str], folder: Path, place: Workplace, *, sealed: bool) -> OpenRelation | MemoryReader:
+    if "relation" in spec:
+        return place.open_relation(spec["relation"])
+    return in_memory(seal.table(folder / spec["table"], sealed=sealed))
