@@ -228,9 +228,10 @@ class Registry:
         self._database.remove(RELATIONS, name)
         with suppress(CatalogError):  # a damaged row names no rows to delete
             source = entry_of(self.root, rows[name]).source
-            unused = portable(self.root, source) not in [row["source"] for row in self._rows().values()]
-            if unused and isinstance(source, Lance) and Path(source.uri).parent == self.root:
-                self._database.forget(Path(source.uri).stem)
+            if isinstance(source, Lance) and Path(source.uri).parent == self.root:
+                copy = Path(source.uri).name  # other relations may have these rows, with another base too
+                if not any(copy in str(row["source"]) for row in self._rows().values()):
+                    self._database.forget(Path(copy).stem)
 
     def store_plan(self, name: str, plan: Mapping[str, Any]) -> None:
         """Keep a stream's plan (JSON) under a name, in place of an older one.
