@@ -95,7 +95,13 @@ def shown(value: object, most: int = MOST_SHOWN) -> str:
 
 
 def cut(text: str, most: int = MOST_SHOWN) -> str:
-    """Text from elsewhere (another library's error, a file) on one line, printable, of at most so many characters."""
-    line = " ".join(text[: 4 * most].split())
-    line = line if line.isprintable() else repr(line)[1:-1]
-    return line if len(line) <= most else f"{line[:most]}..."
+    """Text from elsewhere (a path, another library's error) on one line, printable; the middle of a long one is left out."""
+    line = _one_line(text[: 4 * most])
+    if len(text) <= 4 * most and len(line) <= most:
+        return line
+    return f"{line[: 3 * most // 4]} ... {_one_line(text[-most:])[-most // 4 :]}"
+
+
+def _one_line(text: str) -> str:
+    line = text if text.isprintable() else " ".join(text.split())  # the blanks of a path are its own
+    return line if line.isprintable() else repr(line)[1:-1]

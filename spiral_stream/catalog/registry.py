@@ -24,7 +24,7 @@ from spiral_stream.catalog.entry import DESCRIPTION, STORAGE_SHARD, Entry
 from spiral_stream.catalog.identity import check_columns, duplicate, identity_columns
 from spiral_stream.catalog.manifest import Manifest, build_manifest
 from spiral_stream.catalog.pinning import pinned
-from spiral_stream.catalog.rows import NAME, RELATIONS, STREAMS, entry_of, plan_of, portable, row_of
+from spiral_stream.catalog.rows import NAME, RELATIONS, STREAMS, entry_of, plan_of, row_of
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.catalog.tokenizers import TokenizerEntry, Tokenizers
 from spiral_stream.errors import CatalogError, PlanError, SourceError, SpiralError, cut, shown

@@ -23,9 +23,9 @@ from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.pinning import own_name, reference_columns, references_of
-from spiral_stream.errors import CatalogError, SourceError
+from spiral_stream.errors import CatalogError, SourceError, cut
 from spiral_stream.sources.numbers import Collected, Numbers
-from spiral_stream.sources.paths import open_file, shown
+from spiral_stream.sources.paths import open_file
 from spiral_stream.threads import Workers
 
 SHOWN: Final = 100  # differences that a report holds
@@ -176,7 +176,7 @@ class _Reading:
     def _differs(self, name: str, found: str) -> None:
         self.different += 1
         if len(self.differences) < SHOWN:
-            self.differences.append(Difference(shown(name.removeprefix(own_name(""))), found))
+            self.differences.append(Difference(cut(name.removeprefix(own_name(""))), found))
 
 
 def _digest(handle: int, facts: os.stat_result) -> Digest:

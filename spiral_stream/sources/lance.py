@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from spiral_stream.dialects.pushdown import all_of, split
 from spiral_stream.dialects.sql import to_lance
-from spiral_stream.errors import SourceError, SpiralError
+from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.expr import Expr
-from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed, shown
+from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key, without_columns
 from spiral_stream.sources.watch import Facts, Watch, facts_of
@@ -129,7 +129,7 @@ class LanceReader(Reader):
                     if len(outside):
                         msg = (
                             f"{self._place}: column {name!r} has blobs in files of their own, such as "
-                            f"{shown(outside[0].as_py()['blob_uri'])}, which Lance reads wherever they are. Store the bytes "
+                            f"{cut(outside[0].as_py()['blob_uri'])}, which Lance reads wherever they are. Store the bytes "
                             "inline, name them in a struct<uri, offset, length>, or register with allow_outside=True"
                         )
                         raise SourceError(msg)
@@ -258,7 +258,7 @@ class LanceReader(Reader):
             found[path] = facts = facts_of(os.stat(path))  # noqa: PTH116
             if file.file_size_bytes not in (None, facts[0]):
                 msg = (
-                    f"{self._place}: {shown(path)} has {facts[0]:,} bytes, its manifest says {file.file_size_bytes:,}. "
+                    f"{self._place}: {cut(path)} has {facts[0]:,} bytes, its manifest says {file.file_size_bytes:,}. "
                     "Restore the file, or write the dataset anew"
                 )
                 raise SourceError(msg)
