@@ -241,8 +241,11 @@ class PreparedStream:
 
     def _idle(self) -> bool:
         """Whether no loop reads the stream; one that has had its last batch reads it no more."""
-        if self._pipeline is not None and self._place.over():
-            self._leave(self._pipeline)
+        if self._pipeline is not None:
+            with self.numbering.held("asking for the place"):
+                over = self._place.over()
+            if over:
+                self._leave(self._pipeline)
         return self._pipeline is None
 
     def _builder(self, merge: int = 1) -> BatchBuilder:
@@ -366,7 +369,7 @@ class PreparedStream:
             delivered: batches that the loop has had since the pass began; needed where a DataLoader has workers.
 
         Raises:
-            StreamError: the stream was iterated in worker processes and ``delivered`` is not given.
+            StreamError: iterated in worker processes and ``delivered`` is not given, or a thread does not answer.
         """
         if delivered is None and self._place.by_workers:
             msg = (
@@ -375,8 +378,9 @@ class PreparedStream:
             )
             raise StreamError(msg)
         bound = self._bound()
-        cursor = self._place.here() if delivered is None else self._place.after(delivered, self.numbering, bound)
-        return self._saved(cursor, bound)
+        with self.numbering.held("state_dict"):
+            cursor = self._place.here() if delivered is None else self._place.after(delivered, self.numbering, bound)
+            return self._saved(cursor, bound)
 
     def _saved(self, cursor: Cursor, bound: Bound) -> dict[str, Any]:
         return self._open().saved(cursor, bound.run_seed, self._place.drawn(cursor.epoch)).to_json()

@@ -15,17 +15,18 @@ import threading
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Final, TypeVar, final
 
-from spiral_stream.errors import SpiralWarning
+from spiral_stream.errors import SpiralWarning, StreamError
 
 CLOSE_TIMEOUT_S: Final = 5.0  # that closing waits for threads whose calls do not return
 TELL_AFTER_S: Final = 60.0  # of waiting
+PLACE_TIMEOUT_S: Final = 600.0  # that asking for a stream's place waits for the thread that forms batches
 _SHOWN: Final = 3  # threads that a message names
 _OWNERS: "Final[weakref.WeakSet[Owner]]" = weakref.WeakSet()  # open ones, which the interpreter's exit closes
 _HOOKED: Final[set[int]] = set()  # processes that close them at exit
@@ -89,7 +90,7 @@ class doing:  # noqa: N801  read as a word: ``with doing("reading x"):``
 
 @final
 class ToldLock:
-    """A re-entrant lock. Whoever waits for it long is told what its holder is doing.
+    """A re-entrant lock. Whoever waits for it long is told what its holder is doing. In a forked process nobody holds it.
 
     Args:
         name: of what it guards.
@@ -97,24 +98,45 @@ class ToldLock:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = threading.RLock()
+        self._lock, self._pid = threading.RLock(), os.getpid()
         self._holder: threading.Thread | None = None
+
+    def _acquire(self, timeout_s: float) -> bool:
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            if self._holder is not threading.current_thread():  # but a thread of the parent, which does not exist here
+                self._lock = threading.RLock()
+        return self._lock.acquire(timeout=timeout_s)
 
     def __enter__(self) -> None:
         waited_s, after_s = 0.0, TELL_AFTER_S
-        while not self._lock.acquire(timeout=after_s):
+        while not self._acquire(after_s):
             waited_s, after_s = waited_s + after_s, 2 * after_s
-            holder = self._holder
-            doing_what = holder.activity() if isinstance(holder, OwnThread) else getattr(holder, "name", "nobody known")
-            warnings.warn(
-                f"{self._name}: has been waited for {waited_s:,.0f} s. It is held by {doing_what}. Ctrl-C ends the wait",
-                SpiralWarning,
-                stacklevel=2,
-            )
+            warnings.warn(self._waited(waited_s) + "Ctrl-C ends the wait", SpiralWarning, stacklevel=2)
         self._holder = threading.current_thread()
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+    @contextmanager
+    def within(self, timeout_s: float, way_out: str) -> Iterator[None]:
+        """Hold it, or give up at the deadline.
+
+        Raises:
+            StreamError: another thread held it all the time; says what that is doing, and the way out.
+        """
+        if not self._acquire(timeout_s):
+            raise StreamError(self._waited(timeout_s) + way_out)
+        self._holder = threading.current_thread()
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _waited(self, waited_s: float) -> str:
+        holder = self._holder
+        doing_what = holder.activity() if isinstance(holder, OwnThread) else getattr(holder, "name", "nobody known")
+        return f"{self._name}: has been waited for {waited_s:,.0f} s. It is held by {doing_what}. "
 
 
 class Owner(ABC):

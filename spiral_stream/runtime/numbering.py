@@ -11,6 +11,7 @@ loaded state. Without any of them chapters are formed from the lane's start.
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import chain
 from operator import index
@@ -19,6 +20,7 @@ from typing import Final, final
 
 import numpy as np
 
+from spiral_stream import threads
 from spiral_stream.batching.formation import DropPartial, Membership, PadPartial, Tail
 from spiral_stream.errors import BindError, CacheError, ResumeError, SpiralWarning, shown
 from spiral_stream.integrity.blocks import need_sound
@@ -113,6 +115,15 @@ class Numbering(ABC):
             BindError: says what, and the ways out.
         """
 
+    def held(self, asked: str) -> AbstractContextManager[None]:
+        """What is known of batches, for this thread alone; fixed ones share nothing.
+
+        Raises:
+            StreamError: another thread holds it past the deadline; says which, and what it is doing.
+        """
+        del asked
+        return nullcontext()
+
     def warn_of_nothing(self, epoch: int, bound: Bound) -> None:
         """Say why a pass over a whole epoch delivered nothing to this rank."""
         total, group = self.total(epoch), bound.world_size * bound.merge
@@ -196,6 +207,10 @@ class FormedBatches(Numbering):
         self._requests: list[Outlook] = []  # the one under way, and its parts
 
     # ---- what is known
+
+    def held(self, asked: str) -> AbstractContextManager[None]:
+        way_out = f"{asked} gave up. Leave the loop, which keeps its place and waits for no thread, then ask again"
+        return self._lock.within(threads.PLACE_TIMEOUT_S, way_out)
 
     def anchor(self, epoch: int, anchors: Iterable[Anchor]) -> None:
         """Learn where chapters begin, from a saved state, and nothing from those before it."""

@@ -1,10 +1,12 @@
 """Threads of the library: what they do is known in words, and they end in time or are left alone."""
 
 import gc
+import os
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -159,6 +161,26 @@ def test_who_waits_for_a_lock_is_told_who_holds_it(gate: threading.Event, monkey
     with pytest.warns(SpiralWarning, match=r"the chapters: .* held by spiral-test: a user's function, m:f"), lock, lock:
         pass
     opener.join()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # other libraries warn of forks
+def test_in_a_forked_process_a_lock_is_free_whoever_held_it(gate: threading.Event) -> None:
+    lock, held = ToldLock("the chapters"), threading.Event()
+
+    def holds() -> None:
+        with lock:
+            held.set()
+            gate.wait(WAIT_S)
+
+    thread = OwnThread(holds, "spiral-test")
+    thread.start()
+    assert held.wait(WAIT_S)
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException), lock.within(1.0, ""):
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_what_is_open_at_the_exit_is_closed_once(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
