@@ -201,26 +201,19 @@ class PreparedStream:
 
     def _run(self, worker: int, workers: int) -> Iterator[Any]:
         """Every ``workers``-th batch from the ``worker``-th on; alone, all of them."""
-        if not self._idle():
-            msg = (
-                "iter: the stream is being read already; one loop at a time moves the cursor. Leave it, or call close()"
+        with self._place.beginning() as alone:
+            if not (alone and self._idle()):
+                msg = "iter: the stream is being read already; one loop at a time moves the cursor. Leave it, or call close()"
+                raise StreamError(msg)
+            self._place.adopt()
+            bound, numbering = self._bound(), self.numbering
+            numbering.need_known(bound.world_size, workers)
+            steps = self._place.begin(numbering, bound)
+            start = steps.start
+            builder, due, threads = self._builder(bound.merge), steps.due(worker, workers), self._thread_count(workers)
+            pipeline = self._pipeline = Pipeline(
+                builder, steps.epoch, due, self.plan.prefetch, self._budget_bytes, threads, self._metrics
             )
-            raise StreamError(msg)
-        self._place.adopt()
-        bound, numbering = self._bound(), self.numbering
-        numbering.need_known(bound.world_size, workers)
-        steps = self._place.begin(numbering, bound)
-        start = steps.start
-        pipeline = Pipeline(
-            self._builder(bound.merge),
-            steps.epoch,
-            steps.due(worker, workers),
-            self.plan.prefetch,
-            self._budget_bytes,
-            self._thread_count(workers),
-            self._metrics,
-        )
-        self._pipeline = pipeline
         try:
             for had, batch in zip(count(worker, workers), self._delivered(pipeline.get), strict=False):
                 self._place.cursor = start.advanced(had + 1)

@@ -5,7 +5,8 @@ its end from `Steps`, which the feeder walks one step ahead of the loop; workers
 moves from an array that they share with it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import context, sharedctypes
 from typing import Any, final
@@ -45,6 +46,7 @@ class Place:
         self._ended = False  # whether the last pass had all of this rank's batches, while other ranks had one more
         self._shared: Any = sharedctypes.RawArray("q", _SHARED)
         self.seen = 0  # the move of the main process that a worker has followed
+        self._free = [True]  # taken while a pass begins
 
     @property
     def epoch(self) -> int:
@@ -89,6 +91,19 @@ class Place:
         return self.cursor.next_epoch() if self._ended else self.cursor
 
     # ---- a pass
+
+    @contextmanager
+    def beginning(self) -> Iterator[bool]:
+        """While a pass begins; whether no other thread begins one."""
+        try:
+            self._free.pop()  # of several threads one gets it
+        except IndexError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            self._free.append(True)
 
     def begin(self, numbering: Numbering, bound: Bound) -> Steps:
         """Begin a pass from here.
@@ -161,7 +176,7 @@ class Place:
 
     def __getstate__(self) -> dict[str, Any]:
         spawning = context.get_spawning_popen() is not None  # shared memory travels to a child only while it is spawned
-        return {**self.__dict__, "steps": None, "_shared": self._shared if spawning else None}
+        return {**self.__dict__, "steps": None, "_free": [True], "_shared": self._shared if spawning else None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

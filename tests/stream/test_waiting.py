@@ -256,6 +256,29 @@ def test_a_place_asked_for_while_batches_are_formed_comes_or_says_whom_it_waited
         assert resumed.ledger(1) == next(iter(resumed))["id"]
 
 
+def test_of_several_threads_that_begin_a_loop_one_reads_all_and_the_others_are_refused(
+    catalog: sp.Catalog, caches: Path
+) -> None:
+    together, ends = threading.Barrier(3), []
+
+    def read(stream: sp.PreparedStream) -> None:
+        together.wait(WAIT_S)
+        try:
+            ends.append(sum(1 for _ in stream))
+        except StreamError as error:
+            ends.append(str(error))
+
+    with maker(catalog, transforms=(), batch_size=1)() as stream:
+        readers = [threading.Thread(target=read, args=(stream,)) for _ in range(3)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        whole = stream.count()
+    assert ends.count(whole) + sum("being read already" in str(each) for each in ends) == 3
+    assert whole in ends
+
+
 # ---- every way to drop an iterator
 
 
