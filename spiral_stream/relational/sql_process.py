@@ -33,6 +33,7 @@ SETTINGS: Final = {
 }
 # Table functions that make rows; all others read files, settings, or other text.
 MAKERS: Final = frozenset(("generate_series", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest"))
+SETTING_READERS: Final = frozenset(("current_setting", "getvariable"))
 _BATCH_ROWS: Final = 65_536
 _GRACE_S: Final = 5  # the caller ends us at the deadline; if it died before, the kernel does
 
@@ -80,12 +81,19 @@ def used_relations(text: str, relations: list[str]) -> tuple[list[str], Any]:
             msg = f"the text is {kinds}; give one SELECT (PIVOT with its values: ON ... IN (...))"
             raise RefusedError(msg)
         (written,) = session.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchone() or ("{}",)
+        views = session.execute("SELECT lower(view_name) FROM duckdb_views() WHERE internal").fetchall()
     parsed = json.loads(written)
     for name in _values_of(parsed, "TABLE_FUNCTION", "function"):
         if name.get("function_name", "").lower() not in MAKERS:
             msg = f"{name.get('function_name')} reads no relation; register what it reads, and name that"
             raise RefusedError(msg)
-    return _resolved(set(_tables_in(parsed)), relations), parsed
+    tables = set(_tables_in(parsed))
+    asked = {name for name in _values_of(parsed, "FUNCTION", "function_name") if name.lower() in SETTING_READERS}
+    own = {name for name in tables - set(relations) if (name.rpartition(".")[2].lower(),) in views}
+    for name in sorted(asked | own):
+        msg = f"{name} reads no relation but the engine's own state, which differs by machine; leave it out"
+        raise RefusedError(msg)
+    return _resolved(tables, relations), parsed
 
 
 def _resolved(written: set[str], relations: list[str]) -> list[str]:
