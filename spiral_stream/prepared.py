@@ -342,7 +342,7 @@ class PreparedStream:
             KeyError: no surviving row has this identity.
         """
         stages, bound, numbering = self.stages, self._bound(), self.numbering
-        at = self.epoch if epoch is None else epoch
+        at = self.epoch if epoch is None else epoch_number(epoch, "locate")
         stream, row = found_row(stages, identity)
         place = self._place.cursor if at == self._place.cursor.epoch else Cursor(at)
         place = place.enter(bound.world_size, bound.merge)
@@ -457,7 +457,7 @@ class PreparedStream:
 
     def verify(self, report: Report | None = None) -> Verification:
         """Read all derived files of this plan, payload of caches too, and compare them with what was written."""
-        return self._opening.verify(self._bound().run_seed, report)
+        return self._open().verify(self._bound().run_seed, report)
 
     def eval(self) -> Self:
         """A stream for evaluation: epoch pinned, nothing dropped, deterministic transforms, its own cursor."""

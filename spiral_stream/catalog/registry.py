@@ -423,6 +423,9 @@ def _described(name: str, schema: pa.Schema, semantic: Mapping[str, str], descri
         found = "a column without a name" if "" in names else f"two columns {shown(max(names, key=names.count))}"
         msg = f"register {name!r}: the source has {found}. Give each column a name of its own"
         raise CatalogError(msg)
+    if cut_off := [each for each in names if "\0" in each]:
+        msg = f"register {name!r}: column {shown(cut_off[0])} holds a NUL character, at which its name would be cut. Rename it"
+        raise CatalogError(msg)
     if ROW in schema.names:
         msg = f"the source has a column {ROW!r}, which is the name of row ordinals. Rename the column"
         raise CatalogError(msg)

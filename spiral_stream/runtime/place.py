@@ -12,7 +12,7 @@ from multiprocessing import context, sharedctypes
 from typing import Any, final
 
 from spiral_stream.cursor import Cursor
-from spiral_stream.planner.bind import Bound
+from spiral_stream.planner.bind import Bound, epoch_number
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.steps import Steps, entered, need_inside
 
@@ -57,7 +57,7 @@ class Place:
         """The epoch whose order and random bits are used: the plan's where it names one, else this one or the one given."""
         if self._pinned is not None:
             return self._pinned
-        return self.epoch if epoch is None else epoch
+        return self.epoch if epoch is None else epoch_number(epoch, "epoch")
 
     @property
     def by_workers(self) -> bool:

@@ -14,7 +14,7 @@ from spiral_stream.errors import SourceError, cut, shown
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 _STORES: Final = frozenset(
-    ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "r2", "oss", "cos", "hf", "hdfs", "http", "https")
+    ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "r2", "oss", "cos", "hf", "hdfs")
 )
 _KINDS: Final = {
     stat.S_IFDIR: "a folder",
@@ -34,6 +34,8 @@ def is_remote(uri: str) -> bool:
 def remote_fault(uri: str) -> str:
     """What a URI with a scheme is that nothing reads here, and the way out; a clause that follows the URI."""
     scheme = uri.partition("://")[0]
+    if scheme.lower() in ("http", "https"):
+        return "lies on a web server, which is not read here. Copy it, or register local paths"
     if scheme.lower() in _STORES:
         return "lies on an object store, which is not read here yet. Copy it, or register local paths"
     if scheme == "tar":

@@ -176,6 +176,11 @@ def test_rows_from_memory_stay_as_long_as_a_relation_of_another_base_has_them(ca
     assert not list(catalog.root.glob("rows-*"))
 
 
+def test_a_column_whose_name_would_be_cut_when_it_is_kept_is_refused(catalog: Registry) -> None:
+    with pytest.raises(CatalogError, match=r"column 'a\\x00b' holds a NUL character.* Rename it"):
+        catalog.register("t", Arrow(pa.table({"sample_id": [1], "a\0b": [2]})))
+
+
 def test_refused_rows_from_memory_are_not_copied(catalog: Registry) -> None:
     with pytest.raises(CatalogError, match="identity repeats"):
         catalog.register("t", Arrow(pa.table({"sample_id": ["a", "a"]})))
