@@ -164,7 +164,9 @@ def test_wrong_registrations_are_refused_with_the_way_out(
     assert catalog.tables() == []
 
 
-def test_rows_from_memory_stay_as_long_as_a_relation_of_another_base_has_them(catalog: Registry, tmp_path: Path) -> None:
+def test_rows_from_memory_stay_as_long_as_a_relation_of_another_base_has_them(
+    catalog: Registry, tmp_path: Path
+) -> None:
     table = pa.table({"sample_id": ["a", "b"]})
     for name in ("first", "second"):
         catalog.register(name, Arrow(table, base=str(tmp_path / name)))
