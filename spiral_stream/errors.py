@@ -10,7 +10,8 @@
     |   `-- DamageError  derived bytes are not what was written: they are built again as the message says
     |-- BindError        a run's bindings do not fit: epoch, rank, world size, device
     |-- ResumeError      a saved state belongs to something else: see the diff
-    `-- StreamError      a running stream failed or was used after ``close``
+    |-- StreamError      a running stream failed or was used after ``close``
+    `-- MissingExtraError  a package is not installed: install the extra that the message names
 
     SpiralWarning        legal, and probably not what was meant
 
@@ -72,6 +73,10 @@ class ResumeError(SpiralError):
 
 class StreamError(SpiralError):
     """A stage of a running stream failed, or the stream is closed."""
+
+
+class MissingExtraError(SpiralError, ImportError):
+    """What is asked for needs a package that is not installed: the message says which extra brings it."""
 
 
 class SpiralWarning(UserWarning):

@@ -17,7 +17,7 @@ from spiral_stream.batching.formation import KeepPartial
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import BindError, StreamError
+from spiral_stream.errors import BindError, SpiralError, StreamError
 from spiral_stream.explain import Explanation, explain_stream
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.plan.fields import field_spec
@@ -87,6 +87,7 @@ class PreparedStream:
         Raises:
             BindError: unknown name, value out of range, a device that this machine does not have, or the stream is
                 being read.
+            MissingExtraError: the framework that batches go to is not installed.
         """
         if not self._idle():
             msg = "bind: the stream is being read; leave the loop (or close its iterator), then bind"
@@ -96,7 +97,7 @@ class PreparedStream:
         try:
             self._bindings = updated
             self._need_bound_devices()
-        except BindError:
+        except SpiralError:
             self._bindings = before
             raise
         if updated.epoch is not None and bindings.get("epoch") is not None:

@@ -7,15 +7,15 @@ verb returns a new one, so a prefix may feed several streams.
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import pyarrow as pa
 
 from spiral_stream.batching.formation import Composition, DropPartial, Formation, Tail, as_tail
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, SpiralWarning, shown
-from spiral_stream.explain import Explanation, explain_plan
 from spiral_stream.expr import Alias, Col, Expr, col, lit, name_of
+from spiral_stream.extras import need
 from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import maps, nodes
@@ -27,8 +27,6 @@ from spiral_stream.plan.profiles import Profile, renewed
 from spiral_stream.plan.refusal import OnError
 from spiral_stream.plan.tree import base_scan
 from spiral_stream.planner.meaning import settled, tokenized
-from spiral_stream.planner.select import collect
-from spiral_stream.prepared import PreparedStream
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
 from spiral_stream.sources.source import FormerProfile
@@ -39,7 +37,10 @@ from spiral_stream.transforms.transform import Named
 if TYPE_CHECKING:
     from spiral_stream.adapters.jax import JaxStream
     from spiral_stream.adapters.torch import TorchStream
+    from spiral_stream.explain import Explanation
+    from spiral_stream.prepared import PreparedStream
 
+OTHERWISE: Final = "use to_numpy()"  # needs no framework
 _RANKS = DataParallel(RuntimeParam("data_parallel_rank"), RuntimeParam("data_parallel_world_size"))
 
 
@@ -394,17 +395,24 @@ class Relation:
         return self._with(nodes.Collate(node, *values))
 
     def to_torch(self, *, prefetch: int = 2, device: str | None = None) -> "TorchStream":
-        """A stream of dicts of tensors; also a torch ``IterableDataset``."""
+        """A stream of dicts of tensors; also a torch ``IterableDataset``.
+
+        Raises:
+            MissingExtraError: PyTorch is not installed.
+        """
+        need("torch", "to_torch", OTHERWISE)
         from spiral_stream.adapters.torch import TorchStream
 
         return TorchStream(nodes.Deliver(self.node, "torch", prefetch, device), self.catalog)
 
-    def to_numpy(self, *, prefetch: int = 2) -> PreparedStream:
+    def to_numpy(self, *, prefetch: int = 2) -> "PreparedStream":
         """A stream of dicts of NumPy arrays."""
+        from spiral_stream.prepared import PreparedStream
+
         return PreparedStream(nodes.Deliver(self.node, "numpy", prefetch), self.catalog)
 
     def to_jax(self, *, prefetch: int = 2) -> "JaxStream":
-        """A stream of dicts of JAX arrays."""
+        """A stream of dicts of JAX arrays; JAX has to be installed where it is bound or read."""
         from spiral_stream.adapters.jax import JaxStream
 
         return JaxStream(nodes.Deliver(self.node, "jax", prefetch), self.catalog)
@@ -416,10 +424,14 @@ class Relation:
         if not isinstance(self.node, nodes.Relational):
             msg = f"to_arrow: follows {self.node.VERB}; collect the relation before sample, or iterate the stream"
             raise PlanError(msg)
+        from spiral_stream.planner.select import collect
+
         return collect(self.node, lambda name: self.catalog.entry(name).open())
 
-    def explain(self) -> Explanation:
+    def explain(self) -> "Explanation":
         """The outline of a plan that is no stream yet; a stream's ``explain()`` has every section."""
+        from spiral_stream.explain import explain_plan
+
         return explain_plan(self.node)
 
     def _need_relations(self, verb: str, *others: "Relation") -> None:

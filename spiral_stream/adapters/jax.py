@@ -11,7 +11,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.errors import BindError, DataError
+from spiral_stream.errors import DataError
+from spiral_stream.extras import need
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.runtime.batches import Batch
@@ -25,7 +26,7 @@ class JaxStream(PreparedStream):
         """Names, dtypes and shapes of a batch as JAX holds it, before anything is read.
 
         Raises:
-            BindError: JAX, which decides on the dtypes, is not installed.
+            MissingExtraError: JAX, which decides on the dtypes, is not installed.
         """
         array = _jax_numpy().array
         return {
@@ -36,6 +37,12 @@ class JaxStream(PreparedStream):
     def devices(self) -> dict[str, str | None]:
         """JAX's default device, whatever the plan asks for: None for each array field."""
         return {name: None for name, each in super().spec().items() if each.dtype is not None}
+
+    def _need_bound_devices(self) -> None:
+        _need_jax()
+
+    def _need_devices(self) -> None:
+        _need_jax()
 
     def _delivered(self, get: Callable[[], Batch | None]) -> Iterator[dict[str, Any]]:
         jnp = _jax_numpy()
@@ -48,12 +55,14 @@ class JaxStream(PreparedStream):
 
 
 def _jax_numpy() -> Any:
-    try:
-        import jax.numpy as jnp
-    except ImportError as error:
-        msg = "to_jax: JAX is not installed; pip install jax, or use to_numpy()"
-        raise BindError(msg) from error
+    _need_jax()
+    import jax.numpy as jnp
+
     return jnp
+
+
+def _need_jax() -> None:
+    need("jax", "to_jax", "use to_numpy()")
 
 
 def _fitting(name: str, value: NDArray[Any], array: Any) -> Any:

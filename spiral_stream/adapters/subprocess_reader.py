@@ -1,6 +1,6 @@
 """Reading in a forked DataLoader worker: through an interpreter of its own.
 
-Lance and LanceDB run threads that a forked child does not have, and their next call
+Lance runs threads that a forked child does not have, and their next call
 there ends in a segmentation fault (pylance 14: 0 to 5 of 10 children of a process that
 had read Lance lived through 20 takes). Linux forks DataLoader workers by default until
 CPython 3.13, so a forked worker starts a fresh interpreter once, hands it the stream

@@ -10,19 +10,22 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from spiral_stream.adapters.subprocess_reader import SubprocessReader
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import BindError, ResumeError
+from spiral_stream.extras import need
 from spiral_stream.planner.physical import ClipStage, ImageStage
 from spiral_stream.planner.resume import WorkerState
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.runtime.batches import Batch
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.place import Reached
+
+need("torch", "spiral_stream.adapters.torch")
+import torch  # noqa: E402
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info  # noqa: E402
 
 Tensors = dict[str, Any]
 

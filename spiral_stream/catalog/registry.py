@@ -1,4 +1,4 @@
-"""Which relations and streams there are: names in an embedded LanceDB database.
+"""Which relations and streams there are: names in a LanceDB database.
 
 The database holds one small table of relations and one of saved streams, and the
 rows of relations that were registered from memory. Shard tables and statistics
@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace as replaced
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -26,7 +26,6 @@ from spiral_stream.catalog.manifest import Manifest, build_manifest
 from spiral_stream.catalog.pinning import pinned
 from spiral_stream.catalog.rows import NAME, RELATIONS, STREAMS, entry_of, plan_of, row_of
 from spiral_stream.catalog.suggestions import suggestions
-from spiral_stream.catalog.tokenizers import TokenizerEntry, Tokenizers
 from spiral_stream.errors import CatalogError, PlanError, SourceError, SpiralError, cut, shown
 from spiral_stream.semantic import with_semantic
 from spiral_stream.sources.arrow import Arrow
@@ -34,6 +33,9 @@ from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.paths import local_folder
 from spiral_stream.sources.saved import SAVED, is_saved
 from spiral_stream.sources.source import ROW, Reader, Source, content_key
+
+if TYPE_CHECKING:
+    from spiral_stream.catalog.tokenizers import TokenizerEntry, Tokenizers
 
 DEFAULT_FOLDER: Final = "catalog"
 _AUTO: Final = "<storage_shard if the source has it>"
@@ -57,7 +59,7 @@ def connect(uri: str | os.PathLike[str] | None = None) -> "Registry":
 
 
 class Registry:
-    """An embedded LanceDB database of relations and streams; `spiral_stream.relation` adds the verbs to it."""
+    """A LanceDB database of relations and streams; `spiral_stream.relation` adds the verbs to it."""
 
     def __init__(self, uri: str | os.PathLike[str]) -> None:
         try:
@@ -270,7 +272,7 @@ class Registry:
             self.stored_plan(name)
         self._database.remove(STREAMS, name)
 
-    def register_tokenizer(self, name: str, source: Any, *, replace: bool = False) -> TokenizerEntry:
+    def register_tokenizer(self, name: str, source: Any, *, replace: bool = False) -> "TokenizerEntry":
         """Copy a tokenizer into the catalog under a name; some seconds go into proving its fast engine.
 
         Args:
@@ -284,19 +286,19 @@ class Registry:
             SourceError: a file is no tokenizer.
         """
         _need_name("tokenizer", name)
-        return Tokenizers(self.root).register(name, source, replace=replace)
+        return self._tokenizers().register(name, source, replace=replace)
 
-    def tokenizer(self, name: str) -> TokenizerEntry:
+    def tokenizer(self, name: str) -> "TokenizerEntry":
         """The tokenizer of this name, or of the ``tokenizer.json`` at this path.
 
         Raises:
             CatalogError: there is neither; lists near matches.
         """
-        return Tokenizers(self.root).entry(name)
+        return self._tokenizers().entry(name)
 
     def tokenizers(self) -> list[str]:
         """The names of all tokenizers, sorted."""
-        return Tokenizers(self.root).names()
+        return self._tokenizers().names()
 
     def drop_tokenizer(self, name: str) -> None:
         """Forget a tokenizer; its source stays.
@@ -304,7 +306,12 @@ class Registry:
         Raises:
             CatalogError: there is none of this name.
         """
-        Tokenizers(self.root).drop(name)
+        self._tokenizers().drop(name)
+
+    def _tokenizers(self) -> "Tokenizers":
+        from spiral_stream.catalog.tokenizers import Tokenizers
+
+        return Tokenizers(self.root)
 
     def _new_entry(
         self,

@@ -16,8 +16,6 @@ from typing import Final, final
 
 import pyarrow as pa
 import xxhash
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.entry import Entry
@@ -210,6 +208,9 @@ def _record(collected: Collected, path: Path) -> None:
 @contextmanager
 def _shown(name: str, rows: int) -> Iterator[Callable[[int], None]]:
     """Progress on the terminal, if there is one."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("verify {task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

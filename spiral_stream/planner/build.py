@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
 from spiral_stream.cache.kind import Kind
 from spiral_stream.cache.materialize import Progress, build
@@ -121,6 +119,9 @@ def _tuple(progress: Progress) -> tuple[int, ...]:
 
 
 def _with_bar(work: CacheWork, threads: int) -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

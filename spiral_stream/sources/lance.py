@@ -18,11 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.dialects.pushdown import all_of, split
-from spiral_stream.dialects.sql import to_lance
 from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed
@@ -117,6 +114,8 @@ class LanceReader(Reader):
         return {os.path.relpath(path, self._root): path for paths in self._paths for path in paths}
 
     def refuse_outside(self) -> None:
+        import pyarrow.compute as pc
+
         for name in self._blobs if not self.allow_outside else ():
             if "lance.blob" not in str(self._dataset.schema.field(name).type):
                 continue  # the older form has no files of others
@@ -140,6 +139,9 @@ class LanceReader(Reader):
         predicate: Expr | None = None,
         units: Sequence[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
+        from spiral_stream.dialects.pushdown import all_of, split
+        from spiral_stream.dialects.sql import to_lance
+
         chosen = range(len(self._fragments)) if units is None else sorted(units)
         if not columns and predicate is None:
             yield from self._ordinals_only(chosen)
