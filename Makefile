@@ -74,16 +74,16 @@ $(BIN)/python:
 
 $(READY): pyproject.toml setup.py $(shell find spiral_stream -name '*.[ch]') | $(BIN)/python
 	@echo "installing Spiral into $(VENV): some minutes the first time"
-	$(BIN)/python -m pip install --disable-pip-version-check -qq -e '.[assets,dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check -qq -e '.[dev]'
 	touch $@
 
 # The peers lie in an environment of their own that sees .venv behind it: what both need is installed once, and a
 # peer that pins an older version gets it without touching ours.
-$(BENCH_READY): benchmarks/requirements.txt $(READY)
+$(BENCH_READY): pyproject.toml $(READY)
 	$(BIN)/python -m venv $(BENCH_VENV)
 	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
 	  > "$$($(BENCH_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/spiral.pth"
-	$(BENCH_VENV)/bin/python -m pip install --disable-pip-version-check -qq -r benchmarks/requirements.txt
+	$(BENCH_VENV)/bin/python -m pip install --disable-pip-version-check -qq -e '.[bench]'
 	touch $@
 
 $(MOSAIC_READY): benchmarks/requirements-mosaic.txt | $(BIN)/python
