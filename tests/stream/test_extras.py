@@ -13,7 +13,7 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.extras import EXTRA_OF
-from spiral_stream.schema import H264_REF
+from spiral_stream.semantic import H264_REF
 from tests.fixtures import texts
 
 ROOT = Path(__file__).parents[2]
