@@ -85,8 +85,7 @@ class PreparedStream:
                 dimensions, where their names do not say it).
 
         Raises:
-            BindError: unknown name, value out of range, a device that this machine does not have, or the stream is
-                being read.
+            BindError: unknown name, value out of range, a device that is not there, or the stream is being read.
             MissingExtraError: the framework that batches go to is not installed.
         """
         if not self._idle():
