@@ -227,12 +227,17 @@ def test_a_damaged_folder_is_named_with_the_way_out(tmp_path: Path, sound: Path,
 
 
 READ_ONLY = """
-import os, sys
+import os, pkgutil, sys
+from importlib import import_module
 import numpy as np
 import spiral_stream as sp
 import pyarrow as pa
+import pyarrow.compute, pyarrow.dataset, pyarrow.parquet
 from spiral_stream.catalog.registry import connect  # all that is imported later, before rights are dropped
-import lance, duckdb
+import lance, lance.file, lance.fragment, duckdb
+for room in pkgutil.walk_packages(sp.__path__, "spiral_stream."):
+    if not room.name.startswith(("spiral_stream.adapters", "spiral_stream.__main__")):
+        import_module(room.name)
 from spiral_stream.errors import CatalogError
 
 root, home = sys.argv[1:3]
