@@ -74,6 +74,7 @@ $(BIN)/python:
 
 $(READY): pyproject.toml setup.py $(shell find spiral_stream -name '*.[ch]') | $(BIN)/python
 	@echo "installing Spiral into $(VENV): some minutes the first time"
+	find spiral_stream -name '_*.so' ! -name '*.abi3.so' -delete  # rooms built for one version hide those of the stable ABI
 	$(BIN)/python -m pip install --disable-pip-version-check -qq -e '.[assets,dev]'
 	touch $@
 
