@@ -408,7 +408,7 @@ class PreparedStream:
         self._place.move(cursor)
 
     def rebase(self, earlier: "PreparedStream") -> None:
-        """Go on where a stream of another plan stands: each stream of the mixture keeps its own place (decision 8).
+        """Go on where a stream of another plan stands: each stream of the mixture keeps its own place (docs/decisions/0013).
 
         If ``earlier`` is in mid-epoch, that ends there; this stream begins the next one with the samples that were
         not delivered yet, so none is repeated or skipped. The state records it.
