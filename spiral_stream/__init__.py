@@ -51,6 +51,7 @@ from spiral_stream.transforms.steps import (
     Resize,
 )
 from spiral_stream.transforms.text import Tokenize
+from spiral_stream.version import __version__
 
 __all__ = [
     "Arrow",
@@ -112,6 +113,7 @@ __all__ = [
     "TrustError",
     "VideoFolder",
     "WindowedBucket",
+    "__version__",
     "cache_fingerprint",
     "col",
     "connect",
