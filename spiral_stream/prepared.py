@@ -39,7 +39,7 @@ from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.place import Place
 from spiral_stream.runtime.samples import SampleReader, identity_keys
 from spiral_stream.runtime.steps import delivered_at
-from spiral_stream.threads import Workers
+from spiral_stream.threads import Workers, available_cores
 
 DEFAULT_BUDGET_BYTES: Final = 4 << 30
 
@@ -190,7 +190,7 @@ class PreparedStream:
         )
 
     def _thread_count(self, workers: int) -> int:
-        return self._threads or max(1, len(os.sched_getaffinity(0)) // workers)
+        return self._threads or max(1, available_cores() // workers)
 
     # ---- iterating
 
