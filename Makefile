@@ -1,5 +1,5 @@
 # Every target makes .venv and installs what it needs; a second call finds the stamp and starts at once.
-# Needs on the machine: CPython >= 3.11 with venv and pip, GNU make, a C compiler.
+# Needs on the machine: CPython >= 3.11 with venv and pip, GNU make, a C compiler. PYTHON=python3.13 chooses the interpreter.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -65,15 +65,16 @@ clean:  ## remove what the targets made, except your data
 
 # The interpreter is looked for only when a virtual environment has to be made.
 $(BIN)/python:
-	@for python in python3.11 python3 python; do \
+	@for python in $(or $(PYTHON),python3.11 python3 python); do \
 	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 	    echo "$$python -m venv $(VENV)"; exec "$$python" -m venv $(VENV); \
 	  fi; \
 	done; \
-	echo "make: no CPython >= 3.11 is on the path (tried python3.11, python3, python). Install one with its venv module" >&2; exit 1
+	echo "make: no CPython >= 3.11 is on the path (tried $(or $(PYTHON),python3.11 python3 python)). Install one with its venv module" >&2; exit 1
 
 $(READY): pyproject.toml setup.py $(shell find spiral_stream -name '*.[ch]') | $(BIN)/python
 	@echo "installing Spiral into $(VENV): some minutes the first time"
+	find spiral_stream -name '_*.so' ! -name '*.abi3.so' -delete  # rooms built for one version hide those of the stable ABI
 	$(BIN)/python -m pip install --disable-pip-version-check -qq -e '.[dev]'
 	touch $@
 

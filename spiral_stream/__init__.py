@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from spiral_stream.cache.materialize import Progress
     from spiral_stream.planner.videos import index_videos
     from spiral_stream.prepared import PreparedStream
+    from spiral_stream.version import __version__
 
 __all__ = [
     "Arrow",
@@ -123,6 +124,7 @@ __all__ = [
     "TrustError",
     "VideoFolder",
     "WindowedBucket",
+    "__version__",
     "cache_fingerprint",
     "col",
     "connect",
@@ -138,6 +140,7 @@ __all__ = [
 _LATE: Final = {
     "PreparedStream": "spiral_stream.prepared",
     "Progress": "spiral_stream.cache.materialize",
+    "__version__": "spiral_stream.version",
     "index_videos": "spiral_stream.planner.videos",
 }
 

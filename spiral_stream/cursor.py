@@ -3,7 +3,7 @@
 The place is (epoch, batch number): how many global batches the ranks have been
 given together. It means the same on every rank and world size, and it costs the
 same to save and to load wherever it is. How steps map to batches is a list of
-segments, one for every (world size, merge) the run has used (decision 7). The place
+segments, one for every (world size, merge) the run has used (docs/decisions/0025). The place
 after an epoch's last batch is the start of the next (docs/decisions/0018).
 """
 

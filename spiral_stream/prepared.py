@@ -39,7 +39,7 @@ from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.place import Place
 from spiral_stream.runtime.samples import SampleReader, identity_keys
 from spiral_stream.runtime.steps import delivered_at
-from spiral_stream.threads import Workers
+from spiral_stream.threads import Workers, available_cores
 
 DEFAULT_BUDGET_BYTES: Final = 4 << 30
 
@@ -190,7 +190,7 @@ class PreparedStream:
         )
 
     def _thread_count(self, workers: int) -> int:
-        return self._threads or max(1, len(os.sched_getaffinity(0)) // workers)
+        return self._threads or max(1, available_cores() // workers)
 
     # ---- iterating
 
@@ -408,7 +408,7 @@ class PreparedStream:
         self._place.move(cursor)
 
     def rebase(self, earlier: "PreparedStream") -> None:
-        """Go on where a stream of another plan stands: each stream of the mixture keeps its own place (decision 8).
+        """Go on where a stream of another plan stands: each stream of the mixture keeps its own place (docs/decisions/0013).
 
         If ``earlier`` is in mid-epoch, that ends there; this stream begins the next one with the samples that were
         not delivered yet, so none is repeated or skipped. The state records it.

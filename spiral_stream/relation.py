@@ -154,7 +154,7 @@ class Relation:
                 node = nodes.Filter(node, predicate)  # type: ignore[arg-type]  # it refuses what is no expression
         return self._with(node)
 
-    where = filter  # noqa: A003  the seed's spelling, and Polars'
+    where = filter  # noqa: A003  SQL's spelling; `filter` is Polars'
 
     def project(self, *columns: str | Expr, **computed: Expr) -> "Relation":
         """Keep these columns in this order; ``name=expression`` computes one."""

@@ -34,6 +34,13 @@ _HOOKED: Final[set[int]] = set()  # processes that close them at exit
 T = TypeVar("T")
 
 
+def available_cores() -> int:
+    """Cores that this process may use; all of the machine's where the system keeps no such list (macOS)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Stopped(BaseException):
     """Ends a thread that was told to stop."""
 

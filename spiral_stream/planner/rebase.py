@@ -1,4 +1,4 @@
-"""Where a run went on with another plan: an edit that the state keeps (decision 8)."""
+"""Where a run went on with another plan: an edit that the state keeps (docs/decisions/0013)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

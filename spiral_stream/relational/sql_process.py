@@ -35,6 +35,7 @@ SETTINGS: Final = {
 MAKERS: Final = frozenset(("generate_series", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest"))
 SETTING_READERS: Final = frozenset(("current_setting", "getvariable"))
 _BATCH_ROWS: Final = 65_536
+_HELD: Final = Path("/proc/self/statm")  # pages of this process, in Linux
 _GRACE_S: Final = 5  # the caller ends us at the deadline; if it died before, the kernel does
 
 
@@ -205,9 +206,14 @@ def _send(out: BinaryIO, answer: Mapping[str, Any], schema: pa.Schema, batches: 
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    """Hold this process to what it has and so much more; where memory runs out, end it before others."""
-    page = resource.getpagesize()
-    held = int(Path("/proc/self/statm").read_text().split()[0]) * page if Path("/proc/self/statm").exists() else 0
+    """Hold this process to what it has and so much more; where memory runs out, end it before others.
+
+    A system that does not say what the process has (macOS) gets no limit: one below that would refuse every allocation.
+    """
+    try:
+        held = int(_HELD.read_text().split()[0]) * resource.getpagesize()
+    except OSError:
+        return
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     wanted = held + memory_bytes
     with suppress(OSError, ValueError):  # a system without such a limit

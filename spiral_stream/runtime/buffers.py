@@ -1,8 +1,8 @@
 """Batch slots: memory that is written in place and used again.
 
 A fresh 38 MB array costs page faults at every batch (46 ms for new shared memory,
-4 ms for new pages, 1.6 ms for a slot used again: facts/pipelines.md 5.2). A slot goes back
-to the pool only when no array, slice or tensor of its batch is alive (decision 20):
+4 ms for new pages, 1.6 ms for a slot used again). A slot goes back
+to the pool only when no array, slice or tensor of its batch is alive (docs/decisions/0034):
 the arrays' base is a small `_Lease` that returns the memory when it dies.
 """
 

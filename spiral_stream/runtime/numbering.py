@@ -1,7 +1,7 @@
 """Which samples form batch g of an epoch, and where the epoch's batches end.
 
 With a fixed count both are arithmetic. With a formation, batches are numbered by
-(k, lane), skipping lanes that have ended (decision 6): the k-th batch of a lane is found
+(k, lane), skipping lanes that have ended (docs/decisions/0024): the k-th batch of a lane is found
 through the number of batches of each chapter before it. What is known of these counts
 comes from three places, all of which say the same: chapters that were formed here, the
 *formation index* on disk (whoever forms a chapter appends to it), and the anchors of a

@@ -34,7 +34,7 @@ from spiral_stream.runtime.samples import SampleReader
 from spiral_stream.runtime.steps import need_inside
 from spiral_stream.sampling.left_over import LeftOver, as_ranges, joined_ranges
 from spiral_stream.sampling.mixture import Mixture
-from spiral_stream.threads import CLOSE_TIMEOUT_S, warn_left_alone
+from spiral_stream.threads import CLOSE_TIMEOUT_S, available_cores, warn_left_alone
 
 
 @final
@@ -62,7 +62,7 @@ class Opening:
         if self._read is None or self._read[0].run_seed != run_seed:
             if self._read is not None:
                 self._read[0].close()
-            reader = SampleReader(stages, run_seed, self._metrics, len(os.sched_getaffinity(0)))
+            reader = SampleReader(stages, run_seed, self._metrics, available_cores())
             self._read = (reader, self._numbering(stages, reader))
         return self._read
 

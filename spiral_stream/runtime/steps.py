@@ -1,7 +1,7 @@
 """What a rank delivers at each step from a place on, and whether the epoch has a further one.
 
 A pass walks the steps ahead of the loop (`due`, in the feeder), so that the end is known one step
-early: a step is delivered only if its batches exist (decision 5), and the place after the last
+early: a step is delivered only if its batches exist (docs/decisions/0023), and the place after the last
 step is the start of the next epoch (docs/decisions/0018).
 """
 
