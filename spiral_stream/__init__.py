@@ -59,6 +59,7 @@ from spiral_stream.transforms.text import Tokenize
 
 if TYPE_CHECKING:
     from spiral_stream.cache.materialize import Progress
+    from spiral_stream.planner.build import CacheStatus
     from spiral_stream.planner.videos import index_videos
     from spiral_stream.prepared import PreparedStream
     from spiral_stream.version import __version__
@@ -69,6 +70,7 @@ __all__ = [
     "BindError",
     "BucketKey",
     "CacheError",
+    "CacheStatus",
     "Catalog",
     "CatalogError",
     "CenterCrop",
@@ -138,6 +140,7 @@ __all__ = [
 ]
 
 _LATE: Final = {
+    "CacheStatus": "spiral_stream.planner.build",
     "PreparedStream": "spiral_stream.prepared",
     "Progress": "spiral_stream.cache.materialize",
     "__version__": "spiral_stream.version",

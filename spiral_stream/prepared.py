@@ -24,6 +24,7 @@ from spiral_stream.plan.fields import field_spec
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.bind import Bindings, Bound, epoch_number, resumed, settle
+from spiral_stream.planner.build import CacheStatus, caches, status
 from spiral_stream.planner.evaluation import evaluation
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
@@ -126,6 +127,16 @@ class PreparedStream:
     def fingerprint(self) -> str:
         """The plan's fingerprint."""
         return self.stages.fingerprint
+
+    @property
+    def rows(self) -> int:
+        """Rows that pass the plan's filters and joins; in a mixture, the sum over its streams."""
+        return sum(stream.selected.total for stream in self.stages.streams)
+
+    @property
+    def data_versions(self) -> dict[str, str]:
+        """The data version of every relation that the plan reads, by the relation's name."""
+        return dict(self.stages.data_versions)
 
     def spec(self) -> dict[str, FieldSpec]:
         """Names, dtypes and shapes of a batch, before anything is read."""
@@ -454,6 +465,14 @@ class PreparedStream:
             CacheError: the cache folder cannot be written.
         """
         return self._opening.materialize(self.stages, self._thread_count(1), report, keep=self._pipeline is not None)
+
+    def caches(self) -> list[CacheStatus]:
+        """Return how far each cache of this plan is built. Reads no payload; empty if the plan has nothing to cache.
+
+        Raises:
+            DamageError: the ledger of a cache is not what was written; says who mends it.
+        """
+        return [status(work) for work in caches(self.stages)]
 
     def verify(self, report: Report | None = None) -> Verification:
         """Read all derived files of this plan, payload of caches too, and compare them with what was written."""

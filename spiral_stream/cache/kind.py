@@ -50,6 +50,11 @@ class Kind(ABC):
         """What `keep_rows` reads of the relation, the payload column first."""
         return (self.column,)
 
+    @property
+    @abstractmethod
+    def form(self) -> str:
+        """What is stored per row, in words."""
+
     @abstractmethod
     def facts(self) -> dict[str, object]:
         """What the fingerprint covers; written beside the cache for people."""
