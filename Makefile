@@ -9,6 +9,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
+DOCS_READY := $(VENV)/.docs-installed
 BENCH_VENV := .bench-venv
 BENCH_READY := $(BENCH_VENV)/.installed
 BENCH ?= images text video
@@ -59,7 +60,8 @@ ui: $(READY)  ## open Dagster on the demo's assets (PORT=3001)
 	$(HOME_READY)
 	$(BIN)/dagster dev -w workspace.yaml $(if $(PORT),--port "$(PORT)")
 
-docs: $(READY)  ## check that the documents' links lead somewhere and their code runs
+docs: $(DOCS_READY)  ## build the site in build/site, fail on a broken link, and run the documents' code
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	$(BIN)/python -m pytest tests -k document
 
 clean:  ## remove what the targets made, except your data
@@ -79,6 +81,10 @@ $(READY): pyproject.toml setup.py $(shell find spiral_stream -name '*.[ch]') | $
 	@echo "installing Spiral into $(VENV): some minutes the first time"
 	find spiral_stream -name '_*.so' ! -name '*.abi3.so' -delete  # rooms built for one version hide those of the stable ABI
 	$(BIN)/python -m pip install --disable-pip-version-check -qq -e '.[dev]'
+	touch $@
+
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --disable-pip-version-check -qq -e '.[docs]'
 	touch $@
 
 # The peers lie in an environment of their own that sees .venv behind it: what both need is installed once, and a
