@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from spiral_stream.catalog import registry
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.extras import need as need_package
 from spiral_stream.plan import nodes
@@ -51,7 +52,7 @@ class Catalog(registry.Registry):
         from spiral_stream.catalog.statistics import measure, save_statistics
 
         entry = self.entry(name)
-        with entry.open() as relation:
+        with OpenRelation(entry) as relation:
             found = measure(relation)
         save_statistics(entry, found)
         return found
@@ -108,7 +109,7 @@ class Catalog(registry.Registry):
             raise PlanError(msg)
         node = plan.node if isinstance(plan, Relation) else plan.plan
         need(node, nodes.Deliver)
-        self.store_plan(name, to_json(node))
+        self.saved.save(name, to_json(node))
 
     def open_stream(self, name: str, *, trust: Trusted = (), **bindings: Any) -> "PreparedStream":
         """A prepared stream of a saved plan, bound.
@@ -128,7 +129,7 @@ class Catalog(registry.Registry):
         """
         from spiral_stream.plan.saved import from_json
 
-        node = from_json(self.stored_plan(name), self._scan, self._sql, _trust(trust))
+        node = from_json(self.saved.plan(name), self._scan, self._sql, _trust(trust))
         stream = _prepared(need(node, nodes.Deliver), self)
         return stream.bind(**bindings) if bindings else stream
 
@@ -140,7 +141,7 @@ class Catalog(registry.Registry):
         from spiral_stream.catalog.statistics import may_hold_nan
         from spiral_stream.relational.sql import describe_sql
 
-        known = self.schemas()
+        known = self.relations.schemas()
         try:
             used, schema, floats = describe_sql(text, known)
         except PlanError:

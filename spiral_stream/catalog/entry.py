@@ -1,9 +1,9 @@
-"""What the catalog knows of one relation: a frozen value that can be opened."""
+"""What the catalog knows of one relation: a frozen value. `opened.OpenRelation` reads its rows."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import final
 
 import pyarrow as pa
 
@@ -11,9 +11,6 @@ from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.errors import CatalogError
 from spiral_stream.sources.pins import SUFFIX, Pins
 from spiral_stream.sources.source import Source
-
-if TYPE_CHECKING:
-    from spiral_stream.catalog.opened import OpenRelation
 
 STORAGE_SHARD = "storage_shard"
 DESCRIPTION = b"description"  # key of a column's description in its Arrow field's metadata
@@ -34,16 +31,6 @@ class Entry:
     registered_at: datetime  # recorded for people; enters no fingerprint
     root: Path  # folder of the catalog
     manifest_name: str
-
-    def open(self) -> "OpenRelation":
-        """Open the source for reading by logical ordinals.
-
-        Raises:
-            SourceError: the source cannot be read, or is no longer what was registered.
-        """
-        from spiral_stream.catalog.opened import OpenRelation
-
-        return OpenRelation(self)
 
     def manifest(self) -> Manifest:
         """The shard table; opens no source.

@@ -7,13 +7,13 @@ Arrow arrays that NumPy views without a copy where they have fixed width.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Self, final
+from typing import Self, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.catalog.entry import STORAGE_SHARD
+from spiral_stream.catalog.entry import STORAGE_SHARD, Entry
 from spiral_stream.catalog.pinning import own_name
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import SourceError, cut
@@ -22,17 +22,18 @@ from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.source import ROW
 
-if TYPE_CHECKING:
-    from spiral_stream.catalog.entry import Entry
-
 UInt64 = NDArray[np.uint64]
 
 
 @final
 class OpenRelation:
-    """An open relation. Thread-safe as its source's reader is; use as a context manager."""
+    """An open relation. Thread-safe if its source's reader is; use as a context manager.
 
-    def __init__(self, entry: "Entry") -> None:
+    Raises:
+        SourceError: the source cannot be read, or is no longer what was registered.
+    """
+
+    def __init__(self, entry: Entry) -> None:
         self.entry = entry
         self.schema: pa.Schema = entry.schema
         self.manifest = entry.manifest()
@@ -119,7 +120,7 @@ class OpenRelation:
         self._closed = True
         self._reader.close()
 
-    def __reduce__(self) -> tuple[type["OpenRelation"], tuple["Entry"]]:
+    def __reduce__(self) -> tuple[type["OpenRelation"], tuple[Entry]]:
         """A copy in another process opens the source itself."""
         return OpenRelation, (self.entry,)
 
@@ -145,7 +146,7 @@ class OpenRelation:
 
     def _refuse_unknown(self, columns: Sequence[str]) -> None:
         if self._closed:
-            msg = f"{self.entry.name}: the relation is closed. Open it again with entry.open()"
+            msg = f"{self.entry.name}: the relation is closed. Open it again: OpenRelation(entry)"
             raise SourceError(msg)
         for name in columns:
             if name not in self.schema.names:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from spiral_stream.catalog.database import CatalogTable
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.manifest import Manifest
-from spiral_stream.errors import CatalogError, SpiralError, cut
+from spiral_stream.errors import CatalogError, SpiralError, cut, shown
 from spiral_stream.semantic import SEMANTIC, SEMANTIC_TYPES
 from spiral_stream.sources.saved import source_from_json, source_to_json
 from spiral_stream.sources.source import Source
@@ -62,6 +62,17 @@ _WRONG: Final = (
     RecursionError,
     pa.ArrowException,
 )
+
+
+def need_name(what: str, name: str) -> None:
+    """Refuse a name that is not legal in a catalog.
+
+    Raises:
+        CatalogError: says which letters a name may have.
+    """
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        msg = f"{what} {shown(name)}: a name has letters, digits and _ . - only. Rename it"
+        raise CatalogError(msg)
 
 
 def row_of(entry: Entry, manifest: Manifest) -> dict[str, Any]:

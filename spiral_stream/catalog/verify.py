@@ -73,7 +73,11 @@ def verify(entry: Entry) -> Verified:
         CatalogError: digests cannot be read or recorded.
     """
     path = entry.root / "manifests" / f"{entry.name}-{entry.data_version}{_SUFFIX}"
-    with entry.open() as relation, Collected() as collected, _shown(entry.name, relation.manifest.total) as advance:
+    with (
+        OpenRelation(entry) as relation,
+        Collected() as collected,
+        _shown(entry.name, relation.manifest.total) as advance,
+    ):
         reading = _Reading(entry, relation, _recorded(path), collected)
         with Workers(THREADS, "spiral-verify") as pool:
             reading.own_files(pool)

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ def index_videos(
         MissingExtraError: PyAV is not installed.
     """
     need("av", "index_videos")
-    with closing(catalog.entry(relation).open()) as base:
+    with OpenRelation(catalog.entry(relation)) as base:
         if column not in base.schema.names or semantic_of(base.schema.field(column)) != H264_REF:
             msg = (
                 f"index_videos: {relation}.{column} is no column of type {H264_REF}; register the relation with "

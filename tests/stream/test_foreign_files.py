@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as sp
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.rows import RELATIONS
 from spiral_stream.semantic import H264_REF, JPEG_REF
 from spiral_stream.sources.source import content_key
@@ -428,7 +429,7 @@ def test_source_files_edited_in_place_are_named_when_opened_and_while_read(
         folder = Path(source.uri) / "data" if kind == "lance" else Path(source.path).parent
         path = min(folder.iterdir())
     make = maker(own, kind, batch_size=8, order=sp.Sequential())
-    with own.entry(kind).open() as relation:
+    with OpenRelation(own.entry(kind)) as relation:
         changed("edited in place", path, b"")
         with pytest.raises(sp.SourceError, match=rf"{path.name} changed while it is being read.*catalog.refresh"):
             relation.fetch(np.arange(200, dtype=np.uint64) % relation.manifest.total, ["sample_id", "image_ref"])
@@ -438,9 +439,9 @@ def test_source_files_edited_in_place_are_named_when_opened_and_while_read(
     ):
         list(stream)
     with pytest.raises(sp.SourceError, match=r"changed since registration|is changed since registration"):
-        own.entry(kind).open()
+        OpenRelation(own.entry(kind))
     own.refresh(kind)
-    own.entry(kind).open().close()
+    OpenRelation(own.entry(kind)).close()
 
 
 def test_a_relation_that_was_registered_before_there_were_pins_is_read_as_before(own: sp.Catalog, folder: Path) -> None:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spiral_stream.catalog import lock
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.errors import CatalogError
 from spiral_stream.sources.arrow import Arrow
@@ -51,7 +52,7 @@ sys.stdin.readline()
 for i in range(3):
     catalog.register(f"{name}.t{i}", Arrow(pa.table({"sample_id": [name, str(i)]})))
     catalog.register("labels", Arrow(pa.table({"sample_id": ["shared"]})))
-    catalog.store_plan(f"{name}.s{i}", {"i": i})
+    catalog.saved.save(f"{name}.s{i}", {"i": i})
 """
 
 
@@ -70,7 +71,7 @@ def test_four_processes_that_register_at_once_all_land(tmp_path: Path) -> None:
     catalog = connect(tmp_path / "catalog")
     assert catalog.tables() == ["labels", *(f"{name}.t{i}" for name in names for i in range(3))]
     assert catalog.streams() == [f"{name}.s{i}" for name in names for i in range(3)]
-    with catalog.entry("p3.t2").open() as relation:
+    with OpenRelation(catalog.entry("p3.t2")) as relation:
         assert relation.fetch(np.arange(2, dtype=np.uint64), ["sample_id"])["sample_id"].to_pylist() == ["p3", "2"]
 
 
@@ -83,7 +84,7 @@ def test_a_writer_that_waits_too_long_names_who_holds_the_lock(tmp_path: Path, m
         assert catalog.register("t", rows()).name == "t"
         for change in (
             lambda: catalog.register("u", rows(4)),
-            lambda: catalog.store_plan("s", {}),
+            lambda: catalog.saved.save("s", {}),
             lambda: catalog.drop("t"),
         ):
             began = time.monotonic()
@@ -146,7 +147,7 @@ def test_a_writer_killed_while_it_makes_a_table_leaves_nothing_in_the_way(tmp_pa
 
     assert copy_of(catalog).exists()
     assert catalog.tables() == []
-    with catalog.register("t", rows()).open() as relation:
+    with OpenRelation(catalog.register("t", rows())) as relation:
         assert relation.manifest.total == 3
     assert connect(tmp_path / "catalog").tables() == ["t"]
 
@@ -156,7 +157,7 @@ def test_half_a_copy_of_rows_is_copied_anew(tmp_path: Path) -> None:
     (copy_of(catalog) / "data").mkdir(parents=True)
     (copy_of(catalog) / "data" / "half.lance").write_bytes(b"half")
 
-    with catalog.register("t", rows()).open() as relation:
+    with OpenRelation(catalog.register("t", rows())) as relation:
         assert relation.fetch(np.array([2], np.uint64), ["sample_id"]).to_pydict() == {"sample_id": [2]}
 
 
@@ -188,7 +189,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     catalog = connect(folder / "catalog")
     pq.write_table(rows().table, folder / "t.parquet")
     catalog.register("t", Parquet(str(folder / "t.parquet")))
-    catalog.store_plan("s", {"verb": "deliver"})
+    catalog.saved.save("s", {"verb": "deliver"})
     return catalog.root
 
 
@@ -214,7 +215,7 @@ def test_a_damaged_folder_is_named_with_the_way_out(tmp_path: Path, sound: Path,
         return
 
     def use() -> None:
-        catalog.stored_plan("s")
+        catalog.saved.plan("s")
         catalog.entry("t").manifest()
 
     with pytest.raises(

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as sp
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.errors import CatalogError
 from spiral_stream.sources.memory import memory_reader
 from spiral_stream.sources.source import Reader, Source
@@ -101,7 +102,7 @@ def test_views_are_read_as_the_values_that_they_are(catalog: sp.Catalog, tmp_pat
     assert entry.schema.field("sample_id").type == pa.string()
     assert table.filter(sp.col("sample_id") >= "b").to_arrow()["data"].to_pylist() == [None, b"3"]
     assert table.sort("sample_id", descending=True).to_arrow()["words"].to_pylist() == [None, [], ["x", "y"]]
-    with entry.open() as relation:
+    with OpenRelation(entry) as relation:
         found = relation.fetch(np.array([2, 0], np.uint64), ["sample_id", "data"])
     assert found.to_pydict() == {"sample_id": ["c", "a"], "data": [b"3", b"1"]}
 

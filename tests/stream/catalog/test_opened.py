@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import connect
 from spiral_stream.dialects.numpy import passes
 from spiral_stream.errors import SourceError
@@ -46,7 +47,7 @@ def test_rows_come_by_logical_ordinal_and_pass_the_predicate(
     table = table_of(shards if own else None, len(shards))
     with TemporaryDirectory() as folder:
         source = stored(table, Path(folder), kind, piece)
-        with connect(Path(folder, "catalog")).register("t", source).open() as relation:
+        with OpenRelation(connect(Path(folder, "catalog")).register("t", source)) as relation:
             manifest = relation.manifest
             everything = np.arange(manifest.total, dtype=np.uint64)
             physical = pa.array(manifest.physical(everything))
@@ -84,13 +85,13 @@ def test_a_changed_file_is_refused_with_the_shard_and_the_way_out(tmp_path: Path
     entry = catalog.register("t", source)
     pq.write_table(table_of(["a"] * 6, 6), tmp_path / "0005.parquet")
     with pytest.raises(SourceError, match=r"'0005\.parquet' \(which holds a\) is changed .*catalog\.refresh\(\"t\"\)"):
-        entry.open()
+        OpenRelation(entry)
     pq.write_table(table_of(["a"], 1), tmp_path / "0009.parquet")
     with pytest.raises(SourceError, match="and 1 more"):
-        entry.open()
+        OpenRelation(entry)
     (tmp_path / "0000.parquet").unlink()
     with pytest.raises(SourceError, match=r"'0000\.parquet' \(which holds b\) is gone"):
-        entry.open()
+        OpenRelation(entry)
 
 
 def test_a_new_file_is_refused_until_refreshed(tmp_path: Path) -> None:
@@ -99,8 +100,8 @@ def test_a_new_file_is_refused_until_refreshed(tmp_path: Path) -> None:
     extra = pa.table({"sample_id": ["new"], "n": [0]})
     pq.write_table(extra, tmp_path / "0001.parquet")
     with pytest.raises(SourceError, match=r"'0001\.parquet' is new since registration"):
-        entry.open()
-    with catalog.refresh("t").open() as relation:
+        OpenRelation(entry)
+    with OpenRelation(catalog.refresh("t")) as relation:
         assert relation.manifest.total == 11
 
 
@@ -111,20 +112,20 @@ def test_a_dataset_rewritten_in_place_is_refused(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "t.lance")
     stored(table_of(None, 10), tmp_path, "lance", 5)
     with pytest.raises(SourceError, match="fragment-00000000' is changed since registration, and 1 more"):
-        entry.open()
+        OpenRelation(entry)
 
 
 def test_an_unchanged_dataset_opens_at_its_pinned_version(tmp_path: Path) -> None:
     entry = connect(tmp_path / "catalog").register("t", stored(table_of(None, 10), tmp_path, "lance", 5))
     lance.dataset(str(tmp_path / "t.lance")).delete("n > 3")
 
-    with entry.open() as relation:
+    with OpenRelation(entry) as relation:
         assert relation.fetch(np.array([9], np.uint64), ["n"])["n"].to_pylist() == [9]
 
 
 def test_unknown_columns_and_rows_are_refused(tmp_path: Path) -> None:
     entry = connect(tmp_path / "catalog").register("t", stored(table_of(None, 10), tmp_path, "lance", 5))
-    with entry.open() as relation:
+    with OpenRelation(entry) as relation:
         with pytest.raises(SourceError, match=r"t: 'sampleid' is not a column; did you mean sample_id\?"):
             relation.fetch(np.array([0], np.uint64), ["sampleid"])
         with pytest.raises(SourceError, match="t: 'm' is not a column"):
@@ -135,7 +136,7 @@ def test_unknown_columns_and_rows_are_refused(tmp_path: Path) -> None:
 
 def test_a_closed_relation_is_refused_and_a_pickled_one_opens_itself(tmp_path: Path) -> None:
     entry = connect(tmp_path / "catalog").register("t", stored(table_of(None, 10), tmp_path, "lance", 5))
-    with entry.open() as relation:
+    with OpenRelation(entry) as relation:
         other = pickle.loads(pickle.dumps(relation))
     with pytest.raises(SourceError, match=r"t: the relation is closed\. Open it again"):
         relation.fetch(np.array([7], np.uint64), ["n"])
@@ -149,7 +150,7 @@ def test_an_image_folder_is_read_through_its_references(tmp_path: Path) -> None:
     for name in ("b/1.jpg", "a/2.jpg"):
         (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "images" / name).write_bytes(name.encode())
-    with connect(tmp_path / "catalog").register("t", ImageFolder(str(tmp_path / "images"))).open() as relation:
+    with OpenRelation(connect(tmp_path / "catalog").register("t", ImageFolder(str(tmp_path / "images")))) as relation:
         table = relation.fetch(np.array([1, 0], np.uint64), ["image_ref", "storage_shard"])
 
         assert [bytes(v) for v in resolve(table["image_ref"], relation.base)] == [b"b/1.jpg", b"a/2.jpg"]
@@ -160,7 +161,7 @@ def test_semantic_types_travel_with_the_rows(tmp_path: Path) -> None:
     table = pa.table({"sample_id": ["a"], "image_ref": pa.array([b"x"], pa.large_binary())})
     source = stored(table, tmp_path, "lance", 5)
     entry = connect(tmp_path / "catalog").register("t", source, semantic={"image_ref": "image/jpeg-ref"})
-    with entry.open() as relation:
+    with OpenRelation(entry) as relation:
         (batch,) = relation.scan(["image_ref"])
         fetched = relation.fetch(np.array([0], np.uint64), ["image_ref"])
 

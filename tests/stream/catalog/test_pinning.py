@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.catalog import pinning
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.semantic import JPEG_REF
 
 RANGE = pa.struct([("uri", pa.utf8()), ("offset", pa.int64()), ("length", pa.int64())])
@@ -84,9 +85,9 @@ def test_lost_or_cut_pins_are_named(tmp_path: Path) -> None:
     (path,) = (catalog.root / "manifests").glob("*.pins")
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(sp.SourceError, match=r'r: pins .* cut.*catalog.refresh\("r"\)'):
-        catalog.entry("r").open()
+        OpenRelation(catalog.entry("r"))
     path.unlink()
     with pytest.raises(sp.SourceError, match=r'r: pins .*No such file.*catalog.refresh\("r"\)'):
-        catalog.entry("r").open()
+        OpenRelation(catalog.entry("r"))
     catalog.refresh("r")
-    catalog.entry("r").open().close()
+    OpenRelation(catalog.entry("r")).close()

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.errors import CatalogError, SourceError
 from spiral_stream.semantic import JPEG_REF, semantic_of
@@ -49,7 +50,7 @@ def test_a_registered_relation_is_found_again_by_another_connection(catalog: Reg
 def test_rows_from_memory_are_copied_and_go_when_dropped(catalog: Registry) -> None:
     entry = catalog.register("vision.labels", labels(), identity="label_id")
     copy = Path(entry.source.uri)
-    with entry.open() as relation:
+    with OpenRelation(entry) as relation:
         assert relation.fetch(np.array([3], np.uint64), ["class_name"]).to_pylist() == [{"class_name": "class 3"}]
     assert copy.parent == catalog.root
     catalog.drop("vision.labels")
@@ -65,7 +66,7 @@ def test_equal_rows_from_memory_have_one_copy_and_one_data_version(catalog: Regi
 
     assert one.source == two.source
     assert one.data_version == two.data_version
-    with catalog.entry("two").open() as relation:
+    with OpenRelation(catalog.entry("two")) as relation:
         assert relation.manifest.total == 5
 
 
@@ -73,7 +74,7 @@ def test_a_moved_catalog_still_reads_its_own_rows(catalog: Registry, tmp_path: P
     catalog.register("labels", labels(), identity="label_id")
     catalog.root.rename(tmp_path / "elsewhere")
 
-    with connect(tmp_path / "elsewhere").entry("labels").open() as relation:
+    with OpenRelation(connect(tmp_path / "elsewhere").entry("labels")) as relation:
         assert relation.manifest.total == 5
 
 
@@ -96,7 +97,7 @@ def test_an_unknown_name_lists_near_ones(catalog: Registry) -> None:
     with pytest.raises(CatalogError, match=r"there are none\. Register it first$"):
         catalog.entry("vision.train")
     with pytest.raises(CatalogError, match=r"there are none\. Save it with save_stream first$"):
-        catalog.stored_plan("train")
+        catalog.saved.plan("train")
     catalog.register("vision.imagenet_train", labels(), identity="label_id")
     with pytest.raises(CatalogError, match=r"did you mean vision\.imagenet_train\?"):
         catalog.entry("vision.imagenet_trian")
@@ -212,7 +213,7 @@ def test_refresh_takes_new_rows_and_keeps_what_was_declared(catalog: Registry, t
     before = catalog.register("t", source, semantic={"image_ref": JPEG_REF})
     lance.write_dataset(pa.table({"sample_id": ["b"], "image_ref": [b"2"]}), source.uri, mode="append")
     lance.dataset(source.uri).add_columns({"n": "1"})
-    with before.open() as relation:
+    with OpenRelation(before) as relation:
         assert relation.manifest.total == 1
     after = catalog.refresh("t")
 
@@ -234,20 +235,20 @@ def test_refresh_refuses_rows_that_repeat_an_identity(catalog: Registry, tmp_pat
 
 
 def test_plans_are_kept_by_name(catalog: Registry) -> None:
-    catalog.store_plan("train", {"verb": "deliver", "n": [1, 2]})
-    catalog.store_plan("eval", {})
-    catalog.store_plan("train", {"verb": "deliver", "n": [3]})
+    catalog.saved.save("train", {"verb": "deliver", "n": [1, 2]})
+    catalog.saved.save("eval", {})
+    catalog.saved.save("train", {"verb": "deliver", "n": [3]})
 
     assert catalog.streams() == ["eval", "train"]
-    assert catalog.stored_plan("train") == {"verb": "deliver", "n": [3]}
+    assert catalog.saved.plan("train") == {"verb": "deliver", "n": [3]}
     catalog.drop_stream("eval")
     assert catalog.streams() == ["train"]
     with pytest.raises(CatalogError, match=r"stream 'trian' .*did you mean train\?"):
-        catalog.stored_plan("trian")
+        catalog.saved.plan("trian")
     with pytest.raises(CatalogError, match="'eval' is not in catalog"):
         catalog.drop_stream("eval")
     with pytest.raises(CatalogError, match="Rename it"):
-        catalog.store_plan("a b", {})
+        catalog.saved.save("a b", {})
 
 
 def test_the_default_catalog_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ import pytest
 from spiral_stream.catalog.database import Database
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.manifest import Manifest, check
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.catalog.rows import RELATIONS, STREAMS
 from spiral_stream.catalog.tokenizers import _sealed
@@ -44,13 +45,13 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Registry:
     made = connect(folder / "catalog")
     made.register("t", Parquet(str(folder / "t.parquet")), shard="part", semantic={"image_ref": JPEG_REF})
     made.register("labels", Arrow(ROWS))
-    made.store_plan("s", {"verb": "deliver", "source": {"verb": "scan", "relation": "t"}, "prefetch": 2})
+    made.saved.save("s", {"verb": "deliver", "source": {"verb": "scan", "relation": "t"}, "prefetch": 2})
     return made
 
 
 def read(catalog: Registry, name: str) -> tuple[Entry, Any]:
     entry = catalog.entry(name)
-    with entry.open() as relation:
+    with OpenRelation(entry) as relation:
         total = min(relation.manifest.total, 1000)
         found = relation.fetch(np.arange(total, dtype=np.uint64)[::-1], relation.schema.names).to_pydict()
         scanned = sum(len(batch) for batch in relation.scan(entry.identity))
@@ -107,7 +108,7 @@ def storable(row: dict[str, Any]) -> bool:
 def test_saved_streams_are_read_as_they_were_or_refused(
     catalog: Registry, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sound = catalog.stored_plan("s")
+    sound = catalog.saved.plan("s")
     (row,) = catalog._database.rows(STREAMS)
     for seed in range(count):
         forged = bool(seed % 2)
@@ -115,7 +116,7 @@ def test_saved_streams_are_read_as_they_were_or_refused(
         changed = STREAMS.sealed(changed) if forged and isinstance(changed["plan"], str) else changed
         monkeypatch.setattr(Database, "rows", lambda *_, row=changed: [row])
         says = f"stream, seed {seed}: {shown(changed)}"
-        survives(lambda: catalog.stored_plan("s"), sound, says=says, other_is_fine=forged)
+        survives(lambda: catalog.saved.plan("s"), sound, says=says, other_is_fine=forged)
 
 
 def same(a: Manifest, b: Manifest) -> bool:

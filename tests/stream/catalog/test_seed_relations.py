@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import connect
 from spiral_stream.semantic import semantic_of
 from spiral_stream.sources.arrow import Arrow
@@ -51,7 +52,7 @@ def test_a_seed_relation_keeps_schema_rows_and_shards(name: str, storage: str, t
     identity = relations.IDENTITY.get(name, "sample_id")
     semantic = relations.SEMANTIC.get(name, {})
     entry = connect(tmp_path / "catalog").register(f"renamed.{storage}", source, identity=identity, semantic=semantic)
-    with entry.open() as relation:
+    with OpenRelation(entry) as relation:
         rows = relation.fetch(np.arange(len(table), dtype=np.uint64), table.column_names)
         key = rows[identity].to_pylist()
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.catalog import statistics as room
 from spiral_stream.catalog.entry import Entry
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.catalog.statistics import load_statistics, measure, save_statistics, shard_statistics
 from spiral_stream.errors import CatalogError
@@ -56,7 +57,7 @@ def test_every_count_is_what_its_rows_say(
         f=pa.array(f, pa.float64()),
         t=pa.array(t, pa.utf8()).dictionary_encode(),
     )
-    with pytest.MonkeyPatch.context() as patch, entry.open() as relation:
+    with pytest.MonkeyPatch.context() as patch, OpenRelation(entry) as relation:
         patch.setattr(room, "_FLUSH_ROWS", flush)
         found = measure(relation)
     facts = {(row["shard"], row["column"]): row for row in found.shards.to_pylist()}
@@ -102,7 +103,7 @@ def test_no_payload_is_read_and_its_bytes_are_estimated(
         return original(self, columns, *rest)
 
     monkeypatch.setattr(ParquetReader, "scan", recorded)
-    with entry.open() as relation:
+    with OpenRelation(entry) as relation:
         found = shard_statistics(relation).to_pylist()
 
     assert sorted(read) == ["label", "sample_id"]
@@ -116,7 +117,7 @@ def test_no_payload_is_read_and_its_bytes_are_estimated(
 
 def test_two_unread_columns_have_unknown_bytes(catalog: Registry) -> None:
     entry = register(catalog, a=[b"x"] * 3, b=[[1]] * 3)
-    with entry.open() as relation:
+    with OpenRelation(entry) as relation:
         found = {row["column"]: row for row in shard_statistics(relation).to_pylist()}
 
     assert found.keys() == {"sample_id", "a", "b"}
@@ -126,7 +127,7 @@ def test_two_unread_columns_have_unknown_bytes(catalog: Registry) -> None:
 def test_a_column_of_many_values_has_no_histogram(catalog: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "HISTOGRAM_VALUES", 5)
     entry = register(catalog, few=[i % 5 for i in range(20)], many=[i % 6 for i in range(20)])
-    with entry.open() as relation:
+    with OpenRelation(entry) as relation:
         found = measure(relation)
 
     assert found.marks == {"few": "known", "many": "unknown"}
@@ -136,14 +137,14 @@ def test_a_column_of_many_values_has_no_histogram(catalog: Registry, monkeypatch
 def test_large_shards_have_no_distinct_count(catalog: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "DISTINCT_ROWS", 3)
     entry = register(catalog, n=[1, 2, 3, 4])
-    with entry.open() as relation:
+    with OpenRelation(entry) as relation:
         assert shard_statistics(relation, ["n"])["distinct"].to_pylist() == [None, None]
 
 
 def test_statistics_are_kept_under_their_data_version(catalog: Registry) -> None:
     entry = register(catalog, n=[1, 2])
     assert load_statistics(entry) is None
-    with entry.open() as relation:
+    with OpenRelation(entry) as relation:
         found = measure(relation)
     save_statistics(entry, found)
     loaded = load_statistics(entry)
@@ -155,5 +156,8 @@ def test_statistics_are_kept_under_their_data_version(catalog: Registry) -> None
 
 def test_columns_that_cannot_be_measured_are_refused(catalog: Registry) -> None:
     entry = register(catalog, image=[b"x"])
-    with entry.open() as relation, pytest.raises(CatalogError, match="'image' cannot be measured; there are sample_id"):
+    with (
+        OpenRelation(entry) as relation,
+        pytest.raises(CatalogError, match="'image' cannot be measured; there are sample_id"),
+    ):
         measure(relation, ["image"])

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 import spiral_stream as sp
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.statistics import measure, save_statistics
 from tests.fixtures import clips, relations
 
@@ -16,7 +17,7 @@ KEYS = ("frame_count", "width * height")
 def measured(catalog: sp.Catalog) -> sp.Catalog:
     """With statistics of the segments."""
     entry = catalog.entry(clips.SEGMENTS)
-    with entry.open() as relation:
+    with OpenRelation(entry) as relation:
         save_statistics(entry, measure(relation))
     return catalog
 

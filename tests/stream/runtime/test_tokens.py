@@ -40,7 +40,7 @@ class Shelf:
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
     folder = tmp_path_factory.mktemp("texts")
-    with CASES["tokens"].catalog(folder).entry("rows").open() as relation:
+    with OpenRelation(CASES["tokens"].catalog(folder).entry("rows")) as relation:
         caches: dict[str, CacheReader | None] = {"none": None}
         for name, parts in BUILT.items():
             store = CacheStore(folder / name, PREFIX.facts())

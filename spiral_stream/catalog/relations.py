@@ -1,0 +1,257 @@
+"""Which relations there are: register, refresh, look up and drop them.
+
+A row of the database names a relation's source and facts; its shard table lies next to the
+database as an Arrow file. The rows of an `Arrow` source are copied into the catalog.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from dataclasses import replace as replaced
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, final
+
+import pyarrow as pa
+
+from spiral_stream.catalog.again import differences
+from spiral_stream.catalog.database import Database, trying
+from spiral_stream.catalog.declaration import Declaration, complete, shard_column
+from spiral_stream.catalog.entry import Entry
+from spiral_stream.catalog.identity import check_columns, duplicate
+from spiral_stream.catalog.manifest import Manifest, build_manifest
+from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.catalog.pinning import pinned
+from spiral_stream.catalog.rows import RELATIONS, entry_of, row_of
+from spiral_stream.catalog.suggestions import suggestions
+from spiral_stream.errors import CatalogError, PlanError, SpiralError, shown
+from spiral_stream.sources.arrow import Arrow
+from spiral_stream.sources.lance import Lance
+from spiral_stream.sources.source import Reader, Source, content_key
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Measured:
+    """What reading a source found."""
+
+    schema: pa.Schema
+    shard: str | None
+    manifest: Manifest
+    identity_unique: bool
+
+
+@final
+class Relations:
+    """The relations of one catalog folder."""
+
+    def __init__(self, root: Path, database: Database) -> None:
+        self._root, self._database = root, database
+
+    def register(self, name: str, source: Source, declared: Declaration, *, replace: bool) -> Entry:
+        """Register a source under a name; see `Catalog.register`.
+
+        Raises:
+            CatalogError: the name is taken, or a column, type or identity is wrong.
+            SourceError: the source cannot be read.
+        """
+        old = None if replace else self._found(name)
+        if old is not None:
+            return self._again(old, source, declared)
+        if isinstance(source, Arrow):
+            self._measured(name, source, declared)  # refused rows are not copied
+        with _registering(name):
+            stored = self._stored(source).pinned()
+        measured = self._measured(name, stored, declared)
+        entry = self._entry(name, stored, declared.identity, measured)
+        if not self._database.put(RELATIONS, row_of(entry, measured.manifest), replace=replace):
+            return self._again(self.entry(name), source, declared)  # another process was faster
+        return entry
+
+    def refresh(self, name: str) -> Entry:
+        """Register a relation again at its source's present version.
+
+        Raises:
+            CatalogError: the name is unknown, or the new rows are not legal.
+            SourceError: the source cannot be read, or lost a column.
+        """
+        old = self.entry(name)
+        latest = replaced(old.source, version=None) if isinstance(old.source, Lance) else old.source
+        stored = latest.pinned()
+        with _registering(name), stored.open() as reader:
+            shard_column(reader.schema, old.shard)
+            types = _with_metadata_of(old.schema, reader.schema)
+            check_columns(name, types, old.identity)
+            manifest, unique = _shards(name, reader, old.identity, old.shard, old.identity_unique)
+            measured = _Measured(types, old.shard, pinned(manifest, reader, types, self._folder), unique)
+        entry = self._entry(name, stored, old.identity, measured)
+        if entry.data_version == old.data_version and entry.schema.equals(old.schema, check_metadata=True):
+            entry = replaced(entry, registered_at=old.registered_at)
+        self._database.put(RELATIONS, row_of(entry, measured.manifest))
+        return entry
+
+    def entry(self, name: str) -> Entry:
+        """Return the registered relation of this name.
+
+        Raises:
+            CatalogError: there is none; lists near matches.
+        """
+        rows = self._rows()
+        if name not in rows:
+            msg = f"relation {shown(name)} is not in catalog {self._root}; {suggestions(str(name), rows)} Register it first"
+            raise CatalogError(msg)
+        return entry_of(self._root, rows[name])
+
+    def schemas(self) -> dict[str, pa.Schema]:
+        """Return the columns of every relation that can be read, by name."""
+        found = {}
+        for name, row in self._rows().items():
+            with suppress(CatalogError):  # raised when the relation is asked for by name
+                found[name] = entry_of(self._root, row).schema
+        return found
+
+    def names(self) -> list[str]:
+        """Return the names of all relations, sorted."""
+        return sorted(self._rows())
+
+    def drop(self, name: str) -> None:
+        """Forget a relation; its source's files stay, rows copied from memory go.
+
+        Raises:
+            CatalogError: there is none of this name.
+        """
+        rows = self._rows()
+        if name not in rows:
+            self.entry(name)
+        self._database.remove(RELATIONS, name)
+        with suppress(CatalogError):  # a damaged row names no rows to delete
+            source = entry_of(self._root, rows[name]).source
+            if isinstance(source, Lance) and Path(source.uri).parent == self._root:
+                copy = Path(source.uri).name  # other relations may have these rows, with another base too
+                if not any(copy in str(row["source"]) for row in self._rows().values()):
+                    self._database.forget(Path(copy).stem)
+
+    @property
+    def _folder(self) -> Path:
+        """Where shard tables and pins lie."""
+        return self._root / "manifests"
+
+    def _measured(self, name: str, source: Source, declared: Declaration) -> _Measured:
+        """Find the shards of a source, and check what is declared of it."""
+        with _registering(name), source.open() as reader:
+            schema, shard = declared.applied(name, reader.schema)
+            manifest, unique = _shards(name, reader, declared.identity, shard, declared.unique)
+            if not isinstance(source, Arrow):
+                manifest = pinned(manifest, reader, schema, self._folder)
+            return _Measured(schema, shard, manifest, unique)
+
+    def _again(self, old: Entry, source: Source, declared: Declaration) -> Entry:
+        """Return the registered relation if registering now would make the same; compares declarations and content keys.
+
+        Raises:
+            CatalogError: it would make another relation; lists the differences.
+        """
+        found = ["its rows differ"]
+        copy = self._copy_of(source) if isinstance(source, Arrow) else None
+        if copy is None or copy.uri == getattr(old.source, "uri", None):
+            with _registering(old.name), (source.pinned() if copy is None else old.source).open() as reader:
+                schema, shard = declared.applied(old.name, reader.schema)
+                now, units = copy or source, reader.units()
+                found = differences(old, now, complete(schema), declared.identity, shard, units, unique=declared.unique)
+            if not found:
+                OpenRelation(old).close()  # finds files that were changed in place
+        if found:
+            msg = (
+                f"register {old.name!r}: the name is taken, by another registration: {'; '.join(found)}. "
+                "Pass replace=True, or drop it first"
+            )
+            raise CatalogError(msg)
+        return old
+
+    def _entry(self, name: str, source: Source, identity: tuple[str, ...], measured: _Measured) -> Entry:
+        return Entry(
+            name=name,
+            source=source,
+            schema=complete(measured.schema),
+            identity=identity,
+            identity_unique=measured.identity_unique,
+            shard=measured.shard,
+            data_version=measured.manifest.data_version,
+            registered_at=datetime.now(UTC),
+            root=self._root,
+            manifest_name=self._keep(measured.manifest),
+        )
+
+    def _keep(self, manifest: Manifest) -> str:
+        """Write the shard table under its own digest; the name appears only when the file is whole."""
+        draft = self._folder / f".{os.getpid()}-{manifest.data_version}"
+        with trying(self._root, "keep a manifest"):
+            manifest.save(draft)
+            final_name = f"{content_key(draft.read_bytes())}.arrow"
+            draft.replace(self._folder / final_name)
+        return final_name
+
+    def _stored(self, source: Source) -> Source:
+        """Return the source itself, or for rows in memory their copy inside the catalog."""
+        if not isinstance(source, Arrow):
+            return source
+        copy = self._copy_of(source)
+        self._database.copy(Path(copy.uri).stem, source.table)
+        return copy
+
+    def _copy_of(self, source: Arrow) -> Lance:
+        """Name the place of rows from memory; copies nothing."""
+        place = self._database.place(f"rows-{source.digest()}")
+        return Lance(str(place), base=source.base, allow_outside=source.allow_outside)
+
+    def _found(self, name: str) -> Entry | None:
+        rows = self._rows()
+        return entry_of(self._root, rows[name]) if name in rows else None
+
+    def _rows(self) -> dict[str, dict[str, Any]]:
+        return {row["name"]: row for row in self._database.rows(RELATIONS)}
+
+
+@contextmanager
+def _registering(name: str) -> Iterator[None]:
+    """Add to an error which registration it belongs to."""
+    try:
+        yield
+    except SpiralError as error:
+        prefix = f"register {name!r}: "
+        if str(error).startswith(prefix):
+            raise
+        kind = CatalogError if isinstance(error, PlanError) else type(error)
+        raise kind(prefix + str(error)) from error
+
+
+def _shards(
+    name: str, reader: Reader, identity: Sequence[str], shard: str | None, unique: bool
+) -> tuple[Manifest, bool]:
+    """Build the shard table, and find out whether every identity occurs once.
+
+    Raises:
+        CatalogError: an identity repeats, and that was not allowed.
+    """
+    manifest = build_manifest(reader, shard)
+    found = duplicate(name, reader, manifest, identity)
+    if found is not None and unique:
+        msg = (
+            f"identity repeats: {found}. Name a unique column or several (identity=[...]), "
+            "or pass unique=False for a relation that is only joined"
+        )
+        raise CatalogError(msg)
+    return manifest, found is None
+
+
+def _with_metadata_of(old: pa.Schema, now: pa.Schema) -> pa.Schema:
+    """Return the present columns with the semantic types and descriptions they were registered with."""
+    return pa.schema(
+        [
+            (old.field(field.name) if field.name in old.names else field)
+            .with_type(field.type)
+            .with_nullable(field.nullable)
+            for field in now
+        ]
+    )
