@@ -22,7 +22,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.cache.kind import Kind, Rows
-from spiral_stream.cache.store import CacheStore, Chunk
+from spiral_stream.cache.part_rows import Chunk
+from spiral_stream.cache.store import CacheStore
 from spiral_stream.sources.reach import Reach
 from spiral_stream.threads import Workers
 

@@ -34,8 +34,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.cache import ledger
-from spiral_stream.cache.kind import Rows
 from spiral_stream.cache.ledger import Ledger, LedgerEntry
+from spiral_stream.cache.part_rows import Chunk, PartRows
 from spiral_stream.cache.parts import PartFiles
 from spiral_stream.cache.reader import PARTS, PAYLOAD, REFUSED, ROW, SUMS, CacheReader, OpenShards
 from spiral_stream.cache.sweep import READERS, WRITERS, Usage, remove_dead, remove_old_versions, usage
@@ -45,8 +45,6 @@ from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.locks import Held, alone, share
 from spiral_stream.integrity.publish import write_file
-
-Chunk = tuple[NDArray[np.uint32], Rows]  # [P] offsets inside the source shard, and what is kept of those rows
 
 _ONE_FILE: Final = 1 << 42  # bytes; above any shard, so that a fragment has exactly one .blob file
 _ALL_ROWS: Final = (1 << 31) - 1
@@ -102,7 +100,7 @@ class CacheStore:
 
         first = next(chunks)
         schema = _schema(first[1].beside)
-        part = _Part(schema, shard_rows)
+        part = PartRows(schema, shard_rows)
         try:
             self.ledger.folder.mkdir(parents=True, exist_ok=True)
             with self._locked(WRITERS):
@@ -376,27 +374,6 @@ class CacheStore:
                 held.release()
 
 
-@final
-class _Part:
-    """The rows of one part on their way to the disk, counted as they pass."""
-
-    def __init__(self, schema: pa.Schema, shard_rows: int) -> None:
-        self._schema = schema
-        self.mask = np.zeros(shard_rows, dtype=np.bool_)
-        self.bytes = 0
-        self.failed: BaseException | None = None  # Lance would wrap it as its own
-
-    def batches(self, chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:
-        try:
-            for offsets, rows in chunks:
-                self.mask[offsets] = True
-                self.bytes += int(rows.sizes.sum())
-                yield _batch(self._schema, offsets, rows)
-        except Exception as error:
-            self.failed = error
-            raise
-
-
 @cache
 def _payload() -> pa.Field:
     """The column of payload: a blob that always lies in the fragment's own file."""
@@ -420,28 +397,6 @@ def _schema(beside: Iterable[str]) -> pa.Schema:
             _payload(),
         ]
     )
-
-
-def _batch(schema: pa.Schema, offsets: NDArray[np.uint32], rows: Rows) -> pa.RecordBatch:
-    count = len(offsets)
-    ends = np.zeros(count + 1, dtype=np.int64)
-    np.cumsum(rows.sizes, out=ends[1:])
-    mask = np.zeros(count, dtype=np.bool_)
-    mask[list(rows.refused)] = True
-    reasons = [None] * count if not rows.refused else [rows.refused.get(at) for at in range(count)]
-    data = pa.Array.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(rows.payload)])
-    storage = pa.StructArray.from_arrays(
-        [data, pa.nulls(count, pa.utf8()), pa.nulls(count, pa.uint64()), pa.nulls(count, pa.uint64())],
-        fields=list(schema.field(PAYLOAD).type.storage_type),
-        mask=pa.array(mask),
-    )
-    columns = [
-        pa.array(offsets, pa.uint32()),
-        *(pa.array(values, pa.int32()) for values in rows.beside.values()),
-        pa.array(reasons, pa.string()),
-        pa.ExtensionArray.from_storage(schema.field(PAYLOAD).type, storage),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _parts(dataset: Any) -> list[list[str]]:

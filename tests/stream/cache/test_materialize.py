@@ -19,6 +19,7 @@ import spiral_stream as sp
 from spiral_stream.cache.materialize import Progress, ShardWork, build
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.tokens import TokenKind
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.testing import frozen, same
 from tests.fixtures.kinds import BAD, CASES, ByteEncoder, Case, works
 from tests.fixtures.kinds import ROWS as TEXTS
@@ -247,7 +248,7 @@ def test_a_build_that_fails_says_why_and_leaves_no_thread(case: Case, rows: sp.C
         def fetch(self, ordinals: Any, columns: Any) -> pa.Table:
             raise sp.SourceError("rows: the disk is gone; mount it")
 
-    with rows.entry("rows").open() as relation:
+    with OpenRelation(rows.entry("rows")) as relation:
         todo = works(relation)
     with pytest.raises(sp.SourceError, match="the disk is gone; mount it"):
         build(Gone(), case.kind, case.store(tmp_path), todo, 2)

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spiral_stream.cache.kind import Rows
+from spiral_stream.cache.part_rows import Chunk
 from spiral_stream.cache.reader import CachedShard, CacheReader, OpenShards
-from spiral_stream.cache.store import CacheStore, Chunk
+from spiral_stream.cache.store import CacheStore
 from spiral_stream.errors import CacheError, DamageError
 from tests.fixtures.mutations import mutated_bytes
 
