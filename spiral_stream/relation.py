@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, final
 import pyarrow as pa
 
 from spiral_stream.batching.formation import Composition, DropPartial, Formation, Tail, as_tail
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, SpiralWarning, shown
 from spiral_stream.expr import Alias, Col, Expr, col, lit, name_of
 from spiral_stream.extras import need
 from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
-from spiral_stream.plan import maps, nodes
+from spiral_stream.plan import combining, maps, nodes
 from spiral_stream.plan.checks import column_list, need_new_names, unheeded_sort
 from spiral_stream.plan.decoded import with_decoded
 from spiral_stream.plan.fingerprint import fingerprint
@@ -186,7 +187,7 @@ class Relation:
         other: "Relation",
         on: str | Sequence[str] | None = None,
         *,
-        how: nodes.JoinHow = "inner",
+        how: combining.JoinHow = "inner",
         left_on: str | Sequence[str] | None = None,
         right_on: str | Sequence[str] | None = None,
         suffix: str = "_right",
@@ -198,7 +199,7 @@ class Relation:
         """
         self._need_relations("join", other)
         left, right = _names(left_on if on is None else on), _names(right_on if on is None else on)
-        return self._with(nodes.Join(self.node, other.node, left, right, how, suffix))
+        return self._with(combining.Join(self.node, other.node, left, right, how, suffix))
 
     def group_by(self, *keys: str) -> "Grouped":
         """Group rows by these columns; ``.aggregate(...)`` follows."""
@@ -229,7 +230,7 @@ class Relation:
     def union(self, *others: "Relation") -> "Relation":
         """The rows of several relations with equal columns."""
         self._need_relations("union", *others)
-        return self._with(nodes.Union((self.node, *(other.node for other in others))))
+        return self._with(combining.Union((self.node, *(other.node for other in others))))
 
     def cache(self, **profiles: Profile | FormerProfile) -> "Relation":
         """Declare in which form payload columns may be kept; ``materialize()`` builds it."""
@@ -426,7 +427,7 @@ class Relation:
             raise PlanError(msg)
         from spiral_stream.planner.select import collect
 
-        return collect(self.node, lambda name: self.catalog.entry(name).open())
+        return collect(self.node, lambda name: OpenRelation(self.catalog.entry(name)))
 
     def explain(self) -> "Explanation":
         """The outline of a plan that is no stream yet; a stream's ``explain()`` has every section."""
@@ -466,7 +467,7 @@ class Grouped:
                 msg = f'aggregate ({name}): {each!r}; give (column, function), for example {name}=("x", "sum")'
                 raise PlanError(msg)
         parts = tuple((column, function, name) for name, (column, function) in measures.items())
-        return self.relation._with(nodes.Aggregate(self.relation.node, self.keys, parts))  # noqa: SLF001  one of our own kind
+        return self.relation._with(combining.Aggregate(self.relation.node, self.keys, parts))  # noqa: SLF001  one of our own kind
 
     agg = aggregate
 

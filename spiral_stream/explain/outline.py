@@ -7,13 +7,19 @@ from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.expr import Expr
 from spiral_stream.fields.stack import Stack
-from spiral_stream.plan import maps, nodes
+from spiral_stream.plan import combining, maps, nodes
 from spiral_stream.plan.clips import clip_parts, is_clip, shorthands
 from spiral_stream.plan.mix import Mix, Part
 from spiral_stream.plan.tree import spine, walk
 
 _NAMED = 8  # streams that a line names
-_ROW_VERBS = (nodes.Filter, nodes.Join, nodes.Distinct, nodes.Sort, nodes.Limit)  # what decides which rows there are
+_ROW_VERBS = (
+    nodes.Filter,
+    combining.Join,
+    nodes.Distinct,
+    nodes.Sort,
+    nodes.Limit,
+)  # what decides which rows there are
 
 
 def outline(node: nodes.Node) -> list[str]:
@@ -66,7 +72,7 @@ def describe(node: nodes.Node) -> str:  # noqa: C901, PLR0911, PLR0912  one retu
             return f"Project {', '.join(node.names)}"
         case nodes.WithColumns() | maps.SampleColumns():
             return "WithColumns " + ", ".join(f"{n} = {e}" for n, e in zip(node.names, node.exprs, strict=True))
-        case nodes.Join():
+        case combining.Join():
             return f"Join {node.how} on {', '.join(node.left_on)}"
         case nodes.Cache():
             return "Cache " + ", ".join(f"{name} as {profile}" for name, profile in node.profiles)

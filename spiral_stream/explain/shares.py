@@ -24,7 +24,7 @@ from spiral_stream.catalog.skew import Skew, distances
 from spiral_stream.catalog.statistics import KNOWN, Statistics, load_statistics
 from spiral_stream.explain.subject import Subject
 from spiral_stream.expr import kind_of
-from spiral_stream.plan import nodes
+from spiral_stream.plan import combining, nodes
 from spiral_stream.plan.tree import need, walk
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.sampling.order import UInt64
@@ -145,7 +145,7 @@ def _is_text(field: pa.Field) -> bool:
 
 def joined_or_delivered(subject: Subject, stream: StreamStage) -> list[str]:
     """Columns that are joined on, and those that fields are made of."""
-    names = [name for node in walk(stream.node) if isinstance(node, nodes.Join) for name in node.left_on]
+    names = [name for node in walk(stream.node) if isinstance(node, combining.Join) for name in node.left_on]
     return list(
         dict.fromkeys([*names, *(field.column for _, field in need(subject.stages.plan, nodes.Collate).fields)])
     )

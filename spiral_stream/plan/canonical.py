@@ -23,7 +23,7 @@ from spiral_stream.fields.pad import Pad, PadMask
 from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
 from spiral_stream.fields.stack import Stack
 from spiral_stream.params import RuntimeParam
-from spiral_stream.plan import maps, mix, nodes, profiles
+from spiral_stream.plan import combining, maps, mix, nodes, profiles
 from spiral_stream.plan.code import code_fingerprint, stable_name
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
@@ -37,8 +37,16 @@ from spiral_stream.transforms.text import Tokenize
 NODES: Final = {
     cls.VERB: cls
     for cls in (
-        *(nodes.Filter, nodes.Project, nodes.WithColumns, nodes.Join, nodes.Aggregate, nodes.Distinct, nodes.Sort),
-        *(nodes.Limit, nodes.Union, nodes.Cache, nodes.Sample, nodes.Collate, nodes.Deliver),
+        *(
+            nodes.Filter,
+            nodes.Project,
+            nodes.WithColumns,
+            combining.Join,
+            combining.Aggregate,
+            nodes.Distinct,
+            nodes.Sort,
+        ),
+        *(nodes.Limit, combining.Union, nodes.Cache, nodes.Sample, nodes.Collate, nodes.Deliver),
         *(
             mix.Mix,
             maps.SampleTokens,

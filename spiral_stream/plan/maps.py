@@ -14,7 +14,7 @@ import pyarrow as pa
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import Expr
 from spiral_stream.plan.checks import bound_type, need_columns, need_whole, plain_type
-from spiral_stream.plan.nodes import Node, Sample, Sampled
+from spiral_stream.plan.nodes import Node, Sample, Sampled, Simple
 from spiral_stream.plan.tree import spine
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text import Tokenize
@@ -96,7 +96,7 @@ class SampleMap(Sampled):
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class SampleFilter(Sampled):
+class SampleFilter(Simple, Sampled):
     """Leave out the samples for which the predicate is not true."""
 
     VERB: ClassVar[str] = "keep"
@@ -114,9 +114,6 @@ class SampleFilter(Sampled):
         elif not pa.types.is_boolean(kind := bound_type("filter", self.predicate, have)):
             msg = f'filter: the predicate is {kind}, not bool; compare it, for example len_("tokens") > 8'
             raise PlanError(msg)
-
-    def schema(self) -> pa.Schema:
-        return self.source.schema()
 
 
 @final

@@ -1,8 +1,8 @@
 """The verbs of a plan as frozen values: what each needs, what columns it leaves.
 
 A node is checked at birth, knows its output schema, and cannot run. Relational
-nodes turn rows into rows; `Sample`, `Collate` and `Deliver` follow once each, in
-that order. Execution is the planner's and the runtime's business. Nodes hold
+nodes turn rows into rows (those that bring rows together are in `combining`); `Sample`,
+`Collate` and `Deliver` follow once each, in that order. Execution is the planner's and the runtime's business. Nodes hold
 expressions, whose ``==`` builds trees, so plans compare by fingerprint.
 """
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from spiral_stream.batching.formation import Formation, Tail
 from spiral_stream.cursor import LAST_EPOCH
 from spiral_stream.errors import PlanError, shown
-from spiral_stream.expr import Expr, kind_of
+from spiral_stream.expr import Expr
 from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan.checks import (
@@ -24,7 +24,6 @@ from spiral_stream.plan.checks import (
     need_columns,
     need_compared,
     need_identity,
-    need_like_keys,
     need_new_names,
     need_stored_order,
     need_whole,
@@ -40,7 +39,6 @@ from spiral_stream.semantic import holds_reference, semantic_of
 
 _SHARD: Final = "storage_shard"
 _PLACES: Final = {_SHARD, "stream_id"}  # which shard and stream a row is of is known without a column
-JoinHow = Literal["inner", "left", "semi", "anti"]
 
 
 class Node(ABC):
@@ -56,6 +54,15 @@ class Node(ABC):
         """The nodes it reads from; the first is the one that owns the rows."""
         source = getattr(self, "source", None)
         return () if source is None else (source,)
+
+
+class Simple(Node):
+    """A node that leaves the columns of its one input as they are."""
+
+    source: Node
+
+    def schema(self) -> pa.Schema:
+        return self.source.schema()
 
 
 class Relational(Node):
@@ -89,7 +96,7 @@ class Scan(Relational):
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Filter(Relational):
+class Filter(Simple, Relational):
     """Keep the rows for which the predicate is true."""
 
     VERB: ClassVar[str] = "filter"
@@ -102,9 +109,6 @@ class Filter(Relational):
         if not pa.types.is_boolean(kind):
             msg = f'filter: the predicate is {kind}, not bool; compare it, for example col("x") > 0'
             raise PlanError(msg)
-
-    def schema(self) -> pa.Schema:
-        return self.source.schema()
 
 
 @final
@@ -156,108 +160,7 @@ class WithColumns(Relational):
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Join(Relational):
-    """Add the columns of the one matching right row (N:1) to each left row."""
-
-    VERB: ClassVar[str] = "join"
-    source: Node
-    right: Node
-    left_on: tuple[str, ...]
-    right_on: tuple[str, ...]
-    how: JoinHow = "inner"
-    suffix: str = "_right"
-
-    def __post_init__(self) -> None:
-        if self.how not in ("inner", "left", "semi", "anti"):
-            msg = f"join: how={self.how!r} is unknown; it is one of inner, left, semi, anti"
-            raise PlanError(msg)
-        if not self.left_on or len(self.left_on) != len(self.right_on):
-            msg = f"join: {len(self.left_on)} left keys and {len(self.right_on)} right keys; give the same number, at least one"
-            raise PlanError(msg)
-        need_relation(self.VERB, self.source)
-        need_relation("join (right side)", self.right)
-        left, right = self.source.schema(), self.right.schema()
-        need_columns("join (left side)", self.left_on, left)
-        need_columns("join (right side)", self.right_on, right)
-        for ours, theirs in zip(self.left_on, self.right_on, strict=True):
-            need_like_keys(left.field(ours), right.field(theirs))
-        names = [*left.names, *(ours for ours, _ in self._taken())]
-        need_new_names(self.VERB, names, "give another suffix=..., or project one side first")
-
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.source, self.right)
-
-    def taken(self) -> dict[str, str]:
-        """Right columns that come through: name in the output -> name on the right."""
-        return dict(self._taken()) if self.how in ("inner", "left") else {}
-
-    def _taken(self) -> list[tuple[str, str]]:
-        left = set(self.source.schema().names)
-        names = [
-            name for name in self.right.schema().names if name not in self.right_on and self.how in ("inner", "left")
-        ]
-        named = [(name + self.suffix if name in left else name, name) for name in names]
-        return [(ours, name) for ours, name in named if not (name == _SHARD and ours in left)]  # every relation has one
-
-    def schema(self) -> pa.Schema:
-        right, missed = self.right.schema(), self.how == "left"
-        fields = {ours: right.field(theirs).with_name(ours) for ours, theirs in self.taken().items()}
-        added = [field.with_nullable(True) if missed else field for field in fields.values()]
-        return pa.schema([*self.source.schema(), *added])
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Aggregate(Relational):
-    """One row per distinct key: ``(column, function, name of the result)``."""
-
-    VERB: ClassVar[str] = "aggregate"
-    source: Node
-    keys: tuple[str, ...]
-    measures: tuple[tuple[str, str, str], ...]
-
-    FUNCTIONS: ClassVar[tuple[str, ...]] = ("count", "count_distinct", "sum", "min", "max", "avg")
-
-    def __post_init__(self) -> None:
-        need_relation(self.VERB, self.source)
-        have = self.source.schema()
-        if self.keys:
-            need_compared("group_by", self.keys, have)
-        if not self.measures:
-            msg = 'aggregate: nothing to measure; give name=(column, function), for example n=("sample_id", "count")'
-            raise PlanError(msg)
-        for column, function, name in self.measures:
-            if function not in self.FUNCTIONS:
-                msg = f"aggregate ({name}): {function!r} is unknown; there are {', '.join(self.FUNCTIONS)}"
-                raise PlanError(msg)
-            need_columns(f"aggregate ({name})", (column,), have)
-            kind = have.field(column).type
-            if function in ("sum", "avg") and kind_of(kind) not in ("int", "float"):
-                msg = f"aggregate ({name}): {function} of {column!r}, which is {kind}; it takes numbers. Use count"
-                raise PlanError(msg)
-            if function in ("min", "max", "count_distinct"):
-                need_compared(f"aggregate ({name})", (column,), have)
-        names = [*self.keys, *(name for _, _, name in self.measures)]
-        need_new_names(self.VERB, names, "give the measure another name")
-
-    def schema(self) -> pa.Schema:
-        have = self.source.schema()
-        out = [have.field(name) for name in self.keys]
-        for column, function, name in self.measures:
-            kind = have.field(column).type
-            if function in ("count", "count_distinct"):
-                kind = pa.int64()
-            elif function == "avg" or (function == "sum" and pa.types.is_floating(kind)):
-                kind = pa.float64()
-            elif function == "sum":
-                kind = pa.int64()
-            out.append(pa.field(name, kind))
-        return pa.schema(out)
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Distinct(Relational):
+class Distinct(Simple, Relational):
     """Keep the first row of every distinct value of these columns: of the sort before it, else in relation order."""
 
     VERB: ClassVar[str] = "distinct"
@@ -268,13 +171,10 @@ class Distinct(Relational):
         need_relation(self.VERB, self.source)
         need_compared(self.VERB, self.names, self.source.schema())
 
-    def schema(self) -> pa.Schema:
-        return self.source.schema()
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Sort(Relational):
+class Sort(Simple, Relational):
     """Order the rows, for a following `Limit`; what is trained in which order is `Sample`'s."""
 
     VERB: ClassVar[str] = "sort"
@@ -286,13 +186,10 @@ class Sort(Relational):
         need_relation(self.VERB, self.source)
         need_compared(self.VERB, self.names, self.source.schema())
 
-    def schema(self) -> pa.Schema:
-        return self.source.schema()
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Limit(Relational):
+class Limit(Simple, Relational):
     """Keep the first ``count`` rows: of the sort before it, else in relation order."""
 
     VERB: ClassVar[str] = "limit"
@@ -302,38 +199,6 @@ class Limit(Relational):
     def __post_init__(self) -> None:
         need_relation(self.VERB, self.source)
         need_whole(self.VERB, "count", self.count, least=1)
-
-    def schema(self) -> pa.Schema:
-        return self.source.schema()
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Union(Relational):
-    """The rows of several relations with the same columns, one after the other."""
-
-    VERB: ClassVar[str] = "union"
-    parts: tuple[Node, ...]
-
-    def __post_init__(self) -> None:
-        for part in self.parts:
-            need_relation(self.VERB, part)
-        first = self.parts[0].schema()
-        for part in self.parts[1:]:
-            other = part.schema()
-            if other.names != first.names or other.types != first.types:
-                msg = (
-                    f"union: columns differ: {_columns_text(first)} against {_columns_text(other)}; project both alike"
-                )
-                raise PlanError(msg)
-
-    def inputs(self) -> tuple[Node, ...]:
-        return self.parts
-
-    def schema(self) -> pa.Schema:
-        first, *others = [part.schema() for part in self.parts]
-        fields = [f.with_nullable(f.nullable or any(o.field(f.name).nullable for o in others)) for f in first]
-        return pa.schema(fields)
 
 
 @final
@@ -353,7 +218,7 @@ class Sql(Relational):
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Cache(Relational):
+class Cache(Simple, Relational):
     """Declare in which form payload columns may be kept: (column, profile) pairs."""
 
     VERB: ClassVar[str] = "cache"
@@ -382,13 +247,10 @@ class Cache(Relational):
                 msg = f"cache: {name!r} is {semantic}, and {kept}; give {forms_of(semantic)}"
                 raise PlanError(msg)
 
-    def schema(self) -> pa.Schema:
-        return self.source.schema()
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Sample(Sampled):
+class Sample(Simple, Sampled):
     """Which example comes when, and to whom."""
 
     VERB: ClassVar[str] = "sample"
@@ -424,13 +286,10 @@ class Sample(Sampled):
             msg = f'sample: epoch=RuntimeParam({self.epoch.name!r}); give RuntimeParam("epoch") or an integer'
             raise PlanError(msg)
 
-    def schema(self) -> pa.Schema:
-        return self.source.schema()
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Collate(Node):
+class Collate(Simple):
     """Who shares a batch, and what the batch's fields look like."""
 
     VERB: ClassVar[str] = "collate"
@@ -460,13 +319,10 @@ class Collate(Node):
         warn_of_fields_drawn_alike(self.fields)
         check_on_error(self.on_error, self.error_budget, self.formation, self.source)
 
-    def schema(self) -> pa.Schema:
-        return self.source.schema()
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Deliver(Node):
+class Deliver(Simple):
     """To which framework, how far ahead, on which device. Not part of the fingerprint."""
 
     VERB: ClassVar[str] = "deliver"
@@ -482,10 +338,3 @@ class Deliver(Node):
         need_whole(f"to_{self.framework}", "prefetch", self.prefetch, least=1, most=2**20)
         if self.device is not None:
             object.__setattr__(self, "device", device_name(f"to_{self.framework}: device", self.device))
-
-    def schema(self) -> pa.Schema:
-        return self.source.schema()
-
-
-def _columns_text(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)

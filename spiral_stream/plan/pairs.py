@@ -8,7 +8,8 @@ them then, and the left one is joined to it, N:1.
 from typing import Final
 
 from spiral_stream.expr import Col
-from spiral_stream.plan.nodes import Join, Node, Project, WithColumns
+from spiral_stream.plan.combining import Join
+from spiral_stream.plan.nodes import Node, Project, WithColumns
 from spiral_stream.plan.tree import replaced, spine
 
 _ASIDE: Final = "\0"  # after a column's name while both relations have one of that name

@@ -6,7 +6,8 @@ from typing import TypeVar
 
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import Col
-from spiral_stream.plan.nodes import Cache, Join, Node, Scan, WithColumns
+from spiral_stream.plan.combining import Join
+from spiral_stream.plan.nodes import Cache, Node, Scan, WithColumns
 from spiral_stream.plan.profiles import Profile
 
 N = TypeVar("N", bound=Node)

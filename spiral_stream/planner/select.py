@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.expr import Col, Expr
-from spiral_stream.plan import nodes
+from spiral_stream.plan import combining, nodes
 from spiral_stream.plan.tree import spine
 from spiral_stream.planner.columns import Columns, Fetchable, Right, UInt64, in_memory, place_of, right_leaf, substitute
 from spiral_stream.planner.rewrites import Arrange, First, Head, Keep, Match, Rewritten, rewrite
@@ -84,9 +84,9 @@ def choose(node: nodes.Node, open_relation: Open) -> Chosen:
 
 def collect(node: nodes.Node, open_relation: Open) -> pa.Table:
     """All rows of a relational plan as one table, in the order of its last sort: ``relation.to_arrow()``."""
-    if isinstance(node, nodes.Aggregate):
+    if isinstance(node, combining.Aggregate):
         found = engine.aggregate(collect(node.source, open_relation), node.keys, node.measures)
-    elif isinstance(node, nodes.Union):
+    elif isinstance(node, combining.Union):
         found = pa.concat_tables([collect(part, open_relation).cast(node.schema()) for part in node.parts])
     elif isinstance(node, nodes.Sql):
         found = run_sql(node.text, {name: _all_rows(open_relation(name)) for name in node.relations})
@@ -113,7 +113,7 @@ def _scanned(base: Base, names: Sequence[str], predicate: Expr | None) -> pa.Tab
 def _over(node: nodes.Node, open_relation: Open) -> "_ChosenRows":
     """The rows of a plan's last verbs: those over a relation, or over the last verb that makes new rows."""
     verbs = list(spine(node))[::-1]
-    makers = nodes.Scan | nodes.Aggregate | nodes.Union | nodes.Sql
+    makers = nodes.Scan | combining.Aggregate | combining.Union | nodes.Sql
     start = max(i for i, verb in enumerate(verbs) if isinstance(verb, makers))
     bottom = verbs[start]
     base = (

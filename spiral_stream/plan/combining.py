@@ -1,0 +1,148 @@
+"""The verbs that bring rows together: joins, groups and unions, as frozen values (see `plan.nodes`)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal, final
+
+import pyarrow as pa
+
+from spiral_stream.errors import PlanError
+from spiral_stream.expr import kind_of
+from spiral_stream.plan.checks import need_columns, need_compared, need_like_keys, need_new_names
+from spiral_stream.plan.nodes import Node, Relational, need_relation
+
+_SHARD: Final = "storage_shard"
+JoinHow = Literal["inner", "left", "semi", "anti"]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Join(Relational):
+    """Add the columns of the one matching right row (N:1) to each left row."""
+
+    VERB: ClassVar[str] = "join"
+    source: Node
+    right: Node
+    left_on: tuple[str, ...]
+    right_on: tuple[str, ...]
+    how: JoinHow = "inner"
+    suffix: str = "_right"
+
+    def __post_init__(self) -> None:
+        if self.how not in ("inner", "left", "semi", "anti"):
+            msg = f"join: how={self.how!r} is unknown; it is one of inner, left, semi, anti"
+            raise PlanError(msg)
+        if not self.left_on or len(self.left_on) != len(self.right_on):
+            msg = f"join: {len(self.left_on)} left keys and {len(self.right_on)} right keys; give the same number, at least one"
+            raise PlanError(msg)
+        need_relation(self.VERB, self.source)
+        need_relation("join (right side)", self.right)
+        left, right = self.source.schema(), self.right.schema()
+        need_columns("join (left side)", self.left_on, left)
+        need_columns("join (right side)", self.right_on, right)
+        for ours, theirs in zip(self.left_on, self.right_on, strict=True):
+            need_like_keys(left.field(ours), right.field(theirs))
+        names = [*left.names, *(ours for ours, _ in self._taken())]
+        need_new_names(self.VERB, names, "give another suffix=..., or project one side first")
+
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.source, self.right)
+
+    def taken(self) -> dict[str, str]:
+        """Right columns that come through: name in the output -> name on the right."""
+        return dict(self._taken()) if self.how in ("inner", "left") else {}
+
+    def _taken(self) -> list[tuple[str, str]]:
+        left = set(self.source.schema().names)
+        names = [
+            name for name in self.right.schema().names if name not in self.right_on and self.how in ("inner", "left")
+        ]
+        named = [(name + self.suffix if name in left else name, name) for name in names]
+        return [(ours, name) for ours, name in named if not (name == _SHARD and ours in left)]  # every relation has one
+
+    def schema(self) -> pa.Schema:
+        right, missed = self.right.schema(), self.how == "left"
+        fields = {ours: right.field(theirs).with_name(ours) for ours, theirs in self.taken().items()}
+        added = [field.with_nullable(True) if missed else field for field in fields.values()]
+        return pa.schema([*self.source.schema(), *added])
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Aggregate(Relational):
+    """One row per distinct key: ``(column, function, name of the result)``."""
+
+    VERB: ClassVar[str] = "aggregate"
+    source: Node
+    keys: tuple[str, ...]
+    measures: tuple[tuple[str, str, str], ...]
+
+    FUNCTIONS: ClassVar[tuple[str, ...]] = ("count", "count_distinct", "sum", "min", "max", "avg")
+
+    def __post_init__(self) -> None:
+        need_relation(self.VERB, self.source)
+        have = self.source.schema()
+        if self.keys:
+            need_compared("group_by", self.keys, have)
+        if not self.measures:
+            msg = 'aggregate: nothing to measure; give name=(column, function), for example n=("sample_id", "count")'
+            raise PlanError(msg)
+        for column, function, name in self.measures:
+            if function not in self.FUNCTIONS:
+                msg = f"aggregate ({name}): {function!r} is unknown; there are {', '.join(self.FUNCTIONS)}"
+                raise PlanError(msg)
+            need_columns(f"aggregate ({name})", (column,), have)
+            kind = have.field(column).type
+            if function in ("sum", "avg") and kind_of(kind) not in ("int", "float"):
+                msg = f"aggregate ({name}): {function} of {column!r}, which is {kind}; it takes numbers. Use count"
+                raise PlanError(msg)
+            if function in ("min", "max", "count_distinct"):
+                need_compared(f"aggregate ({name})", (column,), have)
+        names = [*self.keys, *(name for _, _, name in self.measures)]
+        need_new_names(self.VERB, names, "give the measure another name")
+
+    def schema(self) -> pa.Schema:
+        have = self.source.schema()
+        out = [have.field(name) for name in self.keys]
+        for column, function, name in self.measures:
+            kind = have.field(column).type
+            if function in ("count", "count_distinct"):
+                kind = pa.int64()
+            elif function == "avg" or (function == "sum" and pa.types.is_floating(kind)):
+                kind = pa.float64()
+            elif function == "sum":
+                kind = pa.int64()
+            out.append(pa.field(name, kind))
+        return pa.schema(out)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Union(Relational):
+    """The rows of several relations with the same columns, one after the other."""
+
+    VERB: ClassVar[str] = "union"
+    parts: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            need_relation(self.VERB, part)
+        first = self.parts[0].schema()
+        for part in self.parts[1:]:
+            other = part.schema()
+            if other.names != first.names or other.types != first.types:
+                msg = (
+                    f"union: columns differ: {_columns_text(first)} against {_columns_text(other)}; project both alike"
+                )
+                raise PlanError(msg)
+
+    def inputs(self) -> tuple[Node, ...]:
+        return self.parts
+
+    def schema(self) -> pa.Schema:
+        first, *others = [part.schema() for part in self.parts]
+        fields = [f.with_nullable(f.nullable or any(o.field(f.name).nullable for o in others)) for f in first]
+        return pa.schema(fields)
+
+
+def _columns_text(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
