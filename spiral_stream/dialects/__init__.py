@@ -3,7 +3,7 @@
 from spiral_stream.dialects.arrow import to_arrow, to_parquet
 from spiral_stream.dialects.numpy import evaluate, evaluate_nullable, passes, to_column
 from spiral_stream.dialects.pushdown import Inexpressible, all_of, conjuncts, split
-from spiral_stream.dialects.sql import quoted, to_duckdb, to_lance
+from spiral_stream.dialects.sql import quoted, to_lance
 
 __all__ = [
     "Inexpressible",
@@ -16,7 +16,6 @@ __all__ = [
     "split",
     "to_arrow",
     "to_column",
-    "to_duckdb",
     "to_lance",
     "to_parquet",
 ]

@@ -1,4 +1,4 @@
-"""Which part of a predicate an engine computes exactly, and what is left for us.
+"""Cut a predicate into the part that an engine computes exactly and the part that is left for us.
 
 A dialect lowers a bound expression, or raises `Inexpressible` where its engine
 would give another answer (or none). `split` cuts a predicate at its top-level
@@ -25,8 +25,8 @@ def split(
 
     Args:
         predicate: a condition on ``schema``; None keeps every row.
-        schema: of the rows that it filters.
-        lower: `to_arrow`, `to_lance` or `to_duckdb`.
+        schema: the columns of the rows that it filters.
+        lower: `to_arrow`, `to_parquet` or `to_lance`.
 
     Returns:
         (pushed, residual): bound predicates, joined by AND, None where there is nothing.
@@ -49,12 +49,15 @@ def split(
 
 
 def conjuncts(predicate: Expr) -> list[Expr]:
-    """The conditions that a predicate joins by AND at its top."""
-    if isinstance(predicate, Call) and predicate.op == "and":
+    """Return the conditions that a predicate joins by AND at its top; all are true exactly where it is.
+
+    A condition without columns stays with its neighbour: it belongs to no relation, so it cannot be moved to one.
+    """
+    if isinstance(predicate, Call) and predicate.op == "and" and all(arg.columns() for arg in predicate.args):
         return [part for arg in predicate.args for part in conjuncts(arg)]
     return [predicate]
 
 
 def all_of(parts: list[Expr]) -> Expr | None:
-    """The conditions joined by AND; None for none."""
+    """Join conditions by AND; None if there are none."""
     return reduce(lambda a, b: a & b, parts) if parts else None

@@ -1,37 +1,19 @@
-"""To SQL text: DuckDB's, and the filter language of Lance's scanner (DataFusion).
+"""To SQL text: the filter language of Lance's scanner (DataFusion).
 
-Both order NaN above every number and call it equal to itself, so comparisons of
-floats carry a guard. Verified on duckdb 2.0 and pylance 14 by the conformance test.
+DataFusion orders NaN above every number and calls it equal to itself, so comparisons of
+floats carry a guard. `SqlDialect` is what another engine's dialect can build on: the tests
+have one of DuckDB's. Verified on duckdb 2.0 and pylance 14 by the conformance test.
 """
 
 import string
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from spiral_stream.dialects.pushdown import Inexpressible
 from spiral_stream.expr import Alias, Call, Cast, Col, Expr, Lit, bind, kind_of, type_of
 
 _SQL_OPS: Final = {"==": "=", "!=": "=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-_DUCKDB_TYPES: Final = {
-    "bool": "BOOLEAN",
-    "int8": "TINYINT",
-    "int16": "SMALLINT",
-    "int32": "INTEGER",
-    "int64": "BIGINT",
-    "uint8": "UTINYINT",
-    "uint16": "USMALLINT",
-    "uint32": "UINTEGER",
-    "uint64": "UBIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "string": "VARCHAR",
-    "large_string": "VARCHAR",
-    "binary": "BLOB",
-    "large_binary": "BLOB",
-    "date32[day]": "DATE",
-}
 _ARROW_RS_TYPES: Final = {
     "bool": "Boolean",
     "float": "Float32",
@@ -43,17 +25,6 @@ _ARROW_RS_TYPES: Final = {
     "date32[day]": "Date32",
 }
 _ARROW_RS_UNITS: Final = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
-_YEARS: Final = (np.datetime64("0001-01-01"), np.datetime64("9999-12-31"))  # what both engines read as text
-
-
-def to_duckdb(expr: Expr, schema: pa.Schema) -> str:
-    """Lower an expression to DuckDB's SQL; a projected `Alias` becomes ``... AS "name"``.
-
-    Raises:
-        Inexpressible: DuckDB has no exact form.
-        PlanError: the expression does not fit the schema.
-    """
-    return _DuckDB(schema).lower(bind(expr, schema))
 
 
 def to_lance(expr: Expr, schema: pa.Schema) -> str:
@@ -71,8 +42,8 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-class _Sql:
-    """What the two dialects share. Every result is closed: an operand of any operator."""
+class SqlDialect:
+    """What SQL dialects share. Every result is closed: it can be an operand of any operator."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -145,49 +116,7 @@ class _Sql:
         return f"(NOT {result})" if expr.op == "!=" else result
 
 
-class _DuckDB(_Sql):
-    def column(self, name: str) -> str:
-        return quoted(name)
-
-    def literal(self, literal: Lit) -> str:
-        value, type_ = literal.value, literal.type
-        assert type_ is not None
-        if value is None:
-            return f"CAST(NULL AS {_duckdb_type(type_)})"
-        if isinstance(value, bool):
-            return str(value).upper()
-        if isinstance(value, str):
-            return _text(value)
-        if isinstance(value, bytes):
-            return "unhex('" + value.hex() + "')"
-        if pa.types.is_temporal(type_):
-            return f"CAST('{_moment(value, type_)}' AS {_duckdb_type(type_)})"
-        return f"CAST('{value!r}' AS {_duckdb_type(type_)})"
-
-    def cast(self, value: str, have: pa.DataType, want: pa.DataType) -> str:
-        del have
-        return f"CAST({value} AS {_duckdb_type(want)})"
-
-    def arithmetic(self, expr: Call, args: list[str], *, whole: bool) -> str:
-        if expr.op == "neg":
-            return self.arithmetic(Call("-", expr.args * 2), ["0", args[0]], whole=True) if whole else f"(-{args[0]})"
-        if not whole:
-            return f"({args[0]} {expr.op} {args[1]})"
-        a, b = (f"CAST({arg} AS HUGEINT)" for arg in args)  # BIGINT refuses to wrap
-        result = f"({a} {expr.op} {b})"
-        if expr.op in ("//", "%"):
-            b = f"NULLIF({b}, 0)"
-            down = f"CAST((({a} % {b}) <> 0 AND ({a} < 0) <> ({b} < 0)) AS HUGEINT)"  # from truncated to floored
-            result = f"({a} // {b} - {down})" if expr.op == "//" else f"({a} % {b} + {b} * {down})"
-        half, full = 2**63, 2**64 - 1
-        return f"CAST((({result} + {half}::HUGEINT) & {full}::HUGEINT) - {half}::HUGEINT AS BIGINT)"
-
-    def length(self, value: str, kind: str) -> str:
-        function = {"text": "length", "binary": "octet_length", "list": "len"}[kind]
-        return f"CAST({function}({value}) AS BIGINT)"
-
-
-class _Lance(_Sql):
+class _Lance(SqlDialect):
     def column(self, name: str) -> str:
         if "`" in name:
             raise Inexpressible
@@ -202,7 +131,7 @@ class _Lance(_Sql):
             return str(value).lower()
         if isinstance(value, bytes):
             return "x'" + value.hex() + "'"
-        shown = _text(value) if isinstance(value, str) else f"'{value!r}'"
+        shown = text(value) if isinstance(value, str) else f"'{value!r}'"
         if isinstance(value, int):
             shown = f"arrow_cast({shown}, 'Int64')" if pa.types.is_temporal(type_) else shown
             if pa.types.is_date32(type_):
@@ -236,27 +165,15 @@ class _Lance(_Sql):
         return f"({value} + arrow_cast('0', '{_arrow_rs_type(type_)}'))"
 
 
-def _text(value: str) -> str:
+def text(value: str) -> str:
+    """A text as SQL literal.
+
+    Raises:
+        Inexpressible: it holds a NUL.
+    """
     if "\0" in value:
         raise Inexpressible
     return "'" + value.replace("'", "''") + "'"
-
-
-def _moment(value: object, type_: pa.DataType) -> str:
-    """A date or time as text that engines read back exactly."""
-    unit = "D" if pa.types.is_date32(type_) else type_.unit
-    moment = np.datetime64(value, unit)  # type: ignore[call-overload]  # an int, and a unit only known now
-    if not _YEARS[0] <= moment < _YEARS[1]:
-        raise Inexpressible
-    return str(moment).replace("T", " ") + ("+00" if getattr(type_, "tz", None) else "")
-
-
-def _duckdb_type(type_: pa.DataType) -> str:
-    if pa.types.is_timestamp(type_):
-        names = {"s": "TIMESTAMP_S", "ms": "TIMESTAMP_MS", "us": "TIMESTAMP", "ns": "TIMESTAMP_NS"}
-        zoned = "TIMESTAMPTZ_NS" if type_.unit == "ns" else "TIMESTAMPTZ"
-        return names[type_.unit] if type_.tz is None else zoned
-    return _known(_DUCKDB_TYPES, type_)
 
 
 def _arrow_rs_type(type_: pa.DataType) -> str:

@@ -8,7 +8,7 @@ devices. Predicates enter in normal form, so ``a & b`` and ``b & a`` agree.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from spiral_stream import expr
@@ -30,7 +30,6 @@ from spiral_stream.sampling.slices import order_version
 from spiral_stream.transforms.python import Function
 
 FORMAT: Final = 1  # raised when the canonical form changes, so that no old fingerprint can collide with a new one
-_LINE: Final = 60  # characters of a value in a message
 _LATER: Final = {"formation": None, "on_error": "raise"}
 _LATER_OF_STACK: Final = frozenset(
     (
@@ -170,57 +169,3 @@ def digest(value: Any) -> str:
 def fingerprint(node: nodes.Node) -> str:
     """The fingerprint of a plan or of a part of one: 32 hex digits."""
     return digest(canonical(node))
-
-
-def differences(old: Any, new: Any, at: str = "") -> list[str]:
-    """Where two canonical plans differ: ``collate.batch_size (256 -> 512)``."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping) and not _is_float(old):
-        old_verb, new_verb = old.get("verb"), new.get("verb")
-        if old_verb != new_verb:
-            return [f"{at or 'plan'} ({old_verb} -> {new_verb})"]
-        if old.get(CLASS) != new.get(CLASS):
-            return [f"{at} ({_brief(old)} -> {_brief(new)})"]
-        if old_verb is not None:
-            at = str(old_verb)
-        out: list[str] = []
-        for key in sorted(set(old) | set(new)):
-            out += differences(old.get(key), new.get(key), f"{at}.{key}" if at else key)
-        return out
-    if isinstance(old, list) and isinstance(new, list) and all(_is_part(each) for each in (*old, *new)) and old and new:
-        return _part_differences({each["name"]: each for each in old}, {each["name"]: each for each in new})
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [line for i, (a, b) in enumerate(zip(old, new, strict=True)) for line in differences(a, b, f"{at}[{i}]")]
-    nothing: tuple[Any, ...] = (None, {})  # the profiles of a stream that one of them lacks
-    return [] if old == new or (old in nothing and new in nothing) else [f"{at} ({_brief(old)} -> {_brief(new)})"]
-
-
-def _part_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Where two mixtures' streams differ, by their names."""
-    out = [f"mix (stream {name!r}) (left out)" for name in old if name not in new]
-    out += [f"mix (stream {name!r}) (new)" for name in new if name not in old]
-    both = [name for name in new if name in old]
-    if both != [name for name in old if name in new]:
-        out.append(f"mix (order of streams) ({', '.join(old)} -> {', '.join(new)})")
-    for name in both:
-        here = f"mix (stream {name!r})"
-        for line in differences(old[name], new[name]):
-            inner = line.removeprefix("mix ") if line.startswith("mix (stream ") else f".{line}"
-            out.append(f"{here} {inner}" if inner.startswith("(") else f"{here}{inner}")
-    return out
-
-
-def _is_part(value: Any) -> bool:
-    return isinstance(value, Mapping) and value.get(CLASS) == "Part"
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, Mapping) and set(value) == {"float"}
-
-
-def _brief(value: Any) -> str:
-    if _is_float(value):
-        return repr(float.fromhex(value["float"]))
-    if isinstance(value, Mapping) and CLASS in value:
-        return str(value[CLASS])
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LINE else text[: _LINE - 3] + "..."

@@ -13,17 +13,11 @@ from typing import Any, Final, final
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import STATE_VERSION, Cursor
 from spiral_stream.errors import ResumeError, shown
-from spiral_stream.plan.fingerprint import differences
+from spiral_stream.plan.differences import differences
 from spiral_stream.planner.lower import saved_plan
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
 from spiral_stream.seeding import key
-
-# what a mixture gives its streams, as `differences` writes it: a stream's own rows are another matter
-_SHARES: Final = re.compile(
-    r"mix(\.\w+|( \(stream .*?\))*( \((new|left out|order of streams)\)|\.(proportion|repeat|choose)\b))"
-)
-
 
 _KEYS: Final = (
     "plan",
@@ -199,10 +193,9 @@ def check_plan(state: SavedState, stages: Stages, catalog: Registry) -> None:
         return
     found, way_out = "where they differ is unknown, since the old plan is not in this catalog", ""
     if old is not None:
-        lines = differences(old, stages.canonical)
-        found = f"they differ at {'; '.join(lines)}"
-        shares = [line for line in lines if _SHARES.match(line)]
-        if shares and all(line in shares or line.startswith("collate.") for line in lines):
+        places = differences(old, stages.canonical)
+        found = f"they differ at {'; '.join(map(str, places))}"
+        if any(each.of_shares for each in places) and all(each.of_shares or each.of_collate for each in places):
             way_out = ", or take its place over: load the state into a stream of the old plan, then new_stream.rebase(old_stream)"
     msg = (
         f"resume: saved by plan {state.plan[:8]}, this is plan {stages.fingerprint[:8]}; {found}. "
@@ -213,8 +206,8 @@ def check_plan(state: SavedState, stages: Stages, catalog: Registry) -> None:
 
 def _refused_nothing(old: Any, new: Any) -> bool:
     """Whether the new plan only goes on where the old one would have stopped: all batches so far are alike in both."""
-    lines = differences(old, new)
-    return len(lines) == 1 and lines[0].startswith("collate.on_error (null -> ")
+    places = differences(old, new)
+    return len(places) == 1 and (places[0].at, places[0].before) == ("collate.on_error", "null")
 
 
 def check_data(state: SavedState, stages: Stages) -> None:

@@ -14,8 +14,9 @@ from typing import final
 
 import pyarrow as pa
 
-from spiral_stream.expr import Alias, Call, Col, Expr, bind
-from spiral_stream.plan import nodes
+from spiral_stream.dialects import conjuncts
+from spiral_stream.expr import Alias, Col, Expr, bind
+from spiral_stream.plan import combining, nodes
 from spiral_stream.planner.columns import place_of, right_leaf, substitute
 
 
@@ -33,7 +34,7 @@ class Keep:
 class Match:
     """Look up the row of a joined relation that stands beside each row."""
 
-    verb: nodes.Join
+    verb: combining.Join
     right: nodes.Node  # the right side, with the filters that were moved there
     moved: tuple[str, ...]  # those filters
     keys: tuple[Expr, ...]  # over leaves
@@ -109,7 +110,7 @@ class _Rewriting:
 
     def apply(self, verb: nodes.Node) -> None:
         if isinstance(verb, nodes.Filter):
-            for part in _conjuncts(substitute(bind(verb.predicate, verb.source.schema()), self.env)):
+            for part in conjuncts(substitute(bind(verb.predicate, verb.source.schema()), self.env)):
                 self._filter(part)
         elif isinstance(verb, nodes.Project):
             self.env = {name: self.env[name] for name in verb.names}
@@ -117,7 +118,7 @@ class _Rewriting:
             have = verb.source.schema()
             bound = [bind(e.source if isinstance(e, Alias) else e, have) for e in verb.exprs]
             self.env = {**self.env, **{n: substitute(e, self.env) for n, e in zip(verb.names, bound, strict=True)}}
-        elif isinstance(verb, nodes.Join):
+        elif isinstance(verb, combining.Join):
             k = len(self._joins)
             self._joins.append(len(self.steps))
             self.steps.append(Match(verb, verb.right, (), tuple(self.env[name] for name in verb.left_on)))
@@ -149,13 +150,6 @@ class _Rewriting:
             self.steps[self._joins[k]] = replace(step, right=right, moved=(*step.moved, str(moved)))
         else:
             self.steps.append(Keep(part, f"filter {_readable(part)}"))
-
-
-def _conjuncts(predicate: Expr) -> list[Expr]:
-    """Conditions that are all true exactly where the predicate is."""
-    if isinstance(predicate, Call) and predicate.op == "and" and all(arg.columns() for arg in predicate.args):
-        return [part for arg in predicate.args for part in _conjuncts(arg)]
-    return [predicate]
 
 
 def _readable(predicate: Expr) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.dialects import evaluate, evaluate_nullable, passes, to_arrow, to_column, to_duckdb, to_lance
+from spiral_stream.dialects import evaluate, evaluate_nullable, passes, to_arrow, to_column, to_lance
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.expr import (
     Expr,
@@ -24,6 +24,7 @@ from spiral_stream.expr import (
     to_json,
     type_of,
 )
+from tests.fixtures.duckdb_dialect import to_duckdb
 
 SCHEMA = pa.schema(
     [

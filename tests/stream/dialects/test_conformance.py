@@ -15,13 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiral_stream.dialects import passes, split, to_arrow, to_duckdb, to_lance, to_parquet
+from spiral_stream.dialects import passes, split, to_arrow, to_lance, to_parquet
 from spiral_stream.expr import Expr, bind, canonical, col, from_json, lit, to_json
 from spiral_stream.expr.nodes import Call
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import ROW, Reader
+from tests.fixtures.duckdb_dialect import to_duckdb
 
 NAN, INF = math.nan, math.inf
 F32 = float(np.float32(0.7))

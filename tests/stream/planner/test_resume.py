@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.plan.fingerprint import differences
 from spiral_stream.planner.resume import SavedState
 from tests.fixtures.texts import documents, fields, make_catalog, mixed, tokenized
 
@@ -67,23 +66,6 @@ def test_a_state_of_another_mixture_names_the_stream_and_rebase(catalog: sp.Cata
             shares.load_state_dict(state)
         with pytest.raises(sp.ResumeError, match=r"or start a new epoch$"):
             formed.load_state_dict(state)
-
-
-def part(name: str, source: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    return {"@class": "Part", "name": name, "source": source or {"verb": "scan", "relation": name}, **more}
-
-
-def test_differences_of_mixtures_are_by_stream() -> None:
-    def mixture(*parts: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return {"verb": "mix", "parts": list(parts), **more}
-
-    a, b, c = (part(name) for name in "abc")
-    cut = part("a", {"verb": "limit", "count": 3})
-    assert differences(mixture(a, b), mixture(a, c)) == ["mix (stream 'b') (left out)", "mix (stream 'c') (new)"]
-    assert differences(mixture(a, b), mixture(b, a)) == ["mix (order of streams) (a, b -> b, a)"]
-    assert differences(mixture(a, b), mixture(cut, b)) == ["mix (stream 'a').source (scan -> limit)"]
-    old, new = (part("in", mixture(part("x", repeat=k))) for k in (1, 2))
-    assert differences(mixture(old), mixture(new)) == ["mix (stream 'in') (stream 'x').repeat (1 -> 2)"]
 
 
 def test_a_state_of_other_data_names_the_relation(catalog: sp.Catalog) -> None:
