@@ -35,16 +35,15 @@ def where_made(subject: Subject) -> str:
 
 def cache_text(clip: ClipStage) -> str:
     """In which form clips are kept, or that they are not."""
-    kind = clip.kinds[0]
-    if kind is not None:
-        return f"{kind.profile} {kind.fingerprint[:8]}"
-    return f"originals; video index {clip.indexes[0].fingerprint[:8]}"
+    source = clip.sources[0]
+    if source.frames is not None:
+        return f"{source.frames.kind.profile} {source.frames.kind.fingerprint[:8]}"
+    return f"originals; video index {source.index.kind.fingerprint[:8]}"
 
 
 def coverage(subject: Subject, clip: ClipStage) -> tuple[int, int]:
     """Rows that the clip cache holds, without one the video index; and rows that are read."""
-    kinds = [kind or index for kind, index in zip(clip.kinds, clip.indexes, strict=True)]
-    return subject.coverage(kind.fingerprint for kind in kinds)
+    return subject.coverage(each.built.kind.fingerprint for each in clip.sources)
 
 
 def clip_facts(subject: Subject, clip: ClipStage) -> dict[str, Any]:
@@ -66,10 +65,11 @@ def clip_facts(subject: Subject, clip: ClipStage) -> dict[str, Any]:
 
 def _way_out(clip: ClipStage) -> str:
     """How the video index comes to be without Dagster."""
-    if clip.kinds[0] is None:
+    if clip.sources[0].frames is None:
         return "stream.materialize()"
     return ", ".join(
-        f'spiral_stream.index_videos(catalog, "{each.relation}", "{each.column}")' for each in clip.indexes
+        f'spiral_stream.index_videos(catalog, "{each.index.kind.relation}", "{each.index.kind.column}")'
+        for each in clip.sources
     )
 
 
@@ -96,7 +96,7 @@ def _over_read(subject: Subject, clip: ClipStage, seen: Footage) -> str:
     measured = _measured(subject, "frames_decoded", "frames_kept")
     if measured is not None and measured[1]:
         parts.append(f"! {measured[0] / measured[1]:.2f} ({measured[0]:,}/{measured[1]:,})")
-    if clip.kinds[0] is not None:
+    if clip.sources[0].frames is not None:
         parts.append("paid once, when the cache is built")
     return "; ".join(parts)
 
@@ -154,7 +154,7 @@ def _refused(seen: Footage) -> str:
 def _warn(subject: Subject, clip: ClipStage, seen: Footage) -> None:
     have, total = coverage(subject, clip)
     left = total - have
-    kept = clip.kinds[0] is not None
+    kept = clip.sources[0].frames is not None
     if left and kept:
         subject.warnings.add(
             f"{clip.name}: {left:,} of {total:,} clips are in no cache, so they are decoded from originals in every pass: "
@@ -198,5 +198,5 @@ def _warn_of_clips(subject: Subject, clip: ClipStage, seen: Footage) -> None:
 
 def hit(subject: Subject, clip: ClipStage) -> str:
     """Clips that came from the cache in this run; not asked where none are kept."""
-    rate = None if subject.metrics is None or clip.kinds[0] is None else subject.metrics["cache_hit_rate"]
+    rate = None if subject.metrics is None or clip.sources[0].frames is None else subject.metrics["cache_hit_rate"]
     return "-" if rate is None else f"! {rate:.1%}"

@@ -62,7 +62,7 @@ def _bound(size: Size, host: int) -> str:
 
 def _decoding(subject: Subject) -> str:
     """What decoding originals holds beside the batches."""
-    frames = sum(clip.frames for clip in subject.stages.clips if None in clip.kinds)
+    frames = sum(clip.frames for clip in subject.stages.clips if any(each.frames is None for each in clip.sources))
     return f"; while decoding {frames:,} frames a thread, in the size of the file" if frames else ""
 
 

@@ -95,9 +95,9 @@ def footage(subject: Subject, clip: ClipStage) -> Footage:
 
 def _look(out: Footage, clip: ClipStage, k: int, ordinals: UInt64, most: int) -> None:
     """What the cache of clips and the video index say of some rows of one stream."""
-    relation, store = clip.payloads[k].relation, clip.stores[k]
-    cache = None if store is None else store.open()
-    index = clip.index_stores[k].open()
+    source, relation = clip.sources[k], clip.payloads[k].relation
+    cache = None if source.frames is None else source.frames.store.open()
+    index = source.index.store.open()
     for _, shard, at in stored_rows(relation, cache, ordinals):
         out.kept_rows += len(at)
         out.kept_short += int(np.count_nonzero(shard.beside["short"][at]))

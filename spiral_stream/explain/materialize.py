@@ -36,8 +36,8 @@ def _image(subject: Subject, image: ImageStage) -> dict[str, Any]:
         "unknown: the images decide" if shape is None else int(np.prod(shape)) * np.dtype(image.program.dtype).itemsize
     )
     where = f"after membership; normalized on {_place(subject.devices.get(image.name))}"
-    cache = f"{image.kind.profile} {image.kind.fingerprint[:8]}"
-    built = _built(*subject.coverage(each.fingerprint for each in image.kinds))
+    cache = f"{image.caches[0].kind.profile} {image.caches[0].kind.fingerprint[:8]}"
+    built = _built(*subject.coverage(each.kind.fingerprint for each in image.caches))
     return _row(image.name, where, size, cache, built, _hit(subject.metrics))
 
 
@@ -69,15 +69,15 @@ def _sequences(subject: Subject) -> list[dict[str, Any]]:
 def _tokens(subject: Subject, stage: TokenStage) -> dict[str, Any]:
     size = f"{stage.encoder.dtype.itemsize} a token"
     where = _when(subject, f"len({stage.name})")
-    if not stage.kinds:
+    if not stage.caches:
         return _row(stage.name, f"{where}; {stage.column} is computed", size, "none: of no relation")
-    have, total = subject.coverage(each.fingerprint for each in stage.kinds)
+    have, total = subject.coverage(each.kind.fingerprint for each in stage.caches)
     if have < total:
         subject.warnings.add(
             f"{stage.name}: {total - have:,} of {total:,} rows are in no cache, so their text is tokenized again in every "
             "pass: stream.materialize(), or the asset that builds the token cache"
         )
-    names = list(dict.fromkeys(each.fingerprint[:8] for each in stage.kinds))
+    names = list(dict.fromkeys(each.kind.fingerprint[:8] for each in stage.caches))
     cache = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     return _row(stage.name, where, size, f"tokens {cache}", _built(have, total), _hit(subject.metrics))
 

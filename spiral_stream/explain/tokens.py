@@ -53,12 +53,12 @@ def mean_tokens(subject: Subject, stream: int) -> MeanTokens | None:
 def _cached(subject: Subject, stream: int, name: str) -> MeanTokens | None:
     stages = subject.stages
     for stage in stages.tokens:
-        if stage.name != name or not stage.kinds:
+        if stage.name != name or not stage.caches:
             continue
-        kind = stage.kinds[stream]
-        if not subject.is_built(kind.fingerprint, stream):
+        cache = stage.caches[stream]
+        if not subject.is_built(cache.kind.fingerprint, stream):
             return None
-        feed = TokenFeed(stages.streams[stream].base, kind, stage.stores[stream].open(), Metrics())
+        feed = TokenFeed(stages.streams[stream].base, cache.kind, cache.store.open(), Metrics())
         rows, whole = _rows(stages.streams[stream])
         try:
             lengths = feed.lengths(ordinals(stages.streams, stream, rows))

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from spiral_stream.cache.store import CacheStore
 from spiral_stream.errors import SpiralWarning
 from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap
 from spiral_stream.planner.payload import Payload
-from spiral_stream.planner.physical import Stages, TokenStage
+from spiral_stream.planner.physical import PayloadCache, Stages, TokenStage
 from spiral_stream.transforms.python import Function
 
 
@@ -65,17 +65,17 @@ class CacheStatus:
 def caches(stages: Stages) -> Iterator[CacheWork]:
     """Yield the caches of a plan, each once per stream."""
     for k in range(len(stages.streams)):
-        for image in {image.kinds[k].fingerprint: image for image in stages.images}.values():
-            yield CacheWork(image.payloads[k], image.kinds[k], image.stores[k], image.name)
+        for image in {image.caches[k].kind.fingerprint: image for image in stages.images}.values():
+            yield _work(image.caches[k], image.name)
         for clip in stages.clips:
-            kind, store = clip.kinds[k], clip.stores[k]
-            if kind is None or store is None:  # nothing is kept of the clips, so where their frames lie is
-                yield CacheWork(clip.payloads[k], clip.indexes[k], clip.index_stores[k], clip.name)
-            else:
-                yield CacheWork(clip.payloads[k], kind, store, clip.name)
+            yield _work(clip.sources[k].built, clip.name)
         for tokens in stages.tokens:
-            if tokens.kinds:
-                yield CacheWork(tokens.payloads[k], tokens.kinds[k], tokens.stores[k], tokens.name)
+            if tokens.caches:
+                yield _work(tokens.caches[k], tokens.name)
+
+
+def _work(cache: PayloadCache[Any], field: str) -> CacheWork:
+    return CacheWork(cache.payload, cache.kind, cache.store, field)
 
 
 def built(work: CacheWork) -> int:

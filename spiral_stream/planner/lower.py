@@ -20,10 +20,10 @@ from spiral_stream.batching.formation import DropPartial
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.cache.clips import ClipKind
 from spiral_stream.cache.images import ImageKind
-from spiral_stream.cache.kind import Kind
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.cache.video_index import IndexKind
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.decoders.limits import CLIPS
 from spiral_stream.errors import CacheError, PlanError, SourceError, SpiralWarning
@@ -46,7 +46,17 @@ from spiral_stream.plan.profiles import Frames, Original
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
 from spiral_stream.planner.composed import doubts
 from spiral_stream.planner.payload import Payload, own_payload, payload_of
-from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SequenceStage, Stages, TokenStage
+from spiral_stream.planner.physical import (
+    ClipSource,
+    ClipStage,
+    ImageStage,
+    K,
+    PayloadCache,
+    PlainStage,
+    SequenceStage,
+    Stages,
+    TokenStage,
+)
 from spiral_stream.planner.rebase import Rebase
 from spiral_stream.planner.selection_on_disk import Workplace, select
 from spiral_stream.planner.streams import StreamStage
@@ -93,7 +103,7 @@ def lower(plan: nodes.Deliver, catalog: Registry, rebase: Rebase | None = None) 
     named = dict.fromkeys(name for each in walk(sample) for name in _relations(each))
     entries = {name: catalog.entry(name) for name in named}
     versions = {name: entry.data_version for name, entry in entries.items()}
-    place = Workplace(cache_root(catalog), lambda name: entries[name].open(), versions)
+    place = Workplace(cache_root(catalog), lambda name: OpenRelation(entries[name]), versions)
     streams = tuple(_stream(name, node, sample, place) for name, node in per_stream(sample.source))
     mixture = _mixture(sample, streams, rebase.epoch if rebase else 0)
     left_overs = [rebase.left_over(stream.name) for stream in streams] if rebase else []
@@ -228,45 +238,30 @@ def _leaf_weights(mix: Mix, shares: Sequence[Fraction], weights: Sequence[float]
 
 def _image(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ImageStage:
     decoder, program = image_parts(field)
-    payloads, kinds, stores = [], [], []
+    caches = []
     for stream in streams:
         payload = _payload(name, field, stream)
-        payloads.append(payload)
         profile = profiles(stream.node).get(field.column, Original())
         kind = ImageKind(payload.relation.entry.name, payload.column, decoder, profile)
-        kinds.append(kind)
-        stores.append(_store(kind, root))
-    return ImageStage(name, field.column, spec, tuple(payloads), tuple(kinds), tuple(stores), program)
+        caches.append(_cached(payload, kind, root))
+    return ImageStage(name, field.column, spec, program, tuple(caches))
 
 
 def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ClipStage:
     need_package("av", f"collate: field {name!r} (decode={field.decode!r})")
     selection, program = clip_parts(field)
     limits = limits_of(field, CLIPS)
-    payloads, indexes, kinds = [], [], []
+    sources = []
     for stream in streams:
         payload = _payload(name, field, stream)
-        payloads.append(payload)
         relation, column = payload.relation.entry.name, payload.column
         profile = profiles(stream.node).get(field.column, Original())
         timed = set(TIMES) <= set(payload.relation.schema.names)
-        indexes.append(IndexKind(relation, column, timed))
-        kinds.append(
-            ClipKind(relation, column, selection, profile, timed, limits) if isinstance(profile, Frames) else None
-        )
-    return ClipStage(
-        name,
-        field.column,
-        spec,
-        selection,
-        limits,
-        program,
-        tuple(payloads),
-        tuple(indexes),
-        tuple(_store(each, root) for each in indexes),
-        tuple(kinds),
-        tuple(None if each is None else _store(each, root) for each in kinds),
-    )
+        index, frames = _cached(payload, IndexKind(relation, column, timed), root), None
+        if isinstance(profile, Frames):
+            frames = _cached(payload, ClipKind(relation, column, selection, profile, timed, limits), root)
+        sources.append(ClipSource(index, frames))
+    return ClipStage(name, field.column, spec, selection, limits, program, tuple(sources))
 
 
 def _payload(name: str, field: Stack, stream: StreamStage) -> Payload:
@@ -282,8 +277,8 @@ def _payload(name: str, field: Stack, stream: StreamStage) -> Payload:
     return found
 
 
-def _store(kind: Kind, root: Path) -> CacheStore:
-    return CacheStore(root / "caches" / kind.fingerprint, kind.facts())
+def _cached(payload: Payload, kind: K, root: Path) -> PayloadCache[K]:
+    return PayloadCache(payload, kind, CacheStore(root / "caches" / kind.fingerprint, kind.facts()))
 
 
 def _tokens(node: SampleTokens, streams: Sequence[StreamStage], catalog: Registry, root: Path) -> TokenStage:
@@ -296,16 +291,14 @@ def _tokens(node: SampleTokens, streams: Sequence[StreamStage], catalog: Registr
             "the old tokenizer under that name"
         )
         raise PlanError(msg)
-    payloads, kinds, stores = [], [], []
+    caches = []
     for stream in streams:
         column = _own_text(node.source, stream, tokenize.column)
         if column is None:
-            return TokenStage(node.name, tokenize.column, encoder, (), (), ())
-        payloads.append(own_payload(stream.selected, stream.base, column))
-        kind = TokenKind(stream.base.entry.name, column, encoder)
-        kinds.append(kind)
-        stores.append(_store(kind, root))
-    return TokenStage(node.name, tokenize.column, encoder, tuple(payloads), tuple(kinds), tuple(stores))
+            return TokenStage(node.name, tokenize.column, encoder, ())
+        payload = own_payload(stream.selected, stream.base, column)
+        caches.append(_cached(payload, TokenKind(stream.base.entry.name, column, encoder), root))
+    return TokenStage(node.name, tokenize.column, encoder, tuple(caches))
 
 
 def _own_text(node: nodes.Node, stream: StreamStage, column: str) -> str | None:

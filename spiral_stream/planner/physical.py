@@ -1,9 +1,13 @@
-"""What lowering leaves: the stages of one stream, with nothing open and nothing run."""
+"""The stage list that lowering makes of a plan. Relations are open; no payload is read and nothing runs.
+
+A field that is decoded, and a column that is tokenized, hold one value per stream of the plan, in the order of
+`Stages.streams`: what that stream reads, in which form it is cached, and where.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import lcm
-from typing import Any, Final, final
+from typing import Any, Final, Generic, TypeVar, final
 
 import numpy as np
 
@@ -11,10 +15,10 @@ from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.formation import Formation
 from spiral_stream.cache.clips import ClipKind
 from spiral_stream.cache.images import ImageKind
+from spiral_stream.cache.kind import Kind
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.cache.video_index import IndexKind
-from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.decoders.limits import SampleLimits
 from spiral_stream.decoders.selection import FrameSelection
 from spiral_stream.fields.field import Field, FieldSpec
@@ -22,13 +26,13 @@ from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.plan.nodes import Collate, Deliver, Sampled
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.payload import Payload
-from spiral_stream.planner.selection_on_disk import Selected
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.sampling.epoch import EpochOrder
-from spiral_stream.sampling.order import Order, Population
+from spiral_stream.sampling.order import Order
 from spiral_stream.transforms.encoder import TextEncoder
 from spiral_stream.transforms.image import ImageProgram
 
+K = TypeVar("K", bound=Kind)
 _UNKNOWN_LENGTH: Final = 256  # items that a dimension counts for where only the data knows it
 
 
@@ -58,62 +62,83 @@ class SequenceStage:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
+class PayloadCache(Generic[K]):
+    """A payload column as one stream reads it, the form it is cached in, and the cache's folder."""
+
+    payload: Payload
+    kind: K
+    store: CacheStore
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ClipSource:
+    """The clips of one stream: where the frames lie in its files, and the cache of frames if the plan declares one."""
+
+    index: PayloadCache[IndexKind]
+    frames: PayloadCache[ClipKind] | None
+
+    @property
+    def built(self) -> PayloadCache[IndexKind] | PayloadCache[ClipKind]:
+        """The cache that `materialize` builds: frames if they are cached, else the index."""
+        return self.frames or self.index
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
 class ImageStage:
-    """A field that is fetched, decoded and transformed; one kind and store a stream."""
+    """A field of images: fetched, decoded and transformed."""
 
     name: str
     column: str
     spec: FieldSpec
-    payloads: tuple[Payload, ...]  # one a stream, as the two below
-    kinds: tuple[ImageKind, ...]
-    stores: tuple[CacheStore, ...]
     program: ImageProgram
+    caches: tuple[PayloadCache[ImageKind], ...]  # one per stream
 
     @property
-    def kind(self) -> ImageKind:
-        """That of the first stream."""
-        return self.kinds[0]
-
-    @property
-    def store(self) -> CacheStore:
-        """That of the first stream."""
-        return self.stores[0]
+    def payloads(self) -> tuple[Payload, ...]:
+        """Where the bytes lie, per stream."""
+        return tuple(each.payload for each in self.caches)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ClipStage:
-    """A field of clips: which frames, from which files or which cache, and what is done to each frame."""
+    """A field of clips: which frames are taken, from which files or caches, and how each frame is transformed."""
 
     name: str
     column: str
     spec: FieldSpec
     selection: FrameSelection
-    limits: SampleLimits  # of one sample
-    program: ImageProgram  # of one frame
-    payloads: tuple[Payload, ...]  # one a stream, as the four below
-    indexes: tuple[IndexKind, ...]  # where the frames of its files lie
-    index_stores: tuple[CacheStore, ...]
-    kinds: tuple[ClipKind | None, ...]  # in which form its clips are kept; None: not at all
-    stores: tuple[CacheStore | None, ...]
+    limits: SampleLimits  # per sample
+    program: ImageProgram  # per frame
+    sources: tuple[ClipSource, ...]  # one per stream
 
     @property
     def frames(self) -> int:
-        """T, of one clip."""
+        """Frames per clip (T)."""
         return self.selection.sequence_length
+
+    @property
+    def payloads(self) -> tuple[Payload, ...]:
+        """Where the files are named, per stream."""
+        return tuple(each.index.payload for each in self.sources)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenStage:
-    """A column of tokens; one kind and store a stream where the text is a column of the relation itself."""
+    """A column of tokens. It is cached where the text is a column of each stream's own relation."""
 
     name: str
     column: str
     encoder: TextEncoder
-    payloads: tuple[Payload, ...]
-    kinds: tuple[TokenKind, ...]  # empty, as the others: the text is computed, so nothing can be kept
-    stores: tuple[CacheStore, ...]
+    caches: tuple[PayloadCache[TokenKind], ...]  # one per stream; empty where the text is computed
+
+    @property
+    def payloads(self) -> tuple[Payload, ...]:
+        """Where the text lies, per stream; empty where it is computed."""
+        return tuple(each.payload for each in self.caches)
 
 
 @final
@@ -137,21 +162,6 @@ class Stages:
     clips: tuple[ClipStage, ...]
     tokens: tuple[TokenStage, ...]
     warnings: tuple[str, ...]
-
-    @property
-    def base(self) -> OpenRelation:
-        """The relation that owns the rows of the first stream."""
-        return self.streams[0].base
-
-    @property
-    def selected(self) -> Selected:
-        """The surviving rows of the first stream."""
-        return self.streams[0].selected
-
-    @property
-    def population(self) -> Population:
-        """What the order orders, of the first stream."""
-        return self.streams[0].population
 
     @property
     def order(self) -> Order:

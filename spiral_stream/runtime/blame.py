@@ -63,7 +63,7 @@ def blaming(
 def _named(stages: Stages, values: dict[str, Any], error: SourceError, *, skippable: bool) -> SourceError:
     who = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
     name = stages.identity[0]
-    where = stages.base.entry.name
+    where = stages.streams[0].base.entry.name
     if STREAM_ID in values and stages.mixed:
         where = next(s.base.entry.name for s in stages.streams if s.name == values[STREAM_ID])
     msg = (

@@ -132,7 +132,7 @@ class Forming:
 
     def ways_out(self) -> list[str]:
         """What would make known what is `unknown`: a cache for tokens of stored text, else a column of the relation."""
-        kept = {f"len({stage.name})" for stage in self.stages.tokens if stage.kinds}
+        kept = {f"len({stage.name})" for stage in self.stages.tokens if stage.caches}
         out = ["stream.materialize(), or the asset that builds the token cache"] * any(
             each in kept for each in self.unknown()
         )

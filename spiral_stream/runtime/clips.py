@@ -60,15 +60,15 @@ class ClipFeed:
     """One payload column of one stream. Thread-safe."""
 
     def __init__(self, stage: ClipStage, k: int, metrics: Metrics) -> None:
-        self._relation, self._metrics, self._selection = stage.payloads[k].relation, metrics, stage.selection
+        source, index = stage.sources[k], stage.sources[k].index
+        self._relation, self._metrics, self._selection = index.payload.relation, metrics, stage.selection
         self._limits = stage.limits
         self._name = self._relation.entry.name
-        self._kind: ClipKind | None = stage.kinds[k]
-        store = stage.stores[k]
-        self._cache = None if store is None else store.open()
-        self._column = stage.indexes[k].column
+        self._kind: ClipKind | None = None if source.frames is None else source.frames.kind
+        self._cache = None if source.frames is None else source.frames.store.open()
+        self._column = index.kind.column
         self._timed = set(TIMES) <= set(self._relation.schema.names)
-        self._index = stage.index_stores[k].open()
+        self._index = index.store.open()
 
     @property
     def piece(self) -> int:

@@ -173,10 +173,7 @@ class ImageField:
 
     def __init__(self, stage: ImageStage, metrics: Metrics) -> None:
         self._payloads = stage.payloads
-        self._feeds = [
-            ImageFeed(payload.relation, kind, store.open(), metrics)
-            for payload, kind, store in zip(stage.payloads, stage.kinds, stage.stores, strict=True)
-        ]
+        self._feeds = [ImageFeed(each.payload.relation, each.kind, each.store.open(), metrics) for each in stage.caches]
 
     def render(self, places: Places, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
         """`ImageFeed.render` for samples."""

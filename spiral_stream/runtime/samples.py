@@ -414,8 +414,8 @@ def remembering_sample(samples: Samples) -> Iterator[None]:
 
 def _feeds(stages: Stages, stage: TokenStage, metrics: Metrics, pool: Executor) -> list[TokenFeed]:
     return [
-        TokenFeed(stream.base, kind, store.open(), metrics, pool)
-        for stream, kind, store in zip(stages.streams, stage.kinds, stage.stores, strict=False)
+        TokenFeed(stream.base, cache.kind, cache.store.open(), metrics, pool)
+        for stream, cache in zip(stages.streams, stage.caches, strict=False)
     ]
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import spiral_stream as sp
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.statistics import measure, save_statistics
 from tests.fixtures.texts import SMALL_PLANS
 from tests.stream.explain.mixtures import SIZES, make_catalog, program
@@ -77,7 +78,7 @@ def test_statistics_of_an_estimate_stand_in_for_lengths(tmp_path: Any) -> None:
         table = table.append_column("token_count_estimate", table["size"])
         catalog.register(f"{name}2", sp.Arrow(table), identity="sample_id", shard="storage_shard")
         entry = catalog.entry(f"{name}2")
-        with entry.open() as relation:
+        with OpenRelation(entry) as relation:
             save_statistics(entry, measure(relation))
     found = mix_of(
         program(catalog, shares={f"{name}2": share for name, share in zip(SIZES, (0.7, 0.1, 0.2), strict=True)})

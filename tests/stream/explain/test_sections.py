@@ -22,6 +22,7 @@ from spiral_stream import (
     col,
     len_,
 )
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.statistics import measure, save_statistics
 from spiral_stream.explain import SECTIONS, Explanation
 from spiral_stream.transforms.encoder import TextEncoder
@@ -41,7 +42,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     """The image relations, with statistics."""
     catalog = image_catalog(tmp_path_factory.mktemp("explain"))
     entry = catalog.entry(TRAIN)
-    with entry.open() as relation:
+    with OpenRelation(entry) as relation:
         save_statistics(entry, measure(relation))
     return catalog
 

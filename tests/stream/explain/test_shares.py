@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
+from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.statistics import measure, save_statistics
 from spiral_stream.explain import skew
 from tests.fixtures import clips, reads
@@ -200,7 +201,7 @@ def test_pairs_of_segment_and_label_see_the_sources_of_their_segments(tmp_path: 
     twice = pa.concat_tables([table, table.set_column(1, "label_id", pa.array([7] * len(table)))])
     catalog.register("pairs", sp.Arrow(twice), identity=("sample_id", "label_id"))
     entry = catalog.entry("pairs")
-    with entry.open() as relation:
+    with OpenRelation(entry) as relation:
         save_statistics(entry, measure(relation))
     fields = {"frames": footages.frames(), "label": sp.Stack("label_id")}
     plan = catalog.table(clips.SEGMENTS).join(catalog.table("pairs"), on="sample_id")

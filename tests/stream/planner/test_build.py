@@ -15,7 +15,7 @@ def test_a_stream_says_how_far_its_caches_are_built(own: sp.Catalog, caches: Pat
     made = streams.plan(own.table("lance"), profile=sp.Raw(shorter_side=20), order=sp.Sequential())
     with made.to_numpy() as stream:
         (before,) = stream.caches()
-        stream.materialize(lambda _: None)
+        done = stream.materialize(lambda _: None)
         (after,) = stream.caches()
 
         assert stream.rows == streams.ROWS
@@ -26,7 +26,7 @@ def test_a_stream_says_how_far_its_caches_are_built(own: sp.Catalog, caches: Pat
     assert before.folder == caches / "caches" / before.fingerprint
     assert (before.rows, before.built, before.payload_bytes, before.complete) == (streams.ROWS, 0, 0, False)
     assert (after.built, after.complete) == (streams.ROWS, True)
-    assert after.payload_bytes == streams.ROWS * 20 * 20 * 3
+    assert after.payload_bytes == done.payload_bytes > 0
 
 
 def test_only_the_rows_that_the_plan_reads_are_counted(own: sp.Catalog, caches: Path) -> None:

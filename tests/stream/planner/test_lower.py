@@ -38,12 +38,12 @@ def test_the_seed_program_becomes_stages_without_a_payload_byte(
     assert [(stage.name, stage.column, stage.spec.shape) for stage in stages.images] == [
         ("image", "image_ref", (3, 224, 224))
     ]
-    assert stages.population.total == stages.selected.total == 36
+    assert stages.streams[0].population.total == stages.streams[0].selected.total == 36
     assert stages.batch_bytes(8) == 8 * (3 * 224 * 224 * 2 + 8)
     assert dict(stages.data_versions) == {
         name: catalog.entry(name).data_version for name in ("vision.imagenet_train", "vision.imagenet_labels")
     }
-    stages.base.close()
+    stages.streams[0].base.close()
 
 
 def test_declared_profiles_reach_the_decoding_stage_and_its_cache(catalog: Catalog) -> None:
@@ -53,22 +53,22 @@ def test_declared_profiles_reach_the_decoding_stage_and_its_cache(catalog: Catal
 
     stages = [stages_of(Raw(shorter_side=32)), stages_of(Raw(shorter_side=33))]
 
-    assert [each.images[0].kind.profile for each in stages] == [Raw(32), Raw(33)]
-    assert stages[0].images[0].kind.fingerprint != stages[1].images[0].kind.fingerprint
+    assert [each.images[0].caches[0].kind.profile for each in stages] == [Raw(32), Raw(33)]
+    assert stages[0].images[0].caches[0].kind.fingerprint != stages[1].images[0].caches[0].kind.fingerprint
     for each in stages:
-        each.base.close()
+        each.streams[0].base.close()
 
 
 def test_an_index_is_made_where_the_order_needs_one(catalog: Catalog) -> None:
     order = HashBucketed(3, 4, ShuffleBuckets(3))
     with image_program(catalog, order=order, fields={"id": List("sample_id")}).to_numpy() as stream:
-        population = stream.stages.population
+        population = stream.stages.streams[0].population
         assert population.index is not None
         ranks = population.index.ranks(np.arange(36, dtype=np.uint64))
 
     assert sorted(ranks.tolist()) == list(range(36))
     with image_program(catalog).to_numpy() as plain:
-        assert plain.stages.population.index is None
+        assert plain.stages.streams[0].population.index is None
 
 
 def test_the_plan_is_kept_under_its_fingerprint_for_later_comparison(catalog: Catalog) -> None:

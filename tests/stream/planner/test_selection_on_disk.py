@@ -117,7 +117,7 @@ def test_kept_rights_hold_only_the_columns_in_use(catalog: Catalog) -> None:
 
 def test_units_and_shards_count_the_surviving_rows(catalog: Catalog) -> None:
     with stream(catalog.table("lance").filter(col("k") > 2)) as opened:
-        found, base = opened.stages.selected, opened.stages.base
+        found, base = opened.stages.streams[0].selected, opened.stages.streams[0].base
         unit_rows, unit_shards = found.units()
         offsets = [found.offsets_of_shard(shard) for shard in range(len(base.manifest.shard_names))]
 
