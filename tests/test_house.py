@@ -81,7 +81,7 @@ def imported(room: Path) -> set[str]:
     return names
 
 
-def imports_of(package: str) -> dict[str, set[str]]:
+def room_imports(package: str) -> dict[str, set[str]]:
     """The rooms of the package that each room imports, also inside functions and for types only."""
     files = {".".join(room.relative_to(ROOT).with_suffix("").parts): room for room in rooms(package)}
     names = {name.removesuffix(".__init__"): room for name, room in files.items()}
@@ -279,7 +279,7 @@ def test_imports_go_down_only() -> None:
 
 @pytest.mark.parametrize("package", ["spiral_stream", "spiral_assets", "benchmarks"])
 def test_no_import_of_a_room_leads_back_to_it(package: str) -> None:
-    imports = imports_of(package)
+    imports = room_imports(package)
     opened = {name: found - CIRCLES.get(name, set()) for name, found in imports.items()}
 
     assert circle(opened) == []

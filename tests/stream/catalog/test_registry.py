@@ -173,7 +173,7 @@ def test_rows_from_memory_stay_as_long_as_a_relation_of_another_base_has_them(
         catalog.register(name, Arrow(table, base=str(tmp_path / name)))
 
     catalog.drop("first")
-    with catalog.entry("second").open() as reader:
+    with OpenRelation(catalog.entry("second")) as reader:
         assert reader.fetch(np.arange(2, dtype=np.uint64), ["sample_id"])["sample_id"].to_pylist() == ["a", "b"]
     catalog.drop("second")
     assert not list(catalog.root.glob("rows-*"))
