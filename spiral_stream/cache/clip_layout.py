@@ -4,7 +4,7 @@ The payload of a clip, little-endian: int64 words K, start and end of the segmen
 then U + 1 offsets of the pictures from the payload's first byte, then the U pictures end to end, each packed
 RGB or a JPEG. K is the number of frames chosen when it was kept, and the table their pictures (a frame that
 is repeated is kept once); K = 0 leaves the choice to the reader, and the table has the pictures' times (us).
-Reading follows addresses and copies no picture: 13 us a clip, beside 700 of resizing.
+Reading follows addresses and copies no picture: 13 us per clip; resizing takes 700.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ _WORD: Final = 8  # bytes
 
 
 def pack(pictures: Sequence[Bytes], segment: ClipSegment, table: Int64, *, chosen: bool) -> list[Bytes]:
-    """The payload of a clip, in pieces: a multiple of 8 bytes.
+    """Return the payload of a clip, in pieces: a multiple of 8 bytes.
 
     Args:
         pictures: U of them, at least one.
@@ -70,12 +70,12 @@ class Clips:
 
     @property
     def heights(self) -> Int32:
-        """Of a clip's pictures."""
+        """Shape [P]: pixels of each clip's pictures."""
         return self.beside["height"]
 
     @property
     def widths(self) -> Int32:
-        """Of a clip's pictures."""
+        """Shape [P]: pixels of each clip's pictures."""
         return self.beside["width"]
 
     def put(self, places: Int64, addresses: UInt64, sizes: Int64, beside: Mapping[str, Int32], owner: object) -> None:
@@ -85,7 +85,7 @@ class Clips:
             places: shape [Q], int64: where in this object.
             addresses: shape [Q], uint64.
             sizes: shape [Q], int64: bytes.
-            beside: shape [Q], int32 each: what the cache keeps beside the payload.
+            beside: shape [Q], int32 each: the columns stored next to the payload.
             owner: whatever keeps the addresses valid.
         """
         self.addresses[places], self.sizes[places] = addresses, sizes
@@ -101,7 +101,7 @@ class Clips:
         self.put(places, addresses, rows.sizes, rows.beside, payload)
 
     def pick(self, selection: FrameSelection, draws: NDArray[np.float64]) -> Picked:
-        """Which pictures the frames of each clip are.
+        """Find the picture of each frame of each clip.
 
         Args:
             selection: that the clips were kept for.
@@ -115,7 +115,7 @@ class Clips:
         addresses_PT = np.empty((count, frames), dtype=np.uint64)
         lengths_PT = np.empty((count, frames), dtype=np.int64)
         short_P = self.beside["short"] == 1
-        for at in range(count):  # 13 us a clip
+        for at in range(count):  # 13 us per clip
             chosen, times, segment, offsets = self._head(at)
             if not len(chosen):
                 try:

@@ -1,7 +1,7 @@
-"""What may be kept of a clip column, under which fingerprint, and how frames are read back.
+"""The cache kind of clips, and how frames are read back.
 
-The kind of clips (`kind.Kind`): of each row the frames that its selection chooses, or all frames of its segment
-where a random number chooses them, upright, shrunk as the profile says, as pixels or as JPEGs (`clip_layout` has
+The payload of a row is the frames that its selection chooses, or all frames of its segment
+if a random number chooses them: upright, shrunk as the profile says, as pixels or as JPEGs (`clip_layout` has
 the layout). A row that is not stored goes through `keep_rows` on the fly, with the number that chooses, so that
 only the chosen frames are decoded: the same pixels.
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.cache.clip_layout import BESIDE, Bytes, Clips, Int32, Int64, UInt64, bytes_at, damaged, pack
 from spiral_stream.cache.kind import Kind, Rows
-from spiral_stream.cache.video_index import index_of
+from spiral_stream.cache.probes import index_of
 from spiral_stream.decoders import region
 from spiral_stream.decoders.decoder import decode_version
 from spiral_stream.decoders.image import codec_version, decode_jpeg, encode_jpeg, shrink
@@ -62,7 +62,7 @@ class ClipKind(Kind):
 
     RUN_BYTES: ClassVar[int] = 16 << 20
     FIRST_ROWS: ClassVar[int] = 1  # a clip may be 4 MB or 400
-    RUN_ROWS: ClassVar[int] = 4  # 16 raw frames of 256 x 341 are 4.2 MB a clip
+    RUN_ROWS: ClassVar[int] = 4  # 16 raw frames of 256 x 341 are 4.2 MB per clip
 
     relation: str
     column: str
@@ -97,7 +97,7 @@ class ClipKind(Kind):
         return facts
 
     def keep_rows(self, table: pa.Table, base: Reach | str, draws: NDArray[np.float64] | None = None) -> Rows:
-        """The clips of P rows; see `Kind.keep_rows`.
+        """Make the payload of P rows; see `Kind.keep_rows`.
 
         Args:
             table: P rows of `columns`.
@@ -160,14 +160,14 @@ class ClipKind(Kind):
         return picked.short
 
     def _chosen(self) -> list[object]:
-        """What is kept of a segment, for the fingerprint: a random start is left to the reader, and what follows it."""
+        """The part of the selection that decides the payload: a random start is left to the reader, and so is all after it."""
         chosen = self.selection
         return [chosen.sequence_length, chosen.stride, chosen.short] if chosen.deterministic else ["all"]
 
     def _keep(
         self, table: pa.Table, at: int, base: Reach | str, draw: float | None
     ) -> tuple[list[Bytes], tuple[int, int, int, int], int]:
-        """The payload of one row, what is kept beside it in the order of `BESIDE`, and the bytes that were read.
+        """Make the payload of one row, its columns in the order of `BESIDE`, and count the bytes that were read.
 
         Raises:
             DataError: the row names no whole video, or its segment is not in it.

@@ -1,7 +1,6 @@
-"""The images of a column in a cache: in which form they are kept, and under which fingerprint.
+"""The cache kind of images: bytes as they are, smaller JPEGs, or raw pixels, as the profile says.
 
-The kind of images (`kind.Kind`): the decoder and the profile, with height and width
-beside the payload. A row that is not stored goes through `keep` on the fly.
+Height and width are stored next to the payload. A row that is not stored goes through `keep` on the fly.
 """
 
 from dataclasses import astuple, dataclass
@@ -28,7 +27,7 @@ Bytes = bytes | memoryview
 @final
 @dataclass(frozen=True, slots=True)
 class StoredImage:
-    """What a cache stores for one row."""
+    """The payload of one row."""
 
     payload: Bytes
     height: int
@@ -69,14 +68,14 @@ class ImageKind(Kind):
         return facts
 
     def keep_rows(self, table: pa.Table, base: Reach | str) -> Rows:
-        """The images of P references; see `Kind.keep_rows`."""
+        """Make the payload of P references; see `Kind.keep_rows`."""
         column = table[self.column]
         payloads: list[Bytes] = []
         height, width = (np.zeros(len(column), dtype=np.int32) for _ in range(2))
         sizes = np.zeros(len(column), dtype=np.int64)
         refused: dict[int, str] = {}
         source_bytes = 0
-        for at in range(len(column)):  # 1 to 2 us a row beside 800 us of decoding
+        for at in range(len(column)):  # 1 to 2 us per row; decoding takes 800
             try:
                 data = resolve(column.slice(at, 1), base, self.decoder.limits.bytes)[0]
                 source_bytes += len(data)
@@ -89,7 +88,7 @@ class ImageKind(Kind):
         return Rows(b"".join(payloads), sizes, refused, {"height": height, "width": width}, source_bytes)
 
     def keep(self, data: Bytes) -> StoredImage:
-        """What to store for one row's encoded bytes.
+        """Make the payload of one row from its encoded bytes.
 
         Raises:
             DataError: the bytes cannot be decoded.
@@ -103,7 +102,7 @@ class ImageKind(Kind):
         return StoredImage(data, *self.decoder.size(data))
 
     def read(self, kept: StoredImage) -> Pixels:
-        """The pixels of a kept row; of raw pixels a view, not a copy.
+        """Return the pixels of a kept row; of raw pixels a view, not a copy.
 
         Raises:
             DataError: the bytes cannot be decoded.
@@ -116,12 +115,12 @@ class ImageKind(Kind):
 
     @property
     def keeps_pixels(self) -> bool:
-        """Whether what is kept is packed RGB pixels."""
+        """Whether the payload is packed RGB pixels."""
         return isinstance(self.profile, Raw)
 
     @property
     def keeps_jpeg(self) -> bool:
-        """Whether what is kept is a JPEG, of which a crop can be decoded alone."""
+        """Whether the payload is a JPEG, so that a crop can be decoded alone."""
         return isinstance(self.profile, Jpeg) or (
             not isinstance(self.profile, Raw) and isinstance(self.decoder, JpegDecoder)
         )

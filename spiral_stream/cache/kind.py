@@ -1,11 +1,13 @@
-"""What a kind of cache is: a payload column, what is kept of it, and the fingerprint of that.
+"""The interface of cache kinds: a payload column, the form it is stored in, and the fingerprint of both.
+
+There is one room per kind: `images`, `tokens`, `clips` and `video_index`. Each has a frozen
+`Kind` with the same members: run sizes, the column, `form`, `facts` and `keep_rows`.
 
 A kind is the deterministic, per-row part of a plan that touches one payload column
 of one relation. Its fingerprint covers exactly that; filter, join, order and data
-never enter it (docs/decisions/0027). What is kept of some rows is one run of bytes and the
-size of each, so that no object a row stands between the one who makes payload and
-the disk. A row that is not stored goes through the same `keep_rows` on the fly, so
-a cache changes only the speed.
+never enter it (docs/decisions/0027). Payload for many rows is one byte buffer plus a size
+per row; no per-row Python object is created on the way to disk. A row that is not
+stored goes through the same `keep_rows` on the fly, so a cache changes only the speed.
 """
 
 from abc import ABC, abstractmethod
@@ -24,12 +26,12 @@ from spiral_stream.sources.reach import Reach
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """What is kept of P rows, in the order given."""
+    """The payload of P rows, in the order given."""
 
     payload: Any  # a buffer: the payload of every row, end to end
     sizes: NDArray[np.int64]  # [P] bytes of each; 0 where refused
     refused: Mapping[int, str]  # place -> why the row has no payload
-    beside: Mapping[str, NDArray[np.int32]]  # [P] each: what is kept outside the payload
+    beside: Mapping[str, NDArray[np.int32]]  # [P] each: columns stored next to the payload
     source_bytes: int  # read to make them
 
 
@@ -38,16 +40,16 @@ class Kind(ABC):
 
     __slots__ = ()
 
-    RUN_BYTES: ClassVar[int]  # source bytes that are fetched and kept in one go, about
-    RUN_ROWS: ClassVar[int]  # and at most so many rows
-    FIRST_ROWS: ClassVar[int] = 32  # of the first runs, of which nothing is known
+    RUN_BYTES: ClassVar[int]  # source bytes per run, about: a run is fetched and stored at once
+    RUN_ROWS: ClassVar[int]  # rows per run at most
+    FIRST_ROWS: ClassVar[int] = 32  # rows of the first runs, whose size is not known yet
 
     relation: str
     column: str
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What `keep_rows` reads of the relation, the payload column first."""
+        """The columns that `keep_rows` reads, the payload column first."""
         return (self.column,)
 
     @property
@@ -57,11 +59,11 @@ class Kind(ABC):
 
     @abstractmethod
     def facts(self) -> dict[str, object]:
-        """What the fingerprint covers; written beside the cache for people."""
+        """Return what the fingerprint covers; also written to the cache folder for people."""
 
     @abstractmethod
     def keep_rows(self, table: pa.Table, base: Reach | str) -> Rows:
-        """What to store for some rows. Thread-safe.
+        """Make the payload of some rows. Thread-safe.
 
         Args:
             table: P rows of the kind's columns.

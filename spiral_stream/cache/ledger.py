@@ -67,7 +67,7 @@ class Ledger:
         write_file(self.folder / f"{key}.{uuid.uuid4().hex}.json", seal.sealed_json(facts))
 
     def files(self) -> list[Path]:
-        """The ledger's files, in the order in which parts count."""
+        """Return the ledger's files, in the order in which parts count."""
         return sorted(self.folder.glob("*.json")) if self.folder.exists() else []
 
     def entries(self) -> Iterator[LedgerEntry]:
@@ -98,7 +98,7 @@ class Ledger:
 
 
 def read(path: Path) -> LedgerEntry | None:
-    """The entry of a ledger file; None if it was removed.
+    """Return the entry of a ledger file; None if it was removed.
 
     Raises:
         DamageError: it is not what was written.

@@ -27,8 +27,8 @@ from spiral_stream.cache.store import CacheStore
 from spiral_stream.sources.reach import Reach
 from spiral_stream.threads import Workers
 
-HELD_BYTES: Final = 512 << 20  # of runs that wait for the writer, beyond one a thread
-GROWTH: Final = 4  # at most so many times the rows of the run before
+HELD_BYTES: Final = 512 << 20  # of runs that wait for the writer, beyond one per thread
+GROWTH: Final = 4  # a run has at most this many times the rows of the run before
 COMMIT_EVERY_S: Final = 30.0
 
 
@@ -41,7 +41,7 @@ class BuildRows(Protocol):
         ...
 
     def fetch(self, ordinals: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
-        """Rows by logical ordinal."""
+        """Return rows by logical ordinal."""
         ...
 
 
@@ -71,7 +71,7 @@ class Progress:
 
 
 def pending(shards: Sequence[ShardWork], store: CacheStore) -> list[ShardWork]:
-    """The part of the work that no finished part covers yet."""
+    """Return the part of the work that no finished part covers yet."""
     covered = store.covered()
     out = []
     for work in shards:
@@ -178,7 +178,7 @@ class _RowRuns:
             yield offsets.astype(np.uint32), rows
 
     def _room(self) -> int:
-        """How many more runs may begin: one a thread and the one that is next, more while they are small."""
+        """How many more runs may begin: one per thread and the one that is next, more while they are small."""
         ahead = min(2 * self._threads, max(self._threads, HELD_BYTES // max(1, self._pace.bytes)))
         if not self._pace.bytes and self._kind.FIRST_ROWS == 1:  # rows may be of any size
             ahead = self._threads

@@ -46,7 +46,7 @@ class PartFiles:
 
     @property
     def data(self) -> Path:
-        """What stands beside the payload, a row for each."""
+        """The columns next to the payload: one row per payload."""
         return self.folder / "data.lance" / "data" / self.file
 
     @property
@@ -80,7 +80,7 @@ class PartFiles:
         return xxhash.xxh3_128_hexdigest(words.tobytes())
 
     def damage(self, path: Path, found: str) -> DamageError:
-        """The error for a file of this part; marks the part, so that the next build makes it again."""
+        """Return the error for a file of this part; marks the part, so that the next build makes it again."""
         with suppress(OSError):
             self.mark.parent.mkdir(exist_ok=True)
             self.mark.touch()
@@ -95,7 +95,7 @@ class PartFiles:
         return DamageError(msg)
 
     def verify_data(self) -> NDArray[np.uint64] | None:
-        """Verify what stands beside the payload; returns the sums of the payload's blocks, None if there are none.
+        """Verify the columns next to the payload; returns the sums of the payload's blocks, None if there are none.
 
         Raises:
             DamageError: the sums, the data file or the size of the payload is not what was written.

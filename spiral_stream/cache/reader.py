@@ -1,9 +1,9 @@
 """What a cache holds at a pinned version: where each stored row lies in mapped memory.
 
 Readers memory-map the packed ``.blob`` files and gather by (address, size) with no
-Lance call a batch (docs/decisions/0026). A shard costs 12 bytes a row in memory, 4 more if
-only some of its rows are stored, and what its kind keeps beside the payload; opening
-one verifies its descriptors and reads them through Lance, at 0.2 to 0.5 us a row. The shards used last
+Lance call per batch (docs/decisions/0026). A shard costs 12 bytes per row in memory, 4 more if
+only some of its rows are stored, and its kind has columns next to the payload; opening
+one verifies its descriptors and reads them through Lance, at 0.2 to 0.5 us per row. The shards used last
 stay open up to a byte limit. Payload is verified where it is touched: whoever follows addresses asks `verify` first.
 """
 
@@ -139,7 +139,7 @@ def _reasons(tables: list[pa.Table], first: NDArray[np.intp]) -> dict[int, str]:
 
 
 def descriptors(table: pa.Table) -> pa.StructArray:
-    """The payload column as one array of struct<kind, position, size, blob_id, blob_uri>."""
+    """Return the payload column as one array of struct<kind, position, size, blob_id, blob_uri>."""
     column = table[PAYLOAD].combine_chunks()
     return column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
 
@@ -159,7 +159,7 @@ class OpenShards:
         self._lock = threading.Lock()
 
     def get(self, files: tuple[str, ...]) -> CachedShard | None:
-        """The shard that was opened from these files, or None."""
+        """Return the shard that was opened from these files, or None."""
         with self._lock:
             if files in self._open:
                 self._open.move_to_end(files)
@@ -211,7 +211,7 @@ class CacheReader:
         return key in self._files
 
     def shard(self, key: str) -> CachedShard | None:
-        """The stored rows of the shard with this content key, or None.
+        """Return the stored rows of the shard with this content key, or None.
 
         Raises:
             DamageError: its files are not what was written.
@@ -224,7 +224,7 @@ class CacheReader:
         return found or self._shards.put(files, CachedShard([self._part(file) for file in files]))
 
     def verify(self, addresses: UInt64, sizes: Int64) -> None:
-        """Verify the payload of stored rows, as far as nobody did before.
+        """Verify the payload of stored rows, except blocks that were verified before.
 
         Args:
             addresses: shape [P], of rows of this reader's shards, or of memory that is no file's.

@@ -1,4 +1,4 @@
-"""One cache on disk: a Lance dataset, and the ledger of finished shards beside it.
+"""One cache on disk: a Lance dataset, and the ledger of finished shards.
 
     <caches>/<fingerprint>/data.lance        fragments; payload in packed blob v2 files
     <caches>/<fingerprint>/ledger/*.json     one file per finished part of a shard (`ledger`)
@@ -10,9 +10,9 @@ A part is a fragment with the rows of one source shard, addressed by the shard's
 content key. Writing parts needs no lock: fragment names are unique and a ledger
 file appears whole or not at all. `commit` makes the parts of the ledger the
 dataset's fragments in one Overwrite and repeats until no part is left out, so two
-writers end with the union. What is kept beside the payload (height and width of an
-image, nothing of tokens) is the kind's own: the rows of the first part bring the
-columns, and the dataset has them from then on.
+writers end with the union. The columns next to the payload (height and width of an
+image, none for tokens) are the kind's own: the rows of the first part bring them,
+and the dataset has them from then on.
 
 A reader trusts nothing that it did not verify: the manifest by its digest, which names the digest of each part's sums,
 which say what the part's files have to be. Damage is named, and `mend` drops the part from the ledger, so that the
@@ -66,7 +66,7 @@ class CacheStore:
         self._pid = os.getpid()
 
     def covered(self, committed: bool = False) -> dict[str, NDArray[np.bool_]]:
-        """Which rows are finished: a mask over each shard, by content key. Reads the ledger only.
+        """Return which rows are finished: a mask over each shard, by content key. Reads the ledger only.
 
         Args:
             committed: leave out parts that no reader sees yet, such as those of a build that was killed.
@@ -167,7 +167,7 @@ class CacheStore:
         return None
 
     def open(self) -> CacheReader | None:
-        """The committed cache, pinned at its present version; None if nothing is committed.
+        """Return the committed cache, pinned at its present version; None if nothing is committed.
 
         Readers of one store share the shards that they have opened, so that payload is verified once and not in every
         epoch; a shard whose file is no longer what was mapped is opened again.
@@ -228,12 +228,12 @@ class CacheStore:
                     remove_old_versions(self.folder, self._manifest())
 
     def usage(self) -> Usage:
-        """Bytes on disk: live, and dead until the next `sweep`."""
+        """Return bytes on disk: live, and dead until the next `sweep`."""
         live = {entry.stem for entry in self.ledger.needed(self._visible())}
         return usage(self.folder, live)
 
     def newest(self) -> Path | None:
-        """The manifest of the newest version; None where there is none."""
+        """Return the manifest of the newest version; None where there is none."""
         return self._manifest() if self._exists() else None
 
     def verify_newest(self) -> bool:
@@ -246,7 +246,7 @@ class CacheStore:
         return self._record_of(self._manifest()).exists()
 
     def part(self, entry: LedgerEntry) -> PartFiles:
-        """The files of a ledger entry."""
+        """Return the files of a ledger entry."""
         return PartFiles(self.folder, entry.key, entry.file, entry.sums)
 
     def stored_bytes(self) -> int:
@@ -273,7 +273,7 @@ class CacheStore:
         return any(self._data.glob("_versions/*.manifest"))
 
     def _manifest(self) -> Path:
-        """Of the newest version."""
+        """The manifest of the newest version."""
         return min(self._data.glob("_versions/*.manifest"))
 
     def _dataset(self) -> Any:
@@ -286,10 +286,10 @@ class CacheStore:
         record = self._record_of(manifest)
         with self._opening(manifest):
             if record.exists():
-                told = seal.read_json(record)
+                sealed = seal.read_json(record)
                 found = seal.digest_of(manifest).hex()
-                if found != told["digest"]:
-                    raise seal.damaged(manifest, f"its digest is {found}, and it was committed with {told['digest']}")
+                if found != sealed["digest"]:
+                    raise seal.damaged(manifest, f"its digest is {found}, and it was committed with {sealed['digest']}")
             return self._version(manifest)
 
     def _version(self, manifest: Path) -> Any:

@@ -30,7 +30,7 @@ class Usage:
 
 
 def usage(folder: Path, live: Collection[str]) -> Usage:
-    """Bytes on disk.
+    """Return bytes on disk.
 
     Args:
         folder: of the cache.

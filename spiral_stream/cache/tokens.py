@@ -1,4 +1,4 @@
-"""What is kept of a text column: the tokens of each row, in the narrowest integers.
+"""The cache kind of text: the tokens of each row, in the narrowest integers.
 
 The payload of a row is its tokens, little-endian, uint16 if the vocabulary fits and
 uint32 otherwise; its length is the payload's size by the item size, which the cache
@@ -33,7 +33,7 @@ class Encoder(Protocol):
 
     @property
     def dtype(self) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
-        """Of the tokens."""
+        """The integer type of the tokens."""
         ...
 
     def encode(self, texts: pa.Array) -> tuple[NDArray[np.uint16] | NDArray[np.uint32], NDArray[np.int64]]:
@@ -72,7 +72,7 @@ class TokenKind(Kind):
         return int(np.dtype(self.encoder.dtype).itemsize)
 
     def keep_rows(self, table: pa.Table, base: Reach | str) -> Rows:  # noqa: ARG002  text is inline
-        """The tokens of P texts; see `Kind.keep_rows`."""
+        """Tokenize P texts; see `Kind.keep_rows`."""
         column = table[self.column]
         values: list[NDArray[np.uint16] | NDArray[np.uint32]] = []
         lengths = np.zeros(len(column), dtype=np.int64)

@@ -25,7 +25,7 @@ def differences(
     *,
     unique: bool,
 ) -> list[str]:
-    """What of a registration differs from the one there is, in words; nothing if it is the same.
+    """Say how a registration differs from the present one; empty if it is the same.
 
     Args:
         old: what is registered.

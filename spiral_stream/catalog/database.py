@@ -5,7 +5,7 @@ which costs an eighth of LanceDB's import; LanceDB opens the folder as one of it
 
 Each row carries a digest of itself, so that damage, or a change from outside, is
 found when the row is used. Tables made before there were digests are read as they
-are; the next change writes them anew, with digests.
+are; the next change writes them again, with digests.
 """
 
 import errno
@@ -50,7 +50,7 @@ class CatalogTable:
     schema: pa.Schema
 
     def sealed(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row with its digest."""
+        """Return the row with its digest."""
         return {**row, _DIGEST: self._digest(row)}
 
     def is_sound(self, row: Mapping[str, Any]) -> bool:
@@ -70,7 +70,7 @@ class Database:
         self._root = root
 
     def rows(self, kind: CatalogTable) -> list[dict[str, Any]]:
-        """All rows of a table, with the digests it has; none where it was never completed.
+        """Return all rows of a table, with the digests it has; none where it was never completed.
 
         Raises:
             CatalogError: the table cannot be read.
@@ -111,7 +111,7 @@ class Database:
             self._retried(lambda: self._opened(kind.name).delete(_named(name)))
 
     def copy(self, name: str, rows: pa.Table) -> None:
-        """Keep rows as a table, unless it is there; one that was never completed is begun anew.
+        """Keep rows as a table, unless it is there; one that was never completed is begun again.
 
         Raises:
             CatalogError: the rows cannot be kept, or the folder cannot be written.
@@ -133,7 +133,7 @@ class Database:
         shutil.rmtree(self.place(name), ignore_errors=True)
 
     def place(self, name: str) -> Path:
-        """The folder of a table."""
+        """Return the folder of a table."""
         return self._root / f"{name}.lance"
 
     @contextmanager
@@ -233,5 +233,5 @@ def _plain(value: Any) -> Any:
 
 def _reason(error: BaseException) -> str:
     """What a library says, without where in its code it said it."""
-    told = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-    return cut(_PLACE.sub("", told)) or type(error).__name__
+    text = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    return cut(_PLACE.sub("", text)) or type(error).__name__

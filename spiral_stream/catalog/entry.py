@@ -33,7 +33,7 @@ class Entry:
     manifest_name: str
 
     def manifest(self) -> Manifest:
-        """The shard table; opens no source.
+        """Return the shard table; opens no source.
 
         Raises:
             CatalogError: its file is missing, damaged, or of another version.

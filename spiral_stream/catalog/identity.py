@@ -1,7 +1,7 @@
 """Whether every row of a relation has an identity of its own.
 
 Exact: the identity columns of all rows are grouped in memory, at about 0.4 us of
-CPU and the identity's own bytes plus some 40 bytes a row.
+CPU and the identity's own bytes plus some 40 bytes per row.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from spiral_stream.sources.source import ROW, Reader
 
 
 def identity_columns(name: str, identity: object) -> tuple[str, ...]:
-    """The columns that a user names as identity: one, or a sequence of several.
+    """Return the columns that a user names as identity: one, or a sequence of several.
 
     Raises:
         CatalogError: it names none, or one twice.
@@ -58,7 +58,7 @@ def check_columns(name: str, schema: pa.Schema, identity: Sequence[str]) -> None
 
 
 def duplicate(name: str, reader: Reader, manifest: Manifest, identity: Sequence[str]) -> str | None:
-    """Where an identity stands twice, in words, or None if every row has its own.
+    """Say where an identity occurs twice; None if every row has its own.
 
     Raises:
         CatalogError: an identity is null.

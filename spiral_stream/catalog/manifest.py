@@ -49,7 +49,7 @@ class Manifest:
     unit_rows: UInt64  # [U]
     unit_keys: pa.StringArray  # [U], content keys
     shard_note: str = ""  # why the shard column does not define the shards; "" if it does or none was asked for
-    pins: str = ""  # the file beside the manifest that pins the relation's files; "" if nothing is pinned
+    pins: str = ""  # the file next to the manifest that pins the relation's files; "" if nothing is pinned
 
     @cached_property
     def starts(self) -> UInt64:
@@ -86,7 +86,7 @@ class Manifest:
         return np.searchsorted(self.starts, ordinals, side="right") - 1
 
     def units_of(self, shards: Sequence[int]) -> list[int]:
-        """The physical units that hold rows of these shards, ascending."""
+        """Return the physical units that hold rows of these shards, ascending."""
         stops = np.append(self.run_start[1:], np.uint64(self.total))
         wanted = np.isin(self.shard_of(self.run_start), np.asarray(shards, dtype=np.intp))
         first = self.run_physical[wanted]
@@ -96,7 +96,7 @@ class Manifest:
         return sorted({unit for low, high in spans for unit in range(int(low), int(high) + 1) if self.unit_rows[unit]})
 
     def save(self, path: Path) -> None:
-        """Write an Arrow IPC file: one row, one list column a field."""
+        """Write an Arrow IPC file: one row, one list column per field."""
         columns = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -192,7 +192,7 @@ def _need(holds: bool, otherwise: str) -> None:
 
 
 def build_manifest(reader: Reader, shard_column: str | None = None) -> Manifest:
-    """The shard table of a source, with or without a column that names the shards.
+    """Return the shard table of a source, with or without a column that names the shards.
 
     The column is scanned once. It defines the shards if its values lie in up to
     `RUNS_PER_SHARD` runs on average; otherwise the physical units do, and

@@ -56,7 +56,7 @@ class OpenRelation:
         return self._reach
 
     def files(self) -> Mapping[str, str]:
-        """The source's own local files: name within the source -> path."""
+        """Return the source's own local files: name within the source -> path."""
         return self._reader.files()
 
     def scan(

@@ -42,7 +42,7 @@ def own_name(name: str) -> str:
 
 
 def reference_columns(schema: pa.Schema) -> list[str]:
-    """The columns whose values name files."""
+    """Return the columns whose values name files."""
     return [field.name for field in schema if semantic_of(field) is not None and _names_files(field.type)]
 
 
@@ -52,7 +52,7 @@ def _names_files(kind: pa.DataType) -> bool:
 
 
 def pinned(manifest: Manifest, reader: Reader, schema: pa.Schema, folder: Path) -> Manifest:
-    """The manifest with the pins of the relation's files, which are written beside it.
+    """Return the manifest with the pins of the relation's files, which are written next to it.
 
     The content key of a shard whose rows name files covers the size and time of each. Files of the source itself are
     pinned too, outside the content key: a copy of a dataset has the same rows.
@@ -124,12 +124,12 @@ class _Looks:
     def _look(self, name: str) -> Pin:
         try:
             return pin_of(self._reach.stat(name, 0)[1])
-        except SourceError:  # who reads it is told why
+        except SourceError:  # the reader will raise it
             return NOT_THERE
 
 
 def references_of(references: pa.Array) -> tuple[list[str | None], NDArray[np.int64]]:
-    """The distinct names of references, None for what is no text; and which of them each is, [N], one more for a null."""
+    """Return the distinct names of references (None for one that is not text), and the index of each reference's name, [N]."""
     import pyarrow.compute as pc
 
     texts = references.field("uri") if pa.types.is_struct(references.type) else references
@@ -188,7 +188,7 @@ class _Shards:
                 self._digests[shard] = self._open.pop(shard).digest()
 
     def keys(self) -> pa.StringArray:
-        """The content key of each shard with its digest."""
+        """Return the content key of each shard with its digest."""
         names = self._manifest.content_keys.to_pylist()
         return pa.array(
             [content_key(key, "pins", _VERSION, self._digests.get(at, b"")) for at, key in enumerate(names)], pa.utf8()

@@ -76,7 +76,7 @@ def need_name(what: str, name: str) -> None:
 
 
 def row_of(entry: Entry, manifest: Manifest) -> dict[str, Any]:
-    """A relation as a row of `RELATIONS`."""
+    """Return a relation as a row of `RELATIONS`."""
     return {
         "name": entry.name,
         "source": portable(entry.root, entry.source),
@@ -93,7 +93,7 @@ def row_of(entry: Entry, manifest: Manifest) -> dict[str, Any]:
 
 
 def entry_of(root: Path, row: Mapping[str, Any]) -> Entry:
-    """The relation in a row of `RELATIONS`.
+    """Return the relation in a row of `RELATIONS`.
 
     Raises:
         CatalogError: the row is not as it was written, or holds what no registration writes.
@@ -126,7 +126,7 @@ def entry_of(root: Path, row: Mapping[str, Any]) -> Entry:
 
 
 def plan_of(root: Path, row: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan in a row of `STREAMS`, as JSON values.
+    """Return the plan in a row of `STREAMS`, as JSON values.
 
     Raises:
         CatalogError: the row is not as it was written.
@@ -140,7 +140,7 @@ def plan_of(root: Path, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def portable(root: Path, source: Source) -> str:
-    """The source as JSON, with paths inside the catalog written relative to it."""
+    """Return the source as JSON, with paths inside the catalog written relative to it."""
     inside = f"{root}{os.sep}"
     fields = source_to_json(source).items()
     within = {k: _HERE + v[len(inside) - 1 :] if isinstance(v, str) and v.startswith(inside) else v for k, v in fields}

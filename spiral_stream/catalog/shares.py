@@ -49,7 +49,7 @@ class Drift:
 
 
 def concentration(codes_N: Int64) -> Concentration:
-    """The concentration of rows.
+    """Return the concentration of rows.
 
     Args:
         codes_N: shape [N], the value of each row, 0-based; N at least 1.

@@ -30,13 +30,13 @@ class Skew:
     effective_global: float
 
     def worst(self, count: int = 3) -> list[tuple[str, float]]:
-        """The shards farthest from the whole, farthest first; ties by name."""
+        """Return the shards farthest from the whole, farthest first; ties by name."""
         order = np.lexsort((np.arange(len(self.distance)), -self.distance))[:count]
         return [(self.shard_names[i], float(self.distance[i])) for i in order]
 
 
 def skew_of(statistics: Statistics, column: str) -> Skew | None:
-    """The skew of a column's histogram, or None where no histogram is known."""
+    """Return the skew of a column's histogram, or None where no histogram is known."""
     counted = statistics.histograms.filter(pc.equal(statistics.histograms.column("column"), column))
     if not len(counted):
         return None

@@ -63,7 +63,7 @@ HISTOGRAMS: Final = pa.schema(
 class Statistics:
     """Facts of one relation at one data version."""
 
-    shards: pa.Table  # schema SHARDS: one row a shard and column
+    shards: pa.Table  # schema SHARDS: one row per shard and column
     histograms: pa.Table  # schema HISTOGRAMS: rows of each value in each shard
     marks: dict[str, str]  # column -> whether its histogram is known; columns not asked are not named
 
@@ -108,7 +108,7 @@ def save_statistics(entry: Entry, statistics: Statistics) -> None:
 
 
 def load_statistics(entry: Entry) -> Statistics | None:
-    """The kept statistics of this data version, or None.
+    """Return the kept statistics of this data version, or None.
 
     Raises:
         CatalogError: they are damaged; says how to count again.
@@ -130,7 +130,7 @@ def load_statistics(entry: Entry) -> Statistics | None:
 
 
 def may_hold_nan(entry: Entry, column: str) -> bool:
-    """Whether a column of floats holds NaN, as far as anybody counted; True where nobody did."""
+    """Whether a column of floats holds NaN by its statistics; True if there are none."""
     with suppress(CatalogError):
         found = load_statistics(entry)
         if found is not None:
@@ -234,19 +234,19 @@ class _GroupFacts:
             places = pc.index_in(facts.column("shard"), manifest.shard_names).to_numpy()
             np.subtract.at(sizes, places, facts.column("bytes").to_numpy())
         # Encoded narrow columns can be smaller than their values; then the rest says nothing.
-        told = (manifest.shard_bytes != UNKNOWN_BYTES) & (sizes > 0) & (len(self._unread) == 1)
+        known = (manifest.shard_bytes != UNKNOWN_BYTES) & (sizes > 0) & (len(self._unread) == 1)
         for column in self._unread:
             nothing = pa.nulls(count, pa.int64())
             yield pa.table(
                 {
                     "shard": manifest.shard_names,
                     "column": pa.repeat(column, count),
-                    "mark": pa.array(np.where(told, ESTIMATED, UNKNOWN).tolist(), pa.utf8()),
+                    "mark": pa.array(np.where(known, ESTIMATED, UNKNOWN).tolist(), pa.utf8()),
                     "rows": manifest.shard_rows.astype(np.int64),
                     "nulls": nothing,
                     "nans": nothing,
                     "distinct": nothing,
-                    "bytes": pa.array(sizes, mask=~told),
+                    "bytes": pa.array(sizes, mask=~known),
                     "min": pa.nulls(count, pa.utf8()),
                     "max": pa.nulls(count, pa.utf8()),
                 },
@@ -310,15 +310,15 @@ def _read(path: Path) -> pa.Table:
     """A table as it was written; one from before there were digests as it is."""
     table = pa.ipc.open_file(pa.py_buffer(path.read_bytes())).read_all()
     table.validate(full=True)
-    told = (table.schema.metadata or {}).get(_DIGEST)
-    if told is not None and told != _digest(table):
+    sealed = (table.schema.metadata or {}).get(_DIGEST)
+    if sealed is not None and sealed != _digest(table):
         msg = "its values are not those that were written"
         raise ValueError(msg)
     return table
 
 
 def _digest(table: pa.Table) -> bytes:
-    """Of the marks and the values, whatever the chunks are."""
+    """The digest of marks and values, however they are chunked."""
     marks = (table.schema.metadata or {}).get(_MARKS, b"")
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema.remove_metadata()) as writer:

@@ -1,7 +1,7 @@
 """Which tokenizers there are: names for contents, kept in the catalog's folder.
 
 A content is the bytes of a ``tokenizer.json``, in a folder named by their sha256, with the proof of its fast engine
-beside it; a name is a small JSON file that points to one. Contents appear by a rename and never change, names are
+next to it; a name is a small JSON file that points to one. Contents appear by a rename and never change, names are
 replaced as a whole, so readers need no lock; writers take one.
 """
 
@@ -28,7 +28,7 @@ from spiral_stream.transforms.encoder import largest_id, open_tokenizer, read_to
 from spiral_stream.transforms.proof import PROOF, STEPS, Report, proof_beside, prove, save
 
 FILE: Final = "tokenizer.json"
-_CONFIGS: Final = ("special_tokens_map.json", "tokenizer_config.json")  # beside a tokenizer.json; the later wins
+_CONFIGS: Final = ("special_tokens_map.json", "tokenizer_config.json")  # next to a tokenizer.json; the later wins
 _ROLES: Final = ("bos", "eos", "pad", "unk")
 _SEAL: Final = "seal"  # key of a name's file: the digest of the others; older files have none, and several lines
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
@@ -68,7 +68,7 @@ class Tokenizers:
             CatalogError: the name is taken by another content, or the source is none.
             SourceError: the source cannot be read.
         """
-        data, roles, told = _content(name, source)
+        data, roles, origin = _content(name, source)
         digest = hashlib.sha256(data).hexdigest()
         old = self._saved(name)["digest"] if name in self.names() and not replace else digest
         if old != digest:
@@ -77,13 +77,13 @@ class Tokenizers:
                 "Pass replace=True, or choose another name"
             )
             raise CatalogError(msg)
-        facts = self._keep(data, digest, roles, told)
+        facts = self._keep(data, digest, roles, origin)
         with self._locked() as folder:
             _write(folder / "names" / f"{name}.json", facts)
         return self.entry(name)
 
     def entry(self, name: str) -> TokenizerEntry:
-        """The tokenizer of this name, or of a ``tokenizer.json`` at this path, which is copied without a name.
+        """Return the tokenizer of this name, or of a ``tokenizer.json`` at this path, which is copied without a name.
 
         Raises:
             CatalogError: there is neither; lists near matches.
@@ -95,8 +95,8 @@ class Tokenizers:
             self._check_content(name, facts["digest"])
             return self._entry(name, facts)
         if _is_file(name):
-            data, roles, told = _content(name, name)
-            return self._entry(name, self._keep(data, hashlib.sha256(data).hexdigest(), roles, told))
+            data, roles, origin = _content(name, name)
+            return self._entry(name, self._keep(data, hashlib.sha256(data).hexdigest(), roles, origin))
         msg = (
             f"tokenizer {shown(name)} is not in catalog {self._folder.parent}, and no file; {suggestions(name, names)} "
             f"Register it: catalog.register_tokenizer({shown(name)}, source)"
@@ -104,7 +104,7 @@ class Tokenizers:
         raise CatalogError(msg)
 
     def names(self) -> list[str]:
-        """All names, sorted."""
+        """Return all names, sorted."""
         return sorted(file.stem for file in (self._folder / "names").glob("*.json") if not file.name.startswith("."))
 
     def drop(self, name: str) -> None:
@@ -146,9 +146,9 @@ class Tokenizers:
             facts: dict[str, Any] = json.loads(data)
             kinds = {"digest": str, "vocab_size": int, "source": str, "special": dict, "engine": str}
             right = all(type(facts[key]) is kind for key, kind in kinds.items()) and _DIGEST.fullmatch(facts["digest"])
-            told = facts.pop(_SEAL, None)
-            older = told is None and data == json.dumps(facts, indent=1, sort_keys=True).encode()
-            if not right or not (older or told == _sealed(facts)):
+            sealed = facts.pop(_SEAL, None)
+            older = sealed is None and data == json.dumps(facts, indent=1, sort_keys=True).encode()
+            if not right or not (older or sealed == _sealed(facts)):
                 msg = "it is not what was written: damaged, or changed from outside"
                 raise ValueError(msg)
         except _WRONG as error:
@@ -171,12 +171,12 @@ class Tokenizers:
             f"register_tokenizer({name!r}, source, replace=True)"
         )
 
-    def _keep(self, data: bytes, digest: str, roles: Mapping[str, str], told: str) -> dict[str, Any]:
+    def _keep(self, data: bytes, digest: str, roles: Mapping[str, str], origin: str) -> dict[str, Any]:
         """Publish a content with its proof; what a name keeps of it."""
-        tokenizer = open_tokenizer(data, told)
+        tokenizer = open_tokenizer(data, origin)
         folder = self._folder / "contents" / digest
         if _kept(folder / FILE) != digest:
-            with _reporting(told) as report:
+            with _reporting(origin) as report:
                 proof = prove(data, report)
             with self._locked():
                 draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix="."))
@@ -189,7 +189,7 @@ class Tokenizers:
         return {
             "digest": digest,
             "vocab_size": largest_id(tokenizer) + 1,
-            "source": told,
+            "source": origin,
             "special": {role: number for role, number in sorted(found.items()) if number is not None},
             "engine": f"{'tiktoken' if proof.covered else 'tokenizers'}: {proof.reason}",
         }
@@ -239,12 +239,12 @@ def _content(name: str, source: Any) -> tuple[bytes, dict[str, str], str]:
     raise CatalogError(msg)
 
 
-def _by_transformers(name: str, place: str, told: str) -> tuple[bytes, dict[str, str], str]:
+def _by_transformers(name: str, place: str, origin: str) -> tuple[bytes, dict[str, str], str]:
     """What transformers loads from a folder or the hub."""
     need("transformers", "register_tokenizer", "give the path of a tokenizer.json")
     from transformers import AutoTokenizer
 
-    local = not told.startswith("hub: ")
+    local = not origin.startswith("hub: ")
     try:
         loaded = AutoTokenizer.from_pretrained(place, local_files_only=local, trust_remote_code=False)
     except (
@@ -265,7 +265,7 @@ def _by_transformers(name: str, place: str, told: str) -> tuple[bytes, dict[str,
             f"register_tokenizer {name!r}: {type(loaded).__name__} is written in Python. Give one with a tokenizer.json"
         )
         raise CatalogError(msg)
-    return *_with_unknown(fast.to_str().encode(), _roles_of(loaded)), told
+    return *_with_unknown(fast.to_str().encode(), _roles_of(loaded)), origin
 
 
 def _roles_of(loaded: Any) -> dict[str, str]:
@@ -329,7 +329,7 @@ def _write(path: Path, facts: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _reporting(told: str) -> Iterator[Report]:
+def _reporting(origin: str) -> Iterator[Report]:
     """A progress bar on a terminal; silence elsewhere."""
     if not sys.stderr.isatty():
         yield lambda _step, _what: None
@@ -339,5 +339,5 @@ def _reporting(told: str) -> Iterator[Report]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"tokenizer {Path(told).name}: comparing engines", total=STEPS, what="")
+        task = bar.add_task(f"tokenizer {Path(origin).name}: comparing engines", total=STEPS, what="")
         yield lambda step, what: bar.update(task, completed=step, what=what)

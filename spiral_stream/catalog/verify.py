@@ -2,7 +2,7 @@
 
 Rows are scanned once, and every file is read: the source's own, and those that references name. A file that is gone, may
 not be read, or is not what it was when the relation was registered (`sources.pins`) differs. Who else could tell whether
-bytes are right is nobody, so the first call that finds nothing wrong records a digest (XXH3-128) of every file beside the
+bytes are right is nobody, so the first call that finds nothing wrong records a digest (XXH3-128) of every file next to the
 catalog's manifests, and later calls compare with it: they find what changed since, whatever its time says.
 """
 
@@ -198,7 +198,7 @@ def _recorded(path: Path) -> Numbers | None:
     try:
         return Numbers(path)
     except (OSError, ValueError) as error:
-        msg = f"verify: digests {path}: {error}. Remove the file, and verify again to record them anew"
+        msg = f"verify: digests {path}: {error}. Remove the file, and verify again to record them"
         raise CatalogError(msg) from error
 
 

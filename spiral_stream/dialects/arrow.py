@@ -1,4 +1,4 @@
-"""To a pyarrow expression: `to_arrow` for rows in memory, `to_parquet` for scans with statistics."""
+"""Lower expressions to pyarrow: `to_arrow` for rows in memory, `to_parquet` for scans with statistics."""
 
 from collections.abc import Callable
 from typing import Any, Final

@@ -41,7 +41,7 @@ _ASCII_UPPER: Final = {a: a - 32 for a in range(ord("a"), ord("z") + 1)}
 
 
 def evaluate(expr: Expr, columns: Columns) -> Array:
-    """The expression's value for each row; for a condition, whether the row passes.
+    """Return the expression's value for each row; for a condition, whether the row passes.
 
     Args:
         expr: on the given columns.
@@ -76,7 +76,7 @@ def passes(predicate: Expr, columns: Columns) -> Bools:
 
 
 def to_column(expr: Expr, columns: Columns, rows: int) -> pa.Array:
-    """The expression as a column of its own type, null where it has no value.
+    """Return the expression as a column of its own type, null where it has no value.
 
     Args:
         expr: on the given columns.
@@ -95,7 +95,7 @@ def to_column(expr: Expr, columns: Columns, rows: int) -> pa.Array:
 
 
 def evaluate_nullable(expr: Expr, columns: Columns) -> Values:
-    """The expression's values, and where there are any: two arrays of shape [N].
+    """Return the expression's values, and where there are any: two arrays of shape [N].
 
     Raises:
         PlanError: the expression does not fit the columns' types.

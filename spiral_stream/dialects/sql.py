@@ -1,4 +1,4 @@
-"""To SQL text: the filter language of Lance's scanner (DataFusion).
+"""Lower expressions to SQL text: the filter language of Lance's scanner (DataFusion).
 
 DataFusion orders NaN above every number and calls it equal to itself, so comparisons of
 floats carry a guard. `SqlDialect` is what another engine's dialect can build on: the tests
@@ -38,7 +38,7 @@ def to_lance(expr: Expr, schema: pa.Schema) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL identifier."""
+    """Return a name as SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -76,7 +76,7 @@ class SqlDialect:
         raise NotImplementedError
 
     def zeros_joined(self, value: str, type_: pa.DataType) -> str:
-        """A float compared with another expression, so that -0.0 equals 0.0."""
+        """Return a compared float as text that makes -0.0 equal to 0.0."""
         del type_
         return value
 
@@ -166,7 +166,7 @@ class _Lance(SqlDialect):
 
 
 def text(value: str) -> str:
-    """A text as SQL literal.
+    """Return a text as SQL literal.
 
     Raises:
         Inexpressible: it holds a NUL.

@@ -45,7 +45,7 @@ _ORDERED: Final = ("int", "float", "text", "binary", "time", "date")
 
 
 def bind(expr: Expr, schema: pa.Schema) -> Expr:
-    """The expression with every literal and conversion typed by ``schema``.
+    """Return the expression with every literal and conversion typed by ``schema``.
 
     Binding a bound expression changes nothing.
 
@@ -77,7 +77,7 @@ def bind_predicate(expr: Expr, schema: pa.Schema) -> Expr:
 
 
 def type_of(expr: Expr, schema: pa.Schema) -> pa.DataType:
-    """The Arrow type of the expression's value on ``schema``.
+    """Return the Arrow type of the expression's value on ``schema``.
 
     Raises:
         PlanError: as `bind`.

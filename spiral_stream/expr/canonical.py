@@ -26,7 +26,7 @@ _OPS: Final = {  # operators, and the least and most arguments that they take
 
 
 def canonical(expr: Expr, schema: pa.Schema) -> Expr:
-    """The bound expression in normal form: equal for predicates that differ only in spelling.
+    """Return the bound expression in normal form: equal for predicates that differ only in spelling.
 
     Comparisons have the column first, AND, OR, ``is_in`` and the operands of ``+`` and ``*``
     are sorted (AND and OR flattened and without repeats), ``~~x`` is ``x``.
@@ -73,7 +73,7 @@ def _text(expr: Expr) -> str:
 
 
 def to_json(expr: Expr) -> list[Any]:
-    """The expression as nested lists of JSON values."""
+    """Return the expression as nested lists of JSON values."""
     if isinstance(expr, Col):
         return ["col", expr.name]
     if isinstance(expr, Lit):
@@ -87,7 +87,7 @@ def to_json(expr: Expr) -> list[Any]:
 
 
 def from_json(data: object) -> Expr:
-    """The inverse of `to_json`.
+    """Return the inverse of `to_json`.
 
     Raises:
         PlanError: ``data`` is not such a list.

@@ -149,15 +149,15 @@ class Expr:
         return Call("len", (self,))
 
     def cast(self, to: pa.DataType | Text) -> "Expr":
-        """The value in another type: widening of numbers, and numbers to floats."""
+        """Return the value in another type: widening of numbers, and numbers to floats."""
         return Cast(self, pa.type_for_alias(to) if isinstance(to, Text) else to)
 
     def alias(self, name: Text) -> "Expr":
-        """The same value under a column name of its own."""
+        """Return the same value under a column name of its own."""
         return Alias(self, name)
 
     def columns(self) -> frozenset[Text]:
-        """The columns that the value is computed from."""
+        """Return the columns that the value is computed from."""
         return frozenset(node.name for node in self.walk() if isinstance(node, Col))
 
     def walk(self) -> Iterator["Expr"]:
@@ -257,7 +257,7 @@ class StringFunctions:
 
 
 def col(name: str) -> Col:
-    """The column called ``name``."""
+    """Return the column called ``name``."""
     if not isinstance(name, str) or not name:
         msg = f"col: a column is named by a text, not by {shown(name)}"
         raise PlanError(msg)
@@ -265,12 +265,12 @@ def col(name: str) -> Col:
 
 
 def len_(value: Expr | str) -> Expr:
-    """The length of a column or expression, as ``len(tokens)`` in a bucket key."""
+    """Return the length of a column or expression, as ``len(tokens)`` in a bucket key."""
     return (col(value) if isinstance(value, str) else value).len()
 
 
 def lit(value: Any) -> Expr:
-    """A constant; an expression is returned as it is.
+    """Return a constant; an expression is returned as it is.
 
     Args:
         value: a bool, int, float, str, bytes, datetime, date, None, or a NumPy or Arrow scalar of these.
@@ -304,14 +304,14 @@ def lit(value: Any) -> Expr:
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
-    """The nodes directly below ``expr``."""
+    """Return the nodes directly below ``expr``."""
     if isinstance(expr, Call):
         return expr.args
     return (expr.source,) if isinstance(expr, (Cast, Alias)) else ()
 
 
 def name_of(expr: Expr) -> str | None:
-    """The column name that a projection of ``expr`` gets; None if it needs an alias."""
+    """Return the column name that a projection of ``expr`` gets; None if it needs an alias."""
     return expr.name if isinstance(expr, (Alias, Col)) else None
 
 

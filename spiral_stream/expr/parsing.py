@@ -1,4 +1,4 @@
-"""From a short text to an expression: ``len(tokens)``, ``frame_count``, ``width * height``.
+"""Parse a short text as an expression: ``len(tokens)``, ``frame_count``, ``width * height``.
 
 Python's own grammar is used and nothing is run: the syntax tree may hold names,
 numbers, ``+ - * / // %``, unary minus, parentheses and ``len(...)``.

@@ -22,7 +22,7 @@ BLOCK: Final = 1 << SHIFT  # bytes
 
 
 def sums_of(mapped: Mapped) -> NDArray[np.uint64]:
-    """The sum of each block of a file: 64-bit XXH3."""
+    """Return the sum of each block of a file: 64-bit XXH3."""
     data = memoryview(mapped)
     return np.array(
         [xxhash.xxh3_64_intdigest(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)], dtype=np.uint64
@@ -32,7 +32,7 @@ def sums_of(mapped: Mapped) -> NDArray[np.uint64]:
 def verify_rows(
     addresses: NDArray[np.uint64], sizes: NDArray[np.int64], damage: Callable[[Path, str], DamageError]
 ) -> None:
-    """Verify whatever rows touch of mapped files, as far as it was not verified before.
+    """Verify the blocks of mapped files that rows touch, except those verified before.
 
     Args:
         addresses: shape [P]; rows that lie in no mapped file with sums are passed over.
@@ -51,10 +51,10 @@ def verify_rows(
 
 def verify_block(mapped: Mapped, block: int) -> str | None:
     """Verify one block; what is wrong with it, or None."""
-    start, stop, told = mapped.block(block)
+    start, stop, written = mapped.block(block)
     found = xxhash.xxh3_64_intdigest(memoryview(mapped)[start:stop])
-    if found != told:
-        return f"bytes {start:,} to {stop:,} sum to {found:016x}, and were written with {told:016x}"
+    if found != written:
+        return f"bytes {start:,} to {stop:,} sum to {found:016x}, and were written with {written:016x}"
     mapped.mark(block)
     return None
 

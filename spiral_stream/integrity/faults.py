@@ -22,7 +22,7 @@ _NUMBER: Final = re.compile(r"\(os error (\d+)\)")  # as errors that come out of
 
 
 def number_of(error: OSError) -> int | None:
-    """The error's number, also of one that says it in its text only."""
+    """Return the error's number, also of one that says it in its text only."""
     if error.errno is not None:
         return error.errno
     found = _NUMBER.search(str(error))
@@ -30,7 +30,7 @@ def number_of(error: OSError) -> int | None:
 
 
 def failed(error: OSError, otherwise: str, *where: object) -> CacheError:
-    """The error to raise for one of the operating system.
+    """Return the error to raise for one of the operating system.
 
     Args:
         error: why something could not be done.

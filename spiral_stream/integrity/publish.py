@@ -1,6 +1,6 @@
 """How derived files appear at once, complete and sealed, whoever else is making the same ones.
 
-Files are written as drafts beside the target, sealed and synced; one rename publishes them. If another builder was
+Files are written as drafts next to the target, sealed and synced; one rename publishes them. If another builder was
 faster its folder stays and ours is dropped: both have the same content, since the target's name is its fingerprint.
 A draft is locked by its writer, so that drafts of writers that died are known, and removed by the next one. What is
 damaged is set aside under one name, replacing what was set aside before, and built again with a warning.

@@ -58,7 +58,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Path, found: str) -> DamageError:
-    """The error for a derived file that is not what was written."""
+    """Return the error for a derived file that is not what was written."""
     return DamageError(f"{path} is damaged: {found}; it would have to be as it was written. {MENDED}")
 
 
@@ -78,7 +78,7 @@ def seal(path: Path, suffix: str) -> None:
 
 
 def sealed_json(value: Mapping[str, Any]) -> bytes:
-    """A JSON object as the bytes of a sealed file."""
+    """Return a JSON object as the bytes of a sealed file."""
     body = json.dumps(value).encode()[1:]
     return _head(xxhash.xxh3_128_hexdigest(body)) + body if value else b"{}"
 
@@ -88,7 +88,7 @@ def _head(digest: str) -> bytes:
 
 
 def parse_json(path: Path, data: bytes, keys: AbstractSet[str] | None = None) -> dict[str, Any]:
-    """The object in the bytes of a JSON file.
+    """Return the object in the bytes of a JSON file.
 
     Args:
         path: of the file, for errors.
@@ -103,8 +103,8 @@ def parse_json(path: Path, data: bytes, keys: AbstractSet[str] | None = None) ->
         if data.startswith(HEAD):
             found = xxhash.xxh3_128_hexdigest(data[head:])
             if data[:head] != _head(found):
-                told = data[len(HEAD) :][:_DIGITS].decode("ascii", "replace")
-                raise damaged(path, f"its digest is {found}, and it was sealed with {told}")
+                written = data[len(HEAD) :][:_DIGITS].decode("ascii", "replace")
+                raise damaged(path, f"its digest is {found}, and it was sealed with {written}")
             return dict(json.loads(b"{" + data[head:]))
         value = json.loads(data)
         if not isinstance(value, dict) or _nearly(data, HEAD) or (keys is not None and value.keys() != keys):
@@ -113,7 +113,7 @@ def parse_json(path: Path, data: bytes, keys: AbstractSet[str] | None = None) ->
 
 
 def read_json(path: Path, keys: AbstractSet[str] | None = None) -> dict[str, Any]:
-    """A sealed JSON file, or one from before there were seals; see `parse_json`."""
+    """Return a sealed JSON file, or one from before there were seals; see `parse_json`."""
     with reading(path):
         data = path.read_bytes()
     return parse_json(path, data, keys)
@@ -148,11 +148,11 @@ def named(folder: Path, stem: str, suffix: str) -> Path:
 
 
 def content(path: Path, small: int = SMALL, *, sealed: bool = False) -> tuple[memoryview, bool]:
-    """The verified content of a sealed file, and whether it had a seal; mapped, unless it is small.
+    """Return the verified content of a sealed file, and whether it had a seal; mapped, unless it is small.
 
     Args:
         path: of the file.
-        small: up to so many bytes it is read into memory.
+        small: files of at most this many bytes are read into memory.
         sealed: whether it was written with a seal, whatever its name says.
 
     Raises:
@@ -167,17 +167,17 @@ def content(path: Path, small: int = SMALL, *, sealed: bool = False) -> tuple[me
             if sealed or path.stem.endswith(_SEALED) or _nearly(mark, MARK):
                 raise damaged(path, f"it ends with {mark.hex()}, and not with a seal")
             return whole, False
-        size, told, _ = _TRAILER.unpack(whole[-_TRAILER.size :])
+        size, written, _ = _TRAILER.unpack(whole[-_TRAILER.size :])
         if size != len(whole) - _TRAILER.size:
             raise damaged(path, f"it has {len(whole) - _TRAILER.size:,} bytes, and was sealed with {size:,}")
         found = xxhash.xxh3_128_digest(whole[:size]) if in_memory else digest_of(path, size)
-        if found != told:
-            raise damaged(path, f"its digest is {found.hex()}, and it was sealed with {told.hex()}")
+        if found != written:
+            raise damaged(path, f"its digest is {found.hex()}, and it was sealed with {written.hex()}")
         return whole[:size], True
 
 
 def array(path: Path, *, sealed: bool = False) -> NDArray[Any]:
-    """The array of a ``.npy`` file, mapped; see `content`."""
+    """Return the array of a ``.npy`` file, mapped; see `content`."""
     data, _ = content(path, sealed=sealed)
     with reading(path):
         head = BytesIO(bytes(data[: 1 << 12]))
@@ -191,7 +191,7 @@ def array(path: Path, *, sealed: bool = False) -> NDArray[Any]:
 
 
 def table(path: Path, *, sealed: bool = False) -> pa.Table:
-    """The table of an Arrow file, mapped; see `content`."""
+    """Return the table of an Arrow file, mapped; see `content`."""
     data, verified = content(path, SMALL_TABLE, sealed=sealed)
     with reading(path):
         found = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(data))).read_all()
@@ -201,7 +201,7 @@ def table(path: Path, *, sealed: bool = False) -> pa.Table:
 
 
 def digest_of(path: Path, size: int | None = None) -> bytes:
-    """The digest of a file's first bytes, all of them by default: 16 bytes.
+    """Return the digest of a file's first bytes, all of them by default: 16 bytes.
 
     Raises:
         OSError: it cannot be read.

@@ -91,7 +91,7 @@ _LARGEST: Final = 4096  # bits of a whole number; Python writes at most 4,300 di
 
 
 def to_json(node: nodes.Node) -> dict[str, Any]:
-    """The plan as JSON values, complete: `saved.from_json` gives an equal plan.
+    """Return the plan as JSON values, complete: `saved.from_json` gives an equal plan.
 
     Raises:
         PlanError: it holds a value that no other process could read back.
@@ -160,7 +160,7 @@ def _encode_function(value: Function) -> dict[str, Any]:
 
 
 def version_of(value: Any) -> int:
-    """The version of the results of a class, or of a value: one of ours may have another for some parameters."""
+    """Return the version of the results of a class, or of a value: one of ours may have another for some parameters."""
     own = getattr(value, "version", None) if is_ours(value) else None
     return int(getattr(value, "VERSION", 1) if own is None else own)
 

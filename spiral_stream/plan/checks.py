@@ -52,7 +52,7 @@ def need_whole(verb: str, name: str, value: object, least: int, most: int = LARG
 
 
 def device_name(where: str, value: object) -> str:
-    """A device as text; a ``torch.device`` is one as well.
+    """Return a device as text; a ``torch.device`` is one as well.
 
     Raises:
         PlanError: batches are not delivered to such a device.
@@ -64,7 +64,7 @@ def device_name(where: str, value: object) -> str:
 
 
 def column_list(where: str, columns: object) -> tuple[str, ...]:
-    """The columns that a function takes, as a tuple.
+    """Return the columns that a function takes, as a tuple.
 
     Raises:
         PlanError: it is one text, which would be taken letter by letter, or holds what is no text.
@@ -96,7 +96,7 @@ def need_compared(verb: str, names: tuple[str, ...], have: pa.Schema) -> None:
 
 
 def need_identity(names: tuple[str, ...], have: pa.Schema) -> None:
-    """Refuse columns that cannot tell samples apart for good."""
+    """Refuse columns whose values cannot identify samples permanently."""
     need_columns("sample (identity)", names, have)
     if not names:
         msg = f"sample: no identity column; name one or several of {', '.join(have.names)}"
@@ -109,12 +109,12 @@ def need_identity(names: tuple[str, ...], have: pa.Schema) -> None:
 
 
 class Verb(Protocol):
-    """A node, as far as these checks look at it."""
+    """The part of a node that these checks look at."""
 
     VERB: ClassVar[str]
 
     def inputs(self) -> "tuple[Verb, ...]":
-        """The nodes it reads from."""
+        """Return the nodes it reads from."""
         ...
 
 
@@ -158,7 +158,7 @@ def need_like_keys(left: pa.Field, right: pa.Field) -> None:
 
 
 def bound_type(verb: str, value: object, have: pa.Schema) -> pa.DataType:
-    """The type of an expression's value.
+    """Return the type of an expression's value.
 
     Raises:
         PlanError: it is no expression, names an unknown column, or its types do not fit; starts with the verb.
@@ -175,5 +175,5 @@ def bound_type(verb: str, value: object, have: pa.Schema) -> pa.DataType:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type of the values, where a column holds them through a dictionary."""
+    """Return the type of the values, where a column holds them through a dictionary."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind

@@ -45,13 +45,13 @@ def limits_of(field: Stack, default: SampleLimits) -> SampleLimits:
 
 
 def clip_parts(field: Stack) -> tuple[FrameSelection, ImageProgram]:
-    """Which frames a clip field takes, and the compiled transforms of one frame.
+    """Return which frames a clip field takes, and the compiled transforms of one frame.
 
     Raises:
         PlanError: no ``sequence_length``, transforms that do not form a legal chain, or none that fix the size.
     """
     if field.sequence_length is None:
-        msg = f"decode={field.decode!r} needs the number of frames a clip; add sequence_length=16"
+        msg = f"decode={field.decode!r} needs the number of frames per clip; add sequence_length=16"
         raise PlanError(msg)
     selection = FrameSelection(field.sequence_length, field.stride, field.random_start, cast("Short", field.short))
     layout = field.layout or "ntchw"

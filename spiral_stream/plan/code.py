@@ -43,7 +43,7 @@ _WAY_OUT: Final = f'Pass it as an argument, or set an explicit version ({VERSION
 
 
 def code_fingerprint(thing: Callable[..., Any] | type) -> str:
-    """The content hash of a function, class, method of a frozen value, or partial.
+    """Return the content hash of a function, class, method of a frozen value, or partial.
 
     Args:
         thing: what the plan names.
@@ -61,7 +61,7 @@ def code_fingerprint(thing: Callable[..., Any] | type) -> str:
 
 
 def stable_name(thing: Any, allow_main: bool = False) -> str:
-    """The ``module:qualname`` under which another process finds a function or class.
+    """Return the ``module:qualname`` under which another process finds a function or class.
 
     Args:
         thing: a function or class.

@@ -22,7 +22,7 @@ Encode = Callable[[Any], Any]
 
 
 def encode_constant(value: Any, inner: Encode) -> Any | None:
-    """A constant as JSON values; None for what is no constant.
+    """Return a constant as JSON values; None for what is no constant.
 
     Args:
         value: anything.

@@ -1,4 +1,4 @@
-"""What a plan must have for fields that decode: their bytes in one relation, times of clips beside them, enough pixels.
+"""What a plan must have for fields that decode: bytes and clip times in one relation, and enough pixels.
 
 Everything here is known from the plan alone, so that nothing is found out at the first batch.
 """
@@ -58,7 +58,7 @@ def _need_payload(node: nodes.Node, name: str, column: str) -> str:
 
 
 def _need_times(node: nodes.Node, name: str, relation: str) -> None:
-    """The times of a segment are stored beside its reference: caches and the video index go by them."""
+    """Refuse times of segments from another relation than the reference: caches and the video index rely on them."""
     schema = next(at.schema() for at in walk(node) if isinstance(at, nodes.Scan) and at.relation == relation)
     check_times(relation, schema)
     own = set(schema.names)

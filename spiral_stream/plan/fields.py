@@ -51,7 +51,7 @@ def is_decoded(field: Field) -> bool:
 
 
 def image_parts(field: Stack) -> tuple[Decoder, ImageProgram]:
-    """The decoder and the compiled transforms of an image field.
+    """Return the decoder and the compiled transforms of an image field.
 
     Raises:
         PlanError: unknown decoder, or transforms that do not form a legal chain.

@@ -167,5 +167,5 @@ def digest(value: Any) -> str:
 
 
 def fingerprint(node: nodes.Node) -> str:
-    """The fingerprint of a plan or of a part of one: 32 hex digits."""
+    """Return the fingerprint of a plan or of a part of one: 32 hex digits."""
     return digest(canonical(node))

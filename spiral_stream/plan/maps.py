@@ -132,7 +132,10 @@ class SampleFlatMap(Sampled):
         need_columns(f"flat_map ({self.function.name})", self.function.columns, self.source.schema())
         need_whole(self.VERB, "fan_out", self.fan_out, least=1)
         if not pa.types.is_list(self.function.kind):
-            msg = f"flat_map ({self.function.name}): returns {self.function.kind}; give returns=pa.list_(...), a list a sample"
+            msg = (
+                f"flat_map ({self.function.name}): returns {self.function.kind}; give returns=pa.list_(...), "
+                "one list per sample"
+            )
             raise PlanError(msg)
 
     def schema(self) -> pa.Schema:

@@ -172,7 +172,7 @@ def _check_shares(parts: Sequence[Part]) -> None:
 
 
 def per_stream(node: Node) -> list[tuple[str, Node]]:
-    """The plan of each stream alone, in the mixture's order.
+    """Return the plan of each stream alone, in the mixture's order.
 
     Returns:
         (stream name, plan); one pair with the name "" where nothing is mixed.
@@ -199,7 +199,7 @@ def parts_of(mix: Mix, totals: Sequence[int], masses: Sequence[Fraction] | None)
         masses: mean of ``by`` over the rows of each stream; None where proportions are of samples.
 
     Returns:
-        the epoch's size, and exact shares of samples, one a stream, in proportion; not normalized.
+        the epoch's size, and exact shares of samples, one per stream, in proportion; not normalized.
     """
     shares = _leaves(mix, 0, totals, masses)
     if mix.parts[0].proportion is None:
@@ -249,7 +249,7 @@ _UNITS: Final = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 
 def whole_count(where: str, value: object) -> int | None:
-    """A count that may be written for people: ``64_000_000``, ``"64M"``, ``"1.5b"``.
+    """Return a count that may be written for people: ``64_000_000``, ``"64M"``, ``"1.5b"``.
 
     Raises:
         PlanError: it is neither, or no whole number.

@@ -48,10 +48,10 @@ class Node(ABC):
 
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """The columns this node leaves, in order."""
+        """Return the columns this node leaves, in order."""
 
     def inputs(self) -> "tuple[Node, ...]":
-        """The nodes it reads from; the first is the one that owns the rows."""
+        """Return the nodes it reads from; the first is the one that owns the rows."""
         source = getattr(self, "source", None)
         return () if source is None else (source,)
 
@@ -251,7 +251,7 @@ class Cache(Simple, Relational):
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample(Simple, Sampled):
-    """Which example comes when, and to whom."""
+    """Put rows in order and assign them to ranks."""
 
     VERB: ClassVar[str] = "sample"
     source: Node
@@ -323,7 +323,7 @@ class Collate(Simple):
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Deliver(Simple):
-    """To which framework, how far ahead, on which device. Not part of the fingerprint."""
+    """Deliver batches: the framework, how far ahead, the device. Not part of the fingerprint."""
 
     VERB: ClassVar[str] = "deliver"
     source: Node

@@ -10,7 +10,7 @@ _OURS: Final = {"spiral_stream": "spiral"}  # top-level package: distribution
 
 
 def top_level(dotted: str) -> str:
-    """The top-level package of a dotted name."""
+    """Return the top-level package of a dotted name."""
     return dotted.split(".", maxsplit=1)[0]
 
 
@@ -41,7 +41,7 @@ def installed(package: str) -> tuple[str, ...]:
 
 
 def home(thing: Any) -> str:
-    """The module some code was written in; a script run by ``python -m`` has its module's name."""
+    """Return the module some code was written in; a script run by ``python -m`` has its module's name."""
     if isinstance(thing, functools.partial):
         return home(thing.func)
     if isinstance(thing, types.MethodType):
@@ -53,12 +53,12 @@ def home(thing: Any) -> str:
 
 
 def dotted_name(thing: Any) -> str:
-    """The name a function or class goes by."""
+    """Return the name a function or class goes by."""
     return f"{thing.__module__}.{thing.__qualname__}"
 
 
 def found_name(value: Any) -> str | None:
-    """The dotted name of a compiled function, a dtype or the like, if that name leads to it."""
+    """Return the dotted name of a compiled function, a dtype or the like, if that name leads to it."""
     module = getattr(getattr(value, "__objclass__", value), "__module__", None)
     names = [getattr(value, attribute, None) for attribute in ("__qualname__", "__name__")]
     names.append(repr(value).removeprefix(f"{module}."))  # torch.float32
@@ -77,7 +77,7 @@ def lookup(module: str, qualname: str) -> Any:
 
 
 def cells(function: types.FunctionType) -> dict[str, Any]:
-    """The values of a closure's variables by name; those not bound yet are left out."""
+    """Return the values of a closure's variables by name; those not bound yet are left out."""
     out = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):

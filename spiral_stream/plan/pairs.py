@@ -16,7 +16,7 @@ _ASIDE: Final = "\0"  # after a column's name while both relations have one of t
 
 
 def owned_by_right_side(node: Node, identity: tuple[str, ...]) -> Node | None:
-    """The same rows and columns, owned by the right relation of the join that brings columns of the identity.
+    """Return the same rows and columns, owned by the right relation of the join that brings columns of the identity.
 
     Args:
         node: the relational part of a plan.

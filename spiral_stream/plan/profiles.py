@@ -1,4 +1,4 @@
-"""In which form a cache keeps an image or a clip: bytes as they are, pixels, or smaller JPEGs.
+"""The forms in which a cache stores an image or a clip: bytes as they are, pixels, or smaller JPEGs.
 
 A profile is part of the plan: a shard that is not cached yet goes through the
 same steps on the fly, so batches do not depend on what is built.
@@ -81,7 +81,7 @@ class Jpeg(Profile):
 @final
 @dataclass(frozen=True, slots=True)
 class Frames(Profile):
-    """Of a clip: its decoded frames, upright, shrunk (never enlarged) to this shorter side; None keeps the size.
+    """The decoded frames of a clip, upright, shrunk (never enlarged) to this shorter side; None keeps the size.
 
     uint8 RGB pixels, or with ``quality`` (1 to 100) a JPEG each: a clip of key frames only, about a tenth of the
     bytes, and lossy, so that the encoder enters the fingerprint. A clip whose frames are chosen without a random
@@ -115,7 +115,7 @@ def forms_of(semantic: str) -> str:
 
 
 def renewed(profile: Profile | FormerProfile) -> Profile:
-    """The profile that is meant: what an old program wrote as ``Source()`` is ``Original()``."""
+    """Return the profile that is meant: what an old program wrote as ``Source()`` is ``Original()``."""
     return Original() if isinstance(profile, FormerProfile) else profile
 
 

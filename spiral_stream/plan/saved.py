@@ -100,7 +100,7 @@ class _Reader:
         return node
 
     def value(self, data: object, kind: Any, at: str) -> Any:
-        """A value of the kind that an annotation says."""
+        """Return a value of the kind that an annotation says."""
         if isinstance(data, dict):
             return self._tagged(data, kind, at)
         members = _members(kind)
@@ -146,7 +146,7 @@ class _Reader:
         made: Function = _made(Function, f"function {name}", facts, at)
         return made
 
-    def _instance(self, data: Mapping[str, Any], allowed: tuple[type, ...], told: str, at: str) -> Any:
+    def _instance(self, data: Mapping[str, Any], allowed: tuple[type, ...], written: str, at: str) -> Any:
         """A value by the short name of our class, or by ``module:qualname`` of the user's."""
         name = data[CLASS]
         cls = VALUES.get(name) if isinstance(name, str) else None
@@ -159,7 +159,7 @@ class _Reader:
             )
             raise PlanError(msg)
         if not issubclass(cls, allowed):
-            raise _unfit(at, data, told)
+            raise _unfit(at, data, written)
         if not ours:
             _need_version(name, cls, data)
             self._check_code(cls, self.value(data.get(CODE), str | None, f"{at}.{CODE}"), name, at)
@@ -274,10 +274,10 @@ def _told(kind: Any) -> str:
 
 def _unfit(at: str, found: object, wanted: str) -> PlanError:
     if isinstance(found, dict):
-        told = f"{found[CLASS]!r:.80}" if CLASS in found else f"an object of {', '.join(map(repr, found))!s:.80}"
+        shown = f"{found[CLASS]!r:.80}" if CLASS in found else f"an object of {', '.join(map(repr, found))!s:.80}"
     else:
-        told = f"{found!r:.80}"
-    return PlanError(f"saved plan: {at} is {told}; it should be {wanted:.200}. {AGAIN}")
+        shown = f"{found!r:.80}"
+    return PlanError(f"saved plan: {at} is {shown}; it should be {wanted:.200}. {AGAIN}")
 
 
 def _expression(data: object, at: str) -> expr.Expr:

@@ -24,7 +24,7 @@ _SILENT: Final = {"annotation", "returns", "ctx", "kind", "simple", "type_commen
 
 
 def function_tree(function: types.FunctionType) -> Function | None:
-    """The normalised definition of a function or lambda.
+    """Return the normalised definition of a function or lambda.
 
     Returns:
         None if its file does not hold it: none was written, or it was edited since the import.
@@ -39,7 +39,7 @@ def function_tree(function: types.FunctionType) -> Function | None:
 
 
 def class_tree(cls: type) -> ast.ClassDef | None:
-    """The normalised definition of a class; the last one, where a file has several of its name.
+    """Return the normalised definition of a class; the last one, where a file has several of its name.
 
     Returns:
         None for a class that no ``class`` statement in a file made: compiled, or by a call.
@@ -51,7 +51,7 @@ def class_tree(cls: type) -> ast.ClassDef | None:
 
 
 def dump(node: Any) -> Any:
-    """A normalised tree as JSON values: [kind, [field, value], ...] without empty fields."""
+    """Return a normalised tree as JSON values: [kind, [field, value], ...] without empty fields."""
     if isinstance(node, list):
         return [dump(item) for item in node if not isinstance(item, ast.Pass)]
     if isinstance(node, ast.Constant):
@@ -64,7 +64,7 @@ def dump(node: Any) -> Any:
 
 
 def assigned(tree: ast.ClassDef) -> set[str]:
-    """The names that statements of a class body assign."""
+    """Return the names that statements of a class body assign."""
     targets: list[ast.expr] = []
     for statement in tree.body:
         targets += statement.targets if isinstance(statement, ast.Assign) else []
@@ -73,7 +73,7 @@ def assigned(tree: ast.ClassDef) -> set[str]:
 
 
 def local_imports(tree: Definition, package: str) -> dict[str, tuple[str, Chain]]:
-    """The names that import statements inside a definition bind: to (module, attributes)."""
+    """Return the names that import statements inside a definition bind: to (module, attributes)."""
     out: dict[str, tuple[str, Chain]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -90,7 +90,7 @@ def local_imports(tree: Definition, package: str) -> dict[str, tuple[str, Chain]
 
 
 def free_names(tree: Definition, more: Iterable[str]) -> dict[str, list[Chain]]:
-    """The names a definition takes from outside, with the attributes read from each.
+    """Return the names a definition takes from outside, with the attributes read from each.
 
     A function's decorators and defaults are left out: their results are on the function.
 
@@ -163,7 +163,7 @@ def _text(filename: str, module_globals: dict[str, Any]) -> str:
     return "".join(linecache.getlines(filename, module_globals))
 
 
-@functools.lru_cache(maxsize=64)  # by content, so that an edited file is parsed anew
+@functools.lru_cache(maxsize=64)  # by content, so that an edited file is parsed again
 def _normalised(text: str) -> ast.Module:
     try:
         tree: ast.Module = _Normaliser().visit(ast.parse(text))

@@ -30,7 +30,7 @@ def spine(node: Node) -> Iterator[Node]:
 
 
 def find(node: Node, kind: type[N]) -> N | None:
-    """The nearest node of a kind on the spine, or None."""
+    """Return the nearest node of a kind on the spine, or None."""
     return next((each for each in spine(node) if isinstance(each, kind)), None)
 
 
@@ -49,7 +49,7 @@ def need(node: Node, kind: type[N]) -> N:
 
 
 def base_scan(node: Node) -> Scan:
-    """The relation that owns the rows of a spine of row-preserving verbs.
+    """Return the relation that owns the rows of a spine of row-preserving verbs.
 
     Raises:
         PlanError: rows of this plan have no address in one relation.
@@ -67,7 +67,7 @@ def base_scan(node: Node) -> Scan:
 
 
 def origin(node: Node, column: str) -> str | None:
-    """The column of the base relation that a column is, unchanged; None for a joined or computed one."""
+    """Return the column of the base relation that a column is, unchanged; None for a joined or computed one."""
     for each in spine(node):
         if isinstance(each, WithColumns) and column in each.names:
             expr = each.exprs[each.names.index(column)]
@@ -80,7 +80,7 @@ def origin(node: Node, column: str) -> str | None:
 
 
 def owner(node: Node, column: str) -> tuple[str, str] | None:
-    """The relation of the catalog that a column is of, unchanged, and its name there; None if it is computed."""
+    """Return the relation of the catalog that a column is of, unchanged, and its name there; None if it is computed."""
     for each in spine(node):
         if isinstance(each, WithColumns) and column in each.names:
             expr = each.exprs[each.names.index(column)]
@@ -109,7 +109,7 @@ def profiles(node: Node) -> dict[str, Profile]:
 
 
 def replaced(node: Node, old: Node, new: Node) -> Node:
-    """The plan with one node of its spine exchanged."""
+    """Return the plan with one node of its spine exchanged."""
     if node is old:
         return new
     source = replaced(node.inputs()[0], old, new)

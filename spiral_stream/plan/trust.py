@@ -29,7 +29,7 @@ _KEPT_APART: Final = {"site-packages", "dist-packages"}
 
 @final
 class Trust:
-    """The modules whose code saved plans may name, beside the user's own that are imported.
+    """The modules whose code saved plans may name, next to the user's own that are imported.
 
     Args:
         modules: modules, or names of them; each stands for those below it too. They are imported when a plan names them.
@@ -47,7 +47,7 @@ class Trust:
         self._names = frozenset(str(name) for name in names)
 
     def find(self, name: object, at: str) -> Any:
-        """The function or class that a saved plan names ``module:qualname``.
+        """Return the function or class that a saved plan names ``module:qualname``.
 
         Args:
             name: as `stable_name` wrote it, if nobody changed it.

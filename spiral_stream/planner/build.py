@@ -79,7 +79,7 @@ def _work(cache: PayloadCache[Any], field: str) -> CacheWork:
 
 
 def built(work: CacheWork) -> int:
-    """How many of the rows that a stream reads its cache holds; no payload is read."""
+    """Count the rows that a stream reads and its cache holds. Reads no payload."""
     covered = work.store.covered(committed=True)
     return sum(
         int(covered[shard.key][shard.offsets.astype(np.int64)].sum())
@@ -89,12 +89,12 @@ def built(work: CacheWork) -> int:
 
 
 def needed(work: CacheWork) -> int:
-    """How many rows a stream reads of the relation that holds the payload."""
+    """Count the rows that a stream reads of the relation that holds the payload."""
     return sum(len(shard.offsets) for shard in work.payload.needed())
 
 
 def status(work: CacheWork) -> CacheStatus:
-    """How far a cache is built; reads its ledger and no payload.
+    """Return how far a cache is built. Reads its ledger and no payload.
 
     Raises:
         DamageError: the ledger is not what was written; says who mends it.
@@ -125,14 +125,14 @@ def materialize(stages: Stages, threads: int, report: Callable[[Progress], None]
     Args:
         stages: the lowered plan.
         threads: threads that decode and encode.
-        report: told what is done so far; None draws a progress bar.
+        report: called with what is done so far; None draws a progress bar.
 
     Warns:
         SpiralWarning: the plan has nothing that can be kept.
     """
     done, works = Progress(0, 0, 0, 0, 0, 0), list(caches(stages))
     if not works:
-        warnings.warn(_nothing_kept(stages), SpiralWarning, stacklevel=4)  # of whoever called the stream's materialize
+        warnings.warn(_nothing_kept(stages), SpiralWarning, stacklevel=4)  # the caller of the stream's materialize
     for work in works:
         made = _build(work, threads, report) if report is not None else _with_bar(work, threads)
         done = Progress(*(a + b for a, b in zip(_tuple(done), _tuple(made), strict=True)))
@@ -140,7 +140,7 @@ def materialize(stages: Stages, threads: int, report: Callable[[Progress], None]
 
 
 def _nothing_kept(stages: Stages) -> str:
-    """Why a plan has no cache, and what to do instead."""
+    """Say why a plan has no cache, and what to do instead."""
     found = [
         f"{step.VERB} {step.function.name}"
         for step in stages.maps

@@ -2,7 +2,7 @@
 
 Every column that a relational spine leaves is an expression over *leaves*: columns
 of the base relation by name, and columns of the k-th joined relation by `right_leaf`.
-Reading a batch fetches the leaves it needs by row address, in one call a relation,
+Reading a batch fetches the leaves it needs by row address, in one call per relation,
 and computes the rest.
 """
 
@@ -30,23 +30,23 @@ class Fetchable(Protocol):
     schema: pa.Schema
 
     def fetch(self, ordinals: UInt64, columns: Sequence[str]) -> pa.Table:
-        """Rows in the order asked."""
+        """Return rows in the order asked."""
         ...
 
 
 def right_leaf(k: int, name: str) -> str:
-    """The leaf name of a column of the k-th joined relation."""
+    """Return the leaf name of a column of the k-th joined relation."""
     return f"{k}{_OF_RIGHT}{name}"
 
 
 def place_of(leaf: str) -> tuple[int | None, str]:
-    """Which joined relation a leaf belongs to (None: the base), and the column's name there."""
+    """Return the joined relation that a leaf belongs to (None: the base), and the column's name there."""
     k, joined, name = leaf.partition(_OF_RIGHT)
     return (int(k), name) if joined else (None, leaf)
 
 
 def substitute(expr: Expr, env: Mapping[str, Expr]) -> Expr:
-    """The bound expression with each column replaced by what it stands for, and constants computed."""
+    """Return the bound expression with each column replaced by what it stands for, and constants computed."""
     if isinstance(expr, Col):
         return env[expr.name]
     if isinstance(expr, Call):
@@ -82,14 +82,14 @@ def compute(expr: Expr, leaves: Mapping[str, pa.ChunkedArray], kind: pa.DataType
 
 
 def in_memory(table: pa.Table) -> MemoryReader:
-    """A table as something to scan and fetch from; its row ordinals are its rows."""
+    """Return a table as something to scan and fetch from; its row ordinals are its rows."""
     return MemoryReader(table, [Unit("table", len(table), table.nbytes, "", (len(table),))], ".")
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Right:
-    """A joined relation, and which of its rows stands beside each surviving row."""
+    """A joined relation, and which of its rows matches each surviving row."""
 
     rows: Fetchable
     index: Callable[[UInt64], NDArray[np.int64]]  # surviving row -> right ordinal, -1 for a left join's miss
@@ -114,7 +114,7 @@ class Columns:
         self.schema = schema
 
     def fetch(self, rows: UInt64, names: Sequence[str]) -> pa.Table:
-        """Columns of the plan for surviving rows.
+        """Return columns of the plan for surviving rows.
 
         Args:
             rows: shape [P], uint64: which surviving rows, in any order.

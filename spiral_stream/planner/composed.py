@@ -42,7 +42,7 @@ def doubts(stages: Stages, epoch: int) -> Iterator[str]:
 
 
 def _of_units(stages: Stages, formation: WindowedBucket, rows: int, shares: Float64) -> Iterator[str]:
-    """Of counted batches, several in a row of one stream: ``rows`` samples in a unit."""
+    """Doubts about counted batches that take several batches in a row from one stream: ``rows`` samples per unit."""
     window = formation.window_size
     waits = len(shares) * (rows - 1)
     free = max(1, window // 8)

@@ -1,7 +1,7 @@
 """Plan -> stage list: open the relations, settle the selections, compile the fields.
 
 Preparing reads only small columns. What is costly (selections, identity indexes) is
-kept under its fingerprint and the data versions, beside the caches, and memory-mapped
+kept under its fingerprint and the data versions, next to the caches, and memory-mapped
 by every rank that comes after.
 """
 
@@ -73,7 +73,7 @@ _FINGERPRINT: Final = re.compile("[0-9a-f]{32}")
 
 
 def cache_root(catalog: Registry) -> Path:
-    """Where caches, selections and indexes lie: ``$SPIRAL_CACHE``, else beside the catalog.
+    """Return where caches, selections and indexes lie: ``$SPIRAL_CACHE``, else the catalog's own folder.
 
     Raises:
         CacheError: ``$SPIRAL_CACHE`` names no folder of this machine.
@@ -333,7 +333,7 @@ def _keep_plan(root: Path, name: str, plan: Any) -> None:
 
 
 def saved_plan(catalog: Registry, name: str) -> Any | None:
-    """The canonical plan kept under a fingerprint; None where there is none, or one that is damaged or of another fingerprint."""
+    """Return the canonical plan kept under a fingerprint; None if it is missing, damaged, or of another fingerprint."""
     path = cache_root(catalog) / "plans" / f"{name}.json"
     if not _FINGERPRINT.fullmatch(name) or not path.exists():
         return None

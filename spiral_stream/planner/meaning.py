@@ -13,7 +13,7 @@ from spiral_stream.transforms.text import Tokenize
 
 
 def tokenized(node: Node, tokenize: Tokenize, name: str, catalog: Registry) -> SampleTokens:
-    """The node of a `Tokenize`, with the content of the tokenizer that its name means now.
+    """Return the node of a `Tokenize`, with the content of the tokenizer that its name means now.
 
     Raises:
         CatalogError: the name is unknown.
@@ -26,7 +26,7 @@ def tokenized(node: Node, tokenize: Tokenize, name: str, catalog: Registry) -> S
 
 
 def settled(node: Node, formation: Formation | None, composition: Composition | None) -> Formation | None:
-    """The formation of a `collate`, with its composition; None where batches are arithmetic.
+    """Return the formation of a `collate`, with its composition; None where batches are arithmetic.
 
     Raises:
         PlanError: a composition without a mixture, or one that the formation cannot keep.

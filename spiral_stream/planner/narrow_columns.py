@@ -46,7 +46,7 @@ class NarrowColumns:
         return self._kept[name].nbytes / max(1, self._total) if name in self._kept else None
 
     def fetch(self, rows: UInt64, names: Sequence[str]) -> pa.Table:
-        """Columns for surviving rows: from the kept ones where there are, else late, by address."""
+        """Return columns for surviving rows: from the kept ones where there are, else late, by address."""
         late = [name for name in names if name not in self._kept]
         if len(late) == len(names):
             return self._columns.fetch(rows, names)
@@ -95,7 +95,9 @@ class NarrowColumns:
             return True
         if not pa.types.is_string(field.type) or semantic_of(field):
             return False
-        wide = self._folder / f"column-{digest(name)[:16]}.wide"  # told once, so that no later start looks at texts
+        wide = (
+            self._folder / f"column-{digest(name)[:16]}.wide"
+        )  # noted once, so that no later start measures the texts
         if self._file(name).exists() or wide.exists():
             return not wide.exists()
         some = np.linspace(0, self._total - 1, min(self._total, _LOOKED_AT)).astype(np.uint64)

@@ -44,7 +44,7 @@ def payload_of(selected: Selected, base: OpenRelation, name: str) -> Payload | N
 
 
 def own_payload(selected: Selected, base: OpenRelation, column: str) -> Payload:
-    """A column of the relation that owns the samples."""
+    """Return a column of the relation that owns the samples."""
     return Payload(base, column, selected.columns.ordinals, lambda: _own_rows(selected, base))
 
 

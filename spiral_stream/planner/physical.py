@@ -46,7 +46,7 @@ class PlainStage:
     spec: FieldSpec
 
     def shape(self, rows: int) -> tuple[int, ...]:
-        """The array's shape for this many rows."""
+        """Return the array's shape for this many rows."""
         return (rows, *(n for n in self.spec.shape if n is not None))
 
 
@@ -209,7 +209,7 @@ class Stages:
         )
 
     def batch_bytes(self, rows: int) -> int:
-        """Bytes of a batch's arrays; unknown dimensions count as 256."""
+        """Return bytes of a batch's arrays; unknown dimensions count as 256."""
         total = 0
         for spec in self.specs:
             if spec.dtype is not None:

@@ -1,4 +1,4 @@
-"""Which work runs where: filters go to the scan of the relation they speak of, as early as that changes nothing.
+"""Move filters to the scan of the relation they refer to, wherever that leaves the rows the same.
 
 The verbs after a relation are read once, with every column as an expression over
 *leaves* (columns of the base relation, and of the k-th joined one). A condition whose
@@ -32,7 +32,7 @@ class Keep:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Match:
-    """Look up the row of a joined relation that stands beside each row."""
+    """Look up the matching row of a joined relation for each row."""
 
     verb: combining.Join
     right: nodes.Node  # the right side, with the filters that were moved there
@@ -144,7 +144,7 @@ class _Rewriting:
         k = next(iter(sides)) if self._may_move and len(sides) == 1 else None
         step = None if k is None else self.steps[self._joins[k]]
         if k is not None and isinstance(step, Match) and step.verb.how == "inner":
-            # not into a left join: a filter sees the nulls beside its rows without a match
+            # not into a left join: a filter sees the nulls of rows without a match
             moved = substitute(part, {leaf: Col(place_of(leaf)[1]) for leaf in part.columns()})
             right = nodes.Filter(step.right, moved)
             self.steps[self._joins[k]] = replace(step, right=right, moved=(*step.moved, str(moved)))

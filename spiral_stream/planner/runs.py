@@ -21,7 +21,7 @@ MOST_RUNS: Final = 1 << 20  # 16 MB, and about 1 us each where they are found
 
 
 def key_runs(pieces: Iterable[tuple[UInt64, pa.Table]], key: Sequence[str]) -> UInt64:
-    """The runs of equal rows.
+    """Return the runs of equal rows.
 
     Args:
         pieces: all rows in order, some at a time, with the columns of the key.

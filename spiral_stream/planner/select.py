@@ -1,4 +1,4 @@
-"""Which rows of the base relation survive a plan's relational part, and what stands beside them.
+"""Which rows of the base relation survive a plan's relational part, and which rows of joined relations match them.
 
 `rewrites` says which conditions the scans apply and what is left to do; this room
 scans the few base columns that the rest looks at, and does it: joins, distinct, sort
@@ -54,7 +54,7 @@ class Chosen:
     pushed: Expr | None = None
 
     def columns(self) -> Columns:
-        """A reader of the chosen rows, all in memory."""
+        """Return a reader of the chosen rows, all in memory."""
         chosen = self.ordinals
         rights = [Right(rows, index.__getitem__) for rows, index in self.rights]
         return Columns(
@@ -83,7 +83,7 @@ def choose(node: nodes.Node, open_relation: Open) -> Chosen:
 
 
 def collect(node: nodes.Node, open_relation: Open) -> pa.Table:
-    """All rows of a relational plan as one table, in the order of its last sort: ``relation.to_arrow()``."""
+    """Return all rows of a relational plan as one table, in the order of its last sort: ``relation.to_arrow()``."""
     if isinstance(node, combining.Aggregate):
         found = engine.aggregate(collect(node.source, open_relation), node.keys, node.measures)
     elif isinstance(node, combining.Union):
@@ -136,7 +136,7 @@ class _Frame:
 
 @final
 class _ChosenRows:
-    """Rows so far: ordinals of the base, the columns that steps look at, and rows of each joined relation beside them."""
+    """Rows so far: ordinals of the base, the columns that steps look at, and the matching row of each joined relation."""
 
     def __init__(self, base: Base, work: Rewritten, schema: pa.Schema, open_relation: Open) -> None:
         self._base, self._work, self._schema, self._open = base, work, schema, open_relation
@@ -184,7 +184,7 @@ class _ChosenRows:
         return self._values([self._work.env[name] for name in also], kinds).rename_columns(list(also))
 
     def chosen(self, *, ascending: bool) -> Chosen:
-        """The outcome, with only the joined relations that columns come from."""
+        """Return the outcome, with only the joined relations that columns come from."""
         if ascending and self._arranged:
             self._take(np.argsort(self._rows, kind="stable"))
         env = self._work.env
@@ -297,7 +297,7 @@ class ComputedRelation:
         return self._chosen.total()
 
     def only(self, names: Sequence[str]) -> "ComputedRelation":
-        """The same rows with these columns, so that no others are kept."""
+        """Return the same rows with these columns, so that no others are kept."""
         return ComputedRelation(self._chosen, names)
 
     def fetch(self, ordinals: UInt64, columns: Sequence[str]) -> pa.Table:

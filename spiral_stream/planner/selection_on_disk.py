@@ -1,9 +1,9 @@
 """The rows that a sampled plan keeps: built once, kept on disk, mapped by every rank.
 
 A selection lies under the digest of the relational part and the data versions. It
-holds the surviving row addresses (`relational.selection`), for each joined relation
-that columns come from the row that stands beside, and a small JSON file that says
-where each column comes from.
+stores the surviving row addresses (`relational.selection`), the matching row of each
+joined relation that contributes columns, and a small JSON file mapping each column to
+its origin.
 """
 
 import json
@@ -83,7 +83,7 @@ class Selected:
             each.close()
 
     def offsets_of_shard(self, shard: int) -> UInt64:
-        """The surviving rows of one storage shard, as offsets in it, ascending."""
+        """Return the surviving rows of one storage shard, as offsets in it, ascending."""
         rows = np.arange(self._firsts[shard], self._firsts[shard + 1], dtype=np.uint64)
         offsets: UInt64 = self._rows.ordinals(rows) - self._base.manifest.starts[shard]
         return offsets
@@ -94,7 +94,7 @@ class Selected:
         return place_of(leaf.name) if isinstance(leaf, expr.Col) else None
 
     def joined(self, k: int) -> OpenRelation | MemoryReader:
-        """The k-th joined relation."""
+        """Return the k-th joined relation."""
         return self._beside[k]
 
     def joined_ordinals(self, k: int, rows: UInt64) -> UInt64:
@@ -113,7 +113,7 @@ class Selected:
         return found.astype(np.uint64)
 
     def find(self, values: Mapping[str, Any]) -> UInt64:
-        """The surviving rows whose columns have these values: by a scan of the base where they are its own."""
+        """Return the surviving rows whose columns have these values: by a scan of the base where they are its own."""
         own = {name: self.columns.env[name] for name in values}
         if all(isinstance(leaf, expr.Col) and leaf.name in self._base.schema.names for leaf in own.values()):
             test = _equal([(own[name], value) for name, value in values.items()])
@@ -156,7 +156,7 @@ class Selected:
         return self._rows.unit_counts(starts), manifest.group_shards
 
     def index(self, identity: tuple[str, ...], stream: str = "") -> IdentityIndex:
-        """Rows sorted by the hash of (stream, identity); built at the first use."""
+        """Return rows sorted by the hash of (stream, identity); built at the first use."""
         folder = self._folder / f"index-{digest([stream, *identity] if stream else list(identity))[:16]}"
         return build_index(folder, stream, self._identities(identity))
 
@@ -260,7 +260,7 @@ def _equal(pairs: list[tuple[expr.Expr, Any]]) -> expr.Expr:
 
 
 def select(node: nodes.Node, base: OpenRelation, place: Workplace) -> Selected:
-    """The surviving rows of a stream's relational plan: from disk if they were settled before.
+    """Return the surviving rows of a stream's relational plan: from disk if they were settled before.
 
     Raises:
         PlanError: a join finds several right rows for one left row.

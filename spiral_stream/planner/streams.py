@@ -31,7 +31,7 @@ class StreamStage:
 
 
 def fetch(streams: Sequence[StreamStage], places: Places, names: Sequence[str]) -> pa.Table:
-    """Columns of samples, in the order of ``places``; one fetch a stream.
+    """Return columns of samples, in the order of ``places``; one fetch a stream.
 
     Args:
         streams: the plan's streams.
@@ -57,7 +57,7 @@ def fetch(streams: Sequence[StreamStage], places: Places, names: Sequence[str]) 
 
 
 def split(places: Places) -> list[tuple[int, np.ndarray[tuple[int], np.dtype[np.int64]]]]:
-    """The streams that samples are of, ascending, and at which places those of each stand."""
+    """Return the streams that samples are of, ascending, and at which places those of each stand."""
     by = np.argsort(places.streams, kind="stable")
     present, first = np.unique(places.streams[by], return_index=True)
     if not len(by):  # NumPy splits nothing into one part

@@ -81,14 +81,14 @@ def verify_stream(
         catalog: where its relations are registered.
         lower: gives the stages of the plan.
         others: gives files that the runtime keeps: path, what it is, and a check that says whether it has sums.
-        report: told what is done so far.
+        report: called with what is done so far.
     """
     tasks: list[_Task] = []
     for folder in _selections(plan, catalog):  # before the plan is lowered, which mends them
         tasks += list(_sealed(folder, "selection"))
     found = list(_run(tasks, report))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SpiralWarning)  # what is mended now was told above
+        warnings.simplefilter("ignore", SpiralWarning)  # what is mended now was reported above
         stores = {work.store.folder: work.store for work in caches(lower())}
         more = [_Task(path, what, check, _size(path)) for path, what, check in others()]
     made = _stores(stores.values(), more, report)
@@ -101,7 +101,7 @@ def verify_relation(name: str, catalog: Registry, report: Report | None = None) 
 
 
 def relation_caches(name: str, catalog: Registry) -> list[CacheStore]:
-    """The caches of a relation; of one whose facts cannot be read nobody knows whose it is."""
+    """Return the caches of a relation; of one whose facts cannot be read nobody knows whose it is."""
     out = []
     for file in sorted((cache_root(catalog) / "caches").glob("*/cache.json")):
         with suppress(DamageError):
@@ -112,7 +112,7 @@ def relation_caches(name: str, catalog: Registry) -> list[CacheStore]:
 
 
 def relations_of(plan: nodes.Node) -> list[str]:
-    """The relations of the catalog that a plan reads."""
+    """Return the relations of the catalog that a plan reads."""
     read = [each for each in walk(plan) if isinstance(each, nodes.Scan | nodes.Sql)]
     named = (each.relations if isinstance(each, nodes.Sql) else (each.relation,) for each in read)
     return list(dict.fromkeys(name for names in named for name in names))
@@ -162,8 +162,8 @@ def _sealed(folder: Path, what: str) -> Iterator[_Task]:
 
 def _run(tasks: list[_Task], report: Report | None) -> Iterator[Checked]:
     total, done = sum(task.bytes for task in tasks), 0
-    told = report or (lambda *_: None)
-    told(0, total)
+    tell = report or (lambda *_: None)
+    tell(0, total)
     for task in tasks:
         state, found = UNVERIFIED, ""
         try:
@@ -171,7 +171,7 @@ def _run(tasks: list[_Task], report: Report | None) -> Iterator[Checked]:
         except DamageError as error:
             state, found = DAMAGED, str(error)
         done += task.bytes
-        told(done, total)
+        tell(done, total)
         yield Checked(task.path, task.what, task.bytes, state, found)
 
 

@@ -1,4 +1,4 @@
-"""The video index of a relation: built for its storage shards, and told as a table for people and statistics."""
+"""The video index of a relation: built for its storage shards, and returned as a table for people and statistics."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ def index_videos(
         relation: its name.
         column: a column of type ``video/h264-ref``.
         shards: names of storage shards; None takes all.
-        report: told what is done so far.
+        report: called with what is done so far.
         afresh: drop the whole index first, of all shards: where files came, or the index is damaged.
 
     Returns:

@@ -1,1 +1,1 @@
-"""Which rows of a relation survive, what stands beside them, and the engine for the rest."""
+"""Which rows of a relation survive, which rows of joined relations match them, and the engine for the rest."""

@@ -68,7 +68,7 @@ def _number(name: str, default: float) -> float:
 
 
 def version() -> str:
-    """The engine's version, for manifests."""
+    """Return the engine's version, for manifests."""
     import duckdb
 
     return str(duckdb.__version__)
@@ -87,7 +87,7 @@ def aggregate(table: pa.Table, keys: Sequence[str], measures: Sequence[tuple[str
             count, count_distinct, sum, min, max, avg. Null values do not count.
 
     Returns:
-        one row a group, sorted by the keys (null last): keys, then measures. Counts and
+        one row per group, sorted by the keys (null last): keys, then measures. Counts and
         sums of integers are int64, averages float64.
 
     Raises:

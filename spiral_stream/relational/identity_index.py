@@ -3,7 +3,7 @@
 Identities are hashed with the unseeded 128-bit hash of `seeding.identity_hashes`
 and sorted by (high word, low word). Equal hashes mean equal identities, which is
 an error. The sort goes through 64 partitions by leading bits, so memory is a
-64th of 24 bytes a row; what is left are three memory-mapped arrays, 16 to 24 bytes a row.
+64th of 24 bytes per row; what is left are three memory-mapped arrays, 16 to 24 bytes per row.
 """
 
 import json

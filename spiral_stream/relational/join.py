@@ -26,7 +26,7 @@ class FanOutError(PlanError):
 
 
 def join_n_to_1(left: pa.Table, right: pa.Table, *, how: str = "inner", on: str = "") -> Int64:
-    """For each left row, the right row with equal keys.
+    """Find the right row with equal keys for each left row.
 
     Args:
         left: N rows, key columns only.
@@ -110,7 +110,7 @@ def _refuse_fan_out(codes: Int64, counts: Int64, right: pa.Table, first: Int64, 
     names = ", ".join(repr(name) for name in right.column_names)
     msg = (
         f"join on {on}: {len(codes):,} keys have several rows on the right, so left rows would multiply and identities "
-        f"repeat: {', '.join(examples)}. Keep one right row a key with .distinct({names}), make one of them with "
+        f"repeat: {', '.join(examples)}. Keep one right row per key with .distinct({names}), make one of them with "
         f".group_by({names}).aggregate(...), or make each pair a sample: name an identity=[...] with a "
         "column of the right relation that tells them apart, where this is the plan's first join and an inner one"
     )

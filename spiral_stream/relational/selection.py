@@ -4,7 +4,7 @@ Surviving rows are numbered 0, 1, ... in the order of their logical ordinals. Ea
 storage shard is kept in the smallest of three forms: nothing (all its rows
 survive), uint32 offsets, or a bitmap with the number of survivors before every
 block of 512 bits. Files are memory-mapped; what is resident grows with shards.
-Of joined relations only the row that stands beside each survivor is kept.
+For a joined relation only the matching row of each survivor is kept.
 """
 
 from pathlib import Path
@@ -102,7 +102,7 @@ class Selection:
         return np.asarray(out + self.shard_starts[shards])
 
     def rows(self, ordinals: UInt64) -> tuple[UInt64, NDArray[np.bool_]]:
-        """The inverse of `ordinals`.
+        """Return the inverse of `ordinals`.
 
         Args:
             ordinals: shape [P], uint64: logical ordinals.
@@ -145,7 +145,7 @@ class Selection:
         return np.diff(self.ranks(group_starts))
 
     def right(self, k: int, rows: UInt64) -> Int64:
-        """Shape [P] -> [P], int64: the row of the k-th joined relation beside each survivor, -1 for none."""
+        """Shape [P] -> [P], int64: the row of the k-th joined relation that matches each survivor, -1 for none."""
         return np.asarray(self.rights[k][rows], dtype=np.int64)
 
     def _select(self, shards: NDArray[np.int64], nth: UInt64) -> UInt64:
@@ -186,7 +186,7 @@ class Selection:
 
 
 def whole(shard_starts: UInt64) -> Selection:
-    """The selection of an unfiltered relation: every row, no file.
+    """Return the selection of an unfiltered relation: every row, no file.
 
     Args:
         shard_starts: shape [S + 1], uint64: first logical ordinal of each shard, and the end.
@@ -196,7 +196,7 @@ def whole(shard_starts: UInt64) -> Selection:
 
 
 def _locate(counts: NDArray[Any], nth: Int64) -> tuple[Int64, Int64]:
-    """In which column the nth (from 0) unit of each row's counts lies, and how many of it come before inside."""
+    """Find the column in which the nth (from 0) unit of each row's counts lies, and how many units of it come before."""
     upto = np.cumsum(counts, axis=1, dtype=np.int64)
     column = (upto <= nth[:, None]).sum(axis=1)
     before = np.where(column > 0, upto[np.arange(len(upto)), np.maximum(column - 1, 0)], 0)

@@ -2,7 +2,7 @@
 
 Survivors are first set as bits of the whole relation, on disk; then each shard is
 written in the smallest form. Rows of joined relations are spooled as they come and
-laid beside their survivors at the end.
+joined with their survivors at the end.
 """
 
 import json
@@ -22,7 +22,7 @@ from spiral_stream.sources.source import ROW
 
 UInt64 = NDArray[np.uint64]
 Int64 = NDArray[np.int64]
-Chunk = tuple[UInt64, Sequence[Int64]]  # logical ordinals, and beside them the row of each joined relation (-1: none)
+Chunk = tuple[UInt64, Sequence[Int64]]  # logical ordinals, and the matching row of each joined relation (-1: none)
 
 _CHUNK: Final = 65_536  # survivors placed at a time
 _LARGEST: Final = 2**32  # rows of a shard that uint32 offsets reach
@@ -52,7 +52,7 @@ def build_selection(directory: Path, shard_starts: UInt64, chunks: Iterable[Chun
         directory: its place; the name must be a fingerprint of all that decides the content.
         shard_starts: shape [S + 1], uint64: first logical ordinal of each shard, and the end.
         chunks: survivors in any order, each once.
-        rights: how many joined relations stand beside them.
+        rights: how many joined relations they have rows of.
 
     Raises:
         PlanError: a row survives twice, or a shard is too large.
@@ -93,7 +93,7 @@ class _Spool:
             handle.write(np.ascontiguousarray(column).astype("<i8").tobytes())
 
     def place(self, work: Path) -> None:
-        """Lay joined rows beside their survivors, and remove the spool."""
+        """Join rows with their survivors, and remove the spool."""
         for handle in self._handles:
             handle.close()
         if self._handles:
@@ -118,7 +118,7 @@ def _encode(work: Path, starts: UInt64, spool: _Spool, rights: int) -> None:
     ranks: list[UInt64] = []
     sparse, blocks, ranked = 0, 0, 0
     with (work / "offsets").open("wb") as offset_file, (work / "words").open("wb") as word_file:
-        for shard in range(shards):  # measured at 0.6 ms a shard of 100,000 rows
+        for shard in range(shards):  # measured at 0.6 ms per shard of 100,000 rows
             first, last = int(starts[shard]), int(starts[shard + 1])
             if last - first > _LARGEST:
                 msg = (

@@ -108,8 +108,8 @@ def _answered(request: pa.Buffer, held: QueryLimits, tables: Tables) -> bytes:
             process.kill()
     if process.returncode == 0:
         return out
-    told = errors.decode(errors="replace").strip().splitlines()
-    raise PlanError(_beyond_memory(held, f"the process ended with {process.returncode}: {told[-1] if told else ''}"))
+    lines = errors.decode(errors="replace").strip().splitlines()
+    raise PlanError(_beyond_memory(held, f"the process ended with {process.returncode}: {lines[-1] if lines else ''}"))
 
 
 def _beyond_memory(held: QueryLimits, reason: str) -> str:

@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def used_relations(text: str, relations: list[str]) -> tuple[list[str], Any]:
-    """The relations that a text reads, sorted, and its syntax tree.
+    """Return the relations that a text reads, sorted, and its syntax tree.
 
     Raises:
         RefusedError: it is not one SELECT, calls what reads something else, or names a relation that cannot be told apart.
@@ -111,7 +111,7 @@ def _resolved(written: set[str], relations: list[str]) -> list[str]:
 
 
 def first_alike(names: list[str]) -> tuple[str, str] | None:
-    """The first two names that the engine takes for one: it ignores the case of ASCII letters."""
+    """Return the first two names that the engine takes for one: it ignores the case of ASCII letters."""
     seen: dict[bytes, str] = {}
     for name in names:
         if (other := seen.setdefault(_folded(name), name)) is not name:

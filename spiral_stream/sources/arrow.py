@@ -53,7 +53,7 @@ class Arrow(Source):
         return MemoryReader(table, [unit], self.base, allow_outside=bool(self.allow_outside))
 
     def digest(self) -> str:
-        """The content key of schema and rows, whatever the chunks are."""
+        """Return the content key of schema and rows, whatever the chunks are."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.table.schema) as writer:
             writer.write_table(self.table.combine_chunks())

@@ -147,7 +147,7 @@ def _list_classes(source: ClassFolder) -> tuple[list[Unit], list[pa.Table]]:
 
 
 def _files(folder: str, relative: str, extensions: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:
-    """(relative path, bytes, mtime in ns) of each file of a kind below ``folder``; 3 us a file in CPython."""
+    """(relative path, bytes, mtime in ns) of each file of a kind below ``folder``; 3 us per file in CPython."""
     with os.scandir(folder) as entries:
         for entry in entries:
             name = f"{relative}/{entry.name}"

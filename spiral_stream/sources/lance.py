@@ -1,9 +1,9 @@
-"""Rows of a Lance dataset: one unit a fragment, addressed by live row number.
+"""Rows of a Lance dataset: one unit per fragment, addressed by live row number.
 
 Physical ordinals are Lance's own row offsets: rows of all fragments in manifest
 order, deleted rows not counted. Payload in blob columns (v1 and v2) comes back
 as ``large_binary`` through `read_blobs`, which coalesces requests; measured at
-100 KB a row and 64 rows a call it costs what `take` of ``large_binary`` costs
+100 KB per row and 64 rows per call it costs what `take` of ``large_binary`` costs
 (80 to 110 us of CPU a row), and a sorted `take` that is restored afterwards
 costs no more than an unsorted one.
 """
@@ -261,7 +261,7 @@ class LanceReader(Reader):
             if file.file_size_bytes not in (None, facts[0]):
                 msg = (
                     f"{self._place}: {cut(path)} has {facts[0]:,} bytes, its manifest says {file.file_size_bytes:,}. "
-                    "Restore the file, or write the dataset anew"
+                    "Restore the file, or write the dataset again"
                 )
                 raise SourceError(msg)
             if self._blobs:

@@ -49,7 +49,7 @@ class MemoryReader(Reader):
 
 
 def memory_reader(table: pa.Table, base: str = "") -> MemoryReader:
-    """A reader of one table, for rows that are computed and belong to no storage."""
+    """Return a reader of one table, for rows that are computed and belong to no storage."""
     rows = len(table)
     return MemoryReader(table, [Unit("memory", rows, table.nbytes, "", (rows,) if rows else ())], base)
 

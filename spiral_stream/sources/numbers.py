@@ -59,7 +59,7 @@ class Numbers:
         return len(self._names)
 
     def find(self, name: str) -> list[tuple[int, int, int]]:
-        """The numbers of a name: none if it is not there, several where hashes collide."""
+        """Return the numbers of a name: none if it is not there, several where hashes collide."""
         key = np.uint64(name_hash(name))
         at = int(np.searchsorted(self._names, key))
         found = []

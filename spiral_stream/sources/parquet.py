@@ -1,10 +1,10 @@
-"""Rows of Parquet files with one schema: one unit a file, row groups are read in one go.
+"""Rows of Parquet files with one schema: one unit per file, row groups are read in one go.
 
 Files are sorted by name relative to their common folder. Parquet has no row
 addresses, so a fetch decodes the needed columns of whole row groups; decoded
 row groups stay in a cache bounded in bytes, because shuffled batches of one
 block come back to the same groups: 256 rows of a block of 100,000 take 0.3 ms
-of CPU once it is decoded, where ``pyarrow.dataset`` ``take`` needs 48 ms a call
+of CPU once it is decoded, where ``pyarrow.dataset`` ``take`` needs 48 ms per call
 (2 columns, row groups of 20,000).
 """
 
@@ -80,7 +80,7 @@ class _ParquetFile:
     has_views: bool  # whether columns are cast to the types of ``schema``
 
     def groups(self) -> NDArray[np.int64]:
-        """Rows of each row group."""
+        """Return rows of each row group."""
         count = self.footer.num_row_groups
         return np.array([self.footer.row_group(i).num_rows for i in range(count)], dtype=np.int64)
 

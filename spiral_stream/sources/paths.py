@@ -47,7 +47,7 @@ def remote_fault(uri: str) -> str:
 
 
 def local_path(uri: str) -> str:
-    """The path that a path or ``file://`` URI means.
+    """Return the path that a path or ``file://`` URI means.
 
     Raises:
         ValueError: the URI names another host, or cannot be taken apart; a clause that follows the URI, with the way out.
@@ -69,7 +69,7 @@ def local_path(uri: str) -> str:
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """The absolute path: ``~`` expanded, ``file://`` undone; remote URIs stay as they are.
+    """Return the absolute path: ``~`` expanded, ``file://`` undone; remote URIs stay as they are.
 
     Links are kept, so that a dataset that is moved behind a link stays registered.
 
@@ -131,7 +131,7 @@ def open_file(path: str) -> tuple[int, os.stat_result]:
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:
-    """The absolute path of a folder of ours on this machine: a catalog, or what is prepared.
+    """Return the absolute path of a folder of ours on this machine: a catalog, or what is prepared.
 
     A text that begins with a scheme is no folder, however many slashes a path library left of it.
 
@@ -153,7 +153,7 @@ def local_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def not_found(path: str, what: str) -> SourceError:
-    """The error for a path at which there is no ``what``, with what lies near it."""
+    """Return the error for a path at which there is no ``what``, with what lies near it."""
     if is_remote(path):
         return SourceError(f"{what}: {cut(path)} {remote_fault(path)}")
     place = Path(path)

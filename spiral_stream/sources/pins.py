@@ -1,7 +1,7 @@
 """What the files of a relation were like when it was registered: size, time of change, inode.
 
 A reference names a file whose bytes nobody holds. Its pin tells, at the cost of one look-up (3 us) and one ``fstat``,
-whether they may have changed since. Pins lie in one file beside the manifest (`numbers`), 32 bytes for each distinct
+whether they may have changed since. Pins lie in one file next to the manifest (`numbers`), 32 bytes for each distinct
 reference. A file that was not there when the relation was registered is not pinned: it may still come. Damage to the
 file of pins can only make a file look changed.
 
@@ -35,7 +35,7 @@ NOT_THERE: Final = Pin(ABSENT, 0, 0)
 
 
 def pin_of(facts: os.stat_result) -> Pin:
-    """The pin of a file, from its ``stat``."""
+    """Return the pin of a file, from its ``stat``."""
     inode = facts.st_ino if facts.st_ino < 1 << 63 and _keeps_inodes(facts.st_dev) else 0
     return Pin(facts.st_size, facts.st_mtime_ns, inode)
 
@@ -91,7 +91,7 @@ def _shown(mtime_ns: int) -> str:
 
 @lru_cache(maxsize=64)
 def _keeps_inodes(device: int) -> bool:
-    """Whether the file system of a device gives a file the same inode for good; network and FUSE ones may not."""
+    """Whether the file system of a device keeps the inode of a file; network and FUSE ones may not."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()

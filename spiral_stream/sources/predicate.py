@@ -8,13 +8,13 @@ from spiral_stream.expr import Expr
 
 
 def needed(columns: Sequence[str], predicate: Expr | None) -> list[str]:
-    """The columns to read: those asked for, then those only the predicate names, sorted."""
+    """Return the columns to read: those asked for, then those only the predicate names, sorted."""
     extra = set() if predicate is None else predicate.columns() - set(columns)
     return [*columns, *sorted(extra)]
 
 
 def passing(rows: pa.Table | pa.RecordBatch, predicate: Expr | None, columns: Sequence[str]) -> pa.Table:
-    """The rows for which ``predicate`` is true, in their order, cut to ``columns``.
+    """Return the rows for which ``predicate`` is true, in their order, cut to ``columns``.
 
     Args:
         rows: has the columns of `needed` (and any others).

@@ -48,7 +48,7 @@ class Reach:
             object.__setattr__(self, "_real", os.path.realpath(self.folder))
 
     def path_of(self, uri: str, row: int) -> str:
-        """The path that a reference names.
+        """Return the path that a reference names.
 
         Raises:
             ReferenceDataError: it holds a NUL.
@@ -65,7 +65,7 @@ class Reach:
             raise ReferenceSourceError(row, f"{cut(uri)} {error}") from error
 
     def stat(self, uri: str, row: int) -> tuple[str, os.stat_result]:
-        """The path that a reference names, and what is there; opens nothing.
+        """Return the path that a reference names, and what is there; opens nothing.
 
         Raises:
             ReferenceDataError: see `path_of`.
@@ -120,12 +120,12 @@ class Reach:
 
 
 def reach_of(base: Reach | str) -> Reach:
-    """A reach; a folder alone confines and pins nothing."""
+    """Return a reach; a folder alone confines and pins nothing."""
     return Reach(base) if isinstance(base, str) else base
 
 
 def unreadable(row: int, path: str, error: OSError | ValueError) -> ReferenceSourceError:
-    """The error for a file that cannot be opened or read."""
+    """Return the error for a file that cannot be opened or read."""
     reason = getattr(error, "strerror", None) or str(error)
     return ReferenceSourceError(row, f"{cut(path)}: {reason}. Restore the file, or filter its rows out")
 

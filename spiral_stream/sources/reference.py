@@ -28,7 +28,7 @@ _RANGE: Final = {"uri", "offset", "length"}
 
 
 def resolve(values: pa.Array | pa.ChunkedArray, base: Reach | str, most_bytes: int | None = None) -> list[memoryview]:
-    """The bytes that each reference names, in order.
+    """Return the bytes that each reference names, in order.
 
     Args:
         values: P references: binary or large_binary (inline), utf8 (a path or
@@ -112,7 +112,7 @@ def _resolve_chunk(array: pa.Array, reach: Reach, most_bytes: int | None) -> lis
 
 
 def inline_views(array: pa.Array) -> list[memoryview]:
-    """The bytes of inline references, views on the Arrow buffers."""
+    """Return the bytes of inline references, views on the Arrow buffers."""
     width = np.int64 if pa.types.is_large_binary(array.type) else np.int32
     _, offsets_buffer, data = array.buffers()
     offsets = np.frombuffer(offsets_buffer, dtype=width)[array.offset : array.offset + len(array) + 1].tolist()
@@ -162,7 +162,7 @@ class ByteRanges:
 
 
 def byte_ranges(array: pa.StructArray) -> ByteRanges:
-    """The ranges that references of struct<uri, offset, length> name.
+    """Return the ranges that references of struct<uri, offset, length> name.
 
     Raises:
         ReferenceDataError: a part is null, or a range negative or beyond what a file can have.
@@ -294,7 +294,7 @@ def read_at(handle: int, count: int, offset: int) -> bytes:
 
 
 def too_short(row: int, path: str, size: int, offset: int, length: int) -> ReferenceSourceError:
-    """The error for a range that reaches past the end of its file."""
+    """Return the error for a range that reaches past the end of its file."""
     msg = (
         f"{cut(path)} has {size} bytes, the reference asks for {offset} + {length}. "
         "Restore the file, or register what it holds now"

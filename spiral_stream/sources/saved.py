@@ -23,7 +23,7 @@ def is_saved(source: Source) -> bool:
 
 
 def source_to_json(source: Source) -> dict[str, Any]:
-    """The JSON form: ``{"kind": ..., <its fields>}``.
+    """Return the JSON form: ``{"kind": ..., <its fields>}``.
 
     Raises:
         SourceError: the source holds its rows itself (`Arrow`).
@@ -41,7 +41,7 @@ def source_to_json(source: Source) -> dict[str, Any]:
 
 
 def source_from_json(saved: Mapping[str, Any]) -> Source:
-    """The inverse of `source_to_json`.
+    """Return the inverse of `source_to_json`.
 
     Raises:
         SourceError: the kind is unknown, or its fields do not fit.
@@ -49,7 +49,7 @@ def source_from_json(saved: Mapping[str, Any]) -> Source:
     kind = saved.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
         msg = (
-            f"source kind {kind!r} is unknown; this version knows {', '.join(_KINDS)}. Update spiral, or register anew"
+            f"source kind {kind!r} is unknown; this version knows {', '.join(_KINDS)}. Update spiral, or register again"
         )
         raise SourceError(msg)
     fields = {name: value for name, value in saved.items() if name != "kind"}
@@ -58,5 +58,5 @@ def source_from_json(saved: Mapping[str, Any]) -> Source:
     try:
         return _KINDS[kind](**fields)
     except TypeError as error:
-        msg = f"source {kind}: {error}. Register it anew with this version"
+        msg = f"source {kind}: {error}. Register it again with this version"
         raise SourceError(msg) from error

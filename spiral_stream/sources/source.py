@@ -36,7 +36,7 @@ def content_key(*parts: str | int | bytes) -> str:
 
 
 def without_columns(rows: int) -> pa.Table:
-    """A table of ``rows`` rows and no columns."""
+    """Return a table of ``rows`` rows and no columns."""
     return pa.Table.from_struct_array(pa.array([{}] * rows, pa.struct([])))
 
 
@@ -81,7 +81,7 @@ class Source(ABC):
         """
 
     def pinned(self) -> "Source":
-        """The same source at its present version, where versions exist."""
+        """Return the same source at its present version, where versions exist."""
         return self
 
 
@@ -94,7 +94,7 @@ class Reader(ABC):
 
     @abstractmethod
     def units(self) -> Sequence[Unit]:
-        """The physical units, in the order that physical ordinals count."""
+        """Return the physical units, in the order that physical ordinals count."""
 
     def files(self) -> Mapping[str, str]:
         """The local files that the rows lie in: a name that does not depend on where the source is -> its path."""

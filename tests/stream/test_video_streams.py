@@ -315,7 +315,7 @@ def test_short_clips_are_dropped_by_a_filter_on_what_is_stored(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("field", "says"),
     [
-        ({}, r"needs the number of frames a clip; add sequence_length=16"),
+        ({}, r"needs the number of frames per clip; add sequence_length=16"),
         ({"sequence_length": 0}, r"sequence_length=0 is no number of frames"),
         ({"sequence_length": 4}, r"clips of one batch need one size; add crop=224"),
         ({"sequence_length": 4, "crop": 24, "layout": "nchw"}, r"layout 'nchw' is unknown; known are ntchw, nthwc"),

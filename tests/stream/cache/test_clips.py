@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from spiral_stream.cache.clip_layout import Clips, bytes_at
 from spiral_stream.cache.clips import ClipKind
 from spiral_stream.cache.kind import Rows
+from spiral_stream.cache.probes import index_of
 from spiral_stream.cache.store import CacheStore
-from spiral_stream.cache.video_index import index_of
 from spiral_stream.decoders import region
 from spiral_stream.decoders.image import decode_jpeg, encode_jpeg, shrink
 from spiral_stream.decoders.selection import FrameSelection, segment_of

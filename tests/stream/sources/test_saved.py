@@ -32,7 +32,7 @@ def test_an_unknown_kind_is_refused_with_those_there_are() -> None:
 
 
 def test_unknown_fields_are_refused() -> None:
-    with pytest.raises(SourceError, match="Register it anew"):
+    with pytest.raises(SourceError, match="Register it again"):
         source_from_json({"kind": "lance", "uri": "t.lance", "branch": "main"})
 
 

@@ -1,0 +1,117 @@
+"""The video indexes that this process has probed, so that rows and streams that name one file probe it once.
+
+An index is remembered under what was named and the file's stamp, so a file that changed is probed again.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, final
+
+from spiral_stream.decoders.video_index import VideoIndex, probe
+from spiral_stream.errors import DataError
+from spiral_stream.sources.located import Located
+
+REMEMBERED_BYTES: Final = 64 << 20  # of indexes: about 18 hours of video at 30 frames per second
+_LEAST_BYTES: Final = 1024  # counted for a file, however small its index is
+
+Key = tuple[str, int, int, int]
+
+
+@final
+class Probes:
+    """The indexes of files that were probed; the least recently used go first. Thread-safe.
+
+    A file that several threads ask for at once is probed by the first of them; the others wait. Bad bytes are
+    remembered like an index, as they stay bad; a failure of storage is not.
+    """
+
+    def __init__(self, budget_bytes: int = REMEMBERED_BYTES) -> None:
+        self._budget_bytes, self._held_bytes = budget_bytes, 0
+        self._lock = threading.Lock()
+        self._known: OrderedDict[Key, VideoIndex | DataError] = OrderedDict()
+        self._running: dict[Key, Future[VideoIndex]] = {}
+
+    def index_of(self, located: Located, probe: Callable[[Located, int], VideoIndex]) -> tuple[VideoIndex, bool]:
+        """Return the index of a file, and whether it was probed for this call.
+
+        Raises:
+            DataError: see `decoders.video_index.probe`.
+            SourceError: it cannot be read.
+        """
+        stamp = located.stamp()
+        key = (*located.key, stamp)
+        with self._lock:
+            known = self._known.get(key)
+            if known is not None:
+                self._known.move_to_end(key)
+                return _given(known), False
+            running = self._running.get(key)
+            mine = None if running is not None else self._running.setdefault(key, Future())
+        if running is not None:
+            return _given(_waited(running)), False
+        assert mine is not None
+        return self._probed(key, mine, lambda: probe(located, stamp)), True
+
+    def _probed(self, key: Key, mine: Future[VideoIndex], make: Callable[[], VideoIndex]) -> VideoIndex:
+        try:
+            index = make()
+        except BaseException as error:
+            self._settle(key, error if isinstance(error, DataError) else None)
+            mine.set_exception(error)
+            raise
+        self._settle(key, index)
+        mine.set_result(index)
+        return index
+
+    def _settle(self, key: Key, made: VideoIndex | DataError | None) -> None:
+        with self._lock:
+            del self._running[key]
+            if made is None:
+                return
+            self._known[key] = made
+            self._held_bytes += _bytes_of(made)
+            while self._held_bytes > self._budget_bytes and len(self._known) > 1:
+                self._held_bytes -= _bytes_of(self._known.popitem(last=False)[1])
+
+
+def _waited(running: Future[VideoIndex]) -> VideoIndex | DataError:
+    try:
+        return running.result()
+    except DataError as error:
+        return error
+
+
+def _given(known: VideoIndex | DataError) -> VideoIndex:
+    if isinstance(known, DataError):
+        raise DataError(str(known)) from known  # one of its own: a caller may add to it
+    return known
+
+
+def _bytes_of(known: VideoIndex | DataError) -> int:
+    if isinstance(known, DataError):
+        return _LEAST_BYTES
+    return _LEAST_BYTES + 12 * len(known.times_F) + 14 * len(known.keys_P) + len(known.extradata)
+
+
+_PROBES: Final = Probes()  # of the process: every feed of every stream that reads a file shares one look at it
+
+
+def index_of(located: Located) -> VideoIndex:
+    """Return the index of a file: remembered, or probed now.
+
+    Raises:
+        DataError: see `decoders.video_index.probe`.
+        SourceError: it cannot be read.
+    """
+    return probed(located)[0]
+
+
+def probed(located: Located) -> tuple[VideoIndex, bool]:
+    """Return the index of a file, and whether it was probed for this call; see `index_of`."""
+    return _PROBES.index_of(located, _probe)
+
+
+def _probe(located: Located, stamp: int) -> VideoIndex:
+    return probe(located.read, located.size, located.name, stamp)
