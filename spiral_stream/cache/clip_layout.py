@@ -1,4 +1,4 @@
-"""How a kept clip lies in memory, and which of its pictures are the frames that a sample takes.
+"""The layout of a cached clip in memory, and which of its pictures are the frames of a sample.
 
 The payload of a clip, little-endian: int64 words K, start and end of the segment (us), then a table of int64,
 then U + 1 offsets of the pictures from the payload's first byte, then the U pictures end to end, each packed

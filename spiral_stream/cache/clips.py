@@ -220,7 +220,7 @@ class ClipKind(Kind):
     def _corners(
         self, addresses: UInt64, lengths: Int64, heights: Int32, widths: Int32, boxes_B4: Int32
     ) -> tuple[UInt64, Int64, object]:
-        """Where the box of each picture begins, the bytes from one row to the next, and what holds the memory."""
+        """Return where the box of each picture begins, the bytes from one row to the next, and what holds the memory."""
         top, left = boxes_B4[:, 0].astype(np.int64), boxes_B4[:, 1].astype(np.int64)
         strides = 3 * widths.astype(np.int64)
         if self.profile.quality is None:

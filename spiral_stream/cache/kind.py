@@ -55,7 +55,7 @@ class Kind(ABC):
     @property
     @abstractmethod
     def form(self) -> str:
-        """What is stored per row, in words."""
+        """The form in which a row is stored, in words."""
 
     @abstractmethod
     def facts(self) -> dict[str, object]:

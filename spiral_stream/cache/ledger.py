@@ -39,7 +39,7 @@ class LedgerEntry:
 
     @property
     def stem(self) -> str:
-        """What the names of all files of the part begin with."""
+        """The beginning of the names of all files of the part."""
         return Path(self.file).stem
 
 

@@ -37,7 +37,7 @@ class BuildRows(Protocol):
 
     @property
     def base(self) -> Reach:
-        """Where relative references start, and which files they may name."""
+        """Where relative references start, and the files that they may name."""
         ...
 
     def fetch(self, ordinals: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
@@ -136,7 +136,7 @@ def build(
 
 @final
 class _Pace:
-    """How many rows the next run has, from the bytes of those that are done."""
+    """Chooses the rows of the next run from the bytes of those that are done."""
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
@@ -178,7 +178,7 @@ class _RowRuns:
             yield offsets.astype(np.uint32), rows
 
     def _room(self) -> int:
-        """How many more runs may begin: one per thread and the one that is next, more while they are small."""
+        """The number of runs that may still begin: one per thread and the one that is next, more while they are small."""
         ahead = min(2 * self._threads, max(self._threads, HELD_BYTES // max(1, self._pace.bytes)))
         if not self._pace.bytes and self._kind.FIRST_ROWS == 1:  # rows may be of any size
             ahead = self._threads

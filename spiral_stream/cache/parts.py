@@ -41,7 +41,7 @@ class PartFiles:
 
     @property
     def stem(self) -> str:
-        """What the names of its files begin with."""
+        """The beginning of the names of its files."""
         return Path(self.file).stem
 
     @property

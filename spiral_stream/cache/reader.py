@@ -82,7 +82,7 @@ class CachedShard:
         return len(self.sizes) if self._offsets is None else 0
 
     def find(self, offsets: Int64 | UInt64) -> Int64:
-        """Where each row stands in this shard's arrays; -1 where it is not stored."""
+        """Return the place of each row in this shard's arrays; -1 where it is not stored."""
         wanted = offsets.astype(np.int64, copy=False)
         if self._offsets is None:
             return np.where(wanted < len(self.sizes), wanted, -1)
@@ -100,7 +100,7 @@ class CachedShard:
         return bool(self._reasons)
 
     def locate(self, at: Int64) -> tuple[UInt64, Int64]:
-        """Where stored rows lie in memory, and their bytes; valid while this shard is held.
+        """Return the memory addresses of stored rows, and their bytes; valid while this shard is held.
 
         Args:
             at: shape [P], int64, from `find`.
@@ -112,7 +112,7 @@ class CachedShard:
 
 
 def _stamp(path: str) -> tuple[int, ...] | None:
-    """What changes when a file is written or replaced; None if there is no such file."""
+    """Return facts of a file that change when it is written or replaced; None if there is no such file."""
     try:
         facts = Path(path).stat()
     except OSError:

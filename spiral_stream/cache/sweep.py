@@ -1,4 +1,4 @@
-"""What a cache no longer needs, and when it may go.
+"""Remove what a cache no longer needs, once no reader or writer can need it.
 
 Every writer shares the lock file ``writers`` while it writes a part or commits, and every reader shares ``readers``
 as long as it may open parts of the version that it pinned. Whoever is alone among the writers removes what no ledger

@@ -28,7 +28,7 @@ _MOST: Final = np.iinfo(np.int32).max
 @final
 @dataclass(frozen=True, slots=True)
 class IndexKind(Kind):
-    """Where the frames of one column of videos lie."""
+    """One video column of one relation: where the frames of its files lie."""
 
     RUN_BYTES: ClassVar[int] = 64 << 20
     RUN_ROWS: ClassVar[int] = 64

@@ -232,6 +232,6 @@ def _plain(value: Any) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """What a library says, without where in its code it said it."""
+    """A library's error text without the place in its code."""
     text = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
     return cut(_PLACE.sub("", text)) or type(error).__name__

@@ -44,7 +44,7 @@ class Entry:
             raise CatalogError(str(error).replace("<name>", f'"{self.name}"')) from error
 
     def pins(self, manifest: Manifest) -> Pins | None:
-        """What the relation's files were like when it was registered; None where nothing was pinned then.
+        """Return size, time and inode of the relation's files at registration; None if nothing was pinned then.
 
         Raises:
             SourceError: the file of pins is missing or cut.

@@ -225,7 +225,7 @@ def build_manifest(reader: Reader, shard_column: str | None = None) -> Manifest:
 
 
 def _scan_runs(reader: Reader, column: str) -> tuple[UInt64, pa.StringArray]:
-    """Where runs of equal values begin, in physical order, and their values."""
+    """Find where runs of equal values begin, in physical order, and their values."""
     import pyarrow.compute as pc
 
     starts, values = [], []

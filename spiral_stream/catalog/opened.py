@@ -52,7 +52,7 @@ class OpenRelation:
 
     @property
     def base(self) -> Reach:
-        """Where relative references in the rows start, which files they may name, and what pins those."""
+        """Where relative references start, the files that they may name, and the pins of those files."""
         return self._reach
 
     def files(self) -> Mapping[str, str]:

@@ -37,7 +37,7 @@ _OWN: Final = "\0"  # before the name of a source's own file; no reference holds
 
 
 def own_name(name: str) -> str:
-    """What a source's own file is called among the pins."""
+    """Return the name of a source's own file among the pins."""
     return _OWN + name
 
 

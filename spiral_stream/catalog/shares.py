@@ -69,7 +69,7 @@ def concentration(codes_N: Int64) -> Concentration:
 
 
 def drift(codes_N: Int64, axis_N: NDArray[Any]) -> Drift:
-    """How far values move along an axis.
+    """Measure how far values move along an axis.
 
     Args:
         codes_N: shape [N], the value of each row, 0-based.
@@ -106,7 +106,7 @@ def tenths(codes_N: Int64, axis_N: NDArray[Any]) -> float:
 
 
 def tenths_by_chance(counts_V: Int64) -> float:
-    """What `tenths` is on average where the axis is a random order of the rows; exact.
+    """Return the mean of `tenths` if the axis is a random order of the rows; exact.
 
     Args:
         counts_V: shape [V], rows of each value.

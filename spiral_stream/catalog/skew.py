@@ -1,4 +1,4 @@
-"""How far each storage shard's labels are from the relation's: what block shuffling has to mend.
+"""How far each storage shard's labels differ from the relation's: block shuffling has to even this out.
 
 The distance is total variation: half the sum over labels of the difference of
 shares, 0 for a shard that looks like the whole, towards 1 for one that shares no

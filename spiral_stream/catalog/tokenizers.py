@@ -135,7 +135,7 @@ class Tokenizers:
         )
 
     def _saved(self, name: str) -> dict[str, Any]:
-        """What is kept of a name.
+        """Read the file of a name.
 
         Raises:
             CatalogError: its file is not as it was written, or holds what no registration writes.
@@ -240,7 +240,7 @@ def _content(name: str, source: Any) -> tuple[bytes, dict[str, str], str]:
 
 
 def _by_transformers(name: str, place: str, origin: str) -> tuple[bytes, dict[str, str], str]:
-    """What transformers loads from a folder or the hub."""
+    """Load a tokenizer from a folder or the Hub by transformers."""
     need("transformers", "register_tokenizer", "give the path of a tokenizer.json")
     from transformers import AutoTokenizer
 

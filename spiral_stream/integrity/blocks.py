@@ -66,7 +66,7 @@ def moment() -> int:
 
 @final
 class sound:  # noqa: N801  read as a word: ``with sound(since):``
-    """What is made of mapped files inside is made of their bytes; an error there may come of zeros.
+    """Check at the end that what was read from mapped files inside were their bytes; an error there may come from zeros.
 
     Args:
         since: when the reading began: files that nobody looked rows up in since then are passed over.

@@ -1,4 +1,4 @@
-"""How derived files appear at once, complete and sealed, whoever else is making the same ones.
+"""Publish derived files at once, complete and sealed, even if other processes build the same ones.
 
 Files are written as drafts next to the target, sealed and synced; one rename publishes them. If another builder was
 faster its folder stays and ours is dropped: both have the same content, since the target's name is its fingerprint.
@@ -120,7 +120,7 @@ def sweep_drafts(folder: Path, name: str = "") -> None:
 
 
 def mended(path: Path, opened: Callable[[], Made], build: Callable[[], None]) -> Made:
-    """What a derived file or folder holds; one that is damaged is set aside and built again, with a warning.
+    """Return what a derived file or folder holds; one that is damaged is set aside and built again, with a warning.
 
     Args:
         path: of the file or folder.

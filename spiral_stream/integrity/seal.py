@@ -142,7 +142,7 @@ def _nearly(data: bytes | memoryview, mark: bytes) -> bool:
 
 
 def named(folder: Path, stem: str, suffix: str) -> Path:
-    """Where a file lies: the one from before there were seals if it is there, else one whose name says that it has one."""
+    """Return the path of a file: an unsealed one of an earlier version if it exists, else the sealed one."""
     old = folder / f"{stem}{suffix}"
     return old if old.exists() else folder / f"{stem}{_SEALED}{suffix}"
 

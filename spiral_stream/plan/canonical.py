@@ -64,7 +64,7 @@ _SAVED_AS: Final[dict[type, str]] = {
 
 
 def saved_name(cls: type) -> str:
-    """How a class of ours is written, whatever it is called in the code."""
+    """Return the saved name of a class of ours, whatever it is called in the code."""
     return _SAVED_AS.get(cls, cls.__name__)
 
 

@@ -1,4 +1,4 @@
-"""What verbs refuse at birth, in one way: the verb, what was found, names that look like it, the way out."""
+"""Checks that verbs run at birth. A refusal names the verb, what was found, similar names, and the way out."""
 
 import re
 from collections.abc import Iterable

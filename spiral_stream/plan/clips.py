@@ -38,7 +38,7 @@ def is_clip(field: Field) -> TypeGuard[Stack]:
 
 
 def limits_of(field: Stack, default: SampleLimits) -> SampleLimits:
-    """What one sample of a decoded field may have: the field's limits where it states them."""
+    """Return the limits of one sample of a decoded field: the field's own where it states them."""
     asked = (field.max_pixels, field.max_frames, field.max_bytes)
     usual = (default.pixels, default.frames, default.bytes)
     return SampleLimits(*(b if a is None else a for a, b in zip(asked, usual, strict=True)))
@@ -67,7 +67,7 @@ def clip_parts(field: Stack) -> tuple[FrameSelection, ImageProgram]:
 
 
 def clip_costs(fields: Sequence[tuple[str, Field]]) -> dict[str, int]:
-    """What one sample counts for against a budget: ``frames`` and ``bytes`` of its clips as they are delivered."""
+    """Return what one sample counts against a budget: ``frames`` and ``bytes`` of its clips as they are delivered."""
     costs = {"frames": 0, "bytes": 0}
     for _, field in fields:
         if is_clip(field):

@@ -242,7 +242,7 @@ class _Walk:
         return {key: self._value(value, owner, f"closure variable {key!r}") for key, value in sorted(bound.items())}
 
     def _references(self, tree: syntax.Definition, owner: str, scope: dict[str, Any], bound: Iterable[str]) -> Any:
-        """What the names in a definition lead to, by name, but for those that its closure binds."""
+        """Return what the names in a definition lead to, by name, except those that its closure binds."""
         out: dict[str, Any] = {}
         imports = syntax.local_imports(tree, str(scope.get("__package__") or ""))
         for name, chains in sorted(syntax.free_names(tree, imports).items()):

@@ -44,7 +44,7 @@ _BINDINGS: Final = {
 
 
 def canonical(node: nodes.Node) -> Any:
-    """What the fingerprint hashes, as JSON values.
+    """Return what the fingerprint hashes, as JSON values.
 
     Raises:
         PlanError: a value of the user's cannot be written as JSON.

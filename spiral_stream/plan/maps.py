@@ -1,6 +1,6 @@
-"""What may come between `Sample` and `Collate`: columns computed late, samples left out, added or joined.
+"""The verbs between `Sample` and `Collate`: columns computed late, samples left out, added or joined.
 
-Each runs on Arrow batches of samples, never on one at a time by itself; what it gives for
+Each runs on Arrow batches of samples, never on one at a time by itself; its result for
 a sample depends on that sample (and, if it draws, on the sample's own random key), so
 neither the batch it happens to run in nor the worker that runs it can be seen. `Assemble`
 alone sees samples together: those of one chapter, in order.
@@ -176,7 +176,7 @@ class SampleAssembly(Sampled):
 @final
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where an assembler stands: a function of the place alone, never of rank or worker (docs/decisions/0023)."""
+    """The place of an assembler in the epoch: a function of the place alone, never of rank or worker (docs/decisions/0023)."""
 
     epoch: int
     lane: int

@@ -191,7 +191,7 @@ def per_stream(node: Node) -> list[tuple[str, Node]]:
 
 
 def parts_of(mix: Mix, totals: Sequence[int], masses: Sequence[Fraction] | None) -> tuple[int, list[Fraction]]:
-    """How many samples an epoch has, and which share of them each stream.
+    """Return the number of samples per epoch, and the share of each stream.
 
     Args:
         mix: the outermost mixture.

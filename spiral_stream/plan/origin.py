@@ -69,7 +69,7 @@ def found_name(value: Any) -> str | None:
 
 
 def lookup(module: str, qualname: str) -> Any:
-    """What a name of an imported module leads to; None where it leads nowhere."""
+    """Return what a name of an imported module leads to; None if it leads nowhere."""
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
         found = getattr(found, part, None)

@@ -108,7 +108,7 @@ class Frames(Profile):
 
 
 def forms_of(semantic: str) -> str:
-    """How the profiles of a column are written, for messages."""
+    """Return how the profiles of a column are written, for messages."""
     if semantic == H264_REF:
         return "Frames(shorter_side=256), or Frames(shorter_side=256, quality=90) for JPEGs of the frames"
     return "Original(), Raw(shorter_side=...) or Jpeg(shorter_side=...)"

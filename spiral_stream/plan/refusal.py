@@ -74,7 +74,7 @@ def budget_text(budget: float | None) -> str:
 
 
 def allowed(budget: float | None, samples: int) -> int:
-    """How many refused samples an epoch of this many samples may have; of a fraction above 0 at least one."""
+    """Return how many samples of an epoch may be refused; at least one if the budget is a fraction above 0."""
     if budget is None:
         budget = DEFAULT_BUDGET
     if isinstance(budget, int):

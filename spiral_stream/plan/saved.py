@@ -118,7 +118,7 @@ class _Reader:
         return data
 
     def _tagged(self, data: Mapping[str, Any], kind: Any, at: str) -> Any:
-        """What a JSON object stands for: a node, an expression, a function, or a value of a class."""
+        """Return what a JSON object stands for: a node, an expression, a function, or a value of a class."""
         allowed = tuple(
             object if each is Any else each for each in _members(kind) if each is Any or isinstance(each, type)
         )

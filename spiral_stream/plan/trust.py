@@ -114,7 +114,7 @@ def check_code(found: Any, saved: str, name: str, at: str) -> None:
 
 
 def _defined(module: types.ModuleType, qualname: str) -> Any:
-    """What a module's own dictionary, and those of its classes, hold under a name; bound as an attribute would be."""
+    """Return what a module's own dictionary, or that of a class in it, holds under a name; bound as an attribute would be."""
     scope: dict[str, Any] = object.__getattribute__(module, "__dict__")  # a lazy module would import on any other look
     first, *rest = qualname.split(".")
     found: Any = scope.get(first)

@@ -15,7 +15,7 @@ _NAMED: Final = 3  # streams in a message
 
 
 def doubts(stages: Stages, epoch: int) -> Iterator[str]:
-    """What batches will not keep to, with the way out; nothing where all is as promised.
+    """Yield promises that batches will not keep, each with the way out.
 
     Args:
         stages: the lowered plan.

@@ -265,7 +265,7 @@ def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStag
 
 
 def _payload(name: str, field: Stack, stream: StreamStage) -> Payload:
-    """Where a decoded field's bytes lie."""
+    """Find where a decoded field's bytes lie."""
     found = payload_of(stream.selected, stream.base, field.column)
     if found is None:
         msg = (

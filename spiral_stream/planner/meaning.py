@@ -1,4 +1,4 @@
-"""What a verb after ``sample`` means where that takes more than its own words: the catalog's tokenizer, a default formation."""
+"""Complete verbs after ``sample`` with what they leave open: the catalog's tokenizer, a default formation."""
 
 from spiral_stream.batching.composition import StratifiedByStream
 from spiral_stream.batching.formation import Composition, Formation

@@ -24,7 +24,7 @@ class Payload:
 
 
 def payload_of(selected: Selected, base: OpenRelation, name: str) -> Payload | None:
-    """Where a column of a stream lies; None if it is computed."""
+    """Find where a column of a stream lies; None if it is computed."""
     found = selected.owner(name)
     if found is None:
         return None

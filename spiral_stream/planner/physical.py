@@ -185,7 +185,7 @@ class Stages:
         return tuple(name for name, _ in need(self.plan, Collate).fields)
 
     def multiple(self, column: str) -> int:
-        """What the width of a token column's fields is a multiple of: all of them share one."""
+        """Return the number that widths of a token column's fields are multiples of; all of them share one."""
         return lcm(*(stage.field.multiple for stage in self.sequences if stage.field.column == column))
 
     @property
@@ -200,7 +200,7 @@ class Stages:
 
     @property
     def specs(self) -> tuple[FieldSpec, ...]:
-        """What every field of a batch is."""
+        """The specification of every field of a batch."""
         return (
             *(stage.spec for stage in self.plains),
             *(stage.spec for stage in self.images),

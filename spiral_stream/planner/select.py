@@ -62,7 +62,7 @@ class Chosen:
         )
 
     def total(self) -> int:
-        """How many rows were chosen."""
+        """The number of rows that were chosen."""
         return sum(b.num_rows for b in self.base.scan([])) if self.ordinals is None else len(self.ordinals)
 
 
@@ -273,7 +273,7 @@ def _types(node: nodes.Node, names: Sequence[str]) -> list[pa.DataType]:
 
 
 def _first_places(keys: pa.Table) -> Int64:
-    """Where each distinct row of keys comes first, ascending; NaN equals NaN here, and -0.0 is 0.0."""
+    """Find the first place of each distinct row of keys, ascending; NaN equals NaN here, and -0.0 is 0.0."""
     columns = [pc.add(c, pa.scalar(0.0, c.type)) if pa.types.is_floating(c.type) else c for c in keys.columns]
     numbered = pa.table([*columns, np.arange(len(keys))], names=[*keys.column_names, "at"])
     found: Int64 = (
@@ -293,7 +293,7 @@ class ComputedRelation:
 
     @property
     def total(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self._chosen.total()
 
     def only(self, names: Sequence[str]) -> "ComputedRelation":

@@ -51,7 +51,7 @@ _SHARD: Final = "storage_shard"
 @final
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """Where prepared things lie, how relations are opened, and at which versions."""
+    """The folder of derived files, how relations are opened, and their data versions."""
 
     root: Path
     open_relation: Callable[[str], OpenRelation]
@@ -89,7 +89,7 @@ class Selected:
         return offsets
 
     def owner(self, name: str) -> tuple[int | None, str] | None:
-        """Which joined relation a column is of (None: the base), unchanged, and its name there; None if it is computed."""
+        """Return the relation that a column is copied from (None: the base), and its name there; None if it is computed."""
         leaf = self.columns.env[name]
         return place_of(leaf.name) if isinstance(leaf, expr.Col) else None
 
@@ -98,7 +98,7 @@ class Selected:
         return self._beside[k]
 
     def joined_ordinals(self, k: int, rows: UInt64) -> UInt64:
-        """Shape [P] -> [P], uint64: rows of the k-th joined relation beside surviving rows.
+        """Shape [P] -> [P], uint64: the rows of the k-th joined relation that match surviving rows.
 
         Raises:
             DataError: a row has none there, as a left join may leave it.
@@ -161,7 +161,7 @@ class Selected:
         return build_index(folder, stream, self._identities(identity))
 
     def runs(self, key: tuple[str, ...]) -> Runs:
-        """Which surviving rows are equal in these columns (``storage_shard`` is the shard itself); found at the first use.
+        """Return runs of surviving rows with equal values (``storage_shard`` is the shard itself); found at the first use.
 
         Raises:
             PlanError: the rows of a value do not lie together.
@@ -283,7 +283,7 @@ def select(node: nodes.Node, base: OpenRelation, place: Workplace) -> Selected:
 
 
 def selection_folder(node: nodes.Node, root: Path, versions: Mapping[str, str]) -> Path:
-    """Where the selection of a relational plan lies, with whatever was made of it."""
+    """Return the folder of a relational plan's selection and of everything derived from it."""
     return root / "selections" / digest([canonical(node), {name: versions[name] for name in sorted(_read(node))}])
 
 
@@ -318,7 +318,7 @@ def _settle(node: nodes.Node, base: OpenRelation, place: Workplace, folder: Path
 
 
 def _adopt(folder: Path) -> None:
-    """What was made of a selection that was set aside holds for the one that took its place: both keep the same rows."""
+    """Move what was derived from a damaged selection to the one that took its place: both keep the same rows."""
     aside = folder.with_name(f".damaged-{folder.name}")
     for path in aside.iterdir() if aside.is_dir() else ():
         if path.name.startswith(_MADE_OF_IT):

@@ -112,7 +112,7 @@ def _table(base: OpenRelation, column: str, work: ShardWork, stored: CachedShard
 
 
 def _named(references: Any) -> dict[str, pa.Array]:
-    """What references name: uri, offset and length, null where there is none."""
+    """Return what references name: uri, offset and length, null where there is none."""
     kinds = {"uri": pa.string(), "offset": pa.int64(), "length": pa.int64()}
     if pa.types.is_struct(references.type):
         inside = {field.name for field in references.type}

@@ -39,7 +39,7 @@ _MEASURES: Final = {
 
 
 class QueryLimits(NamedTuple):
-    """What one query may take."""
+    """Limits of one query."""
 
     timeout_s: float
     memory_bytes: int  # beyond the rows that it reads

@@ -81,7 +81,7 @@ class Selection:
         return int(self._firsts[-1])
 
     def ordinals(self, rows: UInt64) -> UInt64:
-        """Where surviving rows lie.
+        """Return the ordinals of surviving rows.
 
         Args:
             rows: shape [P], uint64, each below ``total``.
@@ -174,7 +174,7 @@ class Selection:
         return np.asarray(self._ranks[block] + inside - self._bitmapped[shards])
 
     def _bisect(self, shards: NDArray[np.int64], offsets: UInt64) -> UInt64:
-        """How many of each shard's stored offsets lie below ``offsets``."""
+        """Count each shard's stored offsets below ``offsets``."""
         first = self._places[shards].astype(np.int64)
         low, high = first.copy(), first + self.counts[shards].astype(np.int64)
         while (open_ := low < high).any():

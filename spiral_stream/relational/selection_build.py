@@ -1,4 +1,4 @@
-"""How a selection is made: from surviving rows in any order to files that readers map.
+"""Build a selection: from surviving rows in any order to files that readers map.
 
 Survivors are first set as bits of the whole relation, on disk; then each shard is
 written in the smallest form. Rows of joined relations are spooled as they come and

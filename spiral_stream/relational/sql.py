@@ -40,7 +40,7 @@ def run_sql(text: str, tables: Tables) -> pa.Table:
 
 
 def describe_sql(text: str, schemas: Mapping[str, pa.Schema]) -> tuple[list[str], pa.Schema, list[tuple[str, str]]]:
-    """Which relations a query reads, and the columns that it gives.
+    """Return the relations that a query reads, and its columns.
 
     Args:
         text: as for `run_sql`.
@@ -85,7 +85,7 @@ def _asked(task: str, text: str, tables: Tables) -> tuple[dict[str, Any], pa.Rec
 
 
 def _answered(request: pa.Buffer, held: QueryLimits, tables: Tables) -> bytes:
-    """What the process writes before the deadline; it never outlives the call."""
+    """Return what the process writes before the deadline; it never outlives the call."""
     command = [sys.executable, "-P", str(_PROCESS)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     pipe = subprocess.PIPE

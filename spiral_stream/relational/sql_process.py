@@ -40,7 +40,7 @@ _GRACE_S: Final = 5  # the caller ends us at the deadline; if it died before, th
 
 
 class RefusedError(Exception):
-    """What is wrong with the text, for its author."""
+    """The text is wrong; says what, for its author."""
 
 
 def main() -> None:

@@ -105,7 +105,7 @@ class Located:
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """What is named: a file (or, inline, all its bytes), where in it, and how much. Equal for the same bytes."""
+        """The file (or, inline, all its bytes), the offset in it, and the length. Equal for the same bytes."""
         named = self.path if self.path is not None else xxhash.xxh3_128_hexdigest(self._data)
         return named, self.offset, self.size
 
@@ -114,7 +114,7 @@ _RESTORE: Final = "Restore the file, or register what it holds now"
 
 
 def locate(values: pa.Array | pa.ChunkedArray, base: Reach | str) -> list[Located]:
-    """Where the bytes that each reference names lie, in order. Reads none of them.
+    """Find where the bytes of each reference lie, in order. Reads none of them.
 
     Args:
         values: P references: binary or large_binary (inline), utf8 (a path or

@@ -129,7 +129,7 @@ class Collected:
         self.close()
 
     def _sorted(self) -> UInt64:
-        """What is held, shape [4, n], by hash."""
+        """The numbers, shape [4, n], sorted by hash."""
         out = np.concatenate([np.empty((4, 0), np.uint64), *self._held], axis=1)
         self._held, self._count = [], 0
         return _by_hash(out)

@@ -32,7 +32,7 @@ def is_remote(uri: str) -> bool:
 
 
 def remote_fault(uri: str) -> str:
-    """What a URI with a scheme is that nothing reads here, and the way out; a clause that follows the URI."""
+    """Say what a URI is that nothing here reads, and the way out; a clause that follows the URI."""
     scheme = uri.partition("://")[0]
     if scheme.lower() in ("http", "https"):
         return "lies on a web server, which is not read here. Copy it, or register local paths"

@@ -61,7 +61,7 @@ class Pins:
         return len(self._numbers)
 
     def fault(self, name: str, facts: os.stat_result) -> str | None:
-        """What differs of a file, in words, and the way out; None where it is what was registered."""
+        """Say how a file differs from what was registered, and the way out; None if it does not."""
         pins = [Pin(*found) for found in self._numbers.find(name)]  # more than one where hashes collide
         if any(self._fits(pin, facts) for pin in pins):
             return None

@@ -53,7 +53,7 @@ def resolve(values: pa.Array | pa.ChunkedArray, base: Reach | str, most_bytes: i
 
 
 class Form(Enum):
-    """How a column of references names bytes."""
+    """The form in which a column of references names bytes."""
 
     INLINE = "binary"
     FILE = "utf8"
@@ -61,7 +61,7 @@ class Form(Enum):
 
 
 def form_of(array: pa.Array) -> Form:
-    """How the references of one chunk name bytes.
+    """Return the form in which the references of one chunk name bytes.
 
     Raises:
         ReferenceDataError: one of them is null.

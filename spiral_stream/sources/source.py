@@ -1,4 +1,4 @@
-"""What a source must do: list its storage, scan it, fetch rows by address.
+"""The interface of sources: list the storage, scan it, fetch rows by address.
 
 A `Source` is a frozen value that names bytes and can be written as JSON. Opening
 it gives a `Reader`. A reader's rows have *physical ordinals*: its units laid end
@@ -54,11 +54,11 @@ class Unit:
 @final
 @dataclass(frozen=True, slots=True)
 class FormerProfile:
-    """What ``Source()`` gives: before 0.2 that was the cache profile which is called ``Original()`` now."""
+    """The result of ``Source()``: before 0.2 that was the cache profile now called ``Original()``."""
 
 
 class Source(ABC):
-    """Where a relation's rows lie. Subclasses are frozen dataclasses of JSON values."""
+    """The storage of a relation's rows. Subclasses are frozen dataclasses of JSON values."""
 
     KIND: ClassVar[str]
 

@@ -52,5 +52,5 @@ class Watch:
 
 
 def facts_of(facts: os.stat_result) -> Facts:
-    """What is compared of a file."""
+    """Return the facts of a file that are compared."""
     return facts.st_size, facts.st_mtime_ns
