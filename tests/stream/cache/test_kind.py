@@ -1,0 +1,66 @@
+"""Every kind of cache has the same shape: run sizes, a form in words, and a fingerprint of what decides its payload."""
+
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+
+from spiral_stream.cache.clips import ClipKind
+from spiral_stream.cache.images import ImageKind
+from spiral_stream.cache.kind import Kind
+from spiral_stream.cache.tokens import TokenKind
+from spiral_stream.cache.video_index import IndexKind
+from spiral_stream.decoders.image import DECODERS
+from spiral_stream.decoders.selection import FrameSelection
+from spiral_stream.plan.profiles import Frames, Raw
+from tests.fixtures.kinds import ByteEncoder
+
+KINDS: dict[str, Kind] = {
+    "images": ImageKind("r", "c", DECODERS["jpeg"], Raw(shorter_side=8)),
+    "tokens": TokenKind("r", "c", ByteEncoder()),
+    "clips": ClipKind("r", "c", FrameSelection(4), Frames(shorter_side=8), timed=False),
+    "video index": IndexKind("r", "c"),
+}
+FORMS = {
+    "images": "Raw(shorter_side=8)",
+    "tokens": "uint16",
+    "clips": str(Frames(shorter_side=8)),
+    "video index": "video index",
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_kind_is_a_frozen_value_of_one_column(name: str) -> None:
+    kind = KINDS[name]
+
+    assert kind.columns[0] == kind.column == "c"
+    assert kind.form == FORMS[name]
+    assert kind.RUN_BYTES > 0 < kind.FIRST_ROWS
+    assert kind.RUN_ROWS > 0
+    with pytest.raises(FrozenInstanceError):
+        kind.column = "d"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_fingerprint_covers_relation_and_column(name: str) -> None:
+    kind = KINDS[name]
+    others = [replace(kind, relation="s"), replace(kind, column="d")]
+
+    assert replace(kind).fingerprint == kind.fingerprint
+    assert len({kind.fingerprint, *(each.fingerprint for each in others)}) == 3
+
+
+def test_kinds_of_one_column_have_fingerprints_of_their_own() -> None:
+    assert len({kind.fingerprint for kind in KINDS.values()}) == len(KINDS)
+
+
+def test_fingerprints_are_those_of_caches_that_were_built_before() -> None:
+    """A cache on disk is found by these: a change of one is a change of the payload's form."""
+    found = {name: KINDS[name].fingerprint for name in ("tokens", "video index")}
+
+    assert found == {"tokens": "e76b3bdabadd574d112f0326f717724a", "video index": "a4aed115a3a351315c4072d7639b52a1"}
+
+
+def test_every_subclass_of_kind_is_known_here() -> None:
+    known = {type(kind).__name__ for kind in KINDS.values()}
+
+    assert known == {kind.__name__ for kind in Kind.__subclasses__()}  # a slotted dataclass is two classes of one name

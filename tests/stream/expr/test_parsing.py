@@ -1,0 +1,47 @@
+"""Bucket keys are read as the same trees that `col` builds; what cannot be read shows its place."""
+
+import pytest
+
+from spiral_stream.errors import PlanError
+from spiral_stream.expr import (
+    Expr,
+    col,
+    len_,
+    parse,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expr"),
+    [
+        ("len(tokens)", len_("tokens")),
+        ("frame_count", col("frame_count")),
+        (" width * height ", col("width") * col("height")),
+        ("(a + 2) // -b % 3", (col("a") + 2) // -col("b") % 3),
+        ("a - b / 1.5", col("a") - col("b") / 1.5),
+        ("breite_ä * -2", col("breite_ä") * -2),
+    ],
+)
+def test_bucket_keys_are_the_same_trees_as_col(text: str, expr: Expr) -> None:
+    assert parse(text).same_as(expr)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("len(tokens", "(?s)never closed.*len.tokens\n     \\^"),
+        ("width ** 2", r"(?s)'width \*\* 2' is not allowed here, at character 1\n"),
+        ("ä + f(x)", r"(?s)'f\(x\)' is not allowed here, at character 5\n  ä \+ f\(x\)\n      \^"),
+        ("len(a, b)", "len takes one argument"),
+        ("a.b", "'a.b' is not allowed"),
+        ("'text'", "is not allowed"),
+        ("True", "is not allowed"),
+        ("", "at character 1"),
+        ("a\0", "Python|null"),
+        ("(" * 150 + ")" * 150, "at most 200 are read"),
+        ("(" * 99 + "a b" + ")" * 98, "(?s)at character .*\\^"),
+    ],
+)
+def test_what_cannot_be_read_shows_its_place(text: str, place: str) -> None:
+    with pytest.raises(PlanError, match=place):
+        parse(text)
