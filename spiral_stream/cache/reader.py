@@ -198,11 +198,10 @@ class CacheReader:
         self._folder = folder
         self._shards = shards
         self._held = held
-        metadata = dataset.schema.metadata or {}
-        self._sums: dict[str, str] = json.loads(metadata.get(SUMS, b"{}"))
+        self._sums: dict[str, str] = json.loads((dataset.schema.metadata or {}).get(SUMS, b"{}"))
         self._files: dict[str, list[str]] = {}
         self._keys: dict[str, str] = {}
-        for key, file in json.loads(metadata.get(PARTS, b"[]")):
+        for key, file in parts_of(dataset):
             self._files.setdefault(key, []).append(file)
             self._keys[file] = key
         self._fragments = {f.metadata.files[0].path: f for f in dataset.get_fragments()}
@@ -267,3 +266,14 @@ class CacheReader:
             if sums is not None:
                 mapped.expect(sums, SHIFT)
         return table, mapped
+
+
+def parts_of(dataset: Any) -> list[list[str]]:
+    """Return [content key, fragment file] of every committed part."""
+    parts: list[list[str]] = json.loads((dataset.schema.metadata or {}).get(PARTS, b"[]"))
+    return parts
+
+
+def files_of(dataset: Any) -> list[str]:
+    """Return the data file of every committed part; none without a dataset."""
+    return [] if dataset is None else [file for _, file in parts_of(dataset)]

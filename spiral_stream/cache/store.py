@@ -37,13 +37,13 @@ from spiral_stream.cache import ledger
 from spiral_stream.cache.ledger import Ledger, LedgerEntry
 from spiral_stream.cache.part_rows import Chunk, PartRows
 from spiral_stream.cache.parts import PartFiles
-from spiral_stream.cache.reader import PARTS, PAYLOAD, REFUSED, ROW, SUMS, CacheReader, OpenShards
+from spiral_stream.cache.reader import PARTS, PAYLOAD, REFUSED, ROW, SUMS, CacheReader, OpenShards, files_of, parts_of
 from spiral_stream.cache.sweep import READERS, WRITERS, Usage, remove_dead, remove_old_versions, usage
 from spiral_stream.errors import CacheError, DamageError, SpiralWarning
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.integrity.faults import failed
-from spiral_stream.integrity.locks import Held, alone, share
+from spiral_stream.integrity.locks import alone, share
 from spiral_stream.integrity.publish import write_file
 
 _ONE_FILE: Final = 1 << 42  # bytes; above any shard, so that a fragment has exactly one .blob file
@@ -145,11 +145,11 @@ class CacheStore:
         from lance.fragment import FragmentMetadata
 
         dataset = self._dataset() if self._exists() else None
-        entries = self.ledger.needed(_files(dataset))
+        entries = self.ledger.needed(files_of(dataset))
         parts = [[entry.key, entry.file] for entry in entries]
         if dataset is None and not entries:
             return 0
-        if dataset is not None and sorted(_parts(dataset)) == sorted(parts):
+        if dataset is not None and sorted(parts_of(dataset)) == sorted(parts):
             self._record(dataset)
             return int(dataset.version)
         sums = {entry.file: entry.sums for entry in entries if entry.sums is not None}
@@ -177,7 +177,7 @@ class CacheStore:
         """
         if not self._exists():
             return None
-        held = self._lock(READERS)
+        held = share(self.folder / READERS)
         if self._pid != os.getpid():  # a thread of the parent may hold a lock of what was inherited
             self._shards, self._pid = OpenShards(), os.getpid()
         self._shards.forget_changed()
@@ -326,14 +326,14 @@ class CacheStore:
 
     def _visible(self) -> set[str]:
         """Data files of the newest version."""
-        return set(_files(self._dataset())) if self._exists() else set()
+        return set(files_of(self._dataset())) if self._exists() else set()
 
     def _ever_visible(self) -> set[str]:
         """Data files of all versions that are there."""
         out: set[str] = set()
         for manifest in self._data.glob("_versions/*.manifest"):
             with self._opening(manifest):
-                out.update(_files(self._version(manifest)))
+                out.update(files_of(self._version(manifest)))
         return out
 
     def _create(self, schema: pa.Schema) -> None:
@@ -361,12 +361,9 @@ class CacheStore:
 
     # ---- locks
 
-    def _lock(self, name: str) -> Held | None:
-        return share(self.folder / name)
-
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        held = self._lock(name)
+        held = share(self.folder / name)
         try:
             yield
         finally:
@@ -397,14 +394,3 @@ def _schema(beside: Iterable[str]) -> pa.Schema:
             _payload(),
         ]
     )
-
-
-def _parts(dataset: Any) -> list[list[str]]:
-    """[content key, fragment file] of every committed part."""
-    parts: list[list[str]] = json.loads((dataset.schema.metadata or {}).get(PARTS, b"[]"))
-    return parts
-
-
-def _files(dataset: Any) -> list[str]:
-    """The data file of every committed part."""
-    return [] if dataset is None else [file for _, file in _parts(dataset)]

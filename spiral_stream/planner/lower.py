@@ -49,6 +49,7 @@ from spiral_stream.planner.payload import Payload, own_payload, payload_of
 from spiral_stream.planner.physical import (
     ClipSource,
     ClipStage,
+    FieldStage,
     ImageStage,
     K,
     PayloadCache,
@@ -113,18 +114,7 @@ def lower(plan: nodes.Deliver, catalog: Registry, rebase: Rebase | None = None) 
     whole = fingerprint(plan)
     _keep_plan(place.root, whole, canonical(plan))
     maps = tuple(each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled))[1:]
-    have = collate.schema()
-    plains, images, clips, sequences = [], [], [], []
-    for name, field in collate.fields:
-        spec = field_spec(name, field, have.field(field.column))
-        if is_clip(field):
-            clips.append(_clip(name, field, spec, streams, place.root))
-        elif isinstance(field, Stack) and field.decode is not None:
-            images.append(_image(name, field, spec, streams, place.root))
-        elif isinstance(field, SequenceField):
-            sequences.append(SequenceStage(name, field, spec))
-        else:
-            plains.append(PlainStage(name, field, spec))
+    fields = _fields(collate, streams, place.root)
     tokens = [_tokens(each, streams, catalog, place.root) for each in maps if isinstance(each, SampleTokens)]
     _warn_of_too_few(collate, epochs.total)
     stages = Stages(
@@ -138,16 +128,32 @@ def lower(plan: nodes.Deliver, catalog: Registry, rebase: Rebase | None = None) 
         formation=collate.formation,
         identity=sample.identity,
         maps=maps,
-        plains=tuple(plains),
-        sequences=tuple(sequences),
-        images=tuple(images),
-        clips=tuple(clips),
+        plains=tuple(each for each in fields if isinstance(each, PlainStage)),
+        sequences=tuple(each for each in fields if isinstance(each, SequenceStage)),
+        images=tuple(each for each in fields if isinstance(each, ImageStage)),
+        clips=tuple(each for each in fields if isinstance(each, ClipStage)),
         tokens=tuple(tokens),
         warnings=tuple(s.base.manifest.shard_note for s in streams if s.base.manifest.shard_note),
     )
     for doubt in doubts(stages, rebase.epoch if rebase else 0):
         warnings.warn(doubt, SpiralWarning, stacklevel=2)
     return stages
+
+
+def _fields(collate: nodes.Collate, streams: Sequence[StreamStage], root: Path) -> list[FieldStage]:
+    """Make the stage of every field of a batch, in the plan's order."""
+    have, out = collate.schema(), list[FieldStage]()
+    for name, field in collate.fields:
+        spec = field_spec(name, field, have.field(field.column))
+        if is_clip(field):
+            out.append(_clip(name, field, spec, streams, root))
+        elif isinstance(field, Stack) and field.decode is not None:
+            out.append(_image(name, field, spec, streams, root))
+        elif isinstance(field, SequenceField):
+            out.append(SequenceStage(name, field, spec))
+        else:
+            out.append(PlainStage(name, field, spec))
+    return out
 
 
 def _warn_of_too_few(collate: nodes.Collate, total: int) -> None:

@@ -125,6 +125,9 @@ class ClipStage:
         return tuple(each.index.payload for each in self.sources)
 
 
+FieldStage = PlainStage | SequenceStage | ImageStage | ClipStage
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenStage:
