@@ -274,7 +274,7 @@ def _roles_of(loaded: Any) -> dict[str, str]:
 
 
 def _roles_beside(path: Path) -> dict[str, str]:
-    """The special tokens that transformers' files beside a tokenizer.json name."""
+    """The special tokens that transformers' files next to a tokenizer.json name."""
     found: dict[str, str] = {}
     for file in (path.with_name(config) for config in _CONFIGS):
         if not file.is_file():

@@ -31,7 +31,7 @@ class StreamStage:
 
 
 def fetch(streams: Sequence[StreamStage], places: Places, names: Sequence[str]) -> pa.Table:
-    """Return columns of samples, in the order of ``places``; one fetch a stream.
+    """Return columns of samples, in the order of ``places``; one fetch per stream.
 
     Args:
         streams: the plan's streams.

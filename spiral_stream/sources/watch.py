@@ -2,7 +2,7 @@
 
 A reader holds what it learned of its files when it opened them. Bytes that were exchanged or edited since would be read
 as if they belonged to it; so after a read the files it came from are looked at: one ``stat`` each (2 us), at most once
-in `EVERY_S` a file.
+per file in `EVERY_S`.
 """
 
 import os
