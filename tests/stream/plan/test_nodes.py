@@ -22,7 +22,7 @@ from spiral_stream import (
     lit,
     mix,
 )
-from spiral_stream.plan import nodes
+from spiral_stream.plan import combining, nodes
 from tests.fixtures import verbs
 from tests.fixtures.programs import image_catalog, image_fields, image_transforms
 
@@ -205,7 +205,8 @@ def test_a_field_of_a_cached_column_keeps_its_meaning(world: World) -> None:
 
 
 def test_every_verb_has_one_name(world: World) -> None:
-    kinds = [each for each in vars(nodes).values() if isinstance(each, type) and issubclass(each, nodes.Node)]
+    found = [*vars(nodes).values(), *vars(combining).values()]
+    kinds = {each for each in found if isinstance(each, type) and issubclass(each, nodes.Node)}
     named = [each.VERB for each in kinds if hasattr(each, "VERB")]
 
     assert len(named) == len(set(named)) == 15
