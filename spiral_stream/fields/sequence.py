@@ -178,9 +178,7 @@ class TokenField(SequenceField):
                 f"{type(self).__name__}({self.column!r}): a token does not fit dtype {self.dtype}; "
                 "ids are below 2**31. Ask for int64, or look at the values with List"
             )
-            error = DataError(msg)
-            error.row = refused  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
-            raise error
+            raise DataError(msg, row=refused)
         return out_BT
 
 

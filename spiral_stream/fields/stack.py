@@ -153,6 +153,4 @@ class Stack(Field):
         return out
 
     def _refused(self, row: int, found: str) -> DataError:
-        error = DataError(f"Stack({self.column!r}): the value {found}")
-        error.row = row  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
-        return error
+        return DataError(f"Stack({self.column!r}): the value {found}", row=row)

@@ -52,10 +52,12 @@ def blaming(
     try:
         yield
     except SourceError as error:
-        own, row = getattr(error, "samples", None), getattr(error, "row", None)
-        if own is None and (samples is None or row is None):
+        if isinstance(error.samples, Samples):
+            one = error.samples.take(np.array([0]))
+        elif samples is not None and error.row is not None:
+            one = samples.take(np.array([start + error.row]))
+        else:
             raise
-        one = own.take(np.array([0])) if own is not None else samples.take(np.array([start + row]))  # type: ignore[union-attr, operator]  # as above
         read_identity(stages, one)
         raise _named(stages, identity_table(stages, one).to_pylist()[0], error, skippable=skippable) from error
 

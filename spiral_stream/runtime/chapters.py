@@ -184,9 +184,7 @@ def _need_alike(packed: Packed, names: Sequence[str], lengths: Sequence[Int64]) 
         "and Packed lays the columns of a sample over the same places. Make them equally long, for example with -100 where "
         "a label is to be ignored, or use WindowedBucket, which pads each column by itself"
     )
-    error = DataError(msg)
-    error.row = row  # type: ignore[attr-defined]  # read by `remembering_sample`
-    raise error
+    raise DataError(msg, row=row)
 
 
 def chapter_count(total: int, lanes: int, lane: int, span: int) -> int:
@@ -330,9 +328,8 @@ class Chapter:
             self._dropped = [batch for batch in formed if batch.rows != (self._forming.batch_size or 1)]
             return [batch for batch in formed if batch.rows == (self._forming.batch_size or 1)]
         except SourceError as error:
-            number = getattr(error, "sample", None)
-            if number is not None:
-                error.samples = self._samples(np.array([number]))  # type: ignore[attr-defined]  # read by `blaming`
+            if error.sample is not None:
+                error.samples = self._samples(np.array([error.sample]))
             raise
 
     def _window(self, samples: Samples) -> Window:

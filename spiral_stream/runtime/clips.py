@@ -121,12 +121,14 @@ class ClipFeed:
                 short = self._render_kept(self._kind, found, part, draws, keys, program, out)
                 self._metrics.add(short_clips=int(np.count_nonzero(short)))
                 return
-            for row, at in enumerate(part):  # clips, each of 10 ms and more
-                try:
+            row = -1
+            try:
+                for row, at in enumerate(part):  # clips, each of 10 ms and more
                     with doing(self._words(found, at)):
                         self._render_original(found, at, float(draws[row]), keys[row], program, out[row])
-                except SourceError as error:
-                    raise _at(row, error) from error
+            except SourceError as error:
+                error.row = row
+                raise
 
     # ---- originals
 
@@ -212,7 +214,7 @@ class ClipFeed:
             if stored is None:
                 rows = kind.keep_rows(found.table.slice(found.rows[at], 1), self._relation.base, draws[row : row + 1])
                 if rows.refused:
-                    raise _at(row, DataError(rows.refused[0]))
+                    raise DataError(rows.refused[0], row=row)
                 self._metrics.add(source_bytes=rows.source_bytes)
                 clips.put_rows(np.array([row]), rows)
                 continue
@@ -249,8 +251,3 @@ class ClipField:
                 part = list(range(first, min(first + feed.piece, len(where))))
                 pieces.append((feed, found, part, where[part]))
         return pieces
-
-
-def _at(row: int, error: SourceError) -> SourceError:
-    error.row = row  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
-    return error

@@ -6,8 +6,6 @@ needs (`decoders.region`); raw pixels are resized straight from the mapped file.
 """
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
@@ -17,7 +15,7 @@ from spiral_stream.cache.images import ImageKind, Pixels, StoredImage
 from spiral_stream.cache.reader import CacheReader
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.decoders import region
-from spiral_stream.errors import DataError, SourceError
+from spiral_stream.errors import DataError, renumbered
 from spiral_stream.planner.physical import ImageStage
 from spiral_stream.planner.streams import split
 from spiral_stream.runtime.metrics import Metrics
@@ -98,11 +96,13 @@ class ImageFeed:
 
     def _whole(self, rows: _StoredRows, part: slice) -> list[Pixels]:
         out = []
-        for row in range(*part.indices(len(rows.lengths))):  # 3 us a row beside 800 us of decoding
-            try:
+        row = -1
+        try:
+            for row in range(*part.indices(len(rows.lengths))):  # 3 us per row; decoding takes 800
                 out.append(self._kind.read(rows.kept(row)))
-            except DataError as error:
-                raise _at(row, error) from error
+        except DataError as error:
+            error.row = row
+            raise
         return out
 
     def _regions(self, rows: _StoredRows, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
@@ -146,7 +146,7 @@ class ImageFeed:
     def _refuse(self, places: NDArray[np.int64], reasons: list[str | None]) -> None:
         for place, reason in zip(places.tolist(), reasons, strict=True):
             if reason is not None:
-                raise _at(place, DataError(reason))
+                raise DataError(reason, row=place)
 
     def _direct(self, ordinals: UInt64, places: NDArray[np.int64], rows: _StoredRows) -> None:
         column = self._kind.column
@@ -154,16 +154,16 @@ class ImageFeed:
         words = f"reading column {column} of relation {self._relation.entry.name}"
         with self._metrics.timed("fetch_s"), doing(words):
             table = self._relation.fetch(ordinals[places], [column])
-            try:
+            with renumbered(places):
                 data = resolve(table[column], self._relation.base, self._kind.decoder.limits.bytes)
-            except SourceError as error:
-                raise _at(int(places[getattr(error, "row", 0)]), error) from error
         with self._metrics.timed("transform_s"):
-            for place, encoded in zip(places.tolist(), data, strict=True):  # 5 us a row beside 800 us of decoding
-                try:
+            place = -1
+            try:
+                for place, encoded in zip(places.tolist(), data, strict=True):  # 5 us per row; decoding takes 800
                     rows.put(place, self._kind.keep(encoded))
-                except DataError as error:
-                    raise _at(place, error) from error
+            except DataError as error:
+                error.row = place
+                raise
         self._metrics.add(source_rows=len(places), source_bytes=sum(len(d) for d in data))
 
 
@@ -185,7 +185,7 @@ class ImageField:
             return
         for stream, where in split(places):
             own = np.empty((len(where), *out.shape[1:]), dtype=out.dtype)
-            with _at_rows(where):
+            with renumbered(where):
                 rows = self._payloads[stream].ordinals(places.rows[where])
                 self._feeds[stream].render(rows, keys[where], program, own)
             out[where] = own
@@ -194,25 +194,8 @@ class ImageField:
         """`ImageFeed.pixels` for samples."""
         out: list[Any] = [None] * len(places)
         for stream, where in split(places):
-            with _at_rows(where):
+            with renumbered(where):
                 found = self._feeds[stream].pixels(self._payloads[stream].ordinals(places.rows[where]))
             for at, image in zip(where.tolist(), found, strict=True):  # references, beside decoding
                 out[at] = image
         return out
-
-
-@contextmanager
-def _at_rows(where: NDArray[np.int64]) -> Iterator[None]:
-    """Count an error's row among all samples."""
-    try:
-        yield
-    except SourceError as error:
-        row = getattr(error, "row", None)
-        if row is not None:
-            error.row = int(where[row])  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
-        raise
-
-
-def _at(row: int, error: SourceError) -> SourceError:
-    error.row = row  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
-    return error

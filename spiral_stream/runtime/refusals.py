@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import DataError, SourceError, shown
+from spiral_stream.errors import DataError, SourceError, renumbered, shown
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.refusal import allowed, budget_text, why_never
 from spiral_stream.plan.tree import need
@@ -147,12 +147,10 @@ class BatchRefusals:
         self, field: str, begin: int, end: int, error: SourceError, rows: Int64 | None
     ) -> list[tuple[int, int]]:
         """What is left to do of a run that failed; raises what the plan does not put up with."""
-        row = getattr(error, "row", None)
-        at = None if row is None else begin + row
+        at = None if error.row is None else begin + error.row
         if not self._tolerant or not isinstance(error, DataError):
-            if at is not None:
-                error.row = at if rows is None else int(rows[at])  # type: ignore[attr-defined]  # read by `blaming`
-            raise error
+            with renumbered(range(begin, end) if rows is None else rows[begin:end]):
+                raise error
         if at is None and end - begin > 1:  # which of them it is will show in one half
             middle = (begin + end) // 2
             return [(middle, end), (begin, middle)]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from spiral_stream import seeding
 from spiral_stream.dialects.numpy import to_column
-from spiral_stream.errors import DataError, SourceError
+from spiral_stream.errors import DataError, SourceError, renumbered
 from spiral_stream.expr import Alias, Call, Cast, Col, Expr, bind
 from spiral_stream.fields.pad import Pad
 from spiral_stream.fields.ragged import Ragged
@@ -384,12 +384,11 @@ class SampleReader:
         counts = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
         if counts.size and counts.max() > step.fan_out:
             row = int(counts.argmax())
-            error = DataError(
+            msg = (
                 f"flat_map ({step.function.name}): a sample became {counts[row]:,} samples, fan_out is {step.fan_out}; "
                 "raise fan_out, or return fewer"
             )
-            error.row = row  # type: ignore[attr-defined]  # read by whoever knows the identities
-            raise error
+            raise DataError(msg, row=row)
         parents = np.repeat(np.arange(len(counts)), counts)
         parts = (np.arange(len(parents)) - np.repeat(np.cumsum(counts) - counts, counts)).astype(np.int32)
         out = samples.take(parents)
@@ -402,13 +401,12 @@ class SampleReader:
 
 @contextmanager
 def remembering_sample(samples: Samples) -> Iterator[None]:
-    """Let an error that carries a place in these samples carry the sample itself, for they change on their way."""
+    """Attach the sample itself to an error that carries its row: the maps change which samples there are."""
     try:
         yield
     except SourceError as error:
-        row = getattr(error, "row", None)
-        if row is not None and not hasattr(error, "samples"):
-            error.samples = samples.take(np.array([row]))  # type: ignore[attr-defined]  # read by whoever names it
+        if error.row is not None and error.samples is None:
+            error.samples = samples.take(np.array([error.row]))
         raise
 
 
@@ -422,13 +420,8 @@ def _feeds(stages: Stages, stage: TokenStage, metrics: Metrics, pool: Executor) 
 def _at_rows(feed: TokenFeed, own: NDArray[np.uint64], where: Int64, refused: dict[int, str] | None = None) -> Ragged:
     """Tokens of one stream's rows; an error's row, or a refused one, counts among all samples."""
     found: dict[int, str] | None = None if refused is None else {}
-    try:
+    with renumbered(where):
         tokens = feed.tokens(own, found)
-    except DataError as error:
-        row = getattr(error, "row", None)
-        if row is not None:
-            error.row = int(where[row])  # type: ignore[attr-defined]  # read by whoever knows the identities
-        raise
     if refused is not None and found:
         refused.update({int(where[row]): reason for row, reason in found.items()})
     return tokens

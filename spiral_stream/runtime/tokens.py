@@ -44,9 +44,7 @@ class _TokenPlaces:
         """Raise for the first refused place, so that the error does not depend on what is cached."""
         if self.refused:
             place = min(self.refused)
-            error = DataError(self.refused[place])
-            error.row = place  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
-            raise error
+            raise DataError(self.refused[place], row=place)
 
 
 @final

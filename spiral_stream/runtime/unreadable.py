@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.cache.tokens import TokenKind
-from spiral_stream.errors import SourceError
+from spiral_stream.errors import renumbered
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.transforms.encoder import TextEncoder
 from spiral_stream.transforms.python import Function
@@ -61,11 +61,6 @@ def run_on_readable(
     if refused.all():
         return pa.nulls(len(table), function.kind)
     good = np.flatnonzero(~refused)
-    try:
+    with renumbered(good):
         values = function.run(table.take(pa.array(good)), keys[good])
-    except SourceError as error:
-        row = getattr(error, "row", None)
-        if row is not None:
-            error.row = int(good[row])  # type: ignore[attr-defined]  # read by whoever knows the identities
-        raise
     return values.take(pa.array(np.cumsum(~refused) - 1, mask=refused))

@@ -283,7 +283,8 @@ def _checked(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
         raise DataError(msg)
     if whole.null_count:
         row = int(pc.index(whole.is_null(), value=True).as_py())
-        raise _at_row(DataError("tokenize: the text is null. Filter nulls out, or fill them before .sample(...)"), row)
+        msg = "tokenize: the text is null. Filter nulls out, or fill them before .sample(...)"
+        raise DataError(msg, row=row)
     whole = whole.cast(pa.large_binary())
     try:
         return whole.cast(pa.large_utf8())
@@ -306,13 +307,8 @@ def _not_utf8(documents: pa.Array) -> DataError:
                 f"tokenize: the text is not UTF-8: byte 0x{found:02X} at byte offset {error.start} ({error.reason}). "
                 "Re-encode it, or filter the row out"
             )
-            return _at_row(DataError(msg), row)
+            return DataError(msg, row=row)
     return DataError("tokenize: the texts are not UTF-8. Re-encode them")
-
-
-def _at_row(error: DataError, row: int) -> DataError:
-    error.row = row  # type: ignore[attr-defined]  # read by whoever knows the identities
-    return error
 
 
 def _runs(documents: pa.Array) -> Iterator[pa.Array]:

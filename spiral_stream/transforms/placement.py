@@ -97,7 +97,7 @@ class Placement:
                 f"images of one batch end in different sizes: {h} x {w} and {self.window_h[i]} x {self.window_w[i]} "
                 f"(image {i} of the call). End the chain with Resize((height, width)) or CenterCrop(size)"
             )
-            raise at_row(DataError(msg), i)
+            raise DataError(msg, row=i)
 
         def narrow(field: Int) -> Int32:
             return field.astype(np.int32)
@@ -137,9 +137,3 @@ def portable_exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
     for _ in range(8):
         total = total * total
     return total
-
-
-def at_row(error: DataError, row: int) -> DataError:
-    """The error, carrying which image of the call it met; whoever knows the identities names the sample."""
-    error.row = row  # type: ignore[attr-defined]  # errors.py keeps exceptions plain
-    return error

@@ -76,9 +76,7 @@ class Function:
             values = self.function(*columns, keys) if self.random else self.function(*columns)
         except Exception as error:
             msg = f"map ({self.name}): failed on {len(keys):,} samples: {type(error).__name__}: {error}"
-            failed = DataError(msg)
-            failed.row = self._failing(columns, keys)  # type: ignore[attr-defined]  # read by whoever knows the identities
-            raise failed from error
+            raise DataError(msg, row=self._failing(columns, keys)) from error
         return self._typed(values)
 
     def _failing(self, columns: list[Any], keys: NDArray[np.uint64]) -> int | None:
@@ -98,13 +96,12 @@ class Function:
             try:
                 out.append(self.function(*values, *drawn))
             except Exception as error:
-                failed = DataError(f"map ({self.name}): failed: {type(error).__name__}: {error}")
-                failed.row = row  # type: ignore[attr-defined]  # read by whoever knows the identities
-                raise failed from error
+                msg = f"map ({self.name}): failed: {type(error).__name__}: {error}"
+                raise DataError(msg, row=row) from error
         try:
             return self._typed(out)
         except DataError as error:
-            error.row = next((row for row, value in enumerate(out) if self._unfit(value)), None)  # type: ignore[attr-defined]  # as above
+            error.row = next((row for row, value in enumerate(out) if self._unfit(value)), None)
             raise
 
     def _unfit(self, value: Any) -> bool:

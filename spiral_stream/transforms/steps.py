@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError, shown
-from spiral_stream.transforms.placement import Placement, at_row, portable_exp, sized_to_shorter
+from spiral_stream.transforms.placement import Placement, portable_exp, sized_to_shorter
 from spiral_stream.transforms.transform import Transform, checked_range, checked_size, is_number
 
 # B images of a batch; one-dimensional arrays are [B]
@@ -289,7 +289,7 @@ def _room(name: str, at: Placement, size: int | tuple[int, int]) -> tuple[Int, I
             f"smaller than the {h} x {w} asked for. Put Resize({max(h, w)}) or larger before it, or filter small "
             "images out"
         )
-        raise at_row(DataError(msg), i)
+        raise DataError(msg, row=i)
     return at.window_h - h, at.window_w - w
 
 
