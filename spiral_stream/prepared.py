@@ -26,6 +26,7 @@ from spiral_stream.plan.tree import need
 from spiral_stream.planner.bind import Bindings, Bound, epoch_number, resumed, settle
 from spiral_stream.planner.build import CacheStatus, caches, status
 from spiral_stream.planner.evaluation import evaluation
+from spiral_stream.planner.lineage import identity_keys
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
 from spiral_stream.planner.resume import SavedState, check_data, check_plan
@@ -38,7 +39,7 @@ from spiral_stream.runtime.numbering import FormedBatches, Numbering
 from spiral_stream.runtime.opening import Opening, found_row, left_over, need_stream
 from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.place import Place
-from spiral_stream.runtime.samples import SampleReader, identity_keys
+from spiral_stream.runtime.samples import SampleReader
 from spiral_stream.runtime.steps import delivered_at
 from spiral_stream.threads import Workers, available_cores
 

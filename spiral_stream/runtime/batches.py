@@ -152,10 +152,10 @@ class BatchBuilder:
         }
         self._slots = slots
         self._refusals = refusals
-        end = reader.end
         columns = dict.fromkeys(stage.field.column for stage in stages.plains)
-        self._plain = {name: reader.key(name, end) for name in columns}
-        self._sequence = {stage.field.column: reader.key(stage.field.column, end) for stage in stages.sequences}
+        self._plain = {name: reader.lineage.key(name, reader.end) for name in columns}
+        sequences = [stage.field.column for stage in stages.sequences]
+        self._sequence = {name: reader.lineage.key(name, reader.end) for name in sequences}
         self.batch_bytes = batch_bytes(stages, merge)
 
     def begin(self, epoch: int, numbers: range, pool: Executor) -> Pending:

@@ -10,15 +10,17 @@ import pyarrow as pa
 from spiral_stream.errors import DataError, SourceError, shown
 from spiral_stream.plan.maps import SampleAssembly, SampleFlatMap
 from spiral_stream.plan.mix import STREAM_ID
+from spiral_stream.planner.lineage import Stored, identity_keys
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.streams import fetch
-from spiral_stream.runtime.samples import RELATIONAL, Samples, identity_keys
+from spiral_stream.runtime.samples import Samples
 
 
 def identity_table(stages: Stages, samples: Samples) -> pa.Table:
     """What tells samples apart: the stream's name where there are several, the identity's columns."""
-    columns = {key[0]: samples.columns[key] for key in identity_keys(stages)}
-    if stages.mixed and all(at == RELATIONAL for _, at in identity_keys(stages)):
+    keys = identity_keys(stages)
+    columns = {key.name: samples.columns[key] for key in keys}
+    if stages.mixed and all(isinstance(key, Stored) for key in keys):
         names = pa.array([stream.name for stream in stages.streams])
         columns = {STREAM_ID: names.take(pa.array(samples.places.streams)), **columns}
     return pa.table(columns)
@@ -35,9 +37,10 @@ def identities(stages: Stages, samples: Samples) -> list[Any]:
 
 def read_identity(stages: Stages, samples: Samples) -> None:
     """Add the identity's columns, as far as they are missing and a relation has them."""
-    names = [name for name, at in identity_keys(stages) if at == RELATIONAL and (name, at) not in samples.columns]
-    table = fetch(stages.streams, samples.places, names) if names else None
-    samples.columns.update({(name, RELATIONAL): table[name].combine_chunks() for name in names if table is not None})
+    keys = [key for key in identity_keys(stages) if isinstance(key, Stored) and key not in samples.columns]
+    if keys:
+        table = fetch(stages.streams, samples.places, [key.name for key in keys])
+        samples.columns.update({key: table[key.name].combine_chunks() for key in keys})
 
 
 @contextmanager

@@ -17,15 +17,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, SourceError, renumbered, shown
+from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.refusal import allowed, budget_text, why_never
 from spiral_stream.plan.tree import need
+from spiral_stream.planner.lineage import Refusal
 from spiral_stream.planner.payload import own_payload
 from spiral_stream.planner.physical import ClipStage, ImageStage, Stages, TokenStage
 from spiral_stream.runtime.blame import blaming, identities, identity_table, read_identity
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.quarantine import PART, Quarantine, renamed
-from spiral_stream.runtime.samples import REFUSED, Samples
+from spiral_stream.runtime.samples import Samples
 from spiral_stream.semantic import semantic_of
 from spiral_stream.threads import doing
 
@@ -109,12 +111,13 @@ class BatchRefusals:
 
     def know_unread(self) -> None:
         """Refuse the samples whose text could not be read, before work on the batch begins."""
-        for (name, at), column in self._samples.columns.items():
-            if name == REFUSED:
-                step = getattr(self._stages.maps[at], "name", "")
+        for key, column in self._samples.columns.items():
+            if isinstance(key, Refusal):
+                step = self._stages.maps[key.at]
+                assert isinstance(step, SampleTokens)
                 assert isinstance(column, pa.Array)
                 for row in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)).tolist():
-                    self._refuse(row, step, column[row].as_py())
+                    self._refuse(row, step.name, column[row].as_py())
         self._unread = sorted(self._found)
 
     def attempt(
