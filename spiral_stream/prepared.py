@@ -26,7 +26,6 @@ from spiral_stream.plan.tree import need
 from spiral_stream.planner.bind import Bindings, Bound, epoch_number, resumed, settle
 from spiral_stream.planner.build import CacheStatus, caches, status
 from spiral_stream.planner.evaluation import evaluation
-from spiral_stream.planner.lineage import identity_keys
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
 from spiral_stream.planner.resume import SavedState, check_data, check_plan
@@ -333,7 +332,7 @@ class PreparedStream:
         """
         at, stages = self._place.drawn(epoch), self.stages
         samples = self.numbering.draw(at, number).samples
-        self._reader.need(at, samples, identity_keys(stages))
+        self._reader.need_identity(at, samples)
         return identities(stages, samples)
 
     def quarantine(self) -> pa.Table:

@@ -6,6 +6,8 @@ needs (`decoders.region`); raw pixels are resized straight from the mapped file.
 """
 
 import ctypes
+from collections.abc import Callable
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -184,11 +186,10 @@ class ImageField:
             self._feeds[0].render(self._payloads[0].ordinals(places.rows), keys, program, out)
             return
         for stream, where in split(places):
-            own = np.empty((len(where), *out.shape[1:]), dtype=out.dtype)
             with renumbered(where):
                 rows = self._payloads[stream].ordinals(places.rows[where])
-                self._feeds[stream].render(rows, keys[where], program, own)
-            out[where] = own
+                render = partial(self._feeds[stream].render, rows, keys[where], program)
+                fill_rows(out, where, render)
 
     def pixels(self, places: Places) -> list[NDArray[np.uint8]]:
         """`ImageFeed.pixels` for samples."""
@@ -199,3 +200,20 @@ class ImageField:
             for at, image in zip(where.tolist(), found, strict=True):  # references, beside decoding
                 out[at] = image
         return out
+
+
+def fill_rows(out: NDArray[Any], rows: NDArray[np.int64], fill: Callable[[NDArray[Any]], None]) -> None:
+    """Fill some rows of an array: in place where they are neighbours, else by a copy.
+
+    Args:
+        out: shape [B, ...].
+        rows: shape [P], ascending, at least one.
+        fill: writes an array of shape [P, ...].
+    """
+    first, stop = int(rows[0]), int(rows[-1]) + 1
+    if stop - first == len(rows):
+        fill(out[first:stop])
+        return
+    own = np.empty((len(rows), *out.shape[1:]), dtype=out.dtype)
+    fill(own)
+    out[rows] = own

@@ -145,6 +145,12 @@ class SampleReader:
             samples.columns[column] = self._computed(epoch, samples, column)
         need_sound(begun)
 
+    def need_identity(self, epoch: int, samples: Samples, upto: int | None = None) -> list[Stored | Made]:
+        """Add the columns that identify the samples after ``upto`` maps (all maps if not given); returns their keys."""
+        keys = identity_keys(self._stages, upto)
+        self.need(epoch, samples, keys)
+        return keys
+
     def _read(self, samples: Samples, names: Sequence[str]) -> dict[str, pa.Array]:
         """Columns of the relational part; counted, as far as they are not kept beside the selection."""
         streams = self._stages.streams
@@ -220,8 +226,7 @@ class SampleReader:
         Samples that a later flat_map makes of one share its keys, so that it does not matter when a column is computed.
         """
         stages, at = self._stages, self.end if upto is None else upto
-        identity = identity_keys(stages, at)
-        self.need(epoch, samples, identity)
+        identity = self.need_identity(epoch, samples, at)
         columns = [as_lists(samples.columns[key]).to_pylist() for key in identity]
         values = columns[0] if len(columns) == 1 else [repr(row) for row in zip(*columns, strict=True)]
         hashes = np.empty((len(values), 2), dtype=np.uint64)
