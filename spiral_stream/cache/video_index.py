@@ -18,8 +18,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.cache.kind import Kind, Rows
+from spiral_stream.decoders.probe import probe
 from spiral_stream.decoders.selection import ClipSegment, segment_of
-from spiral_stream.decoders.video_index import VERSION, VideoIndex, probe
+from spiral_stream.decoders.video_index import VERSION, VideoIndex
 from spiral_stream.errors import DataError, SourceError
 from spiral_stream.plan.clips import TIMES
 from spiral_stream.sources.located import Located, locate
@@ -51,7 +52,7 @@ class Probes:
         """The index of a file, and whether it was probed for this call.
 
         Raises:
-            DataError: see `decoders.video_index.probe`.
+            DataError: see `decoders.probe.probe`.
             SourceError: it cannot be read.
         """
         stamp = located.stamp()
@@ -116,7 +117,7 @@ def index_of(located: Located) -> VideoIndex:
     """The index of a file: remembered, else probed.
 
     Raises:
-        DataError: see `decoders.video_index.probe`.
+        DataError: see `decoders.probe.probe`.
         SourceError: it cannot be read.
     """
     return _PROBES.index_of(located, _probe)[0]

@@ -5,16 +5,12 @@ so a `DataError` repeats on every run and may be skipped by a declared policy.
 """
 
 from abc import ABC, abstractmethod
-from difflib import get_close_matches
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.decoders.limits import IMAGES, SampleLimits
-from spiral_stream.errors import PlanError
-
-CLIPS: Final = {"h264": 1}  # decoders of video, which `decoders.video` reads, and the version of their frames
 
 
 class Decoder(ABC):
@@ -50,28 +46,3 @@ class Decoder(ABC):
         Raises:
             DataError: the header is not one that this decoder reads, or claims more than `limits`.
         """
-
-
-def decoder(name: str) -> Decoder:
-    """The decoder registered under ``name``.
-
-    Raises:
-        PlanError: no such decoder.
-    """
-    from spiral_stream.decoders.image import DECODERS
-
-    if name not in DECODERS:
-        near = get_close_matches(name, [*DECODERS, *CLIPS], 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        msg = f"decode: {name!r} is unknown; {hint}known are {', '.join([*DECODERS, *CLIPS])}"
-        raise PlanError(msg)
-    return DECODERS[name]
-
-
-def decode_version(name: str) -> int:
-    """The version of the pixels that ``decode=name`` gives, part of fingerprints.
-
-    Raises:
-        PlanError: no such decoder.
-    """
-    return CLIPS[name] if name in CLIPS else decoder(name).VERSION

@@ -7,11 +7,9 @@ ignored, as torchvision does unless it is asked otherwise.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from io import BytesIO
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, Self, final
 
 import numpy as np
@@ -88,11 +86,6 @@ class PillowDecoder(Decoder):
 
     def size(self, data: bytes | memoryview) -> tuple[int, int]:
         return _pillow_size(self.NAME, _bytes_of(self.NAME, data), self.limits.pixels)
-
-
-DECODERS: Final[Mapping[str, Decoder]] = MappingProxyType(
-    {JpegDecoder.NAME: JpegDecoder(), PillowDecoder.NAME: PillowDecoder()}
-)
 
 
 def decode_jpeg(data: bytes | memoryview, most_pixels: int = IMAGES.pixels) -> Pixels:

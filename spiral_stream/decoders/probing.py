@@ -42,7 +42,7 @@ _REMUX: Final = "Put it into an MP4 (ffmpeg -i in -c copy out.mp4), or filter it
 
 
 def probed(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
-    """See `video_index.probe`."""
+    """See `probe.probe`."""
     file = _ProbedFile(read, size, name)
     kind = _container(file, name)
     if kind == "mov":

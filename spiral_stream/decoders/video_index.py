@@ -22,7 +22,6 @@ reading the file once (240 frames of 320 x 240, 444 KB: 5.8 ms, of which 2 ms de
 """
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self, final
 
@@ -32,11 +31,8 @@ from numpy.typing import NDArray
 
 from spiral_stream.decoders.selection import ClipSegment
 from spiral_stream.errors import CacheError
-from spiral_stream.extras import need
 
 # F frames in presentation order, P packets in decode order
-
-Read = Callable[[int, int], memoryview]  # offset, length
 
 VERSION: Final = 2  # a change of the bytes or of their meaning raises it
 _MAGIC: Final = b"spvideo" + bytes([VERSION])
@@ -218,23 +214,3 @@ def _stale(found: str) -> CacheError:
         "call materialize()"
     )
     return CacheError(msg)
-
-
-def probe(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
-    """Demux a file once, and index its first video stream.
-
-    Args:
-        read: bytes by offset and length, as `Located.read`.
-        size: of the file, bytes.
-        name: for messages.
-        stamp: `Located.stamp`.
-
-    Raises:
-        DataError: it is no container that is read here, is cut short, holds no H.264, has no presentation
-            times, no frame that can be decoded, or an index that its bytes cannot hold.
-        SourceError: ``read`` failed.
-    """
-    need("av", "a video index")
-    from spiral_stream.decoders.probing import probed
-
-    return probed(read, size, name, stamp)

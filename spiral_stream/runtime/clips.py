@@ -7,6 +7,7 @@ transforms, and one that is not kept yet through the same profile, so batches do
 """
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -41,6 +42,7 @@ TOGETHER: Final = 16  # frames that are RGB at once: 50 MB of 1080p, cropped to 
 
 Int64 = NDArray[np.int64]
 Stored = tuple[CachedShard, int]  # a shard, and a place in it
+IndexOf = Callable[[Located], VideoIndex]
 
 
 @final
@@ -59,7 +61,7 @@ class Found:
 class ClipFeed:
     """One payload column of one stream. Thread-safe."""
 
-    def __init__(self, stage: ClipStage, k: int, metrics: Metrics) -> None:
+    def __init__(self, stage: ClipStage, k: int, metrics: Metrics, index_of: IndexOf) -> None:
         self._relation, self._metrics, self._selection = stage.payloads[k].relation, metrics, stage.selection
         self._limits = stage.limits
         self._name = self._relation.entry.name
@@ -69,6 +71,7 @@ class ClipFeed:
         self._column = stage.indexes[k].column
         self._timed = set(TIMES) <= set(self._relation.schema.names)
         self._index = stage.index_stores[k].open()
+        self._index_of = index_of
 
     @property
     def piece(self) -> int:
@@ -182,7 +185,7 @@ class ClipFeed:
                 index = VideoIndex.from_bytes(memoryview(data).cast("B"))
                 if index.stamp == located.stamp():
                     return index
-        return index_of(located)
+        return self._index_of(located)
 
     def _times(self, table: pa.Table, row: int) -> tuple[int | None, int | None]:
         if not self._timed:
@@ -237,9 +240,9 @@ class ClipFeed:
 class ClipField:
     """One clip field of a plan, of one or several streams. Thread-safe."""
 
-    def __init__(self, stage: ClipStage, metrics: Metrics) -> None:
+    def __init__(self, stage: ClipStage, metrics: Metrics, index_of: IndexOf = index_of) -> None:
         self._payloads = stage.payloads
-        self._feeds = [ClipFeed(stage, k, metrics) for k in range(len(stage.payloads))]
+        self._feeds = [ClipFeed(stage, k, metrics, index_of) for k in range(len(stage.payloads))]
 
     def find(self, places: Places) -> list[tuple[ClipFeed, Found, list[int], Int64]]:
         """Pieces of a batch, each a task of its own: the feed, what it found, its places there, their rows of the batch."""
