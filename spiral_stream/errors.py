@@ -105,10 +105,12 @@ def renumbered(rows: _Rows) -> _Renumbered:
         rows: shape [N]: the caller's row of each of the N rows that the block works on.
 
     Example:
-        A call for rows 40 to 49 that fails on the fourth of them raises ``row=43``::
+        A call for rows 40 to 49 that fails on the fourth of them raises ``row=43``:
 
-            with renumbered(range(40, 50)):
-                feed.render(...)
+        ```python
+        with renumbered(range(40, 50)):
+            feed.render(...)
+        ```
     """
     return _Renumbered(rows)
 
