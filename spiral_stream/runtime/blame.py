@@ -1,4 +1,7 @@
-"""Which sample an error is of: errors carry a place while they rise, and a name once the identity can be read."""
+"""Name the sample that an error is about.
+
+An error carries a row on its way up. Here, where the identity can be read, the row becomes the sample's identity.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +20,7 @@ from spiral_stream.runtime.samples import Samples
 
 
 def identity_table(stages: Stages, samples: Samples) -> pa.Table:
-    """What tells samples apart: the stream's name where there are several, the identity's columns."""
+    """Return the columns that identify samples: the stream's name if several are mixed, and the identity."""
     keys = identity_keys(stages)
     columns = {key.name: samples.columns[key] for key in keys}
     if stages.mixed and all(isinstance(key, Stored) for key in keys):
@@ -27,7 +30,10 @@ def identity_table(stages: Stages, samples: Samples) -> pa.Table:
 
 
 def identities(stages: Stages, samples: Samples) -> list[Any]:
-    """The identity of each sample: a value, or a tuple of several; the last of them the part, where flat_map made it."""
+    """Return the identity of each sample.
+
+    It is a value, or a tuple: stream name (mixtures only), identity columns, part number (after flat_map).
+    """
     columns = [column.to_pylist() for column in identity_table(stages, samples).columns]
     made = [step for step in stages.maps if isinstance(step, SampleFlatMap | SampleAssembly)]
     if made and isinstance(made[-1], SampleFlatMap):
@@ -36,7 +42,7 @@ def identities(stages: Stages, samples: Samples) -> list[Any]:
 
 
 def read_identity(stages: Stages, samples: Samples) -> None:
-    """Add the identity's columns, as far as they are missing and a relation has them."""
+    """Fetch the identity's columns that a relation stores and the samples lack."""
     keys = [key for key in identity_keys(stages) if isinstance(key, Stored) and key not in samples.columns]
     if keys:
         table = fetch(stages.streams, samples.places, [key.name for key in keys])
@@ -47,10 +53,13 @@ def read_identity(stages: Stages, samples: Samples) -> None:
 def blaming(
     stages: Stages, samples: Samples | None = None, start: int = 0, *, skippable: bool = False
 ) -> Iterator[None]:
-    """Put the sample's identity before an error; it is read only then.
+    """Name the sample in the message of a `SourceError` that passes through. The identity is read only then.
 
-    The error carries ``samples``, whose first it is, or ``row``, its place in the samples given from ``start`` on. With
-    ``skippable`` it is one that the plan could go on without.
+    Args:
+        stages: of the stream.
+        samples: the samples that an error's ``row`` counts in. An error with ``samples`` of its own is about the first.
+        start: place in ``samples`` of the error's row 0.
+        skippable: whether ``on_error="skip"`` would let the plan go on without the sample; the message then says so.
     """
     try:
         yield

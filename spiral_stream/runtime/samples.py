@@ -1,9 +1,8 @@
-"""Columns of samples on their way through the maps: what is asked for is computed, once, in whole columns.
+"""Columns of samples on their way through the maps: each column is computed once, for many samples at a time.
 
-A column of a sample comes from the relational part (fetched late, by address), or from
-one of the plan's maps. `SampleReader.need` works out which of them the asked ones
-rest on, fetches those of the relations in one call a stream, and runs the maps in order.
-Token columns are never Arrow columns here but `Ragged` addresses.
+A column of a sample comes from the relational part, fetched late and by address, or from one of the plan's maps.
+`SampleReader.need` asks `planner.lineage` what the wanted columns are computed from, fetches the stored ones in one
+call per stream, and runs the maps in order. Token columns are `Ragged` addresses here, never Arrow columns.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -63,35 +62,35 @@ Int64 = NDArray[np.int64]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """S samples: where their rows are, and what is known of them so far."""
+    """S samples: the places of their rows, and the columns computed so far."""
 
     places: Places
-    parts: Int64  # [S] which of its parent's samples each is, one digit a flat_map; zeros without
-    origins: Int64  # [S] at which of the window's positions each, or its parent, stood
+    parts: Int64  # [S] which part of its parent each sample is, one digit per flat_map; zeros without flat_map
+    origins: Int64  # [S] the place in the window of each sample, or of its parent
     columns: dict[Key, pa.Array | Ragged] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.places)
 
     def take(self, at: Int64) -> "Samples":
-        """Some of them, in this order."""
+        """Return the samples at these places, in this order."""
         wanted = pa.array(at)
         columns = {key: v.take(at) if isinstance(v, Ragged) else v.take(wanted) for key, v in self.columns.items()}
         return Samples(self.places.take(at), self.parts[at], self.origins[at], columns)
 
     def only(self, keys: Iterable[Key]) -> "Samples":
-        """The same samples with fewer columns."""
+        """Return the same samples with these columns only."""
         kept = {key: self.columns[key] for key in keys if key in self.columns}
         return Samples(self.places, self.parts, self.origins, kept)
 
     @classmethod
     def at(cls, places: Places) -> "Samples":
-        """The samples of a window's positions."""
+        """Return the samples at a window's positions, with no columns yet."""
         return cls(places, np.zeros(len(places), dtype=np.int64), np.arange(len(places)))
 
     @classmethod
     def concat(cls, some: "Sequence[Samples]") -> "Samples":
-        """Several, one after the other; columns that all of them have."""
+        """Join several, in order, with the columns that all of them have."""
         if len(some) == 1:
             return some[0]
         shared = [key for key in some[0].columns if all(key in each.columns for each in some)]
@@ -122,14 +121,14 @@ class SampleReader:
         self._counts = {i: self.lineage.same_before(i) for i in range(self.end)}
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> list[OwnThread]:
-        """End the threads; returns those that still run at the deadline."""
+        """End the threads. Returns those that still run at the deadline."""
         return self._pool.end(timeout_s)
 
     def need(self, epoch: int, samples: Samples, keys: Iterable[Key]) -> None:
-        """Add columns to samples, with whatever they rest on.
+        """Add columns to samples, and the columns that they are computed from.
 
         Raises:
-            DataError: a value is bad; ``row`` is the sample's place where it is known.
+            DataError: a value is bad; ``row`` is the place of its sample, if known.
             SourceError: storage failed.
         """
         begun = moment()
@@ -152,7 +151,7 @@ class SampleReader:
         return keys
 
     def _read(self, samples: Samples, names: Sequence[str]) -> dict[str, pa.Array]:
-        """Columns of the relational part; counted, as far as they are not kept beside the selection."""
+        """Fetch columns of the relational part. Those that the selection does not hold count as read from the source."""
         streams = self._stages.streams
         relations = ", ".join(dict.fromkeys(stream.base.entry.name for stream in streams))
         with self.metrics.timed("fetch_s"), doing(f"reading column {', '.join(names)} of relation {relations}"):
@@ -194,7 +193,7 @@ class SampleReader:
             return run_on_readable(function, table, keys, self.refused(samples, inputs))
 
     def refused(self, samples: Samples, keys: Iterable[Key]) -> NDArray[np.bool_]:
-        """Which samples have no text that can be read for one of these columns, shape [S]."""
+        """Return which samples cannot be read, because a text that one of these columns rests on cannot: shape [S], bool."""
         out = np.zeros(len(samples), dtype=np.bool_)
         for key in self.lineage.rests_on(keys) if self._tolerant else ():
             reason = samples.columns.get(Refusal(key.at)) if isinstance(key, Made) else None
@@ -221,9 +220,10 @@ class SampleReader:
         return Ragged.concat(found).take(np.argsort(np.concatenate(places), kind="stable"))
 
     def random_keys(self, epoch: int, samples: Samples, upto: int | None = None) -> NDArray[np.uint64]:
-        """The samples' own random keys (docs/decisions/0032), as they are after ``upto`` maps; identity is fetched if missing.
+        """Return the samples' own random keys (docs/decisions/0032), as they are after ``upto`` maps: shape [S], uint64.
 
-        Samples that a later flat_map makes of one share its keys, so that it does not matter when a column is computed.
+        The identity is fetched if it is missing. The parts that a later flat_map makes of a sample share its key, so
+        that it does not matter when a column is computed.
         """
         stages, at = self._stages, self.end if upto is None else upto
         identity = self.need_identity(epoch, samples, at)
@@ -240,7 +240,7 @@ class SampleReader:
     # ---- expressions
 
     def value(self, samples: Samples, expr: Expr, source: Sampled | Any, upto: int) -> pa.Array:
-        """An expression's values for samples that have its columns."""
+        """Evaluate an expression, after ``upto`` maps, for samples that have its columns."""
         schema = source.schema()
         lists = {n for n in expr.columns() if pa.types.is_list(schema.field(n).type)}
         columns = {n: samples.columns[self.lineage.length_key(n, upto)] for n in sorted(expr.columns())}
@@ -259,10 +259,10 @@ class SampleReader:
     # ---- maps that change which samples there are
 
     def assemblers(self, context: Context) -> dict[int, Any]:
-        """A fresh object for each `assemble` of the plan, by its place among the maps.
+        """Make a fresh assembler for each `assemble` of the plan, by the number of its map.
 
         Raises:
-            DataError: it cannot be made, or cannot be pushed to.
+            DataError: an assembler cannot be made, or has no ``push`` or ``finish``.
         """
         return {
             at: assembler(step, context)
@@ -271,13 +271,13 @@ class SampleReader:
         }
 
     def run(self, epoch: int, samples: Samples, assemblers: Mapping[int, Any], *, final: bool) -> tuple[Samples, int]:
-        """Samples after every filter, flat_map and assemble; and how many were filtered out.
+        """Run every filter, flat_map and assemble. Returns the samples after them, and how many were filtered out.
 
         Args:
             epoch: the epoch.
-            samples: those of a window.
-            assemblers: of the chapter.
-            final: whether it is the chapter's last window.
+            samples: the samples of a window.
+            assemblers: the chapter's, from `assemblers`.
+            final: whether this is the chapter's last window.
         """
         dropped = 0
         for at, step in enumerate(self._stages.maps):
@@ -358,7 +358,7 @@ def _feeds(stages: Stages, stage: TokenStage, metrics: Metrics, pool: Executor) 
 
 
 def _at_rows(feed: TokenFeed, own: NDArray[np.uint64], where: Int64, refused: dict[int, str] | None = None) -> Ragged:
-    """Tokens of one stream's rows; an error's row, or a refused one, counts among all samples."""
+    """Fetch the tokens of one stream's rows. The row of an error, and refused rows, count among all samples."""
     found: dict[int, str] | None = None if refused is None else {}
     with renumbered(where):
         tokens = feed.tokens(own, found)
@@ -368,7 +368,7 @@ def _at_rows(feed: TokenFeed, own: NDArray[np.uint64], where: Int64, refused: di
 
 
 def lengths_of(column: pa.Array | Ragged) -> Int64:
-    """Items of each sample's list: of tokens, of a list column, or as stored; shape [S]."""
+    """Return the number of items of each sample's list, shape [S]. A column of integers holds lengths already."""
     if isinstance(column, Ragged):
         return column.lengths
     if pa.types.is_integer(column.type):
@@ -378,7 +378,7 @@ def lengths_of(column: pa.Array | Ragged) -> Int64:
 
 
 def as_lists(column: pa.Array | Ragged) -> pa.Array:
-    """Tokens as a list column, for a user's function."""
+    """Turn tokens into a list column, for a user's function. Other columns are returned as they are."""
     if not isinstance(column, Ragged):
         return column
     ends = np.concatenate([[0], np.cumsum(column.lengths)])
