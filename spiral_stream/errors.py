@@ -1,13 +1,13 @@
 """Every exception a caller can meet: one class per reaction.
 
     SpiralError
-    |-- PlanError        the plan cannot be what it says: fix the plan
+    |-- PlanError        the plan is not legal: fix the plan
     |   `-- TrustError   a saved plan names code that this process does not trust: import or allow it, if it is yours
     |-- CatalogError     a name, registration or saved stream: fix the catalog
-    |-- SourceError      bytes, files or tables cannot be read as asked: fix the data or its path
-    |   `-- DataError    one sample's own bytes are wrong: fix, filter out or (where allowed) skip it
+    |-- SourceError      bytes, files or tables cannot be read: fix the data or its path
+    |   `-- DataError    the bytes of one sample are wrong: fix it, filter it out, or skip it (``on_error``)
     |-- CacheError       a cache cannot be built or read: see the path it names
-    |   `-- DamageError  derived bytes are not what was written: they are built again as the message says
+    |   `-- DamageError  derived bytes are not what was written: build them again, as the message says
     |-- BindError        a run's bindings do not fit: epoch, rank, world size, device
     |-- ResumeError      a saved state belongs to something else: see the diff
     |-- StreamError      a running stream failed or was used after ``close``
@@ -70,8 +70,8 @@ class SourceError(SpiralError):
 class DataError(SourceError):
     """The bytes of one sample are not what the column declares.
 
-    A function of the bytes alone, so it repeats on every run and may be skipped
-    by a declared policy; an I/O fault never is a DataError.
+    It depends on the bytes alone, so it repeats on every run, and a declared policy may skip the sample. An I/O fault is
+    never a DataError.
     """
 
 
@@ -150,11 +150,11 @@ class MissingExtraError(SpiralError, ImportError):
 
 
 class SpiralWarning(UserWarning):
-    """What is asked for is legal, and probably not what was meant: the message says what happens, and the way out."""
+    """Something is legal, and probably not what was meant. The message says what happens, and the way out."""
 
 
 def shown(value: object, most: int = MOST_SHOWN) -> str:
-    """A value as a message shows it: ``repr``, of at most so many characters; what was left out is said."""
+    """Return ``repr(value)`` for a message, cut to ``most`` characters; a cut text says how much there is."""
     whole = value
     if isinstance(value, str | bytes | list | tuple):
         value = value[: most + 1]  # writing out gigabytes would take as long as reading them

@@ -1,7 +1,7 @@
-"""Build one batch: membership -> columns -> tokens and pixels -> fields, pieces of it in parallel.
+"""Build one batch: membership -> columns -> tokens and pixels -> fields.
 
-Membership and small columns are settled at once; what is costly to decode or to copy is
-cut into pieces of consecutive rows that write straight into their part of the batch's slot.
+Membership and small columns are settled at once. Fields that are costly to decode or to copy are cut into pieces of
+consecutive rows. The pieces run in parallel, and each writes straight into its part of the batch's slot.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,18 +34,18 @@ from spiral_stream.runtime.refusals import BatchRefusals, Refusals
 from spiral_stream.runtime.samples import SampleReader, Samples, as_lists
 from spiral_stream.sampling.order import UInt64
 
-PIECE_ROWS: Final = 64  # rows a task fetches and decodes: about 6 MB of JPEGs, 60 ms of work; 32 costs 4 % more calls
-OBJECT_BYTES: Final = (
-    56  # of a Python value beside its bytes: 48 of bytes and str, 24 of int, and 8 of the place in a list
-)
+PIECE_ROWS: Final = 64  # rows that a task fetches and decodes: 6 MB of JPEGs, 60 ms of work; with 32, 4 % more calls
+# What a Python value takes in addition to its bytes: 48 bytes for bytes and str, 24 for int, and 8 for its place in a
+# list.
+OBJECT_BYTES: Final = 56
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch of one rank on the host: what the loop gets."""
+    """One batch of one rank, on the host."""
 
-    numbers: range  # global batch numbers concatenated in it
+    numbers: range  # global numbers of the batches that are joined in it
     fields: dict[str, Any]  # NumPy arrays and lists, in the plan's order
 
 
@@ -53,9 +53,9 @@ class Pending:
     """A batch that is being built.
 
     Args:
-        finish: makes the batch of its fields, once they are filled.
-        parts: the pieces of work that fill them.
-        fields: None stands for one whose size a piece finds out.
+        finish: makes the batch, once its fields are filled.
+        parts: the pieces of work that fill the fields.
+        fields: name -> array or list; None for a field whose size is known only once a piece is done.
         listed: bytes of the fields that are lists.
         begun: when the reading of mapped files began.
     """
@@ -71,7 +71,7 @@ class Pending:
         self._finish, self._parts = finish, parts
         self._fields, self._listed = fields, listed
         self._begun = begun
-        self._settled = False  # once it is, nobody counts again: three questions a batch cost 10 us
+        self._settled = False  # once it is True, `_count` does nothing: it is asked three times per batch, 10 us
         self._bytes = 0
 
     @property
@@ -93,7 +93,7 @@ class Pending:
             self._settled = not any(value is None for value in values)
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether all pieces are done; waits so long for each."""
+        """Whether all pieces are done. Waits up to ``timeout_s`` for each."""
         for part in self._parts:
             try:
                 part.exception(timeout_s)
@@ -104,10 +104,10 @@ class Pending:
         return True
 
     def result(self) -> Batch:
-        """Wait for the pieces; raise what the first of them failed with.
+        """Wait for the pieces, and return the batch. Raises the error of the first piece that failed.
 
         Raises:
-            DamageError: a mapped file became shorter while the batch was read.
+            DamageError: a mapped file was truncated while the batch was read.
         """
         with sound(self._begun):
             for part in self._parts:
@@ -115,7 +115,7 @@ class Pending:
         return self._finish()
 
     def cancel(self) -> None:
-        """Drop pieces that have not begun."""
+        """Cancel the pieces that have not begun."""
         for part in self._parts:
             part.cancel()
 
@@ -335,16 +335,16 @@ class BatchBuilder:
 
 
 def spread(done: NDArray[Any], rows: NDArray[np.int64], count: int) -> NDArray[Any]:
-    """Rows of an array at their places among ``count``; what lies at the others has no meaning."""
+    """Spread the rows of an array over ``count`` rows. The other rows are zeros."""
     out = np.zeros((count, *done.shape[1:]), dtype=done.dtype)
     out[rows] = done
     return out
 
 
 def object_bytes(values: pa.Array) -> int:
-    """Bytes that a column's values take as Python objects, about: each has a head and a place in its list.
+    """Estimate the bytes that a column's values take as Python objects, from above.
 
-    Counted by column, not by value. At most: small integers and interned texts are shared.
+    It counts by column, not by value. Small integers and interned texts are shared, so less may be used.
     """
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -355,7 +355,7 @@ def object_bytes(values: pa.Array) -> int:
 
 
 def _room(stages: Stages, rows: int, merge: int) -> int:
-    """Rows that a slot has room for: those of a full batch; of a formation's, a power of two, so that few sizes are in use."""
+    """Rows to allocate: a full batch, or, if a formation decides, the next power of two, so that few slot sizes exist."""
     if stages.formation is None:
         return stages.batches.batch_size * merge
     return 1 << max(0, rows - 1).bit_length()

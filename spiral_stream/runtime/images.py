@@ -1,8 +1,8 @@
-"""Images of a payload column by row address: from the cache where it has them, else on the fly.
+"""Images of a payload column by row address: from the cache where it has them, else from the source.
 
-Both ways give what the profile keeps, as addresses in memory, so a batch does not depend on what
-is built. Kept JPEGs are decoded a few at a time into the thread's scratch, only as far as the crop
-needs (`decoders.region`); raw pixels are resized straight from the mapped file.
+Both ways give the bytes that the cache profile stores, as addresses in memory, so a batch does not depend on which
+caches are built. Stored JPEGs are decoded a few at a time into the thread's scratch memory, and only as far as the crop
+needs (`decoders.region`). Raw pixels are resized straight from the mapped file.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ from spiral_stream.transforms.image import ImageProgram
 
 @final
 class _StoredRows:
-    """What is kept of P rows, as arrays [P]: address, bytes, height and width."""
+    """The stored form of P images, as arrays [P]: address, bytes, height and width."""
 
     def __init__(self, count: int) -> None:
         self.addresses = np.zeros(count, dtype=np.uint64)
@@ -41,21 +41,21 @@ class _StoredRows:
         self.owners: list[Any] = []  # keep the memory alive
 
     def put(self, row: int, kept: StoredImage) -> None:
-        """Enter a row that was made on the fly."""
+        """Enter a row that was read from the source."""
         data = np.frombuffer(kept.payload, dtype=np.uint8)
         self.owners.append(data)
         self.addresses[row], self.lengths[row] = data.ctypes.data, len(data)
         self.heights[row], self.widths[row] = kept.height, kept.width
 
     def kept(self, row: int) -> StoredImage:
-        """One row as an object."""
+        """Return one row as an object."""
         data = (ctypes.c_ubyte * int(self.lengths[row])).from_address(int(self.addresses[row]))
         return StoredImage(memoryview(data).cast("B"), int(self.heights[row]), int(self.widths[row]))
 
 
 @final
 class ImageFeed:
-    """One payload column of an open relation. Thread-safe."""
+    """The images of one payload column of an open relation. Thread-safe."""
 
     def __init__(self, relation: OpenRelation, kind: ImageKind, cache: CacheReader | None, metrics: Metrics) -> None:
         self._relation = relation
@@ -68,7 +68,7 @@ class ImageFeed:
 
         Args:
             ordinals: shape [P], uint64: logical ordinals, in any order.
-            keys: shape [P], uint64: the samples' own random keys.
+            keys: shape [P], uint64: random keys of the samples.
             program: the compiled transforms.
             out: shape [P, *program.output_shape].
 
@@ -87,7 +87,7 @@ class ImageFeed:
                 program.run(self._whole(rows, slice(None)), keys, out)
 
     def pixels(self, ordinals: UInt64) -> list[Pixels]:
-        """Whole images, in the order asked.
+        """Return whole images, in the order of ``ordinals``.
 
         Raises:
             DataError: see `render`.
@@ -116,7 +116,7 @@ class ImageFeed:
             decoded = None
             if eligible[part].all():
                 decoded = region.decode_regions(rows.addresses[part], rows.lengths[part], boxes[part])
-            if decoded is None:  # progressive, CMYK or damaged: the full decoder reads it, or says why not
+            if decoded is None:  # progressive, CMYK or damaged: the full decoder reads it, or raises
                 program.run(self._whole(rows, part), keys[part], out[part])
             else:
                 inside = placed.inside_boxes(part)
@@ -130,7 +130,7 @@ class ImageFeed:
         return rows
 
     def _cached(self, cache: CacheReader, ordinals: UInt64, rows: _StoredRows) -> NDArray[np.int64]:
-        """Fill what the cache holds; return the places it does not."""
+        """Enter the rows that the cache holds, and return the places of the others."""
         left = np.ones(len(ordinals), dtype=np.bool_)
         with self._metrics.timed("fetch_s"):
             for places, stored, at in stored_rows(self._relation, cache, ordinals):
@@ -171,7 +171,7 @@ class ImageFeed:
 
 @final
 class ImageField:
-    """One image field of a plan, of samples from one or several streams. Thread-safe."""
+    """One image field of a plan, for samples of one or several streams. Thread-safe."""
 
     def __init__(self, stage: ImageStage, metrics: Metrics) -> None:
         self._payloads = stage.payloads
