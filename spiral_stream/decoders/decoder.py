@@ -1,7 +1,7 @@
-"""What a decoder is: a frozen value that turns one sample's bytes into pixels.
+"""The interface of image decoders: a frozen value that turns the bytes of one sample into pixels.
 
-The result is a function of the bytes and of the decoder's name and version only,
-so a `DataError` repeats on every run and may be skipped by a declared policy.
+The result depends on the bytes and on the decoder's name and version only. A `DataError` therefore repeats on every
+run, and a declared policy may skip the sample.
 """
 
 from abc import ABC, abstractmethod
@@ -14,12 +14,12 @@ from spiral_stream.decoders.limits import IMAGES, SampleLimits
 
 
 class Decoder(ABC):
-    """Bytes to pixels. Subclasses are frozen dataclasses without state, safe to share between threads."""
+    """Turn encoded bytes into pixels. Subclasses are frozen dataclasses without state, so threads may share them."""
 
     NAME: ClassVar[str]
-    VERSION: ClassVar[int] = 1  # a change of any pixel raises it
+    VERSION: ClassVar[int] = 1  # raise it with any change of a pixel
 
-    limits: SampleLimits = IMAGES  # of one image
+    limits: SampleLimits = IMAGES
 
     @abstractmethod
     def decode(self, data: bytes | memoryview) -> NDArray[np.uint8]:
@@ -37,12 +37,12 @@ class Decoder(ABC):
 
     @abstractmethod
     def within(self, limits: SampleLimits) -> Self:
-        """The same decoder under other limits."""
+        """Return the same decoder with other limits."""
 
     @abstractmethod
     def size(self, data: bytes | memoryview) -> tuple[int, int]:
-        """Height and width, from the header alone.
+        """Read (height, width) from the header alone.
 
         Raises:
-            DataError: the header is not one that this decoder reads, or claims more than `limits`.
+            DataError: this decoder does not read such a header, or the header claims more than `limits`.
         """

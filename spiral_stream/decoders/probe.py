@@ -12,14 +12,15 @@ def probe(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
     """Demux a file once, and index its first video stream.
 
     Args:
-        read: bytes by offset and length, as `Located.read`.
-        size: of the file, bytes.
-        name: for messages.
+        read: reads bytes by offset and length, as `Located.read`.
+        size: bytes of the file.
+        name: name of the file, for messages.
         stamp: `Located.stamp`.
 
     Raises:
-        DataError: it is no container that is read here, is cut short, holds no H.264, has no presentation
-            times, no frame that can be decoded, or an index that its bytes cannot hold.
+        DataError: the container is not supported or is cut short; or it holds no H.264, no presentation times, no frame
+            that can be decoded, or an index that its bytes cannot hold.
+        MissingExtraError: the video extra is not installed.
         SourceError: ``read`` failed.
     """
     need("av", "a video index")
