@@ -262,7 +262,7 @@ def _pillow_fault(name: str, view: memoryview, most_pixels: int, error: Exceptio
     if isinstance(error, UnidentifiedImageError):
         why = "its header cannot be read"
     elif isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        most = min(most_pixels, 2 * (Image.MAX_IMAGE_PIXELS or most_pixels))  # Pillow's own limit stands beside ours
+        most = min(most_pixels, 2 * (Image.MAX_IMAGE_PIXELS or most_pixels))  # Pillow has a limit of its own
         why = f"its header claims more than the {most:,} pixels that a sample may have"
     else:  # what Pillow says may quote the bytes
         why = "it ends early" if "truncated" in str(error).lower() else f"Pillow raises {type(error).__name__}"

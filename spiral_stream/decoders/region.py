@@ -25,7 +25,7 @@ _ABOVE: Final = 4  # rows
 
 
 def _open() -> bool:
-    """Load the libjpeg-turbo that lies beside Pillow in the same wheel."""
+    """Load the libjpeg-turbo of Pillow's wheel."""
     beside = Path(PIL.__file__).parents[1]
     found = [*beside.glob("pillow.libs/libjpeg-*.so*"), *beside.glob("Pillow.libs/libjpeg-*.so*")]
     return any(_region.open_library(str(path)) for path in sorted(found))

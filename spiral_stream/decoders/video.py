@@ -149,7 +149,7 @@ def decode(
             found.update(part.decode())
         except _Damage as damage:
             if len(starts) == 1:
-                raise DataError(part.told(damage)) from damage
+                raise DataError(part.message(damage)) from damage
             for start, end in zip(starts, [*starts[1:], stop], strict=True):
                 run([start], end)
 
@@ -218,7 +218,7 @@ class _Run:
                     raise _Damage(packet, f"it is {size} where {self.index.width} x {self.index.height} is right")
                 self.found[packet] = frame
 
-    def told(self, damage: _Damage) -> str:
+    def message(self, damage: _Damage) -> str:
         """What to tell the user."""
         goals = self.packets[self.goals_P[self.packets]]
         asked = int(goals[min(int(np.searchsorted(goals, damage.packet)), len(goals) - 1)])

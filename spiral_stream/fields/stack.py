@@ -83,10 +83,17 @@ class Stack(Field):
     max_bytes: int | None = None
 
     def __post_init__(self) -> None:
+        self._check_types()
+        self._check_combination()
+        self._check_limits()
+        object.__setattr__(self, "transforms", tuple(self.transforms))
+        if isinstance(self.crop, list):
+            object.__setattr__(self, "crop", tuple(self.crop))
+
+    def _check_types(self) -> None:
         if not isinstance(self.transforms, Sequence):
             msg = f"Stack({self.column!r}): transforms={self.transforms!r}; give a list of them"
             raise PlanError(msg)
-        object.__setattr__(self, "transforms", tuple(self.transforms))
         if self.decode is not None and not isinstance(self.decode, str):
             msg = (
                 f"Stack({shown(self.column)}): decode={shown(self.decode)} is a {type(self.decode).__name__}; give the name of a "
@@ -100,6 +107,8 @@ class Stack(Field):
         if self.dtype is not None and self.dtype not in DTYPES:
             msg = f"Stack({self.column!r}): dtype={self.dtype!r} is unknown; it is one of {', '.join(DTYPES)}"
             raise PlanError(msg)
+
+    def _check_combination(self) -> None:
         shorthands = (self.resize_shorter, self.crop, self.sequence_length, self.stride)
         if self.decode is None and (self.transforms or self.layout or any(each is not None for each in shorthands)):
             msg = f'Stack({self.column!r}): transforms, layout and frames are of decoded images; add decode="jpeg" or "h264"'
@@ -107,9 +116,6 @@ class Stack(Field):
         if self.random_crop and self.crop is None:
             msg = f"Stack({self.column!r}): random_crop needs a size; add crop=224"
             raise PlanError(msg)
-        self._check_limits()
-        if isinstance(self.crop, list):
-            object.__setattr__(self, "crop", tuple(self.crop))
 
     def _check_limits(self) -> None:
         for name in ("max_pixels", "max_frames", "max_bytes"):

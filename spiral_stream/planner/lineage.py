@@ -3,7 +3,7 @@
 Maps may replace a column, so a name alone does not say which column is meant. A `Key` does: it names the column and
 who makes it. `Lineage` answers every question about keys from the plan alone; `runtime.samples` computes the columns.
 
-Maps are numbered from 0, the first after ``sample``. "Upto n" means "to whoever comes after the first n maps".
+Maps are numbered from 0, the first after ``sample``. "Upto n" means: for what comes after the first n maps.
 """
 
 from collections.abc import Container, Iterable, Sequence

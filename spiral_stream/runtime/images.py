@@ -197,7 +197,7 @@ class ImageField:
         for stream, where in split(places):
             with renumbered(where):
                 found = self._feeds[stream].pixels(self._payloads[stream].ordinals(places.rows[where]))
-            for at, image in zip(where.tolist(), found, strict=True):  # references, beside decoding
+            for at, image in zip(where.tolist(), found, strict=True):  # moves references: nothing next to decoding
                 out[at] = image
         return out
 
