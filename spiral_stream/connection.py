@@ -178,7 +178,7 @@ def cache_fingerprint(relation: str, column: str, profile: Profile | FormerProfi
         32 hex digits.
     """
     from spiral_stream.cache.images import ImageKind
-    from spiral_stream.decoders.decoder import decoder
+    from spiral_stream.decoders.registry import decoder
 
     return ImageKind(relation, column, decoder(decode), renewed(profile)).fingerprint
 

@@ -38,7 +38,7 @@ from spiral_stream.runtime.numbering import FormedBatches, Numbering
 from spiral_stream.runtime.opening import Opening, found_row, left_over, need_stream
 from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.place import Place
-from spiral_stream.runtime.samples import SampleReader, identity_keys
+from spiral_stream.runtime.samples import SampleReader
 from spiral_stream.runtime.steps import delivered_at
 from spiral_stream.threads import Workers, available_cores
 
@@ -332,7 +332,7 @@ class PreparedStream:
         """
         at, stages = self._place.drawn(epoch), self.stages
         samples = self.numbering.draw(at, number).samples
-        self._reader.need(at, samples, identity_keys(stages))
+        self._reader.need_identity(at, samples)
         return identities(stages, samples)
 
     def quarantine(self) -> pa.Table:

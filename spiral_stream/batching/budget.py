@@ -171,9 +171,7 @@ def oversize_error(window: Window, index: int, budget: BatchBudget, limits: Batc
         f"collate: a sample has {'; '.join(found)} (rows are padded to a multiple of {limits.multiple}). Raise the budget, "
         f"filter on the length, or choose oversize={' or '.join(repr(policy) for policy in others)} in BatchBudget"
     )
-    error = DataError(msg)
-    error.sample = int(window.samples[index])  # type: ignore[attr-defined]  # errors.py keeps exceptions plain
-    return error
+    return DataError(msg, sample=int(window.samples[index]))
 
 
 def check_whole(name: str, value: object, most: int) -> None:

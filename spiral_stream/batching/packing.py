@@ -319,6 +319,4 @@ def _too_long(sample: int, length: int, width: int) -> DataError:
         f"Packed: a sample has {length} tokens, a row {width}. Raise max_tokens, filter on the length, or choose "
         "oversize='split', 'truncate' or 'drop'"
     )
-    error = DataError(msg)
-    error.sample = sample  # type: ignore[attr-defined]  # errors.py keeps exceptions plain
-    return error
+    return DataError(msg, sample=sample)

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from spiral_stream.cache.kind import Rows
 from spiral_stream.decoders.selection import ClipSegment, FrameSelection
 from spiral_stream.errors import CacheError, DataError
-from spiral_stream.transforms.placement import at_row
 
 # P clips, T frames of a sample's clip, U pictures that are kept of a clip
 
@@ -121,7 +120,8 @@ class Clips:
                 try:
                     chosen, short_P[at] = selection.choose(times, segment, float(draws[at]))
                 except DataError as error:
-                    raise at_row(error, at) from error
+                    error.row = at
+                    raise
             if len(chosen) != frames:
                 damaged(f"{len(chosen)} frames were chosen of it, not {frames}")
             addresses_PT[at] = self.addresses[at] + offsets[chosen].astype(np.uint64)

@@ -22,9 +22,9 @@ from spiral_stream.cache.clip_layout import BESIDE, Bytes, Clips, Int32, Int64, 
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.cache.probes import index_of
 from spiral_stream.decoders import region
-from spiral_stream.decoders.decoder import decode_version
 from spiral_stream.decoders.image import codec_version, decode_jpeg, encode_jpeg, shrink
 from spiral_stream.decoders.limits import CLIPS, KEPT_BYTES, SampleLimits, need_frames, need_pixels
+from spiral_stream.decoders.registry import decode_version
 from spiral_stream.decoders.selection import FrameSelection, segment_of
 from spiral_stream.decoders.video import decode, feed_plan, to_rgb
 from spiral_stream.decoders.video_index import VideoIndex

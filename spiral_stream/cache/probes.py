@@ -9,7 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, final
 
-from spiral_stream.decoders.video_index import VideoIndex, probe
+from spiral_stream.decoders.probe import probe
+from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError
 from spiral_stream.sources.located import Located
 
@@ -37,7 +38,7 @@ class Probes:
         """Return the index of a file, and whether it was probed for this call.
 
         Raises:
-            DataError: see `decoders.video_index.probe`.
+            DataError: see `decoders.probe.probe`.
             SourceError: it cannot be read.
         """
         stamp = located.stamp()
@@ -102,7 +103,7 @@ def index_of(located: Located) -> VideoIndex:
     """Return the index of a file: remembered, or probed now.
 
     Raises:
-        DataError: see `decoders.video_index.probe`.
+        DataError: see `decoders.probe.probe`.
         SourceError: it cannot be read.
     """
     return probed(located)[0]

@@ -1,9 +1,9 @@
-"""Whether an MP4's own tables can be true, before a demuxer makes room for what they claim.
+"""Check the tables of an MP4 before a demuxer allocates what they claim.
 
-A table of samples may claim a constant size and so any number of them: 19 KB that claim 80 million samples
-cost libavformat 8.1 eleven seconds and 4 GB. This room walks the boxes and compares every such claim with
-the bytes that the file has: a sample takes at least one. It reads the headers of the top boxes and the index
-(``moov``, ``moof``), never the media. Cost: some microseconds, and 0.1 ms a megabyte of index.
+A table of samples may claim a constant size, and so any number of them: a file of 19 KB that claims 80 million samples
+costs libavformat 8.1 eleven seconds and 4 GB. This module walks the boxes and compares every such claim with the size
+of the file: a sample takes at least one byte. It reads the headers of the top boxes and the index (``moov``, ``moof``),
+never the media. Cost: some microseconds, and 0.1 ms per megabyte of index.
 """
 
 import struct
@@ -16,7 +16,7 @@ from spiral_stream.errors import DataError
 
 Read = Callable[[int, int], memoryview]  # offset, length
 
-LONGEST: Final = 1 << 23  # samples: 38 hours at 60 frames a second
+LONGEST: Final = 1 << 23  # samples: 38 hours at 60 frames per second
 INDEX_BYTES: Final = 1 << 28  # of one moov or moof
 _EDITS: Final = 256  # a demuxer goes through the samples once an edit
 _BOXES: Final = 1 << 20  # at the top: a fragmented file has two a fragment
@@ -47,9 +47,9 @@ def check_boxes(read: Read, size: int, name: str) -> None:
     """Refuse an MP4 whose index claims what its bytes cannot hold.
 
     Args:
-        read: bytes by offset and length.
-        size: of the file.
-        name: for messages.
+        read: reads bytes by offset and length.
+        size: bytes of the file.
+        name: name of the file, for messages.
 
     Raises:
         DataError: a table claims more samples than the file has bytes, or the index is compressed.

@@ -1,29 +1,25 @@
-"""What a decoder is: a frozen value that turns one sample's bytes into pixels.
+"""The interface of image decoders: a frozen value that turns the bytes of one sample into pixels.
 
-The result is a function of the bytes and of the decoder's name and version only,
-so a `DataError` repeats on every run and may be skipped by a declared policy.
+The result depends on the bytes and on the decoder's name and version only. A `DataError` therefore repeats on every
+run, and a declared policy may skip the sample.
 """
 
 from abc import ABC, abstractmethod
-from difflib import get_close_matches
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.decoders.limits import IMAGES, SampleLimits
-from spiral_stream.errors import PlanError
-
-CLIPS: Final = {"h264": 1}  # decoders of video, which `decoders.video` reads, and the version of their frames
 
 
 class Decoder(ABC):
-    """Bytes to pixels. Subclasses are frozen dataclasses without state, safe to share between threads."""
+    """Turn encoded bytes into pixels. Subclasses are frozen dataclasses without state, so threads may share them."""
 
     NAME: ClassVar[str]
-    VERSION: ClassVar[int] = 1  # a change of any pixel raises it
+    VERSION: ClassVar[int] = 1  # raise it with any change of a pixel
 
-    limits: SampleLimits = IMAGES  # of one image
+    limits: SampleLimits = IMAGES
 
     @abstractmethod
     def decode(self, data: bytes | memoryview) -> NDArray[np.uint8]:
@@ -41,37 +37,12 @@ class Decoder(ABC):
 
     @abstractmethod
     def within(self, limits: SampleLimits) -> Self:
-        """The same decoder under other limits."""
+        """Return the same decoder with other limits."""
 
     @abstractmethod
     def size(self, data: bytes | memoryview) -> tuple[int, int]:
-        """Height and width, from the header alone.
+        """Read (height, width) from the header alone.
 
         Raises:
-            DataError: the header is not one that this decoder reads, or claims more than `limits`.
+            DataError: this decoder does not read such a header, or the header claims more than `limits`.
         """
-
-
-def decoder(name: str) -> Decoder:
-    """The decoder registered under ``name``.
-
-    Raises:
-        PlanError: no such decoder.
-    """
-    from spiral_stream.decoders.image import DECODERS
-
-    if name not in DECODERS:
-        near = get_close_matches(name, [*DECODERS, *CLIPS], 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        msg = f"decode: {name!r} is unknown; {hint}known are {', '.join([*DECODERS, *CLIPS])}"
-        raise PlanError(msg)
-    return DECODERS[name]
-
-
-def decode_version(name: str) -> int:
-    """The version of the pixels that ``decode=name`` gives, part of fingerprints.
-
-    Raises:
-        PlanError: no such decoder.
-    """
-    return CLIPS[name] if name in CLIPS else decoder(name).VERSION

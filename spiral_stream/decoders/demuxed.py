@@ -1,7 +1,7 @@
-"""What a demuxer of libavformat reads from: bytes by offset, with the errors that its callbacks would lose.
+"""The file that a demuxer of libavformat reads: bytes by offset, with the errors that its callbacks would lose.
 
-An exception inside a callback of PyAV is printed, not raised; here the file just ends there, and the error waits in
-`DemuxedFile.failed` until the call is over.
+PyAV prints exceptions of a callback and does not raise them. Here the file just ends at an error, and the error waits
+in `DemuxedFile.failed` until the call is over.
 """
 
 from abc import ABC, abstractmethod

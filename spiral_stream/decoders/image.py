@@ -1,17 +1,14 @@
 """Images: JPEG by libjpeg-turbo, everything else by Pillow, and the JPEG encoder of the cache.
 
-The pixel reference is libjpeg-turbo with the accurate integer DCT (ISLOW) and fancy
-chroma upsampling, called through simplejpeg, which releases the GIL. Equal to
-torchvision.io.decode_image and to Pillow bit for bit. An EXIF orientation is
-ignored, as torchvision does unless it is asked otherwise.
+The pixel reference is libjpeg-turbo with the accurate integer DCT (ISLOW) and fancy chroma upsampling, called through
+simplejpeg, which releases the GIL. Pixels equal those of torchvision.io.decode_image and of Pillow bit for bit. EXIF
+orientation is ignored, as in torchvision by default.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from io import BytesIO
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, Self, final
 
 import numpy as np
@@ -37,7 +34,7 @@ _SIGNATURES: Final = (
     (b"MM\0*", "TIFF"),
 )
 _START: Final = b"\xff\xd8\xff"
-_CODES: Final = re.compile(r"0x[0-9a-fA-F]+")  # bytes of the file in what libjpeg says
+_CODES: Final = re.compile(r"0x[0-9a-fA-F]+")  # bytes of the file in libjpeg's messages
 
 
 @final
@@ -45,10 +42,9 @@ _CODES: Final = re.compile(r"0x[0-9a-fA-F]+")  # bytes of the file in what libjp
 class JpegDecoder(Decoder):
     """``decode="jpeg"``: baseline and progressive JPEG.
 
-    Gray becomes three equal channels; CMYK and YCCK go through Pillow, without a
-    colour profile. Data that end early, and whatever else libjpeg-turbo warns of, are
-    a `DataError`: of 121 JPEGs with three bytes changed that it noticed, 118 were only
-    warned of, and torchvision shows their damaged pixels.
+    Gray becomes three equal channels. CMYK and YCCK go through Pillow, without a colour profile. Data that end early,
+    and everything else that libjpeg-turbo warns about, raise `DataError`. The warnings matter: of 121 JPEGs with three
+    changed bytes that libjpeg-turbo noticed, it only warned about 118, and torchvision returns their damaged pixels.
     """
 
     NAME: ClassVar[str] = "jpeg"
@@ -70,10 +66,10 @@ class JpegDecoder(Decoder):
 @final
 @dataclass(frozen=True)
 class PillowDecoder(Decoder):
-    """``decode="image"``: whatever Pillow opens, the first frame of it.
+    """``decode="image"``: any format that Pillow opens; of several frames, the first.
 
-    Converted to RGB: palettes are looked up, alpha is dropped, 16-bit gray keeps its
-    high byte. JPEG comes out as `JpegDecoder` gives it, only slower.
+    The image is converted to RGB: palettes are looked up, alpha is dropped, 16-bit gray keeps its high byte. JPEGs give
+    the same pixels as with `JpegDecoder`, but slower.
     """
 
     NAME: ClassVar[str] = "image"
@@ -90,16 +86,11 @@ class PillowDecoder(Decoder):
         return _pillow_size(self.NAME, _bytes_of(self.NAME, data), self.limits.pixels)
 
 
-DECODERS: Final[Mapping[str, Decoder]] = MappingProxyType(
-    {JpegDecoder.NAME: JpegDecoder(), PillowDecoder.NAME: PillowDecoder()}
-)
-
-
 def decode_jpeg(data: bytes | memoryview, most_pixels: int = IMAGES.pixels) -> Pixels:
-    """`JpegDecoder.decode`.
+    """Decode a JPEG: `JpegDecoder.decode` with a limit of pixels.
 
     Raises:
-        DataError: the bytes are not a whole JPEG, or claim more pixels.
+        DataError: the bytes are not a whole JPEG, or claim more than ``most_pixels``.
     """
     view = _bytes_of(JpegDecoder.NAME, data)
     header = _jpeg_header(view, most_pixels)
@@ -118,14 +109,14 @@ def decode_jpeg(data: bytes | memoryview, most_pixels: int = IMAGES.pixels) -> P
 
 
 def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
-    """Encode for a lossy cache: 4:2:0, accurate DCT.
+    """Encode a JPEG for a lossy cache: 4:2:0, accurate DCT.
 
     Args:
         pixels: shape [H, W, 3], uint8, RGB.
         quality: 1 to 100.
 
     Raises:
-        ValueError: the quality or the array is not that.
+        ValueError: the quality is out of range, or the array is not of this shape and type.
     """
     if not 1 <= quality <= 100:  # noqa: PLR2004  libjpeg's own scale
         msg = f"encode_jpeg: quality is {quality}; it must be from 1 to 100"
@@ -135,10 +126,10 @@ def encode_jpeg(pixels: Pixels, quality: int) -> bytes:
 
 
 def shrink(pixels: Pixels, shorter_side: int) -> Pixels:
-    """Resize so that the shorter side is ``shorter_side``; images at or below it are returned as they are.
+    """Shrink an image to a shorter side of ``shorter_side``. Images at or below it are returned as they are.
 
-    The longer side becomes ``shorter_side * longer // shorter``, the rule of
-    `Resize`; the filter is the pixel reference (bilinear, antialiased).
+    The longer side becomes ``shorter_side * longer // shorter``, and the filter is bilinear and antialiased: both as in
+    `Resize`.
 
     Args:
         pixels: shape [H, W, 3], uint8.
@@ -160,15 +151,15 @@ def shrink(pixels: Pixels, shorter_side: int) -> Pixels:
 
 
 def codec_version() -> str:
-    """Library and version behind JPEG bytes and pixels, for fingerprints of lossy caches."""
+    """Return the library and version behind JPEG bytes and pixels, for fingerprints of lossy caches."""
     return f"simplejpeg {simplejpeg.__version__}"
 
 
 def _bytes_of(name: str, data: bytes | memoryview | None) -> memoryview:
-    """The data as unsigned bytes.
+    """Return the data as unsigned bytes.
 
     Raises:
-        DataError: null or empty.
+        DataError: the data is null or empty.
     """
     if data is None:
         msg = f"{name}: the value is null; filter it out with col(...).is_not_null()"
@@ -181,13 +172,13 @@ def _bytes_of(name: str, data: bytes | memoryview | None) -> memoryview:
 
 
 def _jpeg_header(view: memoryview, most_pixels: int) -> tuple[int, int, str] | None:
-    """Height, width and colour space; None where Pillow must look.
+    """Read height, width and colour space. Returns None if Pillow must look.
 
-    TurboJPEG names seven chroma subsamplings and gives up on any other, as on a
-    damaged header; libjpeg, through Pillow, decodes all of them and tells which it is.
+    TurboJPEG knows seven chroma subsamplings, and fails on any other as on a damaged header. libjpeg, through Pillow,
+    decodes all of them and tells the two cases apart.
 
     Raises:
-        DataError: not a JPEG, or one that claims more pixels.
+        DataError: the data is not a JPEG, or claims more than ``most_pixels``.
     """
     head = bytes(view[:16])
     if not head.startswith(_START):
@@ -205,10 +196,10 @@ def _jpeg_header(view: memoryview, most_pixels: int) -> tuple[int, int, str] | N
 
 
 def _pillow_size(name: str, view: memoryview, most_pixels: int) -> tuple[int, int]:
-    """Height and width from a header.
+    """Read (height, width) from a header with Pillow.
 
     Raises:
-        DataError: Pillow does not open it, or it claims more pixels.
+        DataError: Pillow does not open it, or it claims more than ``most_pixels``.
     """
     from PIL import Image
 
@@ -227,7 +218,7 @@ def _pillow_pixels(name: str, view: memoryview, most_pixels: int) -> Pixels:
     """Decode with Pillow, to RGB.
 
     Raises:
-        DataError: Pillow does not open or finish it, or it has no colours to show.
+        DataError: Pillow cannot open or decode it, or its mode has no agreed colours.
     """
     from PIL import Image
 
@@ -254,7 +245,7 @@ def _rgb(image: "Image.Image") -> Pixels:
 
 @cache
 def _formats() -> tuple[str, ...]:
-    """What Pillow may open: all but those for which it starts a program (Ghostscript), or asks the system."""
+    """Return the formats that Pillow may open: all but those that start a program (Ghostscript) or ask the system."""
     from PIL import Image
 
     Image.init()
@@ -271,7 +262,7 @@ def _pillow_fault(name: str, view: memoryview, most_pixels: int, error: Exceptio
     if isinstance(error, UnidentifiedImageError):
         why = "its header cannot be read"
     elif isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        most = min(most_pixels, 2 * (Image.MAX_IMAGE_PIXELS or most_pixels))  # Pillow's own limit stands beside ours
+        most = min(most_pixels, 2 * (Image.MAX_IMAGE_PIXELS or most_pixels))  # Pillow has a limit of its own
         why = f"its header claims more than the {most:,} pixels that a sample may have"
     else:  # what Pillow says may quote the bytes
         why = "it ends early" if "truncated" in str(error).lower() else f"Pillow raises {type(error).__name__}"

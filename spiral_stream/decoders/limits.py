@@ -1,9 +1,10 @@
 """How much one sample may ask for: decoded pixels, decoded frames, encoded bytes.
 
-A header of some hundred bytes may claim gigabytes of pixels. What a sample claims is compared with these limits before
-anything is allocated, and more is a `DataError`: what the plan says of samples that cannot be read holds for it. The
-limits are a field's (``Stack(..., max_pixels=...)``), since with ``on_error="skip"`` they decide which samples a batch
-holds; at their defaults they enter no fingerprint.
+A header of some hundred bytes may claim gigabytes of pixels. Claims are compared with these limits before anything is
+allocated. A sample that exceeds one raises `DataError`, so the plan's ``on_error`` applies to it.
+
+Limits belong to the field (``Stack(..., max_pixels=...)``), because with ``on_error="skip"`` they decide which samples a
+batch holds. Default limits are part of no fingerprint.
 """
 
 from dataclasses import dataclass
@@ -15,26 +16,31 @@ from spiral_stream.errors import DataError
 @final
 @dataclass(frozen=True, slots=True)
 class SampleLimits:
-    """What one sample may have at most."""
+    """The most that one sample may have.
 
-    pixels: int  # of an image, or of each frame
-    frames: int  # that are decoded for it
-    bytes: int  # encoded, that are read for it
+    Attributes:
+        pixels: pixels of an image, or of each frame of a clip.
+        frames: frames decoded for the sample.
+        bytes: encoded bytes read for the sample.
+    """
+
+    pixels: int
+    frames: int
+    bytes: int
 
 
-IMAGES: Final = SampleLimits(
-    pixels=1 << 26, frames=1, bytes=1 << 30
-)  # 67 million: more than cameras have, 200 MB decoded
-# The largest frame that any level of H.264 has (139,264 macroblocks, 8,704 x 4,096), and 2.4 hours at 30 frames a second.
+# 67 million pixels: more than cameras have, and 200 MB decoded.
+IMAGES: Final = SampleLimits(pixels=1 << 26, frames=1, bytes=1 << 30)
+# The largest frame of any H.264 level (139,264 macroblocks, 8,704 x 4,096), and 2.4 hours at 30 frames per second.
 CLIPS: Final = SampleLimits(pixels=139_264 * 256, frames=1 << 18, bytes=1 << 30)
-KEPT_BYTES: Final = 1 << 32  # of one clip in a cache
+KEPT_BYTES: Final = 1 << 32  # bytes of one clip in a cache
 
 
 def need_pixels(name: str, height: int, width: int, most: int) -> None:
-    """Refuse a picture that claims too many pixels.
+    """Refuse a picture that claims more than ``most`` pixels.
 
     Raises:
-        DataError: says the ways out.
+        DataError: it does; the message says the ways out.
     """
     if height * width > most:
         msg = (
@@ -48,12 +54,12 @@ def need_frames(decoded: int, encoded_bytes: int, limits: SampleLimits) -> None:
     """Refuse a clip that asks for too much work.
 
     Args:
-        decoded: frames that are decoded for it.
-        encoded_bytes: that are read for it.
-        limits: of the sample.
+        decoded: frames that would be decoded.
+        encoded_bytes: encoded bytes that would be read.
+        limits: the limits of the sample.
 
     Raises:
-        DataError: says the ways out.
+        DataError: a limit is exceeded; the message says the ways out.
     """
     for found, most, what, way in (
         (decoded, limits.frames, "frames are decoded", "frames"),

@@ -1,9 +1,9 @@
-"""The bytes of some packets of a video file.
+"""Read the bytes of some packets of a video file.
 
-Where the index says that packets lie in the file as they are, they are read by offset: near ones together, the
-unwanted ones between them along (a read costs about 3 us over its bytes). Else (MPEG-TS) the file is demuxed: from
-near the first packet, whose place its offset tells, or from the start of the file, up to the last; packets are
-counted and their sizes compared with the index.
+If packets lie in one piece in the file (`VideoIndex.direct`), they are read by offset. Packets near each other are read
+together, with the unwanted bytes between them, since a read costs about 3 us in addition to its bytes. Otherwise
+(MPEG-TS) the file is demuxed: from near the first packet, or from the start of the file, up to the last packet. Packets
+are counted, and their sizes compared with the index.
 """
 
 from collections.abc import Callable, Iterator

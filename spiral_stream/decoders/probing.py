@@ -1,8 +1,8 @@
 """How a video index is made: one pass of the demuxer over the file, and one decoded key frame.
 
-The demuxer reads through blocks of 1 MiB, so Python is called a few times a megabyte, and only the container
-that the first bytes name is tried: a list of other files, which libavformat would follow, is no video here.
-Nothing that the file claims is believed before it is compared with its size (`boxes`).
+The demuxer reads blocks of 1 MiB, so Python is called a few times per megabyte. Only the container that the first bytes
+name is tried; playlists, whose file names libavformat would follow, are refused. Claims of the file are compared with
+its size before they are believed (`boxes`).
 """
 
 from collections import OrderedDict
@@ -42,7 +42,7 @@ _REMUX: Final = "Put it into an MP4 (ffmpeg -i in -c copy out.mp4), or filter it
 
 
 def probed(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
-    """See `video_index.probe`."""
+    """See `probe.probe`."""
     file = _ProbedFile(read, size, name)
     kind = _container(file, name)
     if kind == "mov":
@@ -85,7 +85,7 @@ def probed(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
 
 @final
 class _ProbedFile(DemuxedFile):
-    """The bytes in large blocks, of which the last few stay."""
+    """A file that is read in large blocks, of which the last few stay in memory."""
 
     def __init__(self, read: Read, size: int, name: str) -> None:
         super().__init__(size)
@@ -103,7 +103,7 @@ class _ProbedFile(DemuxedFile):
         return held[offset - first * BLOCK_BYTES : stop - first * BLOCK_BYTES]
 
     def _block(self, number: int) -> memoryview:
-        """Bytes of one block. The demuxer and whoever looks at its packets go over the same few."""
+        """Return the bytes of one block. The demuxer and the checks of its packets read the same few."""
         block = self._blocks.pop(number, None)
         if block is None:
             start = number * BLOCK_BYTES
@@ -119,10 +119,10 @@ class _ProbedFile(DemuxedFile):
 
 
 def _container(file: _ProbedFile, name: str) -> str:
-    """The demuxer for what the first bytes say.
+    """Return the demuxer for a file's first bytes.
 
     Raises:
-        DataError: none that is read here.
+        DataError: the container is not supported.
     """
     head = bytes(file.at(0, 256))
     if head[4:8] in _MOV:
@@ -139,10 +139,10 @@ def _container(file: _ProbedFile, name: str) -> str:
 
 
 def _video(container: Any, name: str) -> Any:
-    """The first stream of pictures; the others are not read.
+    """Return the first video stream, and discard the others.
 
     Raises:
-        DataError: there is none, or it is no H.264.
+        DataError: there is none, or it is not H.264.
     """
     pictures = [s for s in container.streams.video if not int(s.disposition) & STILL]
     if not pictures:
@@ -170,7 +170,7 @@ def _codec(stream: Any) -> str:
 @final
 @dataclass(slots=True)
 class _PacketTable:
-    """What the demuxer said of P packets."""
+    """P packets, as the demuxer found them."""
 
     extradata: bytes
     prefix: int
@@ -186,14 +186,14 @@ class _PacketTable:
 
 
 def _demuxed(container: Any, stream: Any, file: _ProbedFile, name: str) -> _PacketTable:
-    """Go through the packets once.
+    """Read the packets once.
 
     Raises:
-        DataError: there are too many, or the parameter sets change on the way.
+        DataError: there are too many, or the parameter sets change between them.
     """
     extradata = stream.codec_context.extradata or b""
     found = _PacketTable(extradata, length_bytes(extradata))
-    for packet in container.demux(stream):  # 5 us a packet
+    for packet in container.demux(stream):  # 5 us per packet
         if not packet.size:
             continue
         if len(found.sizes) == LONGEST:
@@ -251,10 +251,10 @@ def _refuse_short(stream: Any, found: _PacketTable, size: int, name: str) -> Non
 
 
 def _look(stream: Any, found: _PacketTable, name: str) -> dict[str, Any]:
-    """What the pictures are like, from the first key frame that decodes.
+    """Find the size, rotation and colours of the pictures, from the first key frame that can be decoded.
 
     Raises:
-        DataError: none does, or they are to be shown mirrored.
+        DataError: none can be decoded, or the pictures are to be shown mirrored.
     """
     codec = stream.codec_context
     codec.thread_count = 1
@@ -288,7 +288,7 @@ def _look(stream: Any, found: _PacketTable, name: str) -> dict[str, Any]:
 
 
 def _rotation(frame: Any, name: str) -> int:
-    """Degrees clockwise, a multiple of 90, that show the frame upright."""
+    """Return the degrees clockwise, a multiple of 90, that show the frame upright."""
     matrix = frame.side_data.get("DISPLAYMATRIX")
     if matrix is not None:
         a, b, _, c, d = np.frombuffer(matrix, np.int32)[:5].tolist()
@@ -301,7 +301,7 @@ def _rotation(frame: Any, name: str) -> int:
 def _presented(
     found: _PacketTable, base: Fraction, rate: Fraction | None, name: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
-    """Times [F] and packets [F] of the frames that are shown, and the end of the last.
+    """Return times [F] and packets [F] of the frames that are shown, and the end of the last one.
 
     Raises:
         DataError: a frame has no time, times are absurd, or no frame can be decoded and shown.
@@ -350,14 +350,14 @@ def _refuse_restart(found: _PacketTable, packets: NDArray[np.intp], ticks: NDArr
 
 
 def _microseconds(ticks: NDArray[np.int64], base: Fraction) -> NDArray[np.int64]:
-    """Ticks in microseconds, halves up; seconds and their rest apart, as the product of both may not fit."""
+    """Convert ticks to microseconds, halves up. Seconds and remainders are converted apart, to avoid overflow."""
     seconds, rest = np.divmod(ticks * base.numerator, base.denominator)
     us: NDArray[np.int64] = seconds * 1_000_000 + (2 * rest * 1_000_000 + base.denominator) // (2 * base.denominator)
     return us
 
 
 def _entries(found: _PacketTable, packets_F: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Shape [P]: the key packets. One that an edit list hides at the end starts none of the frames shown."""
+    """Return which packets are key packets, shape [P]. Those that an edit list hides at the end do not count."""
     keys_P = np.array(found.keys, np.bool_)
     end = found.ticks[int(packets_F[-1])] or 0
     for p in np.flatnonzero(keys_P & ~np.array(found.shown, np.bool_)).tolist():

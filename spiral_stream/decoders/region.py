@@ -1,12 +1,12 @@
-"""Only the part of a JPEG that a crop needs: the same pixels as a full decode, for less work.
+"""Decode only the part of a JPEG that a crop needs: the same pixels as a full decode, for less work.
 
-A random crop of an image uses about half of it. Decoding only its rows and columns took 777 us
-where simplejpeg's full decode took 1,190 us (500 x 375, 84 KB; CPU time, same run), and scratch
-that is used again saves the page faults of an array an image. The library is the libjpeg-turbo
-inside Pillow's wheel; where it is not found, `available` is False and images are decoded whole.
+A random crop uses about half of an image. Decoding only its rows and columns took 777 us where simplejpeg's full decode
+took 1,190 us (500 x 375, 84 KB; CPU time, same run). Reusing scratch memory saves the page faults of an array per image.
+The library is the libjpeg-turbo in Pillow's wheel; if it is not found, `available` is False and images are decoded
+whole.
 
-Baseline JPEGs of one or three components are eligible. Whatever the library warns of goes to the
-full decoder, which decides. Damage below or outside the crop is not seen.
+Baseline JPEGs of one or three components are eligible. If the library warns, the full decoder decides. Damage below or
+outside the crop is not seen.
 """
 
 import threading
@@ -25,7 +25,7 @@ _ABOVE: Final = 4  # rows
 
 
 def _open() -> bool:
-    """Load the libjpeg-turbo that lies beside Pillow in the same wheel."""
+    """Load the libjpeg-turbo of Pillow's wheel."""
     beside = Path(PIL.__file__).parents[1]
     found = [*beside.glob("pillow.libs/libjpeg-*.so*"), *beside.glob("Pillow.libs/libjpeg-*.so*")]
     return any(_region.open_library(str(path)) for path in sorted(found))
@@ -38,10 +38,10 @@ _local = threading.local()
 
 
 def sizes(addresses: UInt64, lengths: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Heights and widths from the headers; 0 where a region cannot be decoded.
+    """Read heights and widths from the headers; 0 for images of which no region can be decoded.
 
     Args:
-        addresses: shape [B], uint64: where each JPEG begins in memory, for which the caller answers.
+        addresses: shape [B], uint64: where each JPEG begins in memory that the caller keeps alive.
         lengths: shape [B], int64: bytes.
 
     Returns:

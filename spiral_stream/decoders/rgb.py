@@ -1,11 +1,12 @@
-"""From decoded frames to RGB: only a box of each, upright.
+"""Convert a box of each decoded frame to RGB, upright.
 
 A crop of a clip uses a part of each picture, and converting a whole frame with PyAV's ``to_ndarray`` costs as much as
-decoding it (0.2 to 0.6 ms at 320 x 240; 0.07 ms with one reformatter that is kept). The kernel reads the box alone
-and turns it on the way: 29 us for 240 x 240 of 8-bit 4:2:0, of which 8 us are Python's, 72 us for a quarter turn. Its
-arithmetic is in integers and written down in ``_frames.c``, so pixels are the same on every machine; chroma is the
-nearest sample, of its own field where a frame has two. Against PyAV's ``to_ndarray`` (libswscale) values differ by at
-most 3, in 4:4:4 by 1. Gray follows the stream's range; libswscale takes every gray for full range.
+decoding it (0.2 to 0.6 ms at 320 x 240; 0.07 ms if one reformatter is reused). The kernel reads only the box, and turns
+it on the way: 29 us for 240 x 240 of 8-bit 4:2:0, of which 8 us are Python's; 72 us with a quarter turn.
+
+The arithmetic is in integers and documented in ``_frames.c``, so pixels are the same on every machine. Chroma is the
+nearest sample, taken from its own field if a frame has two. Values differ from PyAV's ``to_ndarray`` (libswscale) by at
+most 3, and in 4:4:4 by 1. Gray follows the stream's range; libswscale takes all gray for full range.
 """
 
 import re
@@ -45,7 +46,7 @@ _FORMS: Final = {"yuv420p": (1, 1), "yuv422p": (1, 0), "yuv444p": (0, 0), "yuv44
 
 @lru_cache(maxsize=32)
 def constants(matrix: int, full_range: bool) -> Int32:
-    """Shape [6], int32: black, luma, red_v, green_u, green_v, blue_u; the last five in units of 2**-14.
+    """Return black, luma, red_v, green_u, green_v, blue_u: shape [6], int32, the last five in units of 2**-14.
 
     Rounded from exact fractions: with Kr and Kb the shares of red and blue, luma is scaled by 255/219 and
     chroma by 255/224 (by 1 in full range), red_v = 2 (1 - Kr), blue_u = 2 (1 - Kb), green_u = blue_u Kb / Kg,
@@ -68,7 +69,7 @@ class Pixels(NamedTuple):
 
 
 class _Scratch(threading.local):
-    """RGB of the last call of this thread."""
+    """The memory of this thread that holds the boxes of its last call."""
 
     def __init__(self) -> None:
         self.pixels = np.empty(0, np.uint8)
@@ -114,7 +115,7 @@ def to_rgb(
         out = _scratch.pixels
     planes = np.zeros((len(frames), 3, 3), np.int64)
     forms = np.empty((len(frames), 7), np.int32)
-    for i, frame in enumerate(frames):  # about 4 us a frame
+    for i, frame in enumerate(frames):  # about 4 us per frame
         forms[i] = _form(frame)
         for k, plane in enumerate(frame.planes[:3]):
             planes[i, k] = plane.buffer_ptr, plane.line_size, plane.buffer_size
@@ -124,7 +125,7 @@ def to_rgb(
 
 
 def _form(frame: "av.VideoFrame") -> tuple[int, int, int, int, int, int, int]:
-    """Height, width, shifts of chroma, bits and kind of a frame, and whether it is made of two fields."""
+    """Return height, width, shifts of chroma, bits and kind of a frame, and whether it has two fields."""
     name = frame.format.name
     plain, bits = name.replace("yuvj", "yuv"), 8
     deep = re.fullmatch(r"([a-z0-9]+?p|gray|gbrp)(9|10|12|14)le", plain)

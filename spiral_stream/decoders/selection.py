@@ -1,16 +1,13 @@
-"""Which frames of a video a sample is made of: the frames of its segment, then T of them.
+"""Which frames of a video make a sample: first the frames of its segment, then T of them.
 
-Pure arithmetic over presentation times, so it is decided before anything is decoded.
-Times are int64 microseconds from the first frame shown; a frame is shown from its
-time until the next one's. A frame belongs to a segment by its time rounded to
-milliseconds, the unit in which rows state segments. Cost: about 15 us a sample.
+This is arithmetic over presentation times, so it is decided before anything is decoded. Times are int64 microseconds
+from the first frame shown. A frame is shown from its time until the next frame's. A frame belongs to a segment by its
+time rounded to milliseconds, the unit in which rows state segments. Cost: about 15 us per sample.
 
-Without ``stride`` the segment is cut into T equal parts, and the frame shown at the
-middle of each is taken: ``tau_k = start + (2k + 1) * D // 2T``. With ``stride`` every
-stride-th frame of the segment is taken in the order they are shown, whatever their
-times; ``random_start`` moves the first one. A segment of fewer frames than that needs
-is *short*: ``pad`` goes on with its last frame, ``loop`` with its first ones again, and
-``drop`` refuses it.
+Without ``stride`` the segment is cut into T equal parts, and the frame shown at the middle of each is taken:
+``tau_k = start + (2k + 1) * D // 2T``. With ``stride`` every stride-th frame of the segment is taken, in the order in
+which they are shown, whatever their times; ``random_start`` moves the first one. A segment with too few frames is
+*short*: ``pad`` repeats its last frame, ``loop`` begins again at its first, and ``drop`` refuses it.
 """
 
 from dataclasses import dataclass
@@ -32,30 +29,30 @@ LONGEST: Final = 1 << 16  # frames of one sample
 class ClipSegment:
     """A time range of a file, and the frames in it."""
 
-    first: int  # ordinal of a presented frame
-    stop: int
+    first: int  # first frame of it, counted among the frames shown
+    stop: int  # one past its last frame
     start: int  # us
     end: int  # us
 
     @property
     def frames(self) -> int:
-        """N, at least 1."""
+        """How many frames it has: N, at least 1."""
         return self.stop - self.first
 
 
 def segment_of(
     times_F: NDArray[np.int64], duration: int, start_ms: int | None = None, duration_ms: int | None = None
 ) -> ClipSegment:
-    """The frames that a row's segment covers.
+    """Find the frames that a row's segment covers.
 
-    A range that lies inside the file (but for one frame, at least 1 ms) is that part of it. One that does
-    not, of a file that is itself as long as the segment, means a clip that was cut out before: all of it.
+    A range inside the file means that part of it; it may end one frame (at least 1 ms) after the file. If the range
+    lies outside the file, but the file is as long as the segment, the clip was cut out before: the whole file is meant.
 
     Args:
         times_F: shape [F], int64, us, ascending: when each frame of the file is shown.
-        duration: us: end of the last frame.
-        start_ms: where the segment starts; None (with ``duration_ms``) for the whole file.
-        duration_ms: how long it is.
+        duration: end of the last frame, us.
+        start_ms: start of the segment, ms; None (with ``duration_ms``) for the whole file.
+        duration_ms: length of the segment, ms.
 
     Raises:
         DataError: the segment is empty, starts before the file, or reaches beyond its end.
@@ -72,7 +69,7 @@ def segment_of(
     start, end = start_ms * 1_000, (start_ms + duration_ms) * 1_000
     if end <= duration + slack and start < duration:
         first, stop = np.searchsorted((times_F + 500) // 1_000, [start_ms, start_ms + duration_ms]).tolist()
-        if first == stop:  # no frame begins in it: the one that is still shown
+        if first == stop:  # no frame begins in it: take the one that is still shown
             first = max(first - 1, 0)
         return ClipSegment(first, max(stop, first + 1), start, end)
     if abs(duration - duration_ms * 1_000) <= slack:
@@ -92,9 +89,19 @@ def _ms(value: int | None) -> str:
 @final
 @dataclass(frozen=True, slots=True)
 class FrameSelection:
-    """T frames of a segment; see the room."""
+    """How to choose T frames of a segment; the module's text says how.
 
-    VERSION: ClassVar[int] = 1  # a change of any chosen frame raises it
+    Args:
+        sequence_length: T.
+        stride: take every ``stride``-th frame; None spreads T frames evenly over the segment.
+        random_start: begin at a random frame; needs ``stride``.
+        short: what to do with a segment that has too few frames: ``"pad"``, ``"loop"`` or ``"drop"``.
+
+    Raises:
+        PlanError: an argument is out of range.
+    """
+
+    VERSION: ClassVar[int] = 1  # raise it with any change of the chosen frames
 
     sequence_length: int
     stride: int | None = None
@@ -121,21 +128,21 @@ class FrameSelection:
 
     @property
     def need(self) -> int:
-        """Frames that a segment has unless it is short."""
+        """How many frames a segment needs not to be short."""
         return self.sequence_length if self.stride is None else (self.sequence_length - 1) * self.stride + 1
 
     def choose(
         self, times_F: NDArray[np.int64], segment: ClipSegment, u: float = 0.0
     ) -> tuple[NDArray[np.int64], bool]:
-        """The frames of one sample.
+        """Choose the frames of one sample.
 
         Args:
             times_F: shape [F], int64, us, ascending: when each frame of the file is shown.
-            segment: of the same file.
-            u: in [0, 1), from the sample's own bits; moves the first frame under ``random_start``.
+            segment: a segment of the same file.
+            u: random number of the sample, in [0, 1); moves the first frame under ``random_start``.
 
         Returns:
-            shape [T], int64: ordinals of presented frames of the file, and whether the segment is short.
+            frames of the file, shape [T], int64, counted among those shown; and whether the segment is short.
 
         Raises:
             DataError: the segment is short and ``short`` is "drop".

@@ -1,7 +1,7 @@
-"""What a packet of H.264 says of itself: does it hold a frame, does any other need it, can decoding start at it.
+"""What the headers of an H.264 packet say: does it hold a frame, do others need it, can decoding start at it.
 
-Read from the headers of its NAL units (ITU-T H.264, 7.3.1): one byte a unit, and of the few key packets the
-recovery point message (D.1.8). No entropy decoding. Cost: 1 us a packet.
+Read from the headers of its NAL units (ITU-T H.264, 7.3.1): one byte per unit, and for the few key packets the recovery
+point message (D.1.8). There is no entropy decoding. Cost: 1 us per packet.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _START: Final = b"\0\0\1"
 @final
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """What the slices of one packet say."""
+    """What the slices of one packet say about it."""
 
     frame: bool  # there is a slice, or damage where one would be
     disposable: bool  # no other frame is decoded from this one
@@ -32,17 +32,17 @@ class Slices:
 
 
 def length_bytes(extradata: bytes) -> int:
-    """Bytes of the length before each NAL unit; 0 where start codes separate them (Annex B)."""
+    """Return the size in bytes of the length before each NAL unit; 0 if start codes separate units (Annex B)."""
     if len(extradata) >= _SHORTEST_RECORD and extradata[0] == _CONFIGURED:
         return (extradata[4] & 3) + 1
     return 0
 
 
 def slices_of(data: bytes, prefix: int, key: bool) -> Slices:
-    """Look at one packet.
+    """Read the headers of one packet.
 
-    It is disposable only if every one of its slices has ``nal_ref_idc`` 0. ``entry`` is False of a key packet
-    that says itself that pictures recover later only (periodic intra refresh).
+    A packet is disposable only if all its slices have ``nal_ref_idc`` 0. ``entry`` is False for a key packet that says
+    itself that pictures recover only later (periodic intra refresh).
 
     Args:
         data: the packet.
@@ -69,7 +69,7 @@ def slices_of(data: bytes, prefix: int, key: bool) -> Slices:
 
 
 def _units(data: bytes, prefix: int) -> Iterator[tuple[int, int]]:
-    """Where the header of each NAL unit lies, and where the unit ends."""
+    """Yield for each NAL unit the place of its header, and its end."""
     if prefix:
         at = 0
         while at + prefix < len(data):
@@ -85,7 +85,7 @@ def _units(data: bytes, prefix: int) -> Iterator[tuple[int, int]]:
 
 
 def _recovery_frames(unit: bytes) -> int:
-    """Frames until pictures are right again, by the recovery point message; 0 without one."""
+    """Return the frames until pictures are right again, from the recovery point message; 0 if there is none."""
     payload = unit.replace(b"\0\0\3", b"\0\0")
     place = 0
     while place + 2 < len(payload):

@@ -1,19 +1,19 @@
-"""Some frames of an H.264 video: which packets they need, and their pixels.
+"""Decode some frames of an H.264 video: find the packets that they need, and get their pixels.
 
-A clip of 16 frames needs neither the container nor most of the file. `feed_plan` takes the packets from the key
-frame before each wanted frame up to it, without the disposable ones (no frame refers to them; half of the packets
-that x264 writes by default) and without groups of pictures that hold no wanted frame. `decode` reads those bytes
-and gives them to a bare codec context: the frames have the same bits as a decode of the whole file, whatever was
-decoded before (tests/stream/decoders). `to_rgb` turns only a box of each frame into RGB.
+A clip of 16 frames needs neither the container nor most of the file. `feed_plan` takes the packets from the key frame
+before each wanted frame up to it. It leaves out disposable packets, to which no frame refers (half of the packets that
+x264 writes by default), and groups of pictures that hold no wanted frame. `decode` reads these bytes and gives them to
+a bare codec context. The frames have the same bits as in a decode of the whole file, whatever was decoded before
+(tests/stream/decoders). `to_rgb` converts only a box of each frame to RGB.
 
-Nothing is concealed. A packet that the decoder refuses, a frame that it flags, one that does not come, or one of
-another size is a `DataError` that names frame and time. Damage that is itself a valid stream cannot be seen by a
-decoder: of 36,000 damaged files (single bits, runs of noise or zeros in one packet) 33 % were told, 55 % gave
-the pixels of the sound file, 12 % other ones, the same every time.
+Nothing is concealed. A packet that the decoder refuses, a frame that it flags, a missing frame or one of another size
+raises a `DataError` that names frame and time. A decoder cannot see damage that is itself a valid stream: of 36,000
+damaged files (single bits, runs of noise or zeros in one packet) 33 % were reported, 55 % gave the pixels of the sound
+file, and 12 % gave other pixels, the same every time.
 
-Cost of 16 frames out of 4 s (320 x 240, 30 frames a second, x264 at its defaults, 66 of 120 packets fed, CPU time of
-one thread, same run): 9.2 ms decode, 0.4 ms `to_rgb` of the boxes, 0.6 ms resize, 11.2 ms in all; PyAV decoding all
-frames and converting 16 took 20.9 ms. 85 % is inside libavcodec; two threads cost the same CPU time a clip as one.
+Cost of 16 frames out of 4 s (320 x 240, 30 frames per second, x264 at its defaults, 66 of 120 packets fed, CPU time of
+one thread, same run): 9.2 ms decode, 0.4 ms `to_rgb` of the boxes, 0.6 ms resize, 11.2 ms in all. PyAV took 20.9 ms to
+decode all frames and convert 16. 85 % is spent in libavcodec; two threads cost the same CPU time per clip as one.
 Sample aspect ratios are ignored. 4:4:4 video of an x264 before version 151 decodes as if it came from a later one
 unless the clip begins at the file's start.
 """
@@ -43,7 +43,7 @@ Read = Callable[[int, int], memoryview]  # offset, length
 
 @dataclass(frozen=True, slots=True)
 class FramePackets:
-    """Packets to decode for some frames.
+    """The packets to decode for some frames.
 
     Attributes:
         packets: shape [K], int64, ascending: ordinals of packets in decode order.
@@ -60,13 +60,13 @@ class FramePackets:
 
 
 def feed_plan(index: VideoIndex, wanted: Int) -> FramePackets:
-    """Which packets to decode.
+    """Find the packets to decode.
 
-    A frame is decoded from the last key frame before it in decode order; if it is shown before that key
-    frame (open group of pictures), from the key frame before that one.
+    A frame is decoded from the last key frame before it in decode order. If it is shown before that key frame (open
+    group of pictures), it is decoded from the key frame before that one.
 
     Args:
-        index: of the file.
+        index: the index of the file.
         wanted: shape [U], int64, U at least 1: ordinals of frames in presentation order.
     """
     targets = np.sort(index.packets_F[wanted].astype(np.int64))
@@ -105,7 +105,7 @@ def _keys(index: VideoIndex) -> Int:
 
 
 class _Damage(Exception):  # noqa: N818  an answer inside this room
-    """A packet that gives no sound frame, and why."""
+    """A packet that gives no sound frame, and the reason."""
 
     def __init__(self, packet: int, why: str) -> None:
         super().__init__(why)
@@ -115,20 +115,20 @@ class _Damage(Exception):  # noqa: N818  an answer inside this room
 def decode(
     index: VideoIndex, read: Read, wanted: Int, size: int, feed: FramePackets | None = None
 ) -> "list[av.VideoFrame]":
-    """Decode some frames, on this thread alone.
+    """Decode some frames, in the calling thread.
 
     Args:
-        index: of the file.
+        index: the index of the file.
         read: gives ``length`` bytes of the file from ``offset``.
-        wanted: shape [U], int64: ordinals of frames in presentation order, in any order, also repeated.
+        wanted: shape [U], int64: ordinals of frames in presentation order. In any order; repeats are allowed.
         size: bytes of the file.
-        feed: what `feed_plan` says of ``wanted``, where it was asked already.
+        feed: the result of `feed_plan` for ``wanted``, if there is one already.
 
     Returns:
         U frames in the order of ``wanted``, as stored (not turned); a repeated one is the same object.
 
     Raises:
-        DataError: a wanted frame, or one that it depends on, is damaged or does not come.
+        DataError: a wanted frame, or one that it depends on, is damaged or missing.
         SourceError: from ``read``.
     """
     from spiral_stream.decoders.packets import demux_packets, read_packets
@@ -149,7 +149,7 @@ def decode(
             found.update(part.decode())
         except _Damage as damage:
             if len(starts) == 1:
-                raise DataError(part.told(damage)) from damage
+                raise DataError(part.message(damage)) from damage
             for start, end in zip(starts, [*starts[1:], stop], strict=True):
                 run([start], end)
 
@@ -218,7 +218,7 @@ class _Run:
                     raise _Damage(packet, f"it is {size} where {self.index.width} x {self.index.height} is right")
                 self.found[packet] = frame
 
-    def told(self, damage: _Damage) -> str:
+    def message(self, damage: _Damage) -> str:
         """What to tell the user."""
         goals = self.packets[self.goals_P[self.packets]]
         asked = int(goals[min(int(np.searchsorted(goals, damage.packet)), len(goals) - 1)])

@@ -1,9 +1,9 @@
-"""Where the frames of a video lie in its file, and when each is shown: what makes demuxing unnecessary.
+"""Where the frames of a video lie in its file, and when each is shown. With an index a reader need not demux.
 
-`probe` demuxes a file once: the time, place and size of every packet, which are key packets, which no other frame
-needs. A reader with an index opens no container: it reads the few packets of the frames it wants by offset, from
-the last key packet at or before each. The index is a few dozen bytes a frame, and is kept (`to_bytes`) beside the
-relation, so that the next run does not even probe.
+`probe.probe` demuxes a file once. It notes the time, place and size of every packet, which packets are key packets, and
+which no other frame needs. A reader with the index opens no container: it reads the few packets of the frames it wants
+by offset, from the last key packet at or before each. The index takes a few dozen bytes per frame. It is stored
+(`to_bytes`) with the relation, so that the next run does not probe.
 
 Times are int64 microseconds from the first frame shown, rounded from the container's ticks (halves up), so an
 irregular frame rate, frames stored out of order and edit lists need no counting. Packets that an edit list hides
@@ -15,14 +15,13 @@ is shown before that key frame (open groups of pictures), at the key packet befo
 container says is one and that does not say itself that pictures come right only later (a recovery point of some
 frames, as periodic intra refresh writes).
 
-Containers: MP4 and MOV (whole or fragmented), Matroska, FLV, MPEG-TS. Of the first three the packets lie in one
-piece in the file, which is checked byte by byte (`direct`); of MPEG-TS they have to be demuxed. AVI and bare H.264
-have no presentation times and are refused. Sample aspect ratios are ignored. Cost: 1 ms and 15 us a frame, and
-reading the file once (240 frames of 320 x 240, 444 KB: 5.8 ms, of which 2 ms decode a key frame).
+Containers: MP4 and MOV (whole or fragmented), Matroska, FLV, MPEG-TS. In all but MPEG-TS a packet lies in one piece in
+the file, which is checked byte by byte (`direct`); MPEG-TS has to be demuxed. AVI and bare H.264 have no presentation
+times and are refused. Sample aspect ratios are ignored. Cost: 1 ms, 15 us per frame, and reading the file once (240
+frames of 320 x 240, 444 KB: 5.8 ms, of which 2 ms decode a key frame).
 """
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self, final
 
@@ -32,13 +31,10 @@ from numpy.typing import NDArray
 
 from spiral_stream.decoders.selection import ClipSegment
 from spiral_stream.errors import CacheError
-from spiral_stream.extras import need
 
 # F frames in presentation order, P packets in decode order
 
-Read = Callable[[int, int], memoryview]  # offset, length
-
-VERSION: Final = 2  # a change of the bytes or of their meaning raises it
+VERSION: Final = 2  # raise it with any change of the bytes or of their meaning
 _MAGIC: Final = b"spvideo" + bytes([VERSION])
 _HEADER: Final = struct.Struct("<8s Q Q 12q")  # magic, checksum of what follows it, stamp, and numbers
 _CHECKED: Final = 16  # where what the checksum covers begins
@@ -57,7 +53,7 @@ _LARGEST: Final = 1 << 16  # pixels of a side
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class VideoIndex:
-    """The frames and packets of one video stream; see the room."""
+    """The frames and packets of one video stream; the module's text says how they are found."""
 
     codec: str
     extradata: bytes  # parameter sets outside the packets, as the container has them
@@ -84,21 +80,21 @@ class VideoIndex:
 
     @property
     def fps(self) -> float:
-        """Frames a second, on average."""
+        """Frames per second, on average."""
         shown = int(self.times_F[-1] - self.times_F[0])
         return 1e6 * (len(self.times_F) - 1) / shown if shown else 1e6 / max(self.duration, 1)
 
     @property
     def key_distance(self) -> tuple[float, int]:
-        """Packets from one key packet to the next (or the end): mean and most."""
+        """Packets from one key packet to the next (or to the end): mean and maximum."""
         gaps = np.diff(np.append(np.flatnonzero(self.keys_P), len(self.keys_P)))
         return float(gaps.mean()), int(gaps.max())
 
     def within(self, segment: ClipSegment) -> "VideoIndex":
-        """The part of the index that decoding a segment needs; frames keep their times.
+        """Return the part of the index that decoding a segment needs. Frames keep their times.
 
-        An hour of video has megabytes of index, and a row of some seconds a few kilobytes. Not of a file
-        that has to be demuxed, whose packets are counted from its start.
+        The index of an hour of video takes megabytes, that of some seconds a few kilobytes. The index of a file that
+        has to be demuxed is returned whole, because its packets are counted from the start.
         """
         if not self.direct or segment.frames >= len(self.times_F):
             return self
@@ -122,7 +118,7 @@ class VideoIndex:
         )
 
     def to_bytes(self) -> bytes:
-        """The index, to be read by `from_bytes` of the same version."""
+        """Return the index as bytes, for `from_bytes` of the same version."""
         numbers = (
             len(self.times_F),
             len(self.keys_P),
@@ -147,7 +143,7 @@ class VideoIndex:
 
     @classmethod
     def from_bytes(cls, data: memoryview) -> Self:
-        """Read what `to_bytes` wrote; arrays are views of ``data``.
+        """Read the bytes that `to_bytes` wrote. Arrays are views of ``data``.
 
         Raises:
             CacheError: the bytes are cut, changed, or of another version.
@@ -190,7 +186,7 @@ class VideoIndex:
         return index
 
     def _check(self) -> None:
-        """Refuse what no probe writes: a reader relies on it before it asks for memory."""
+        """Refuse an index that no probe writes: readers rely on it when they allocate memory."""
         sound = (
             self.codec == _CODEC
             and 0 < self.width <= _LARGEST
@@ -218,23 +214,3 @@ def _stale(found: str) -> CacheError:
         "call materialize()"
     )
     return CacheError(msg)
-
-
-def probe(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
-    """Demux a file once, and index its first video stream.
-
-    Args:
-        read: bytes by offset and length, as `Located.read`.
-        size: of the file, bytes.
-        name: for messages.
-        stamp: `Located.stamp`.
-
-    Raises:
-        DataError: it is no container that is read here, is cut short, holds no H.264, has no presentation
-            times, no frame that can be decoded, or an index that its bytes cannot hold.
-        SourceError: ``read`` failed.
-    """
-    need("av", "a video index")
-    from spiral_stream.decoders.probing import probed
-
-    return probed(read, size, name, stamp)

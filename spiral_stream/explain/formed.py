@@ -27,9 +27,9 @@ from spiral_stream.batching.formation import (
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.plan.maps import SampleFilter
+from spiral_stream.planner.lineage import Lengths, Stored
 from spiral_stream.runtime.chapters import Chapter, Forming, chapter_count
 from spiral_stream.runtime.numbering import FormedBatches
-from spiral_stream.runtime.samples import RELATIONAL
 
 _SAMPLES: Final = 1 << 16  # looked at; a window more where one is larger
 
@@ -226,19 +226,19 @@ def _unknown(forming: Forming, numbering: FormedBatches, epoch: int, payload: fr
 
 def _looked_at(forming: Forming) -> set[str]:
     """Columns of the relations that membership rests on."""
-    reader = forming.reader
+    lineage = forming.reader.lineage
     keys = list(forming.wanted)
     for at, step in enumerate(forming.stages.maps):
-        keys += reader.test_keys(step, at) if isinstance(step, SampleFilter) else []
-    return {name for name, at in reader.rests_on(keys) if at == RELATIONAL}
+        keys += lineage.test_keys(step, at) if isinstance(step, SampleFilter) else []
+    return {key.name for key in lineage.rests_on(keys) if isinstance(key, Stored)}
 
 
 def _stored_lists(forming: Forming) -> list[str]:
     """Stored list columns whose lengths membership needs."""
     named = {name for key in forming.keys for name in key.columns()}
     named |= set(forming.sequences) if forming.formation.needs_lengths else set()
-    keys = {name: forming.reader.length_key(name) for name in sorted(named)}
-    return [name for name, key in keys.items() if key[1] == RELATIONAL and key[0] != name]
+    keys = {name: forming.reader.lineage.length_key(name) for name in sorted(named)}
+    return [name for name, key in keys.items() if isinstance(key, Lengths)]
 
 
 def _formed_before(forming: Forming, numbering: FormedBatches, epoch: int) -> bool:

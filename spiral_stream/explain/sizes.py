@@ -21,10 +21,10 @@ from spiral_stream.fields.field import FieldSpec
 from spiral_stream.plan.mix import STREAM_ID
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
+from spiral_stream.planner.lineage import Stored
 from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.runtime.batches import OBJECT_BYTES
-from spiral_stream.runtime.samples import RELATIONAL
 
 _RUNNING = "the running stream's metrics()['peak_batch_bytes'] counts them"
 
@@ -138,7 +138,7 @@ def _value_bytes(subject: Subject, column: str) -> float | str:
     fixed = _fixed_bytes(kind)
     if fixed is not None:
         return fixed
-    if subject.reader.key(column, subject.reader.end)[1] != RELATIONAL:
+    if not isinstance(subject.reader.lineage.key(column, subject.reader.end), Stored):
         return f"a map makes them; {_RUNNING}"
     total, rows = 0.0, 0
     for stream in subject.stages.streams:

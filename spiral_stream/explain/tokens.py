@@ -19,9 +19,9 @@ from spiral_stream.explain.subject import Subject
 from spiral_stream.expr import kind_of
 from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap
 from spiral_stream.plan.tree import origin
+from spiral_stream.planner.lineage import Lengths
 from spiral_stream.planner.streams import StreamStage, ordinals
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.samples import RELATIONAL
 from spiral_stream.runtime.tokens import TokenFeed
 
 _ALL_ROWS: Final = 1 << 20  # of a stream: up to so many are all looked at
@@ -69,8 +69,8 @@ def _cached(subject: Subject, stream: int, name: str) -> MeanTokens | None:
 
 
 def _stored(subject: Subject, stream: int, name: str) -> MeanTokens | None:
-    key = subject.reader.length_key(name)
-    if not subject.stages.formed or key[1] != RELATIONAL or key[0] == name or isinstance(subject.first, str):
+    key = subject.reader.lineage.length_key(name)
+    if not subject.stages.formed or not isinstance(key, Lengths) or isinstance(subject.first, str):
         return None  # lengths of a stored list are read with the first chapter, not for an explanation
     each = subject.stages.streams[stream]
     rows, whole = _rows(each)

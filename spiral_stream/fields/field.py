@@ -1,4 +1,4 @@
-"""What a field must do: turn a column's values for one batch into what the loop gets."""
+"""The interface of fields: a field turns a column's values into one entry of a batch."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 class FieldSpec:
     """What a batch will hold under a field's name, known before the first read.
 
-    ``shape`` counts without the batch dimension; None stands for a length that
-    only the data knows. ``dtype`` is a NumPy name, or None for a Python list.
+    Attributes:
+        dtype: NumPy name; None for a Python list.
+        shape: without the batch dimension; None for a dimension that varies from batch to batch.
+        layout: order of the dimensions of images and clips, such as ``"nchw"``; None for other fields.
+        device: where the field is delivered; None for the host.
     """
 
     dtype: str | None
@@ -24,36 +27,39 @@ class FieldSpec:
 
 
 class Field(ABC):
-    """A frozen value of the plan: one column, one representation."""
+    """One column of the samples, and how a batch represents it. Subclasses are frozen dataclasses, part of the plan."""
 
     column: str
 
     @abstractmethod
     def spec(self, column: pa.Field) -> FieldSpec:
-        """What the batch will hold.
+        """Describe the entry of a batch.
+
+        Args:
+            column: name, type and metadata of the column, as the plan leaves it.
 
         Raises:
-            PlanError: the column's type cannot be represented so.
+            PlanError: the field cannot represent a column of this type.
         """
 
     @abstractmethod
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NDArray[Any] | list[Any]:
-        """Represent the values of one batch.
+        """Convert the values of one batch.
 
         Args:
             values: B values of the column.
-            out: array of shape [B, *spec.shape] to write into; None for lists.
+            out: array of shape [B, *spec.shape] to write into; None if the field is a list.
 
         Returns:
             ``out``, or a list of B values.
 
         Raises:
-            DataError: a null where none may be; ``row`` is its place in the batch.
+            DataError: a value is null or does not fit the dtype; ``row`` is its place in ``values``.
         """
 
 
 def fixed_numpy(values: pa.Array) -> NDArray[Any]:
-    """Values of a number or fixed-size list column as an array, without Python objects.
+    """Convert a column of numbers or of fixed-size lists to an array, without Python objects.
 
     Args:
         values: B numbers, booleans, timestamps or equal-length lists of them.

@@ -1,9 +1,11 @@
-"""`ShiftedLabels` and `Labels`: what a causal model is asked to predict, shifted here or by the model.
+"""`ShiftedLabels` and `Labels`: what a causal model is asked to predict.
 
-Take one, never both shifts. A model that shifts by itself (every ``...ForCausalLM`` of Hugging Face's
-transformers does, inside its loss) learns to predict the token after the next if it is given
-`ShiftedLabels`; the loss still falls, so nothing tells. The law between the two: shifting `Labels`
-by one place to the left, ignoring the last, gives `ShiftedLabels`, packed rows included.
+Labels must be shifted once: here (`ShiftedLabels`) or by the model (`Labels`). Every ``...ForCausalLM`` of Hugging
+Face's transformers shifts inside its loss. Given `ShiftedLabels`, such a model learns to predict the token after the
+next one, and nothing shows it: the loss still falls.
+
+The law between the two: shifting `Labels` one place to the left, and ignoring the last place, gives `ShiftedLabels`.
+It holds for packed rows too.
 """
 
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from spiral_stream.fields.sequence import WIDE, TokenField, TokenFill, check_dty
 
 
 class LabelField(TokenField):
-    """Tokens as what a loss compares with, and a value that it leaves out."""
+    """Token ids that a loss compares with, and the value that it ignores."""
 
     ignore_index: int
 
@@ -29,20 +31,28 @@ class LabelField(TokenField):
 @final
 @dataclass(frozen=True, slots=True)
 class ShiftedLabels(LabelField):
-    """The next token: ``labels[t] = tokens[t + 1]``, for a loss between ``logits[t]`` and ``labels[t]``.
+    """The next token, shape ``[B, T]``: ``labels[t] = tokens[t + 1]``, for a loss between ``logits[t]`` and ``labels[t]``.
 
     **Not for models that shift by themselves**, as Hugging Face's ``...ForCausalLM`` do when they are given
-    ``labels=``: they would shift twice, silently. Give those `Labels`.
+    ``labels=``: the labels would be shifted twice, silently. Use `Labels` for those.
 
-    The last token of each piece has nothing to predict and gets ``ignore_index``, as padding does. So does the
-    last token of a piece whose sample was truncated, or goes on in the next row (``concat_and_split``): the next
-    token is known there, but not part of the row; one token a cut is not trained on.
+    The last token of a piece has no next token and gets ``ignore_index``, as padding does. This includes pieces whose
+    sample was truncated or continues in the next row: the loss ignores one token per cut.
 
     Args:
-        column: the column that `Pad` names.
-        ignore_index: what the loss leaves out; -100 is the default of torch's ``cross_entropy``.
-        dtype: ``"int64"``, which torch's ``cross_entropy`` wants, or ``"int32"``.
+        column: the token column, the same as in `Pad`.
+        ignore_index: the label that the loss ignores; -100 is the default of torch's ``cross_entropy``.
+        dtype: ``"int64"``, which torch's ``cross_entropy`` needs, or ``"int32"``.
         device: where the field is delivered; None leaves it on the host.
+
+    Raises:
+        PlanError: the dtype is unknown, or cannot hold ``ignore_index``.
+
+    Example:
+        ```python
+        fields={"input_ids": Pad("tokens"), "labels": ShiftedLabels("tokens")}
+        loss = cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+        ```
     """
 
     KIND: ClassVar[TokenFill] = TokenFill.SHIFTED
@@ -55,19 +65,28 @@ class ShiftedLabels(LabelField):
 @final
 @dataclass(frozen=True, slots=True)
 class Labels(LabelField):
-    """The tokens themselves, ``ignore_index`` at padding, **for models that shift by themselves**.
+    """The tokens themselves, shape ``[B, T]``, ``ignore_index`` at padding, **for models that shift by themselves**.
 
-    Hugging Face's ``...ForCausalLM`` compare ``logits[t]`` with ``labels[t + 1]``. A loop that computes its own
-    loss between ``logits[t]`` and ``labels[t]`` would train a copy machine with these: give it `ShiftedLabels`.
+    Hugging Face's ``...ForCausalLM`` compare ``logits[t]`` with ``labels[t + 1]``. A loop that compares ``logits[t]``
+    with ``labels[t]`` would train the model to copy its input: use `ShiftedLabels` there.
 
-    In packed rows the first token of each piece but the row's first is ignored too: the place before it, which
-    the model's shift would ask for it, belongs to another sample.
+    In packed rows the first token of every piece after the row's first is ignored too. The model's shift would have it
+    predicted from the token before it, which belongs to another sample.
 
     Args:
-        column: the column that `Pad` names.
-        ignore_index: what the loss leaves out; -100 is what transformers expects.
-        dtype: ``"int64"``, which torch's ``cross_entropy`` wants, or ``"int32"``.
+        column: the token column, the same as in `Pad`.
+        ignore_index: the label that the loss ignores; -100 is what transformers expects.
+        dtype: ``"int64"``, which torch's ``cross_entropy`` needs, or ``"int32"``.
         device: where the field is delivered; None leaves it on the host.
+
+    Raises:
+        PlanError: the dtype is unknown, or cannot hold ``ignore_index``.
+
+    Example:
+        ```python
+        fields={"input_ids": Pad("tokens"), "attention_mask": PadMask("tokens"), "labels": Labels("tokens")}
+        loss = model(**batch).loss
+        ```
     """
 
     KIND: ClassVar[TokenFill] = TokenFill.LABELS

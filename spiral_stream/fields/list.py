@@ -1,4 +1,4 @@
-"""`List`: Python values, one a sample, never moved to a device."""
+"""`List`: one Python value per sample, never moved to a device."""
 
 from dataclasses import dataclass
 from typing import Any, final
@@ -15,7 +15,20 @@ from spiral_stream.semantic import JPEG_REF, semantic_of
 @final
 @dataclass(frozen=True, slots=True)
 class List(Field):
-    """A list of B Python values; nulls are None, timestamps in nanoseconds `numpy.datetime64`."""
+    """A Python list of B values, for strings and whatever does not stack.
+
+    A null becomes None. Timestamps in nanoseconds become `numpy.datetime64`, since Python's ``datetime`` holds
+    microseconds only. In packed batches the list has B entries, one per row; each is a list with a value per piece.
+
+    Args:
+        column: any column but a reference to images or videos.
+
+    Raises:
+        PlanError: the column is a reference; `Stack` decodes it.
+
+    Example:
+        ``fields={"caption": List("caption"), "id": List("sample_id")}``
+    """
 
     column: str
 

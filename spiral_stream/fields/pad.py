@@ -1,4 +1,4 @@
-"""`Pad` and `PadMask`: token ids as one array, and which of them are real."""
+"""`Pad` and `PadMask`: token ids as one array, and which places of it hold tokens."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final, final
@@ -11,14 +11,22 @@ MASKS: Final = ("int64", "int32", "bool", "uint8", "int8", "int16")
 @final
 @dataclass(frozen=True, slots=True)
 class Pad(TokenField):
-    """Token ids ``[B, T]``, ``pad_value`` where there are none.
+    """Token ids, shape ``[B, T]``, with ``pad_value`` after the last token of each row.
+
+    T is the longest sequence of the batch, or what the formation says. All fields of a column share it.
 
     Args:
-        column: a list of integers, such as the output of `Tokenize`.
-        pad_to_multiple_of: T is a multiple of it; one field of a column is enough, all of them share T.
-        pad_value: the id at padding; a mask is safer than an id that the vocabulary uses too.
-        dtype: ``"int64"`` or ``"int32"``; wider columns are refused where a value does not fit.
+        column: a column of lists of integers, such as the output of `Tokenize`.
+        pad_to_multiple_of: round T up to a multiple of this; None does not round. One field per column is enough.
+        pad_value: the id at padding. If the vocabulary uses this id too, tell padding apart with `PadMask`.
+        dtype: ``"int64"`` or ``"int32"``. A token that does not fit is a `DataError`.
         device: where the field is delivered; None leaves it on the host.
+
+    Raises:
+        PlanError: the dtype is unknown or cannot hold ``pad_value``, or ``pad_to_multiple_of`` is below 1.
+
+    Example:
+        ``fields={"input_ids": Pad("tokens", pad_to_multiple_of=128), "attention_mask": PadMask("tokens")}``
     """
 
     KIND: ClassVar[TokenFill] = TokenFill.TOKENS
@@ -41,15 +49,18 @@ class Pad(TokenField):
 @final
 @dataclass(frozen=True, slots=True)
 class PadMask(TokenField):
-    """1 on the real tokens of ``[B, T]``, 0 at padding: ``attention_mask``.
+    """1 where ``[B, T]`` holds a token, 0 at padding: the ``attention_mask`` of transformers.
 
-    Packed rows need more than this mask to keep their samples apart: see `Segments` and `CuSeqlens`.
+    In packed rows this mask does not keep samples apart: use `Segments` or `CuSeqlens`.
 
     Args:
-        column: the column that `Pad` names.
-        pad_to_multiple_of: as in `Pad`.
-        dtype: an integer type or ``"bool"``.
+        column: the token column, the same as in `Pad`.
+        pad_to_multiple_of: round T up to a multiple of this; see `Pad`.
+        dtype: ``"int64"``, ``"int32"``, ``"int16"``, ``"int8"``, ``"uint8"`` or ``"bool"``.
         device: where the field is delivered; None leaves it on the host.
+
+    Raises:
+        PlanError: the dtype is unknown, or ``pad_to_multiple_of`` is below 1.
     """
 
     KIND: ClassVar[TokenFill] = TokenFill.ONES

@@ -1,8 +1,8 @@
-"""Sequences of unequal length as addresses in memory: what a token column is between stages.
+"""Sequences of unequal length as addresses in memory: the form of a token column between stages.
 
-S sequences of one item size lie anywhere (a mapped cache file, an Arrow buffer, the
-result of a tokenizer). Choosing, splitting and joining them moves addresses, never tokens;
-the fields copy each token once, into its place in the batch.
+The sequences lie where they were read or made: in a mapped cache file, an Arrow buffer, the result of a tokenizer.
+Choosing, splitting and joining them moves addresses, never tokens. The fields copy each token once, to its place in
+the batch.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ UInt64 = NDArray[np.uint64]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Ragged:
-    """S sequences of unsigned (``signed=False``) or signed little-endian integers."""
+    """S sequences of little-endian integers, all signed or all unsigned. Item sizes may differ between sequences."""
 
     addresses: UInt64  # [S] where each begins; aligned to the item size
     lengths: Int64  # [S] items
@@ -34,16 +34,16 @@ class Ragged:
         return len(self.lengths)
 
     def take(self, places: Int64) -> "Ragged":
-        """The sequences at these places."""
+        """Return the sequences at these places, in this order."""
         return Ragged(self.addresses[places], self.lengths[places], self.item_bytes[places], self.signed, self.owners)
 
     @classmethod
     def of_flat(cls, values: NDArray[Any], offsets: Int64) -> "Ragged":
-        """Sequences laid end to end.
+        """Wrap sequences that lie end to end in one array, without a copy.
 
         Args:
             values: shape [N], of any integer type.
-            offsets: shape [S + 1], int64: where each begins in ``values``, and the end.
+            offsets: shape [S + 1], int64: where each sequence begins in ``values``; last, where the last one ends.
         """
         size = values.dtype.itemsize
         starts = np.uint64(values.ctypes.data) + offsets[:-1].astype(np.uint64) * np.uint64(size)
@@ -52,7 +52,7 @@ class Ragged:
 
     @classmethod
     def of_arrow(cls, column: pa.Array) -> "Ragged":
-        """The values of a list column of integers, without a copy; a null list is empty.
+        """Wrap a list column of integers, without a copy. A null list becomes an empty sequence.
 
         Args:
             column: ``list<int>`` or ``large_list<int>``.
@@ -73,7 +73,7 @@ class Ragged:
 
     @classmethod
     def concat(cls, parts: Sequence["Ragged"]) -> "Ragged":
-        """Several one after the other, all signed or all unsigned."""
+        """Join several, in order. They are all signed or all unsigned."""
         if len(parts) == 1:
             return parts[0]
         assert len({p.signed for p in parts}) == 1, "signed and unsigned tokens in one column"

@@ -1,8 +1,10 @@
 """`Segments`, `Positions`, `CuSeqlens`: how a model tells the samples of a packed row apart.
 
-Three spellings of one fact, for three kinds of attention: block masks from segment numbers (JAX,
-Transformer Engine, flex attention), position embeddings that restart, and FlashAttention's
-``varlen`` functions, which take cumulated lengths of the flattened batch.
+They say the same in three forms, for three kinds of model:
+
+* `Segments`: block masks from segment numbers (JAX, Transformer Engine, flex attention).
+* `Positions`: position embeddings that restart with each sample.
+* `CuSeqlens`: FlashAttention's ``varlen`` functions, which take cumulated lengths of the flattened batch.
 """
 
 from dataclasses import dataclass
@@ -18,14 +20,20 @@ from spiral_stream.fields.sequence import WIDE, Placed, SequenceField, TokenFiel
 @final
 @dataclass(frozen=True, slots=True)
 class Segments(TokenField):
-    """``[B, T]``: 1 on the row's first piece, 2 on its second ..., 0 at padding. Empty pieces take no number.
+    """Segment numbers, shape ``[B, T]``: 1 on a row's first piece, 2 on its second and so on, 0 at padding.
 
-    Tokens may see each other where the numbers agree: ``segments[:, :, None] == segments[:, None, :]``.
+    Empty pieces take no number. Two tokens may attend to each other where their numbers agree.
 
     Args:
-        column: the column that `Pad` names.
+        column: the token column, the same as in `Pad`.
         dtype: ``"int32"`` or ``"int64"``.
         device: where the field is delivered; None leaves it on the host.
+
+    Raises:
+        PlanError: the dtype is unknown.
+
+    Example:
+        ``mask = segments[:, :, None] == segments[:, None, :]``
     """
 
     KIND: ClassVar[TokenFill] = TokenFill.SEGMENTS
@@ -40,14 +48,18 @@ class Segments(TokenField):
 @final
 @dataclass(frozen=True, slots=True)
 class Positions(TokenField):
-    """``[B, T]``: 0, 1, 2, ... inside each piece, 0 at padding: ``position_ids``.
+    """Positions, shape ``[B, T]``: 0, 1, 2, ... in each piece, 0 at padding: the ``position_ids`` of transformers.
 
-    They count places in the piece, not in the sample: what a split sample has in its next row begins at 0 again.
+    They count within the piece, not within the sample: where a split sample continues in the next row, they restart
+    at 0.
 
     Args:
-        column: the column that `Pad` names.
-        dtype: ``"int64"``, as transformers has them, or ``"int32"``.
+        column: the token column, the same as in `Pad`.
+        dtype: ``"int64"``, which transformers uses, or ``"int32"``.
         device: where the field is delivered; None leaves it on the host.
+
+    Raises:
+        PlanError: the dtype is unknown.
     """
 
     KIND: ClassVar[TokenFill] = TokenFill.POSITIONS
@@ -62,18 +74,18 @@ class Positions(TokenField):
 @final
 @dataclass(frozen=True, slots=True)
 class CuSeqlens(SequenceField):
-    """``[N + 1]`` int32: where the N segments of the batch, flattened to ``[B * T]``, begin, and ``B * T``.
+    """Cumulated lengths, shape ``[N + 1]``, int32: where the N segments of the flattened batch begin, and ``B * T``.
 
-    What ``flash_attn_varlen_func`` takes as ``cu_seqlens_q`` and ``cu_seqlens_k`` (transformers:
-    ``cu_seq_lens_q``, ``cu_seq_lens_k``, without an ``attention_mask``) beside queries of shape
-    ``[B * T, heads, width]``; the longest segment it also wants is ``diff(cu).max()``.
+    ``flash_attn_varlen_func`` takes them as ``cu_seqlens_q`` and ``cu_seqlens_k``, with queries of shape
+    ``[B * T, heads, width]``. It also needs the longest segment: ``diff(cu).max()``. In transformers they are
+    ``cu_seq_lens_q`` and ``cu_seq_lens_k``; leave ``attention_mask`` out.
 
-    **Padding is a segment too**: the end of each row that no piece covers. So the numbers address the flattened
-    batch as it is, nothing need be unpadded, and what attention computes at padding reaches no token; labels
-    ignore it. N is the number of pieces that have tokens only where there is no padding. Empty pieces are no segment.
+    **Padding is a segment too**: the end of each row that no piece covers. The numbers therefore address the flattened
+    batch as it is, and nothing has to be unpadded. What attention computes at padding reaches no token, and labels
+    ignore it. So N is the number of pieces plus the number of rows with padding; empty pieces are no segments.
 
     Args:
-        column: the column that `Pad` names.
+        column: the token column, the same as in `Pad`.
         device: where the field is delivered; None leaves it on the host.
     """
 
@@ -86,7 +98,7 @@ class CuSeqlens(SequenceField):
         return "int32"
 
     def cu_seqlens(self, placed: Placed) -> NDArray[np.int32]:
-        """The array of one batch.
+        """Compute the field for one batch.
 
         Args:
             placed: where the pieces of the whole batch lie.

@@ -1,13 +1,13 @@
-"""Fields of a token column: where do its pieces lie in the batch, and how is a field of them written?
+"""Fields of a token column: where its pieces lie in the batch, and how they are written there.
 
-`Placed` says where each piece of each sequence lies in ``[B, T]``; a `SequenceField` says what
-is written there and at padding. `_tokens.c` writes one field of a batch (or of a range of its
-rows, so that several threads share one batch) in one pass over the output, in its order, without
-the interpreter's lock. Cost: the bytes of the output, and each token read once a field: ids, mask and
-shifted labels as int64 from uint16, 400 tokens a document in random order, leave one EPYC core (shared, 2.6
-GHz) at 12 to 16 GB/s where its plain stores reach 23: 250 to 320 M real tokens a CPU second. Stores past the
-caches and asking for the next document in advance gave nothing, one call for all three fields 12 %: not worth
-coupling them.
+`Placed` says where each piece of each sequence lies in ``[B, T]``. A `SequenceField` says what is written there, and
+at padding. `_tokens.c` writes one field in a single pass over the output, without the interpreter's lock; it can write
+a range of rows, so that several threads share a batch.
+
+Cost: the bytes of the output, and each token read once per field. Ids, mask and shifted labels (int64 from uint16, 400
+tokens per document, documents in random order) are written at 12 to 16 GB/s on one shared EPYC core of 2.6 GHz, whose
+plain stores reach 23 GB/s. That is 250 to 320 million tokens per CPU second. Stores past the caches and prefetching
+the next document gained nothing. One call for all three fields gained 12 %, too little to couple them.
 """
 
 from abc import abstractmethod
@@ -28,17 +28,15 @@ from spiral_stream.fields.ragged import Ragged
 
 Int64 = NDArray[np.int64]
 
-WIDE: Final = (
-    "int64",
-    "int32",
-)  # narrower ones cannot hold a vocabulary; torch computes with neither uint32 nor uint16
+# Narrower types cannot hold a vocabulary, and torch computes with neither uint32 nor uint16.
+WIDE: Final = ("int64", "int32")
 
 
 class TokenFill(IntEnum):
-    """What a field writes over a piece, as `_tokens.c` numbers it."""
+    """What a field writes at the places of a piece; the numbers are those of `_tokens.c`."""
 
     TOKENS = 0
-    SHIFTED = 1  # the token after; padding at the piece's last place
+    SHIFTED = 1  # the next token; padding at the piece's last place
     LABELS = 2  # the token; padding at the first place of a piece that does not begin its row
     ONES = 3
     SEGMENTS = 4
@@ -50,8 +48,8 @@ class TokenFill(IntEnum):
 class Placed:
     """Where S pieces lie in a batch: piece i is ``tokens[offsets[i] : offsets[i] + lengths[i]]`` of sequence i.
 
-    It lies at ``[rows[i], starts[i] : starts[i] + lengths[i]]``. Pieces do not overlap; what no piece
-    covers is padding. Whether it fits the batch and the sequences is checked when a field is written.
+    It lies at ``[rows[i], starts[i] : starts[i] + lengths[i]]``. Pieces do not overlap; places that no piece covers are
+    padding. `TokenField.fill_tokens` checks that the pieces fit the batch and the sequences.
 
     Raises:
         ValueError: an array is not int64 of shape [S].
@@ -73,7 +71,7 @@ class Placed:
 
     @classmethod
     def whole(cls, lengths: Int64, width: int) -> "Placed":
-        """Sequence i, or its first ``lengths[i]`` tokens, is row i from its start.
+        """Place the first ``lengths[i]`` tokens of sequence i at the start of row i.
 
         Args:
             lengths: shape [B].
@@ -83,10 +81,10 @@ class Placed:
         return cls(np.arange(len(lengths)), nothing, nothing, lengths, len(lengths), width)
 
     def part(self, first: int, last: int) -> tuple["Placed", slice]:
-        """Rows ``[first, last)`` as a batch of their own, and which pieces lie in them.
+        """Return rows ``[first, last)`` as a batch of their own, and the slice of pieces that lie in them.
 
-        ``fill_tokens(tokens.take(np.arange(pieces.start, pieces.stop)), part, out_BT[first:last])`` writes
-        what the whole would write there.
+        ``fill_tokens(tokens.take(np.arange(pieces.start, pieces.stop)), part, out_BT[first:last])`` writes the same
+        as filling the whole batch would write to these rows.
         """
         low, high = (int(place) for place in np.searchsorted(self.rows, (first, last)))
         pieces = slice(low, high)
@@ -102,9 +100,12 @@ class Placed:
 
 
 class SequenceField(Field):
-    """A field of a token column. The fields of one column share T in a batch, a multiple of each one's `multiple`."""
+    """A field of a token column.
 
-    IN_SLOT: ClassVar[bool] = True  # `fill_tokens` writes [B, T], also by ranges of rows; False: see `CuSeqlens`
+    The fields of one column share T in a batch, and T is a multiple of every field's `multiple`.
+    """
+
+    IN_SLOT: ClassVar[bool] = True  # False: the field is not [B, T] and allocates its own array, as `CuSeqlens` does
     device: str | None
 
     @property
@@ -114,14 +115,14 @@ class SequenceField(Field):
 
     @property
     def multiple(self) -> int:
-        """What T must be a multiple of for this field."""
+        """The number that T must be a multiple of for this field."""
         return getattr(self, "pad_to_multiple_of", None) or 1
 
     def spec(self, column: pa.Field) -> FieldSpec:
-        """Shape ``[B, T]``; T is known per batch only.
+        """Describe the entry of a batch: shape ``[B, T]``, where T varies.
 
         Raises:
-            PlanError: the column is no list of integers.
+            PlanError: the column does not hold lists of integers.
         """
         kind = column.type
         if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_integer(kind.value_type):
@@ -130,14 +131,14 @@ class SequenceField(Field):
         return FieldSpec(self.dtype_name, (None,), None, self.device)
 
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NoReturn:
-        """Not for this family: where the values lie is not in them."""
+        """Raise: a token column has to be placed first, and `fill_tokens` writes it."""
         del values, out
         msg = f"{type(self).__name__}: a token column is placed first; call fill_tokens"
         raise TypeError(msg)
 
 
 class TokenField(SequenceField):
-    """A `SequenceField` of shape ``[B, T]``: a kind, a dtype and a value at padding."""
+    """A field of shape ``[B, T]``: what it writes at tokens, what it writes at padding, and its dtype."""
 
     KIND: ClassVar[TokenFill]
     dtype: str
@@ -148,7 +149,7 @@ class TokenField(SequenceField):
 
     @property
     def padding(self) -> int:
-        """What is written where no piece lies."""
+        """The value at places that no piece covers."""
         return 0
 
     def fill_tokens(self, tokens: Ragged, placed: Placed, out_BT: NDArray[Any]) -> NDArray[Any]:
@@ -157,7 +158,7 @@ class TokenField(SequenceField):
         Args:
             tokens: S sequences.
             placed: where their pieces lie.
-            out_BT: shape [B, T] of the field's dtype, C-contiguous; nothing need be in it.
+            out_BT: shape [B, T] of the field's dtype, C-contiguous; overwritten.
 
         Returns:
             ``out_BT``.
@@ -178,9 +179,7 @@ class TokenField(SequenceField):
                 f"{type(self).__name__}({self.column!r}): a token does not fit dtype {self.dtype}; "
                 "ids are below 2**31. Ask for int64, or look at the values with List"
             )
-            error = DataError(msg)
-            error.row = refused  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
-            raise error
+            raise DataError(msg, row=refused)
         return out_BT
 
 

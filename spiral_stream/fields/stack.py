@@ -21,30 +21,48 @@ DTYPES: Final = (
 @final
 @dataclass(frozen=True, slots=True)
 class Stack(Field):
-    """One array ``[B, ...]`` of a number column, or of decoded and transformed images or clips.
+    """One array with a batch dimension: numbers, images or clips.
 
-    A clip is ``[T, 3, H, W]``: T frames of a segment (`decoders.selection` says which), all of them through
-    the same transforms with the same random numbers.
+    | column | shape | dtype |
+    |---|---|---|
+    | numbers, booleans | ``[B]`` | the column's, or ``dtype`` |
+    | fixed-size lists of K | ``[B, K]`` | the column's, or ``dtype`` |
+    | timestamps | ``[B]`` | int64, in the column's unit |
+    | images | ``[B, 3, H, W]`` | uint8, or ``dtype`` |
+    | clips | ``[B, T, 3, H, W]`` | uint8, or ``dtype`` |
+
+    A clip is T frames of a segment of a video. All frames go through the same transforms with the same random numbers.
 
     Args:
-        column: the column of the relation.
-        decode: how to read a semantic reference: ``"jpeg"``, ``"image"`` for any format Pillow reads, or ``"h264"``.
-        transforms: image transforms in order, for a decoded column; after the shorthands.
+        column: a column of numbers, booleans, timestamps or fixed-size lists of them; or, with ``decode``, a reference
+            to images or videos.
+        decode: how to read a reference: ``"jpeg"``, ``"image"`` for any format that Pillow reads, or ``"h264"``.
+        transforms: image transforms in order, for a decoded column. They follow the shorthands below.
         dtype: NumPy name of the result; None keeps the column's type (uint8 for images and clips).
         layout: ``"nchw"`` (default) or ``"nhwc"`` for images, ``"ntchw"`` (default) or ``"nthwc"`` for clips.
         device: where the field is delivered; None leaves it on the host.
-        sequence_length: T, frames of a clip.
-        stride: take every ``stride``-th frame of the segment; None spreads the frames over all of it.
+        sequence_length: T, the frames of a clip.
+        stride: take every ``stride``-th frame of the segment; None spreads T frames evenly over it.
         random_start: begin at a random frame of the segment instead of its first; needs ``stride``.
-        short: what a segment with too few frames becomes: ``"pad"`` (its last frame again), ``"loop"`` (from its
-            start again), or ``"drop"``: it is no sample, as column ``frame_count`` tells before anything is decoded.
+        short: what to do with a segment that has too few frames. ``"pad"`` repeats its last frame, ``"loop"`` begins
+            again at its first, and ``"drop"`` leaves the sample out, by column ``frame_count`` and before any decoding.
         resize_shorter: shorthand for ``Resize(n)``: the shorter side, in pixels.
-        crop: shorthand for ``CenterCrop(n)``, or ``RandomCrop(n)`` with ``random_crop``.
+        crop: shorthand for ``CenterCrop(n)``, or for ``RandomCrop(n)`` with ``random_crop``.
         random_crop: crop at a random place, the same for all frames of a clip.
-        max_pixels: of an image, or of each frame of a clip; a sample that claims more cannot be read. None: 2**26
-            of an image, 35.7 million of a frame.
-        max_frames: of a clip, that may be decoded for one sample. None: 2**18.
-        max_bytes: encoded, that may be read for one sample. None: 2**30.
+        max_pixels: most pixels of an image, or of each frame of a clip. A sample that claims more cannot be read. None
+            means 2**26 for an image and 35.7 million for a frame.
+        max_frames: most frames that may be decoded for one clip. None means 2**18.
+        max_bytes: most encoded bytes that may be read for one sample. None means 2**30.
+
+    Raises:
+        PlanError: an argument is out of range, or does not go with the others or with the column.
+
+    Example:
+        ```python
+        Stack("label_id", dtype="int64")
+        Stack("image", decode="jpeg", transforms=[RandomResizedCrop(224), RandomHorizontalFlip()])
+        Stack("video", decode="h264", sequence_length=16, stride=2, resize_shorter=256, crop=224)
+        ```
     """
 
     column: str
@@ -65,10 +83,17 @@ class Stack(Field):
     max_bytes: int | None = None
 
     def __post_init__(self) -> None:
+        self._check_types()
+        self._check_combination()
+        self._check_limits()
+        object.__setattr__(self, "transforms", tuple(self.transforms))
+        if isinstance(self.crop, list):
+            object.__setattr__(self, "crop", tuple(self.crop))
+
+    def _check_types(self) -> None:
         if not isinstance(self.transforms, Sequence):
             msg = f"Stack({self.column!r}): transforms={self.transforms!r}; give a list of them"
             raise PlanError(msg)
-        object.__setattr__(self, "transforms", tuple(self.transforms))
         if self.decode is not None and not isinstance(self.decode, str):
             msg = (
                 f"Stack({shown(self.column)}): decode={shown(self.decode)} is a {type(self.decode).__name__}; give the name of a "
@@ -82,6 +107,8 @@ class Stack(Field):
         if self.dtype is not None and self.dtype not in DTYPES:
             msg = f"Stack({self.column!r}): dtype={self.dtype!r} is unknown; it is one of {', '.join(DTYPES)}"
             raise PlanError(msg)
+
+    def _check_combination(self) -> None:
         shorthands = (self.resize_shorter, self.crop, self.sequence_length, self.stride)
         if self.decode is None and (self.transforms or self.layout or any(each is not None for each in shorthands)):
             msg = f'Stack({self.column!r}): transforms, layout and frames are of decoded images; add decode="jpeg" or "h264"'
@@ -89,9 +116,6 @@ class Stack(Field):
         if self.random_crop and self.crop is None:
             msg = f"Stack({self.column!r}): random_crop needs a size; add crop=224"
             raise PlanError(msg)
-        self._check_limits()
-        if isinstance(self.crop, list):
-            object.__setattr__(self, "crop", tuple(self.crop))
 
     def _check_limits(self) -> None:
         for name in ("max_pixels", "max_frames", "max_bytes"):
@@ -153,6 +177,4 @@ class Stack(Field):
         return out
 
     def _refused(self, row: int, found: str) -> DataError:
-        error = DataError(f"Stack({self.column!r}): the value {found}")
-        error.row = row  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
-        return error
+        return DataError(f"Stack({self.column!r}): the value {found}", row=row)

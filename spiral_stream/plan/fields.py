@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from spiral_stream.batching.formation import Formation, Setting
 from spiral_stream.batching.packing import Packed
-from spiral_stream.decoders.decoder import CLIPS, Decoder, decoder
+from spiral_stream.decoders.decoder import Decoder
+from spiral_stream.decoders.registry import CLIPS, decoder
 from spiral_stream.errors import PlanError, SpiralWarning, shown
 from spiral_stream.expr import kind_of, parse
 from spiral_stream.fields.field import Field, FieldSpec

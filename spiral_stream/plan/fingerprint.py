@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from spiral_stream import expr
 from spiral_stream.batching.composition import StratifiedByStream
-from spiral_stream.decoders.decoder import decode_version
 from spiral_stream.decoders.image import codec_version
+from spiral_stream.decoders.registry import decode_version
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack

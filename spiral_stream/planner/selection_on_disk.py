@@ -105,11 +105,8 @@ class Selected:
         """
         found = self._rows.right(k, rows)
         if len(found) and found.min() < 0:
-            error = DataError(
-                "the row has no match in the joined relation, so there is nothing to read; take how='inner'"
-            )
-            error.row = int(np.argmin(found))  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
-            raise error
+            msg = "the row has no match in the joined relation, so there is nothing to read; take how='inner'"
+            raise DataError(msg, row=int(np.argmin(found)))
         return found.astype(np.uint64)
 
     def find(self, values: Mapping[str, Any]) -> UInt64:

@@ -1,12 +1,12 @@
-"""Build one batch: membership -> columns -> tokens and pixels -> fields, pieces of it in parallel.
+"""Build one batch: membership -> columns -> tokens and pixels -> fields.
 
-Membership and small columns are settled at once; what is costly to decode or to copy is
-cut into pieces of consecutive rows that write straight into their part of the batch's slot.
+Membership and small columns are settled at once. Fields that are costly to decode or to copy are cut into pieces of
+consecutive rows. The pieces run in parallel, and each writes straight into its part of the batch's slot.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, final
 
@@ -22,31 +22,30 @@ from spiral_stream.integrity.blocks import moment, sound
 from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
-from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, Stages
+from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SequenceStage, Stages
 from spiral_stream.runtime.blame import blaming
 from spiral_stream.runtime.buffers import Slots
-from spiral_stream.runtime.chapters import Drawn
 from spiral_stream.runtime.clips import ClipFeed, ClipField, Found
-from spiral_stream.runtime.images import ImageField
+from spiral_stream.runtime.images import ImageField, fill_rows
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
+from spiral_stream.runtime.placing import as_ragged, cuts, joined, place, sample_count
 from spiral_stream.runtime.refusals import BatchRefusals, Refusals
 from spiral_stream.runtime.samples import SampleReader, Samples, as_lists
 from spiral_stream.sampling.order import UInt64
 
-PIECE_ROWS: Final = 64  # rows a task fetches and decodes: about 6 MB of JPEGs, 60 ms of work; 32 costs 4 % more calls
-OBJECT_BYTES: Final = (
-    56  # of a Python value beside its bytes: 48 of bytes and str, 24 of int, and 8 of the place in a list
-)
-PIECE_ITEMS: Final = 1 << 18  # tokens of each field that a task writes: 2 MB of int64, 1 ms
+PIECE_ROWS: Final = 64  # rows that a task fetches and decodes: 6 MB of JPEGs, 60 ms of work; with 32, 4 % more calls
+# What a Python value takes in addition to its bytes: 48 bytes for bytes and str, 24 for int, and 8 for its place in a
+# list.
+OBJECT_BYTES: Final = 56
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch of one rank on the host: what the loop gets."""
+    """One batch of one rank, on the host."""
 
-    numbers: range  # global batch numbers concatenated in it
+    numbers: range  # global numbers of the batches that are joined in it
     fields: dict[str, Any]  # NumPy arrays and lists, in the plan's order
 
 
@@ -54,9 +53,9 @@ class Pending:
     """A batch that is being built.
 
     Args:
-        finish: makes the batch of its fields, once they are filled.
-        parts: the pieces of work that fill them.
-        fields: None stands for one whose size a piece finds out.
+        finish: makes the batch, once its fields are filled.
+        parts: the pieces of work that fill the fields.
+        fields: name -> array or list; None for a field whose size is known only once a piece is done.
         listed: bytes of the fields that are lists.
         begun: when the reading of mapped files began.
     """
@@ -72,7 +71,7 @@ class Pending:
         self._finish, self._parts = finish, parts
         self._fields, self._listed = fields, listed
         self._begun = begun
-        self._settled = False  # once it is, nobody counts again: three questions a batch cost 10 us
+        self._settled = False  # once it is True, `_count` does nothing: it is asked three times per batch, 10 us
         self._bytes = 0
 
     @property
@@ -94,7 +93,7 @@ class Pending:
             self._settled = not any(value is None for value in values)
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether all pieces are done; waits so long for each."""
+        """Whether all pieces are done. Waits up to ``timeout_s`` for each."""
         for part in self._parts:
             try:
                 part.exception(timeout_s)
@@ -105,10 +104,10 @@ class Pending:
         return True
 
     def result(self) -> Batch:
-        """Wait for the pieces; raise what the first of them failed with.
+        """Wait for the pieces, and return the batch. Raises the error of the first piece that failed.
 
         Raises:
-            DamageError: a mapped file became shorter while the batch was read.
+            DamageError: a mapped file was truncated while the batch was read.
         """
         with sound(self._begun):
             for part in self._parts:
@@ -116,9 +115,24 @@ class Pending:
         return self._finish()
 
     def cancel(self) -> None:
-        """Drop pieces that have not begun."""
+        """Cancel the pieces that have not begun."""
         for part in self._parts:
             part.cancel()
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _Draft:
+    """A batch whose fields are being filled."""
+
+    samples: Samples
+    shape: Membership
+    keys: UInt64  # [S] random keys of the samples; zeros where nothing draws
+    refusals: BatchRefusals
+    pool: Executor
+    fields: dict[str, Any]
+    parts: list[Future[None]] = field(default_factory=list)
+    listed: int = 0  # bytes of the fields that are lists
 
 
 @final
@@ -141,21 +155,22 @@ class BatchBuilder:
         self._reader = reader
         self._metrics = metrics
         self._merge = merge
-        self._images = {stage.name: ImageField(stage, metrics) for stage in stages.images}
-        self._programs = {
-            stage.name: stage.program.on_device()[0] if stage.name in split else stage.program
-            for stage in stages.images
-        }
-        self._clips = {stage.name: ClipField(stage, metrics) for stage in stages.clips}
-        self._programs |= {
-            stage.name: stage.program.on_device()[0] if stage.name in split else stage.program for stage in stages.clips
-        }
         self._slots = slots
         self._refusals = refusals
-        end = reader.end
-        columns = dict.fromkeys(stage.field.column for stage in stages.plains)
-        self._plain = {name: reader.key(name, end) for name in columns}
-        self._sequence = {stage.field.column: reader.key(stage.field.column, end) for stage in stages.sequences}
+        self._images = {stage.name: ImageField(stage, metrics) for stage in stages.images}
+        self._clips = {stage.name: ClipField(stage, metrics) for stage in stages.clips}
+        pixels: tuple[ImageStage | ClipStage, ...] = (*stages.images, *stages.clips)
+        self._programs = {
+            stage.name: stage.program.on_device()[0] if stage.name in split else stage.program for stage in pixels
+        }
+        self._draws = any(not stage.program.deterministic for stage in pixels) or any(
+            not stage.selection.deterministic for stage in stages.clips
+        )
+        lineage = reader.lineage
+        columns = [stage.field.column for stage in stages.plains]
+        self._plain_keys = {column: lineage.key(column, lineage.end) for column in columns}
+        columns = [stage.field.column for stage in stages.sequences]
+        self._sequence_keys = {column: lineage.key(column, lineage.end) for column in columns}
         self.batch_bytes = batch_bytes(stages, merge)
 
     def begin(self, epoch: int, numbers: range, pool: Executor) -> Pending:
@@ -168,226 +183,168 @@ class BatchBuilder:
         with self._metrics.timed("plan_s"), blaming(self._stages, None):
             each = [self._numbering.draw(epoch, number) for number in numbers]
         drawn, counts = joined(each), [len(one.samples) for one in each]
-        samples, shape = drawn.samples, drawn.membership
+        samples = drawn.samples
         with blaming(self._stages, samples):
-            self._reader.need(epoch, samples, [*self._plain.values(), *self._sequence.values()])
+            self._reader.need(epoch, samples, [*self._plain_keys.values(), *self._sequence_keys.values()])
         refusals = self._refusals.of(epoch, numbers, samples, counts)
         refusals.know_unread()
         fields: dict[str, Any] = dict.fromkeys(self._stages.field_names)
-        listed = self._plains(samples, shape, fields, refusals)
-        parts = self._sequences(samples, shape, fields, refusals, pool)
-        pixels = self._stages.images or self._stages.clips
-        keys = self._keys(epoch, samples) if pixels else np.empty(0, dtype=np.uint64)
-        for stage in self._stages.images:
-            parts += self._image(stage, samples, keys, fields, refusals, pool)
-        for clip in self._stages.clips:
-            parts += self._clip(clip, samples, keys, fields, refusals, pool)
-        self._metrics.add(batches=1, samples=len(samples) if shape.packing is None else _distinct(shape))
-        return Pending(lambda: Batch(numbers, refusals.settled(fields)), parts, fields, listed, begun)
-
-    def _plains(self, samples: Samples, shape: Membership, fields: dict[str, Any], refusals: BatchRefusals) -> int:
-        """Fill the fields that are copied from a column; returns the bytes of those that are lists."""
-        listed = 0
+        keys = self._reader.random_keys(epoch, samples) if self._draws else np.zeros(len(samples), dtype=np.uint64)
+        draft = _Draft(samples, drawn.membership, keys, refusals, pool, fields)
         for plain in self._stages.plains:
-            dtype = plain.spec.dtype
-            values = samples.columns[self._plain[plain.field.column]]
-            if isinstance(values, Ragged):
-                values = as_lists(values)
-            listed += object_bytes(values) if dtype is None else 0
-            if shape.packing is not None:  # the plan allows lists only: one of each row's pieces
-                rows = np.searchsorted(shape.packing.rows, np.arange(shape.rows + 1))
-                with blaming(self._stages, samples, 0):
-                    flat = plain.field.fill(values, None)
-                fields[plain.name] = [list(flat[a:b]) for a, b in pairwise(rows)]
+            self._fill_plain(draft, plain)
+        for column in self._sequence_keys:
+            self._fill_sequences(draft, column)
+        for image in self._stages.images:
+            self._fill_images(draft, image)
+        for clip in self._stages.clips:
+            self._fill_clips(draft, clip)
+        self._metrics.add(batches=1, samples=sample_count(drawn))
+        return Pending(lambda: Batch(numbers, refusals.settled(fields)), draft.parts, fields, draft.listed, begun)
+
+    # ---- fields that are copied from a column
+
+    def _fill_plain(self, draft: _Draft, stage: PlainStage) -> None:
+        values = draft.samples.columns[self._plain_keys[stage.field.column]]
+        if isinstance(values, Ragged):
+            values = as_lists(values)
+        if stage.spec.dtype is None:
+            draft.listed += object_bytes(values)
+        if draft.shape.packing is not None:
+            draft.fields[stage.name] = self._packed_lists(draft, draft.shape.packing, stage, values)
+            return
+        rows = draft.shape.rows
+        filled: Any = [None] * rows
+        if stage.spec.dtype is not None:
+            filled = self._slots.take(stage.shape(rows), stage.spec.dtype, _room(self._stages, rows, self._merge))
+        draft.fields[stage.name] = filled
+
+        def fill(a: int, b: int) -> None:
+            into = None if stage.spec.dtype is None else filled[a:b]
+            found = stage.field.fill(values.slice(a, b - a), into)
+            if found is not into:
+                filled[a:b] = found
+
+        draft.refusals.attempt(stage.name, 0, rows, fill)
+
+    def _packed_lists(self, draft: _Draft, packing: Packing, stage: PlainStage, values: pa.Array) -> list[Any]:
+        """One list per row of a packed batch, with a value per piece; the plan allows no arrays here."""
+        with blaming(self._stages, draft.samples, 0):
+            flat = stage.field.fill(values, None)
+        borders = np.searchsorted(packing.rows, np.arange(draft.shape.rows + 1))
+        return [list(flat[a:b]) for a, b in pairwise(borders)]
+
+    # ---- fields of token sequences
+
+    def _fill_sequences(self, draft: _Draft, column: str) -> None:
+        """Fill the fields of one token column: they share one placement, and are written together."""
+        tokens = as_ragged(draft.samples.columns[self._sequence_keys[column]])
+        alone = len(self._sequence_keys) == 1
+        placed = place(tokens, draft.shape, self._stages.multiple(column), alone=alone)
+        written: list[tuple[TokenField, NDArray[Any]]] = []
+        for stage in self._stages.sequences:
+            if stage.field.column != column:
                 continue
-            out = None
-            if dtype is not None:
-                items = plain.shape(1)[1:]
-                room = _room(self._stages, shape.rows, self._merge) * int(np.prod(items, dtype=np.int64))
-                flat_out = self._slots.take((shape.rows * int(np.prod(items, dtype=np.int64)),), dtype, room)
-                out = flat_out.reshape(plain.shape(shape.rows))
-            filled: Any = [None] * shape.rows if out is None else out
-
-            def fill(a: int, b: int, plain: PlainStage = plain, values: Any = values, filled: Any = filled) -> None:
-                into = None if isinstance(filled, list) else filled[a:b]
-                found = plain.field.fill(values.slice(a, b - a), into)
-                if found is not into:
-                    filled[a:b] = found
-
-            refusals.attempt(plain.name, 0, shape.rows, fill)
-            fields[plain.name] = filled
-        return listed
-
-    def _sequences(
-        self, samples: Samples, shape: Membership, fields: dict[str, Any], refusals: BatchRefusals, pool: Executor
-    ) -> list[Future[None]]:
-        parts: list[Future[None]] = []
-        for column, key in self._sequence.items():
-            tokens = as_ragged(samples.columns[key])
-            placed = place(tokens, shape, self._stages.multiple(column), alone=len(self._sequence) == 1)
-            stages = [stage for stage in self._stages.sequences if stage.field.column == column]
-            cuts = _cuts(placed)
-            for stage in stages:
-                if isinstance(stage.field, CuSeqlens):
-                    fields[stage.name] = stage.field.cu_seqlens(placed)
-                    continue
-                items = placed.B * placed.T
-                room = _capacity(self._stages, items, self._merge)
-                assert stage.spec.dtype is not None
-                fields[stage.name] = self._slots.take((items,), stage.spec.dtype, room).reshape(placed.B, placed.T)
-
-            def fill(
-                first: int, last: int, tokens: Ragged = tokens, placed: Placed = placed, stages: Any = stages
-            ) -> None:
-                part, pieces = placed.part(first, last)
-                some = tokens.take(np.arange(pieces.start, pieces.stop))
-                whose = None if shape.packing is None else samples  # rows of packed samples are told apart by piece
-                with self._metrics.timed("transform_s"), blaming(self._stages, whose, pieces.start):
-                    for stage in stages:
-                        if isinstance(stage.field, TokenField):
-                            stage.field.fill_tokens(some, part, fields[stage.name][first:last])
-
-            if len(cuts) == 2:  # noqa: PLR2004  one run of rows: a handover to another thread costs as much as the work
-                refusals.attempt(column, cuts[0], cuts[1], fill)
+            if isinstance(stage.field, CuSeqlens):
+                draft.fields[stage.name] = stage.field.cu_seqlens(placed)
                 continue
-            parts += [pool.submit(refusals.attempt, column, a, b, fill) for a, b in pairwise(cuts)]
-        return parts
+            assert isinstance(stage.field, TokenField), stage.field
+            draft.fields[stage.name] = self._tokens_slot(stage, placed)
+            written.append((stage.field, draft.fields[stage.name]))
+        whose = None if draft.shape.packing is None else draft.samples  # in packed rows a piece, not a row, is a sample
 
-    def _keys(self, epoch: int, samples: Samples) -> UInt64:
-        clips = all(stage.program.deterministic and stage.selection.deterministic for stage in self._stages.clips)
-        if clips and all(stage.program.deterministic for stage in self._stages.images):
-            return np.zeros(len(samples), dtype=np.uint64)
-        return self._reader.random_keys(epoch, samples)
+        def fill(first: int, last: int) -> None:
+            part, pieces = placed.part(first, last)
+            some = tokens.take(np.arange(pieces.start, pieces.stop))
+            with self._metrics.timed("transform_s"), blaming(self._stages, whose, pieces.start):
+                for each, out in written:
+                    each.fill_tokens(some, part, out[first:last])
 
-    def _image(
-        self,
-        stage: ImageStage,
-        samples: Samples,
-        keys: UInt64,
-        fields: dict[str, Any],
-        refusals: BatchRefusals,
-        pool: Executor,
-    ) -> list[Future[None]]:
-        feed, program, places = self._images[stage.name], self._programs[stage.name], samples.places
-        shape, count = program.output_shape, len(places)
-        if shape is None:  # the size is that of the images, so all of them are read before there is a slot
+        borders = cuts(placed)
+        if len(borders) == 2:  # noqa: PLR2004  one run of rows: a handover to another thread costs as much as the work
+            draft.refusals.attempt(column, borders[0], borders[1], fill)
+            return
+        draft.parts += [draft.pool.submit(draft.refusals.attempt, column, a, b, fill) for a, b in pairwise(borders)]
 
-            def whole() -> None:
-                pixels: list[Any] = [None] * count
+    def _tokens_slot(self, stage: SequenceStage, placed: Placed) -> NDArray[Any]:
+        items = placed.B * placed.T
+        assert stage.spec.dtype is not None
+        room = _capacity(self._stages, items, self._merge)
+        return self._slots.take((items,), stage.spec.dtype, room).reshape(placed.B, placed.T)
 
-                def read(a: int, b: int) -> None:
-                    pixels[a:b] = feed.pixels(places.take(np.arange(a, b)))
+    # ---- fields of pixels
 
-                refusals.attempt(stage.name, 0, count, read)
-                good = np.array([row for row in range(count) if pixels[row] is not None], dtype=np.int64)
-                if not len(good):
-                    return
-                with blaming(self._stages, samples.take(good), 0):
-                    sizes = np.array([pixels[row].shape[:2] for row in good.tolist()], dtype=np.int32)
-                    shape = program.shape(program.geometry(sizes[:, 0], sizes[:, 1], keys[good]))
-                    done = np.empty((len(good), *shape), dtype=program.dtype)
-                    program.run([pixels[row] for row in good.tolist()], keys[good], done)
-                fields[stage.name] = done if len(good) == count else spread(done, good, count)
-
-            return [pool.submit(whole)]
-        out = self._slots.take((count, *shape), program.dtype, _room(self._stages, count, self._merge))
-        fields[stage.name] = out
+    def _fill_images(self, draft: _Draft, stage: ImageStage) -> None:
+        feed, program, places = self._images[stage.name], self._programs[stage.name], draft.samples.places
+        count = len(places)
+        if program.output_shape is None:
+            draft.parts.append(draft.pool.submit(self._fill_unsized, draft, stage))
+            return
+        out = self._pixels_slot(draft, stage, program.output_shape)
 
         def render(a: int, b: int) -> None:
-            feed.render(places.take(np.arange(a, b)), keys[a:b], program, out[a:b])
+            feed.render(places.take(np.arange(a, b)), draft.keys[a:b], program, out[a:b])
 
-        def piece(start: int) -> None:
-            refusals.attempt(stage.name, start, min(start + PIECE_ROWS, count), render)
+        for start in range(0, count, PIECE_ROWS):
+            stop = min(start + PIECE_ROWS, count)
+            draft.parts.append(draft.pool.submit(draft.refusals.attempt, stage.name, start, stop, render))
 
-        return [pool.submit(piece, start) for start in range(0, count, PIECE_ROWS)]
+    def _fill_unsized(self, draft: _Draft, stage: ImageStage) -> None:
+        """Fill a field whose size is that of its images: all of them are read before there is an array."""
+        feed, program, places = self._images[stage.name], self._programs[stage.name], draft.samples.places
+        count = len(places)
+        pixels: list[Any] = [None] * count
 
-    def _clip(
-        self,
-        stage: ClipStage,
-        samples: Samples,
-        keys: UInt64,
-        fields: dict[str, Any],
-        refusals: BatchRefusals,
-        pool: Executor,
-    ) -> list[Future[None]]:
-        program, count = self._programs[stage.name], len(samples)
+        def read(a: int, b: int) -> None:
+            pixels[a:b] = feed.pixels(places.take(np.arange(a, b)))
+
+        draft.refusals.attempt(stage.name, 0, count, read)
+        good = np.array([row for row in range(count) if pixels[row] is not None], dtype=np.int64)
+        if not len(good):
+            return
+        some, keys = [pixels[row] for row in good.tolist()], draft.keys[good]
+        with blaming(self._stages, draft.samples.take(good), 0):
+            sizes = np.array([each.shape[:2] for each in some], dtype=np.int32)
+            shape = program.shape(program.geometry(sizes[:, 0], sizes[:, 1], keys))
+            done = np.empty((len(good), *shape), dtype=program.dtype)
+            program.run(some, keys, done)
+        draft.fields[stage.name] = done if len(good) == count else spread(done, good, count)
+
+    def _fill_clips(self, draft: _Draft, stage: ClipStage) -> None:
+        program = self._programs[stage.name]
         assert program.output_shape is not None  # the plan fixes a clip's size
-        shape = (stage.frames, *program.output_shape)
-        out = self._slots.take((count, *shape), program.dtype, _room(self._stages, count, self._merge))
-        fields[stage.name] = out
-        with blaming(self._stages, samples, 0):
-            pieces = self._clips[stage.name].find(samples.places)
+        out = self._pixels_slot(draft, stage, (stage.frames, *program.output_shape))
+        with blaming(self._stages, draft.samples, 0):
+            pieces = self._clips[stage.name].find(draft.samples.places)
 
         def piece(feed: ClipFeed, found: Found, part: list[int], rows: NDArray[np.int64]) -> None:
             def render(a: int, b: int) -> None:
                 mine = rows[a:b]
-                own = out[mine[0] : mine[-1] + 1] if _together(mine) else np.empty((b - a, *shape), dtype=out.dtype)
-                feed.render(found, part[a:b], keys[mine], program, own)
-                if not _together(mine):
-                    out[mine] = own
+                fill_rows(out, mine, lambda own: feed.render(found, part[a:b], draft.keys[mine], program, own))
 
-            refusals.attempt(stage.name, 0, len(rows), render, rows)
+            draft.refusals.attempt(stage.name, 0, len(rows), render, rows)
 
-        return [pool.submit(piece, *each) for each in pieces]
+        draft.parts += [draft.pool.submit(piece, *each) for each in pieces]
+
+    def _pixels_slot(self, draft: _Draft, stage: ImageStage | ClipStage, shape: tuple[int, ...]) -> NDArray[Any]:
+        count = len(draft.samples)
+        room = _room(self._stages, count, self._merge)
+        out = self._slots.take((count, *shape), self._programs[stage.name].dtype, room)
+        draft.fields[stage.name] = out
+        return out
 
 
 def spread(done: NDArray[Any], rows: NDArray[np.int64], count: int) -> NDArray[Any]:
-    """Rows of an array at their places among ``count``; what lies at the others has no meaning."""
+    """Spread the rows of an array over ``count`` rows. The other rows are zeros."""
     out = np.zeros((count, *done.shape[1:]), dtype=done.dtype)
     out[rows] = done
     return out
 
 
-def joined(drawn: Sequence[Drawn]) -> Drawn:
-    """Several batches as one: ``merge`` (docs/decisions/0025)."""
-    if len(drawn) == 1:
-        return drawn[0]
-    parts = [each.membership for each in drawn]
-    rows = np.cumsum([0, *(part.rows for part in parts)])
-    packing = None
-    if parts[0].packing is not None:
-        packed = [part.packing for part in parts if part.packing is not None]
-        packing = Packing(
-            np.concatenate([part.rows + begin for part, begin in zip(packed, rows, strict=False)]),
-            *(np.concatenate([getattr(part, name) for part in packed]) for name in ("starts", "offsets", "lengths")),
-        )
-    known = [part.lengths for part in parts if part.lengths is not None]
-    lengths = np.concatenate(known) if len(known) == len(parts) else None
-    numbers = np.concatenate([part.samples for part in parts])  # of several chapters: nobody looks at them after this
-    width = max(part.width for part in parts)
-    return Drawn(
-        Samples.concat([each.samples for each in drawn]), Membership(numbers, int(rows[-1]), width, lengths, packing)
-    )
-
-
-def place(tokens: Ragged, shape: Membership, multiple: int, *, alone: bool) -> Placed:
-    """Where a batch's sequences lie.
-
-    Args:
-        tokens: one a sample, or one a piece.
-        shape: the batch; its width is that of the only sequence column, else each has its own.
-        multiple: what the width is a multiple of.
-        alone: whether there is one sequence column.
-    """
-    packing = shape.packing
-    if packing is not None:
-        return Placed(packing.rows, packing.starts, packing.offsets, packing.lengths, shape.rows, shape.width)
-    lengths = tokens.lengths if shape.lengths is None else np.minimum(tokens.lengths, shape.lengths)
-    width = shape.width if alone else 0
-    if not width:
-        width = -(-max(1, int(lengths.max(initial=0))) // multiple) * multiple
-    return Placed.whole(lengths, width)
-
-
-def as_ragged(column: pa.Array | Ragged) -> Ragged:
-    """A sequence column as addresses."""
-    return column if isinstance(column, Ragged) else Ragged.of_arrow(column)
-
-
 def object_bytes(values: pa.Array) -> int:
-    """Bytes that a column's values take as Python objects, about: each has a head and a place in its list.
+    """Estimate the bytes that a column's values take as Python objects, from above.
 
-    Counted by column, not by value. At most: small integers and interned texts are shared.
+    It counts by column, not by value. Small integers and interned texts are shared, so less may be used.
     """
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -397,23 +354,8 @@ def object_bytes(values: pa.Array) -> int:
     return OBJECT_BYTES * len(values) + int(values.nbytes)
 
 
-def _together(rows: NDArray[np.int64]) -> bool:
-    return int(rows[-1] - rows[0]) == len(rows) - 1
-
-
-def _cuts(placed: Placed) -> list[int]:
-    """Borders of runs of rows that one task writes."""
-    rows = max(1, PIECE_ITEMS // max(1, placed.T))
-    return [*range(0, placed.B, rows), placed.B]
-
-
-def _distinct(shape: Membership) -> int:
-    assert shape.packing is not None
-    return int(np.count_nonzero(shape.packing.offsets == 0))
-
-
 def _room(stages: Stages, rows: int, merge: int) -> int:
-    """Rows that a slot has room for: those of a full batch; of a formation's, a power of two, so that few sizes are in use."""
+    """Rows to allocate: a full batch, or, if a formation decides, the next power of two, so that few slot sizes exist."""
     if stages.formation is None:
         return stages.batches.batch_size * merge
     return 1 << max(0, rows - 1).bit_length()

@@ -1,4 +1,7 @@
-"""Which sample an error is of: errors carry a place while they rise, and a name once the identity can be read."""
+"""Name the sample that an error is about.
+
+An error carries a row on its way up. Here, where the identity can be read, the row becomes the sample's identity.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,22 +13,27 @@ import pyarrow as pa
 from spiral_stream.errors import DataError, SourceError, shown
 from spiral_stream.plan.maps import SampleAssembly, SampleFlatMap
 from spiral_stream.plan.mix import STREAM_ID
+from spiral_stream.planner.lineage import Stored, identity_keys
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.streams import fetch
-from spiral_stream.runtime.samples import RELATIONAL, Samples, identity_keys
+from spiral_stream.runtime.samples import Samples
 
 
 def identity_table(stages: Stages, samples: Samples) -> pa.Table:
-    """What tells samples apart: the stream's name where there are several, the identity's columns."""
-    columns = {key[0]: samples.columns[key] for key in identity_keys(stages)}
-    if stages.mixed and all(at == RELATIONAL for _, at in identity_keys(stages)):
+    """Return the columns that identify samples: the stream's name if several are mixed, and the identity."""
+    keys = identity_keys(stages)
+    columns = {key.name: samples.columns[key] for key in keys}
+    if stages.mixed and all(isinstance(key, Stored) for key in keys):
         names = pa.array([stream.name for stream in stages.streams])
         columns = {STREAM_ID: names.take(pa.array(samples.places.streams)), **columns}
     return pa.table(columns)
 
 
 def identities(stages: Stages, samples: Samples) -> list[Any]:
-    """The identity of each sample: a value, or a tuple of several; the last of them the part, where flat_map made it."""
+    """Return the identity of each sample.
+
+    It is a value, or a tuple: stream name (mixtures only), identity columns, part number (after flat_map).
+    """
     columns = [column.to_pylist() for column in identity_table(stages, samples).columns]
     made = [step for step in stages.maps if isinstance(step, SampleFlatMap | SampleAssembly)]
     if made and isinstance(made[-1], SampleFlatMap):
@@ -34,28 +42,34 @@ def identities(stages: Stages, samples: Samples) -> list[Any]:
 
 
 def read_identity(stages: Stages, samples: Samples) -> None:
-    """Add the identity's columns, as far as they are missing and a relation has them."""
-    names = [name for name, at in identity_keys(stages) if at == RELATIONAL and (name, at) not in samples.columns]
-    table = fetch(stages.streams, samples.places, names) if names else None
-    samples.columns.update({(name, RELATIONAL): table[name].combine_chunks() for name in names if table is not None})
+    """Fetch the identity's columns that a relation stores and the samples lack."""
+    keys = [key for key in identity_keys(stages) if isinstance(key, Stored) and key not in samples.columns]
+    if keys:
+        table = fetch(stages.streams, samples.places, [key.name for key in keys])
+        samples.columns.update({key: table[key.name].combine_chunks() for key in keys})
 
 
 @contextmanager
 def blaming(
     stages: Stages, samples: Samples | None = None, start: int = 0, *, skippable: bool = False
 ) -> Iterator[None]:
-    """Put the sample's identity before an error; it is read only then.
+    """Name the sample in the message of a `SourceError` that passes through. The identity is read only then.
 
-    The error carries ``samples``, whose first it is, or ``row``, its place in the samples given from ``start`` on. With
-    ``skippable`` it is one that the plan could go on without.
+    Args:
+        stages: of the stream.
+        samples: the samples that an error's ``row`` counts in. An error with ``samples`` of its own is about the first.
+        start: place in ``samples`` of the error's row 0.
+        skippable: whether ``on_error="skip"`` would let the plan go on without the sample; the message then says so.
     """
     try:
         yield
     except SourceError as error:
-        own, row = getattr(error, "samples", None), getattr(error, "row", None)
-        if own is None and (samples is None or row is None):
+        if isinstance(error.samples, Samples):
+            one = error.samples.take(np.array([0]))
+        elif samples is not None and error.row is not None:
+            one = samples.take(np.array([start + error.row]))
+        else:
             raise
-        one = own.take(np.array([0])) if own is not None else samples.take(np.array([start + row]))  # type: ignore[union-attr, operator]  # as above
         read_identity(stages, one)
         raise _named(stages, identity_table(stages, one).to_pylist()[0], error, skippable=skippable) from error
 

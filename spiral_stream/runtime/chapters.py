@@ -37,17 +37,10 @@ from spiral_stream.plan.mix import Mix
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import find, need
 from spiral_stream.planner.build import is_built
+from spiral_stream.planner.lineage import Key, Made, Refusal, identity_keys
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.blame import blaming
-from spiral_stream.runtime.samples import (
-    REFUSED,
-    Key,
-    SampleReader,
-    Samples,
-    identity_keys,
-    lengths_of,
-    remembering_sample,
-)
+from spiral_stream.runtime.samples import SampleReader, Samples, lengths_of, remembering_sample
 from spiral_stream.threads import doing
 from spiral_stream.transforms.python import Function
 
@@ -85,13 +78,14 @@ class Forming:
             np.prod([step.fan_out for step in stages.maps if isinstance(step, SampleFlatMap)], initial=1)
         )
         end = reader.end
-        wanted = [key for each in self.keys for key in reader.expression_keys(each, end)]
+        lineage = reader.lineage
+        wanted: list[Key] = [key for each in self.keys for key in lineage.expression_keys(each, end)]
         if formation.needs_lengths:
-            wanted += [reader.length_key(column) for column in self.sequences]
+            wanted += [lineage.length_key(column) for column in self.sequences]
         self.wanted = wanted
         fields = [field for _, field in collate.fields]
-        later = [*(reader.key(field.column, end) for field in fields), *identity_keys(stages)]
-        self._kept = reader.rests_on([*later, *wanted])
+        later = [*lineage.keys((field.column for field in fields), end), *identity_keys(stages)]
+        self._kept = lineage.rests_on([*later, *wanted])
         self._unknown: list[str] | None = None
         counted = isinstance(formation, Packed) or getattr(formation, "budget", None) is None
         self.whole = counted and isinstance(
@@ -103,16 +97,14 @@ class Forming:
 
     def kept(self, key: Key) -> bool:
         """Whether a column of a window is kept for its batches: what a map made at some cost."""
-        at = key[1]
-        return (
-            at >= 0
-            and (key in self._kept or key[0] == REFUSED)
-            and isinstance(self.stages.maps[at], SampleTokens | SampleMap | SampleFlatMap | SampleAssembly)
-        )
+        if isinstance(key, Made):
+            costly = SampleTokens | SampleMap | SampleFlatMap | SampleAssembly
+            return key in self._kept and isinstance(self.stages.maps[key.at], costly)
+        return isinstance(key, Refusal)
 
     def decides_on(self) -> list[str]:
         """What membership needs beside stored columns: maps that run before anybody knows who shares a batch."""
-        reader = self.reader
+        lineage = self.reader.lineage
         out: list[str] = []
         for at, step in enumerate(self.stages.maps):
             if isinstance(step, SampleFlatMap | SampleAssembly):
@@ -120,8 +112,8 @@ class Forming:
             elif isinstance(step, SampleFilter):
                 test = step.predicate
                 named = [f"filter {test.name}"] if isinstance(test, Function) else []
-                out += named or self._made(reader.rests_on(reader.test_keys(step, at)))
-        return list(dict.fromkeys([*out, *self._made(reader.rests_on(self.wanted))]))
+                out += named or self._made(lineage.rests_on(lineage.test_keys(step, at)))
+        return list(dict.fromkeys([*out, *self._made(lineage.rests_on(self.wanted))]))
 
     def unknown(self) -> list[str]:
         """Of these, what is in no cache."""
@@ -152,8 +144,8 @@ class Forming:
 
     def _made(self, keys: set[Key]) -> list[str]:
         out = []
-        for _, at in sorted(keys):
-            step = self.stages.maps[at] if at >= 0 else None
+        for key in sorted((key for key in keys if isinstance(key, Made)), key=lambda key: (key.name, key.at)):
+            step = self.stages.maps[key.at]
             if isinstance(step, SampleTokens):
                 out.append(f"len({step.name})")
             elif isinstance(step, SampleMap):
@@ -184,9 +176,7 @@ def _need_alike(packed: Packed, names: Sequence[str], lengths: Sequence[Int64]) 
         "and Packed lays the columns of a sample over the same places. Make them equally long, for example with -100 where "
         "a label is to be ignored, or use WindowedBucket, which pads each column by itself"
     )
-    error = DataError(msg)
-    error.row = row  # type: ignore[attr-defined]  # read by `remembering_sample`
-    raise error
+    raise DataError(msg, row=row)
 
 
 def chapter_count(total: int, lanes: int, lane: int, span: int) -> int:
@@ -330,9 +320,8 @@ class Chapter:
             self._dropped = [batch for batch in formed if batch.rows != (self._forming.batch_size or 1)]
             return [batch for batch in formed if batch.rows == (self._forming.batch_size or 1)]
         except SourceError as error:
-            number = getattr(error, "sample", None)
-            if number is not None:
-                error.samples = self._samples(np.array([number]))  # type: ignore[attr-defined]  # read by `blaming`
+            if error.sample is not None:
+                error.samples = self._samples(np.array([error.sample]))
             raise
 
     def _window(self, samples: Samples) -> Window:
@@ -342,7 +331,7 @@ class Chapter:
         )
         lengths = None
         if forming.formation.needs_lengths:
-            columns = [lengths_of(samples.columns[reader.length_key(column)]) for column in forming.sequences]
+            columns = [lengths_of(samples.columns[reader.lineage.length_key(column)]) for column in forming.sequences]
             if isinstance(forming.formation, Packed):
                 _need_alike(forming.formation, forming.sequences, columns)
             lengths = np.maximum.reduce(columns)

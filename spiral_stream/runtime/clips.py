@@ -1,12 +1,14 @@
 """Clips of a payload column by row address: from the cache of clips where it has them, else decoded from the files.
 
-A batch's references are fetched in one go, by address; then every few clips are a task. Of originals the video
-index tells where the frames lie (or one look at the file does); only the wanted ones are decoded, the crop's box of
-each becomes RGB, and the image transforms do the rest, with one draw a clip. Kept clips go through the same
-transforms, and one that is not kept yet through the same profile, so batches do not depend on what is built.
+The references of a batch are fetched in one call, by address; then every few clips are a task. For originals, the video
+index says where the frames lie; without one, the file is probed. Only the wanted frames are decoded, the crop's box of
+each becomes RGB, and the image transforms do the rest, with one draw per clip. Cached clips go through the same
+transforms, and clips that are not cached yet through the same profile, so batches do not depend on which caches are
+built.
 """
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -35,31 +37,35 @@ from spiral_stream.sources.located import Located, locate
 from spiral_stream.threads import doing
 from spiral_stream.transforms.image import ImageProgram
 
-PIECE: Final = 1  # clips of originals that a task decodes: 10 to 50 ms
-KEPT_PIECE: Final = 4  # clips of a cache: 1 to 4 ms each
-TOGETHER: Final = 16  # frames that are RGB at once: 50 MB of 1080p, cropped to a square
+PIECE: Final = 1  # clips that a task decodes from originals: 10 to 50 ms
+KEPT_PIECE: Final = 4  # clips that a task reads from a cache: 1 to 4 ms each
+TOGETHER: Final = 16  # frames that are held as RGB at once: 50 MB of 1080p, cropped to a square
 
 Int64 = NDArray[np.int64]
 Stored = tuple[CachedShard, int]  # a shard, and a place in it
+IndexOf = Callable[[Located], VideoIndex]
 
 
 @final
 @dataclass(slots=True, eq=False)
 class Found:
-    """P clips of one stream, ready to be read piece by piece. Lists are [P]."""
+    """P clips of one stream, looked up and ready to be read piece by piece. Lists are [P]."""
 
     kept: list[Stored | None]  # in the cache of clips
     index: list[Stored | None]  # in the video index
-    rows: list[int]  # of the tables below; -1 where kept
-    table: pa.Table  # [M] what is not kept: references, and times where there are any
-    located: list[Located | SourceError]  # [M] of originals
+    rows: list[int]  # place in the table below; -1 for clips in the cache
+    table: pa.Table  # [M] references of the other clips, and times if the relation has them
+    located: list[Located | SourceError]  # [M] files of originals
 
 
 @final
 class ClipFeed:
-    """One payload column of one stream. Thread-safe."""
+    """The clips of one payload column of one stream. Thread-safe.
 
-    def __init__(self, stage: ClipStage, k: int, metrics: Metrics) -> None:
+    ``index_of`` gives the video index of a file that the cache of indexes does not have.
+    """
+
+    def __init__(self, stage: ClipStage, k: int, metrics: Metrics, index_of: IndexOf) -> None:
         source, index = stage.sources[k], stage.sources[k].index
         self._relation, self._metrics, self._selection = index.payload.relation, metrics, stage.selection
         self._limits = stage.limits
@@ -69,21 +75,22 @@ class ClipFeed:
         self._column = index.kind.column
         self._timed = set(TIMES) <= set(self._relation.schema.names)
         self._index = index.store.open()
+        self._index_of = index_of
 
     @property
     def piece(self) -> int:
-        """Clips that one task reads."""
+        """How many clips one task reads."""
         return PIECE if self._kind is None else KEPT_PIECE
 
     def find(self, rows: UInt64) -> Found:
-        """Look up P clips by ordinal; reads references and times, no payload.
+        """Look up P clips by ordinal. Reads references and times, but no payload.
 
         Raises:
             SourceError: the relation cannot be read.
         """
         with self._metrics.timed("fetch_s"), doing(f"reading column {self._column} of relation {self._name}"):
             kept = self._stored(self._cache, rows)
-            # what was refused is looked at again: the file may be mended, or this sample need other frames of it
+            # refused clips are tried again: the file may be mended, or this sample may need other frames of it
             kept = [None if each is not None and each[0].refused(each[1]) is not None else each for each in kept]
             missing = np.array([at for at, each in enumerate(kept) if each is None], dtype=np.int64)
             missing = missing[np.argsort(rows[missing], kind="stable")]  # in storage order no source copies to reorder
@@ -107,7 +114,7 @@ class ClipFeed:
         Args:
             found: from `find`.
             part: Q of its P places.
-            keys: shape [Q], uint64: the samples' own random keys.
+            keys: shape [Q], uint64: random keys of the samples.
             program: the compiled transforms of a frame.
             out: shape [Q, T, *frame].
 
@@ -121,12 +128,14 @@ class ClipFeed:
                 short = self._render_kept(self._kind, found, part, draws, keys, program, out)
                 self._metrics.add(short_clips=int(np.count_nonzero(short)))
                 return
-            for row, at in enumerate(part):  # clips, each of 10 ms and more
-                try:
+            row = -1
+            try:
+                for row, at in enumerate(part):  # clips, each of 10 ms and more
                     with doing(self._words(found, at)):
                         self._render_original(found, at, float(draws[row]), keys[row], program, out[row])
-                except SourceError as error:
-                    raise _at(row, error) from error
+            except SourceError as error:
+                error.row = row
+                raise
 
     # ---- originals
 
@@ -159,7 +168,7 @@ class ClipFeed:
             boxes = np.tile(placed.boxes()[:, :4], (len(some), 1))
             shown = [frames[at] for at in some.tolist()]
             corners, strides, _ = to_rgb(shown, boxes, index.rotation, index.full_range, index.matrix)
-            inside = placed.inside_boxes(np.zeros(len(some), dtype=np.int64))  # one draw a clip
+            inside = placed.inside_boxes(np.zeros(len(some), dtype=np.int64))  # one draw per clip
             program.render(inside, corners, strides, inside.crop_h, inside.crop_w, out[first : first + TOGETHER])
         self._metrics.add(
             short_clips=int(short),
@@ -169,18 +178,18 @@ class ClipFeed:
         )
 
     def _indexed(self, stored: Stored | None, located: Located) -> VideoIndex:
-        """The index of a file: the stored one if it is of these bytes, else what a look at the file finds."""
+        """Return the index of a file: the stored one if it was made from these bytes, else a new one."""
         if stored is not None:
             shard, at = stored
             addresses, sizes = shard.locate(np.array([at]))
             assert self._index is not None
             self._index.verify(addresses, sizes)
-            if sizes[0]:  # else it was refused, which may be mended, or stands in another row
+            if sizes[0]:  # otherwise the file was refused, and may be mended, or another row holds its index
                 data = (ctypes.c_ubyte * int(sizes[0])).from_address(int(addresses[0]))
                 index = VideoIndex.from_bytes(memoryview(data).cast("B"))
                 if index.stamp == located.stamp():
                     return index
-        return index_of(located)
+        return self._index_of(located)
 
     def _times(self, table: pa.Table, row: int) -> tuple[int | None, int | None]:
         if not self._timed:
@@ -194,7 +203,7 @@ class ClipFeed:
         except SourceError as error:
             return error
 
-    # ---- kept clips
+    # ---- clips of a cache, or in its form
 
     def _render_kept(
         self,
@@ -212,7 +221,7 @@ class ClipFeed:
             if stored is None:
                 rows = kind.keep_rows(found.table.slice(found.rows[at], 1), self._relation.base, draws[row : row + 1])
                 if rows.refused:
-                    raise _at(row, DataError(rows.refused[0]))
+                    raise DataError(rows.refused[0], row=row)
                 self._metrics.add(source_bytes=rows.source_bytes)
                 clips.put_rows(np.array([row]), rows)
                 continue
@@ -233,14 +242,14 @@ class ClipFeed:
 
 @final
 class ClipField:
-    """One clip field of a plan, of one or several streams. Thread-safe."""
+    """One clip field of a plan, for samples of one or several streams. Thread-safe."""
 
-    def __init__(self, stage: ClipStage, metrics: Metrics) -> None:
+    def __init__(self, stage: ClipStage, metrics: Metrics, index_of: IndexOf = index_of) -> None:
         self._payloads = stage.payloads
-        self._feeds = [ClipFeed(stage, k, metrics) for k in range(len(stage.payloads))]
+        self._feeds = [ClipFeed(stage, k, metrics, index_of) for k in range(len(stage.payloads))]
 
     def find(self, places: Places) -> list[tuple[ClipFeed, Found, list[int], Int64]]:
-        """Pieces of a batch, each a task of its own: the feed, what it found, its places there, their rows of the batch."""
+        """Look up a batch's clips. Returns one entry per task: feed, clips found, places in them, rows of the batch."""
         pieces = []
         for k, where in split(places):
             feed = self._feeds[k]
@@ -249,8 +258,3 @@ class ClipField:
                 part = list(range(first, min(first + feed.piece, len(where))))
                 pieces.append((feed, found, part, where[part]))
         return pieces
-
-
-def _at(row: int, error: SourceError) -> SourceError:
-    error.row = row  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
-    return error

@@ -1,13 +1,13 @@
-"""Images of a payload column by row address: from the cache where it has them, else on the fly.
+"""Images of a payload column by row address: from the cache where it has them, else from the source.
 
-Both ways give what the profile keeps, as addresses in memory, so a batch does not depend on what
-is built. Kept JPEGs are decoded a few at a time into the thread's scratch, only as far as the crop
-needs (`decoders.region`); raw pixels are resized straight from the mapped file.
+Both ways give the bytes that the cache profile stores, as addresses in memory, so a batch does not depend on which
+caches are built. Stored JPEGs are decoded a few at a time into the thread's scratch memory, and only as far as the crop
+needs (`decoders.region`). Raw pixels are resized straight from the mapped file.
 """
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -17,7 +17,7 @@ from spiral_stream.cache.images import ImageKind, Pixels, StoredImage
 from spiral_stream.cache.reader import CacheReader
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.decoders import region
-from spiral_stream.errors import DataError, SourceError
+from spiral_stream.errors import DataError, renumbered
 from spiral_stream.planner.physical import ImageStage
 from spiral_stream.planner.streams import split
 from spiral_stream.runtime.metrics import Metrics
@@ -31,7 +31,7 @@ from spiral_stream.transforms.image import ImageProgram
 
 @final
 class _StoredRows:
-    """What is kept of P rows, as arrays [P]: address, bytes, height and width."""
+    """The stored form of P images, as arrays [P]: address, bytes, height and width."""
 
     def __init__(self, count: int) -> None:
         self.addresses = np.zeros(count, dtype=np.uint64)
@@ -41,21 +41,21 @@ class _StoredRows:
         self.owners: list[Any] = []  # keep the memory alive
 
     def put(self, row: int, kept: StoredImage) -> None:
-        """Enter a row that was made on the fly."""
+        """Enter a row that was read from the source."""
         data = np.frombuffer(kept.payload, dtype=np.uint8)
         self.owners.append(data)
         self.addresses[row], self.lengths[row] = data.ctypes.data, len(data)
         self.heights[row], self.widths[row] = kept.height, kept.width
 
     def kept(self, row: int) -> StoredImage:
-        """One row as an object."""
+        """Return one row as an object."""
         data = (ctypes.c_ubyte * int(self.lengths[row])).from_address(int(self.addresses[row]))
         return StoredImage(memoryview(data).cast("B"), int(self.heights[row]), int(self.widths[row]))
 
 
 @final
 class ImageFeed:
-    """One payload column of an open relation. Thread-safe."""
+    """The images of one payload column of an open relation. Thread-safe."""
 
     def __init__(self, relation: OpenRelation, kind: ImageKind, cache: CacheReader | None, metrics: Metrics) -> None:
         self._relation = relation
@@ -68,7 +68,7 @@ class ImageFeed:
 
         Args:
             ordinals: shape [P], uint64: logical ordinals, in any order.
-            keys: shape [P], uint64: the samples' own random keys.
+            keys: shape [P], uint64: random keys of the samples.
             program: the compiled transforms.
             out: shape [P, *program.output_shape].
 
@@ -87,7 +87,7 @@ class ImageFeed:
                 program.run(self._whole(rows, slice(None)), keys, out)
 
     def pixels(self, ordinals: UInt64) -> list[Pixels]:
-        """Whole images, in the order asked.
+        """Return whole images, in the order of ``ordinals``.
 
         Raises:
             DataError: see `render`.
@@ -98,11 +98,13 @@ class ImageFeed:
 
     def _whole(self, rows: _StoredRows, part: slice) -> list[Pixels]:
         out = []
-        for row in range(*part.indices(len(rows.lengths))):  # 3 us a row beside 800 us of decoding
-            try:
+        row = -1
+        try:
+            for row in range(*part.indices(len(rows.lengths))):  # 3 us per row; decoding takes 800
                 out.append(self._kind.read(rows.kept(row)))
-            except DataError as error:
-                raise _at(row, error) from error
+        except DataError as error:
+            error.row = row
+            raise
         return out
 
     def _regions(self, rows: _StoredRows, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
@@ -114,7 +116,7 @@ class ImageFeed:
             decoded = None
             if eligible[part].all():
                 decoded = region.decode_regions(rows.addresses[part], rows.lengths[part], boxes[part])
-            if decoded is None:  # progressive, CMYK or damaged: the full decoder reads it, or says why not
+            if decoded is None:  # progressive, CMYK or damaged: the full decoder reads it, or raises
                 program.run(self._whole(rows, part), keys[part], out[part])
             else:
                 inside = placed.inside_boxes(part)
@@ -128,7 +130,7 @@ class ImageFeed:
         return rows
 
     def _cached(self, cache: CacheReader, ordinals: UInt64, rows: _StoredRows) -> NDArray[np.int64]:
-        """Fill what the cache holds; return the places it does not."""
+        """Enter the rows that the cache holds, and return the places of the others."""
         left = np.ones(len(ordinals), dtype=np.bool_)
         with self._metrics.timed("fetch_s"):
             for places, stored, at in stored_rows(self._relation, cache, ordinals):
@@ -146,7 +148,7 @@ class ImageFeed:
     def _refuse(self, places: NDArray[np.int64], reasons: list[str | None]) -> None:
         for place, reason in zip(places.tolist(), reasons, strict=True):
             if reason is not None:
-                raise _at(place, DataError(reason))
+                raise DataError(reason, row=place)
 
     def _direct(self, ordinals: UInt64, places: NDArray[np.int64], rows: _StoredRows) -> None:
         column = self._kind.column
@@ -154,22 +156,22 @@ class ImageFeed:
         words = f"reading column {column} of relation {self._relation.entry.name}"
         with self._metrics.timed("fetch_s"), doing(words):
             table = self._relation.fetch(ordinals[places], [column])
-            try:
+            with renumbered(places):
                 data = resolve(table[column], self._relation.base, self._kind.decoder.limits.bytes)
-            except SourceError as error:
-                raise _at(int(places[getattr(error, "row", 0)]), error) from error
         with self._metrics.timed("transform_s"):
-            for place, encoded in zip(places.tolist(), data, strict=True):  # 5 us a row beside 800 us of decoding
-                try:
+            place = -1
+            try:
+                for place, encoded in zip(places.tolist(), data, strict=True):  # 5 us per row; decoding takes 800
                     rows.put(place, self._kind.keep(encoded))
-                except DataError as error:
-                    raise _at(place, error) from error
+            except DataError as error:
+                error.row = place
+                raise
         self._metrics.add(source_rows=len(places), source_bytes=sum(len(d) for d in data))
 
 
 @final
 class ImageField:
-    """One image field of a plan, of samples from one or several streams. Thread-safe."""
+    """One image field of a plan, for samples of one or several streams. Thread-safe."""
 
     def __init__(self, stage: ImageStage, metrics: Metrics) -> None:
         self._payloads = stage.payloads
@@ -181,35 +183,34 @@ class ImageField:
             self._feeds[0].render(self._payloads[0].ordinals(places.rows), keys, program, out)
             return
         for stream, where in split(places):
-            own = np.empty((len(where), *out.shape[1:]), dtype=out.dtype)
-            with _at_rows(where):
+            with renumbered(where):
                 rows = self._payloads[stream].ordinals(places.rows[where])
-                self._feeds[stream].render(rows, keys[where], program, own)
-            out[where] = own
+                render = partial(self._feeds[stream].render, rows, keys[where], program)
+                fill_rows(out, where, render)
 
     def pixels(self, places: Places) -> list[NDArray[np.uint8]]:
         """`ImageFeed.pixels` for samples."""
         out: list[Any] = [None] * len(places)
         for stream, where in split(places):
-            with _at_rows(where):
+            with renumbered(where):
                 found = self._feeds[stream].pixels(self._payloads[stream].ordinals(places.rows[where]))
-            for at, image in zip(where.tolist(), found, strict=True):  # references, beside decoding
+            for at, image in zip(where.tolist(), found, strict=True):  # moves references: nothing next to decoding
                 out[at] = image
         return out
 
 
-@contextmanager
-def _at_rows(where: NDArray[np.int64]) -> Iterator[None]:
-    """Count an error's row among all samples."""
-    try:
-        yield
-    except SourceError as error:
-        row = getattr(error, "row", None)
-        if row is not None:
-            error.row = int(where[row])  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
-        raise
+def fill_rows(out: NDArray[Any], rows: NDArray[np.int64], fill: Callable[[NDArray[Any]], None]) -> None:
+    """Fill some rows of an array: in place where they are neighbours, else by a copy.
 
-
-def _at(row: int, error: SourceError) -> SourceError:
-    error.row = row  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
-    return error
+    Args:
+        out: shape [B, ...].
+        rows: shape [P], ascending, at least one.
+        fill: writes an array of shape [P, ...].
+    """
+    first, stop = int(rows[0]), int(rows[-1]) + 1
+    if stop - first == len(rows):
+        fill(out[first:stop])
+        return
+    own = np.empty((len(rows), *out.shape[1:]), dtype=out.dtype)
+    fill(own)
+    out[rows] = own

@@ -1,9 +1,9 @@
-"""What becomes of a batch some of whose samples cannot be read: `plan.refusal` carried out, batch by batch.
+"""Refuse samples that cannot be read: `plan.refusal` says what the plan wants, this room does it, batch by batch.
 
-While a batch is built, work on runs of its rows goes through `BatchRefusals.attempt`. Work that fails is done again
-without the row that failed, so a run with k bad rows costs at most 2 k more calls and as much work again; a batch
-without bad rows costs nothing. When the batch is delivered its refused rows are taken out of every field, or
-overwritten, in place; then they are counted and written to the quarantine, once a batch.
+While a batch is built, work on its rows goes through `BatchRefusals.attempt`. Work that fails is done again without the
+row that failed. A run with k bad rows costs at most 2 k more calls and its work once more; a batch without bad rows
+costs nothing. When the batch is delivered, its refused rows are removed from every field, or overwritten, in place.
+They are counted and written to the quarantine once per batch.
 """
 
 import threading
@@ -16,22 +16,24 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import DataError, SourceError, shown
+from spiral_stream.errors import DataError, SourceError, renumbered, shown
+from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.refusal import allowed, budget_text, why_never
 from spiral_stream.plan.tree import need
+from spiral_stream.planner.lineage import Refusal
 from spiral_stream.planner.payload import own_payload
 from spiral_stream.planner.physical import ClipStage, ImageStage, Stages, TokenStage
 from spiral_stream.runtime.blame import blaming, identities, identity_table, read_identity
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.quarantine import PART, Quarantine, renamed
-from spiral_stream.runtime.samples import REFUSED, Samples
+from spiral_stream.runtime.samples import Samples
 from spiral_stream.semantic import semantic_of
 from spiral_stream.threads import doing
 
 Int64 = NDArray[np.int64]
 _SHOWN: Final = 3  # refused samples that a message names
-_EPOCHS: Final = 4  # whose counts are remembered: the one under way, and those that random access visits
+_EPOCHS: Final = 4  # epochs whose counts are remembered: the current one, and those that random access visits
 
 # B rows of a batch as planned
 
@@ -46,7 +48,7 @@ class RefusalTally:
         self._lock = threading.Lock()
 
     def add(self, epoch: int, counts: Mapping[int, int]) -> tuple[bool, int]:
-        """Enter the batches of a delivery: whether any is new, and the epoch's total by now."""
+        """Enter the batches of a delivery. Returns whether any of them is new, and the epoch's total so far."""
         with self._lock:
             seen = self._epochs.pop(epoch, {})
             new = {number: count for number, count in counts.items() if number not in seen}
@@ -61,7 +63,7 @@ class RefusalTally:
 
 @final
 class Refusals:
-    """The policy of one stream in one process."""
+    """What one stream does with samples that cannot be read, in one process."""
 
     def __init__(self, stages: Stages, metrics: Metrics, quarantine: Quarantine, tally: RefusalTally) -> None:
         collate = need(stages.plan, Collate)
@@ -73,13 +75,13 @@ class Refusals:
         self.order = {name: at for at, name in enumerate(stages.field_names)}
 
     def of(self, epoch: int, numbers: range, samples: Samples, counts: Sequence[int]) -> "BatchRefusals":
-        """Those of one batch that is begun.
+        """Begin a batch.
 
         Args:
             epoch: the epoch.
-            numbers: of the batches that are delivered as one.
-            samples: theirs.
-            counts: how many samples each has.
+            numbers: the numbers of the batches that are delivered as one.
+            samples: the samples of these batches, in order.
+            counts: how many samples each batch has.
         """
         return BatchRefusals(self, epoch, numbers, samples, np.cumsum([0, *counts]))
 
@@ -87,7 +89,7 @@ class Refusals:
 @final
 @dataclass(frozen=True, slots=True, order=True)
 class _Refusal:
-    """Why a row is refused; of several reasons the first field's holds, however the work was timed."""
+    """Why a row is refused. Of several reasons the first field's is kept, whichever was found first."""
 
     order: int
     field: str
@@ -109,29 +111,30 @@ class BatchRefusals:
 
     def know_unread(self) -> None:
         """Refuse the samples whose text could not be read, before work on the batch begins."""
-        for (name, at), column in self._samples.columns.items():
-            if name == REFUSED:
-                step = getattr(self._stages.maps[at], "name", "")
+        for key, column in self._samples.columns.items():
+            if isinstance(key, Refusal):
+                step = self._stages.maps[key.at]
+                assert isinstance(step, SampleTokens)
                 assert isinstance(column, pa.Array)
                 for row in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)).tolist():
-                    self._refuse(row, step, column[row].as_py())
+                    self._refuse(row, step.name, column[row].as_py())
         self._unread = sorted(self._found)
 
     def attempt(
         self, field: str, first: int, last: int, work: Callable[[int, int], None], rows: Int64 | None = None
     ) -> None:
-        """Do work on rows [first, last) of the batch, in runs that leave out rows that fail.
+        """Do work on rows [first, last) of the batch, in runs that leave out the rows that fail.
 
         Args:
-            field: the batch's field that the work is for.
-            first: see above.
-            last: see above.
-            work: called with a run's first row and the one after its last; a `DataError` of its carries ``row``, counted
-                from the run's first. Called again for what is left of a run that failed.
-            rows: where given, ``first``, ``last`` and what ``work`` gets are places in it, and it holds rows.
+            field: the field of the batch that the work is for.
+            first: first row of the run.
+            last: one past its last row.
+            work: called with the first row of a run and one past its last, and again for what is left of a run that
+                failed. The ``row`` of a `DataError` that it raises counts from the run's first row.
+            rows: if given, all rows above are places in this array, which holds the rows of the batch.
 
         Raises:
-            DataError: a sample cannot be read, and the plan says ``"raise"``; names the sample.
+            DataError: a sample cannot be read, and the plan says ``"raise"``; the message names the sample.
             SourceError: storage failed, whatever the plan says; likewise.
         """
         todo = self._runs(first, last, rows)
@@ -146,14 +149,12 @@ class BatchRefusals:
     def _failed(
         self, field: str, begin: int, end: int, error: SourceError, rows: Int64 | None
     ) -> list[tuple[int, int]]:
-        """What is left to do of a run that failed; raises what the plan does not put up with."""
-        row = getattr(error, "row", None)
-        at = None if row is None else begin + row
+        """Return what is left to do of a run that failed. Raises the error if the plan does not tolerate it."""
+        at = None if error.row is None else begin + error.row
         if not self._tolerant or not isinstance(error, DataError):
-            if at is not None:
-                error.row = at if rows is None else int(rows[at])  # type: ignore[attr-defined]  # read by `blaming`
-            raise error
-        if at is None and end - begin > 1:  # which of them it is will show in one half
+            with renumbered(range(begin, end) if rows is None else rows[begin:end]):
+                raise error
+        if at is None and end - begin > 1:  # the halves will show which row it is
             middle = (begin + end) // 2
             return [(middle, end), (begin, middle)]
         at = begin if at is None else at
@@ -161,7 +162,7 @@ class BatchRefusals:
         return [(a, b) for a, b in ((at + 1, end), (begin, at)) if a < b]
 
     def _runs(self, first: int, last: int, rows: Int64 | None) -> list[tuple[int, int]]:
-        """Runs of [first, last) without what no work is done for, the last first."""
+        """Return the runs of [first, last) without the rows that are refused already, the last run first."""
         if not self._unread:
             return [(first, last)]
         places = np.arange(first, last) if rows is None else rows[first:last]
@@ -175,17 +176,19 @@ class BatchRefusals:
             self._found[row] = min(made, self._found.get(row, made))
 
     def good(self) -> Int64:
-        """The rows that are not refused so far, ascending."""
+        """Return the rows that are not refused so far, ascending."""
         with self._lock:
             return np.delete(np.arange(int(self._bounds[-1])), sorted(self._found))
 
     # ---- the batch is delivered
 
     def settled(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The batch's fields without its refused samples, or with others in their place; counts and writes them down.
+        """Return the batch's fields without its refused samples, or with other samples in their place.
+
+        Refused samples are counted, and written to the quarantine.
 
         Raises:
-            DataError: no sample of a batch can be read, or the budget is used up; says the ways out.
+            DataError: no sample of a batch can be read, or the error budget is used up; the message says the ways out.
         """
         if not self._found:
             return fields
@@ -205,17 +208,17 @@ class BatchRefusals:
         return {name: _overwritten(value, rows, stand_ins) for name, value in fields.items()}
 
     def _next_good(self, rows: Int64, good: Int64) -> Int64:
-        """For each refused row the next good one of its batch, cyclically."""
+        """Return for each refused row the next good row of its batch, cyclically."""
         batch = np.searchsorted(self._bounds, rows, side="right") - 1
         first, last = np.searchsorted(good, self._bounds[batch]), np.searchsorted(good, self._bounds[batch + 1])
         after = np.searchsorted(good, rows)
         return good[np.where(after < last, after, first)]
 
     def _record(self, rows: Int64, counts: Mapping[int, int]) -> None:
-        """Count and write down the refused rows of a delivery.
+        """Count the refused rows of a delivery, and write them to the quarantine.
 
         Raises:
-            DataError: there are more than the budget allows.
+            DataError: the epoch has more of them than the error budget allows.
         """
         policy = self._policy
         done = "skipped" if policy.policy == "skip" else "substituted"
@@ -253,7 +256,7 @@ class BatchRefusals:
         return pa.table({name: identity[name] if name in stages.identity else named[name] for name in names})
 
     def _origins(self, refused: Samples, fields: Sequence[str]) -> tuple[list[str], list[str], list[str | None]]:
-        """The relation, storage shard and, where it names one, the reference of what could not be read of each sample."""
+        """Return for each sample the relation, the storage shard, and the reference (if there is one) that failed."""
         stages = self._stages
         read: tuple[TokenStage | ImageStage | ClipStage, ...] = (*stages.tokens, *stages.images, *stages.clips)
         payloads = {stage.name: stage.payloads for stage in read}
@@ -297,7 +300,7 @@ class BatchRefusals:
 
 
 def _compacted(value: Any, good: Int64) -> Any:
-    """The good rows of a field, moved to its beginning; the slot stays where it is."""
+    """Move the good rows of a field to its beginning, and return them; the slot stays where it is."""
     if isinstance(value, list):
         return [value[row] for row in good.tolist()]
     for first, begin, end in _moves(good):
@@ -306,13 +309,13 @@ def _compacted(value: Any, good: Int64) -> Any:
 
 
 def _moves(good: Int64) -> Iterable[tuple[int, int, int]]:
-    """Runs of good rows: where each goes, and from where to where it lies."""
+    """Return the runs of good rows: the place each moves to, its first row, and one past its last."""
     borders = [0, *(np.flatnonzero(np.diff(good) > 1) + 1).tolist(), len(good)]
     return [(a, int(good[a]), int(good[b - 1]) + 1) for a, b in pairwise(borders)]
 
 
 def _overwritten(value: Any, rows: Int64, stand_ins: Int64) -> Any:
-    """A field with copies of other rows at refused ones."""
+    """Return the field with copies of the stand-ins at the refused rows."""
     if isinstance(value, list):
         instead = dict(zip(rows.tolist(), stand_ins.tolist(), strict=True))
         return [value[instead.get(row, row)] for row in range(len(value))]
@@ -321,13 +324,13 @@ def _overwritten(value: Any, rows: Int64, stand_ins: Int64) -> Any:
 
 
 def _names_a_file(column: pa.Field) -> bool:
-    """Whether a value of the column says where payload lies, and is not payload itself."""
+    """Whether the column's values say where payload lies, rather than being payload."""
     kind = column.type
     return semantic_of(column) is not None and not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _reference(fetched: pa.Table) -> str | None:
-    """A reference as text, ``uri[offset+length]`` where it is a byte range."""
+    """Return a reference as text: ``uri``, or ``uri[offset+length]`` for a byte range."""
     value = fetched.column(0)[0].as_py()
     if isinstance(value, Mapping):
         return f"{value.get('uri')}[{value.get('offset')}+{value.get('length')}]"

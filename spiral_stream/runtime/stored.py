@@ -1,4 +1,4 @@
-"""Which rows of a relation a cache holds, shard by shard."""
+"""Look up rows of a relation in a cache, shard by shard."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,13 @@ Int64 = NDArray[np.int64]
 def stored_rows(
     relation: OpenRelation, cache: CacheReader | None, ordinals: UInt64
 ) -> Iterator[tuple[Int64, CachedShard, Int64]]:
-    """Places in ``ordinals`` [P] that the cache holds: with the shard, and where each stands in its arrays."""
+    """Yield for each shard: the places in ``ordinals`` that the cache holds, the cached shard, and their rows in it.
+
+    Args:
+        relation: the relation that owns the rows.
+        cache: None yields nothing.
+        ordinals: shape [P], uint64: rows of the relation.
+    """
     if cache is None:
         return
     manifest = relation.manifest

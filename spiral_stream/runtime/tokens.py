@@ -1,9 +1,8 @@
 """Tokens of a text column by row address: from the cache where it has them, else on the fly.
 
-Both ways give addresses in memory, so a batch does not depend on what is built, and
-lengths come from the cache's descriptors: no token is touched to know them. Rows are
-looked up shard by shard after one sort of the shard numbers; a call costs about 3 us
-a shard it meets and 0.1 us a row.
+Both ways give addresses in memory, so a batch does not depend on which caches are built. Lengths come from the
+cache's descriptors, so no token is read to know them. Rows are looked up shard by shard, after one sort of the shard
+numbers; a call costs about 3 us per shard and 0.1 us per row.
 """
 
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
 
-TOGETHER: Final = 512  # texts that are fetched and encoded in a go: about a megabyte
+TOGETHER: Final = 512  # texts that one task fetches and encodes: about a megabyte
 
 Int64 = NDArray[np.int64]
 
@@ -32,7 +31,7 @@ Int64 = NDArray[np.int64]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _TokenPlaces:
-    """Where the tokens of S rows lie, as far as they were looked up."""
+    """Where the tokens of S rows lie, as far as the cache has them."""
 
     addresses: UInt64  # [S]
     sizes: Int64  # [S] bytes
@@ -41,19 +40,17 @@ class _TokenPlaces:
     owners: list[Any]  # keep the memory alive
 
     def need_accepted(self) -> None:
-        """Raise for the first refused place, so that the error does not depend on what is cached."""
+        """Raise the error of the first refused place. So the error does not depend on what is cached."""
         if self.refused:
             place = min(self.refused)
-            error = DataError(self.refused[place])
-            error.row = place  # type: ignore[attr-defined]  # read by whoever knows the batch's identities
-            raise error
+            raise DataError(self.refused[place], row=place)
 
 
 @final
 class TokenFeed:
-    """One text column of an open relation. Thread-safe.
+    """The tokens of one text column of an open relation. Thread-safe.
 
-    Text that is not cached is encoded in the caller's thread, or, much of it, by the threads of ``pool``.
+    Text that is not cached is encoded in the caller's thread, or by the threads of ``pool`` if it is long.
     """
 
     def __init__(
@@ -77,13 +74,13 @@ class TokenFeed:
 
         Args:
             ordinals: shape [S], uint64: logical ordinals, in any order, repeats allowed.
-            refused: where given, gets the reason by place of rows that cannot be read, which then have no tokens.
+            refused: if given, unreadable rows get no tokens, and the reason is put here, by place.
 
         Returns:
-            S sequences in the order asked.
+            S sequences, in the order of ``ordinals``.
 
         Raises:
-            DataError: a row's text is null or no UTF-8; ``row`` is the first such place in ``ordinals``.
+            DataError: a row's text is null or not UTF-8, and ``refused`` is None; ``row`` is the first such place.
             SourceError: storage failed.
             DamageError: the cache's files are not what was written.
         """
@@ -103,7 +100,7 @@ class TokenFeed:
         return Ragged(found.addresses, found.sizes // item, items, signed=False, owners=tuple(found.owners))
 
     def lengths(self, ordinals: UInt64) -> Int64:
-        """How many tokens rows have, shape [S]; as `tokens`, which also costs the text of rows that are not cached."""
+        """Return the number of tokens of each row, shape [S]. Like `tokens`, it encodes rows that are not cached."""
         found = self._find(ordinals)
         if len(found.missing):
             self._encode(ordinals, found)
@@ -111,7 +108,7 @@ class TokenFeed:
         return found.sizes // self._kind.item_bytes
 
     def missing(self, ordinals: UInt64) -> NDArray[np.bool_]:
-        """Shape [S]: which rows the cache does not have, so that their text would be read. Refused rows it has."""
+        """Return which rows the cache lacks, so that their text would be read: shape [S], bool. It holds refused rows."""
         out = np.zeros(len(ordinals), dtype=np.bool_)
         out[self._find(ordinals).missing] = True
         return out
@@ -171,7 +168,7 @@ class TokenFeed:
             raise CacheError(msg)
 
     def _encode(self, ordinals: UInt64, found: _TokenPlaces) -> None:
-        """Fill in the rows that are not cached."""
+        """Encode the rows that are not cached, and enter their places."""
         places = found.missing[np.argsort(ordinals[found.missing], kind="stable")]  # in storage order no source copies
         parts = [places[at : at + TOGETHER] for at in range(0, len(places), TOGETHER)]
         run = map if self._pool is None or len(parts) == 1 else self._pool.map
@@ -184,7 +181,7 @@ class TokenFeed:
             self._metrics.add(source_rows=len(part), source_bytes=rows.source_bytes)
 
     def _kept(self, ordinals: UInt64) -> Rows:
-        """What a cache would hold of rows."""
+        """Return what a cache would hold for these rows."""
         column, relation = self._kind.column, self._relation.entry.name
         with self._metrics.timed("fetch_s"), doing(f"reading column {column} of relation {relation}"):
             table = self._relation.fetch(ordinals, [column])
@@ -193,7 +190,7 @@ class TokenFeed:
 
 
 def _grouping(shards: NDArray[np.intp], count: int) -> NDArray[np.intp] | None:
-    """The order that brings equal shards together; None if they are so already."""
+    """Return the order that brings equal shards together; None if they are together already."""
     if bool((shards[1:] >= shards[:-1]).all()):
         return None
     small = shards.astype(np.uint16) if count <= 1 << 16 else shards  # NumPy sorts 16 bits by radix
@@ -201,7 +198,7 @@ def _grouping(shards: NDArray[np.intp], count: int) -> NDArray[np.intp] | None:
 
 
 def _groups(shards: NDArray[np.intp]) -> Iterator[tuple[int, slice]]:
-    """Each shard and where its run lies."""
+    """Yield each shard, and the slice of its rows."""
     if not len(shards):
         return
     starts = np.concatenate([[0], np.flatnonzero(shards[1:] != shards[:-1]) + 1])
@@ -211,7 +208,7 @@ def _groups(shards: NDArray[np.intp]) -> Iterator[tuple[int, slice]]:
 
 
 def _refused(stored: CachedShard, at: Int64, start: int) -> dict[int, str]:
-    """The refused among rows that stand at ``at`` in a shard, by place."""
+    """Return the reasons of the refused rows among rows ``at`` of a shard, by place."""
     empty = np.flatnonzero((at >= 0) & (stored.sizes[at] == 0)).tolist()  # a refused row has no payload
     reasons = ((place, stored.refused(int(at[place]))) for place in empty)
     return {place + start: reason for place, reason in reasons if reason is not None}

@@ -1,7 +1,7 @@
-"""Columns of samples some of whose texts cannot be read: the others are computed as if those were not there.
+"""Columns of samples of which some have texts that cannot be read.
 
-What cannot be read has no tokens and no values; why is told beside. A function of the user sees readable samples
-only, so that it need not know of the others.
+Unreadable samples get no tokens and null values; the reason is recorded in a separate column (`lineage.Refusal`). A
+user's function is called with the readable samples only, so it does not have to handle the others.
 """
 
 from collections.abc import Mapping
@@ -11,23 +11,23 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.cache.tokens import TokenKind
-from spiral_stream.errors import SourceError
+from spiral_stream.errors import renumbered
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.transforms.encoder import TextEncoder
 from spiral_stream.transforms.python import Function
 
 
 def encoded(encoder: TextEncoder, name: str, texts: pa.Array, refused: dict[int, str] | None) -> Ragged:
-    """Tokens of a computed column.
+    """Tokenize a computed column.
 
     Args:
-        encoder: of the column.
-        name: the column's, for reasons.
+        encoder: the tokenizer.
+        name: name of the text column, for the reasons.
         texts: S texts.
-        refused: where given, gets the reason by place of texts that cannot be read, which then have no tokens.
+        refused: if given, unreadable texts get no tokens, and the reason is put here, by place.
 
     Raises:
-        DataError: a text cannot be read, and ``refused`` is not given; ``row`` is its place.
+        DataError: a text cannot be read, and ``refused`` is None; ``row`` is its place.
     """
     if refused is None:
         return Ragged.of_flat(*encoder.encode(texts))
@@ -39,7 +39,7 @@ def encoded(encoder: TextEncoder, name: str, texts: pa.Array, refused: dict[int,
 
 
 def reasons(refused: Mapping[int, str], count: int) -> pa.Array:
-    """Why each of ``count`` samples cannot be read, as text; null for those that can."""
+    """Return the reasons as a column of text, one per sample: null for samples that can be read."""
     if not refused:
         return pa.nulls(count, pa.utf8())
     return pa.array([refused.get(row) for row in range(count)], pa.utf8())
@@ -48,24 +48,22 @@ def reasons(refused: Mapping[int, str], count: int) -> pa.Array:
 def run_on_readable(
     function: Function, table: pa.Table, keys: NDArray[np.uint64], refused: NDArray[np.bool_]
 ) -> pa.Array:
-    """`Function.run` for the samples that are not refused; null for those that are.
+    """Call `Function.run` for the samples that are not refused. The others get null.
 
     Args:
-        function: the user's.
+        function: the user's function.
         table: S samples.
-        keys: shape [S], uint64.
-        refused: shape [S].
+        keys: shape [S], uint64: random keys of the samples.
+        refused: shape [S]: which samples cannot be read.
+
+    Raises:
+        DataError: see `Function.run`; ``row`` counts among all S samples.
     """
     if not refused.any():
         return function.run(table, keys)
     if refused.all():
         return pa.nulls(len(table), function.kind)
     good = np.flatnonzero(~refused)
-    try:
+    with renumbered(good):
         values = function.run(table.take(pa.array(good)), keys[good])
-    except SourceError as error:
-        row = getattr(error, "row", None)
-        if row is not None:
-            error.row = int(good[row])  # type: ignore[attr-defined]  # read by whoever knows the identities
-        raise
     return values.take(pa.array(np.cumsum(~refused) - 1, mask=refused))

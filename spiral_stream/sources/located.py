@@ -16,8 +16,8 @@ from typing import Final, final
 import pyarrow as pa
 import xxhash
 
-from spiral_stream.errors import SourceError, cut
-from spiral_stream.sources.reach import Reach, ReferenceDataError, ReferenceSourceError, reach_of
+from spiral_stream.errors import SourceError, cut, renumbered
+from spiral_stream.sources.reach import Reach, reach_of
 from spiral_stream.sources.reference import Form, byte_ranges, form_of, inline_views, read_at, too_short, uris_of
 
 OPEN_FILES: Final = 8  # of one call of `locate`
@@ -129,11 +129,8 @@ def locate(values: pa.Array | pa.ChunkedArray, base: Reach | str) -> list[Locate
     places = _Places(reach_of(base))
     found: list[Located] = []
     for chunk in chunks:
-        try:
+        with renumbered(range(len(found), len(found) + max(1, len(chunk)))):
             found += places.of_chunk(chunk)
-        except (ReferenceDataError, ReferenceSourceError) as error:
-            error.row += len(found)
-            raise
     return found
 
 

@@ -21,16 +21,14 @@ class ReferenceDataError(DataError):
     """A reference whose own value is wrong; ``row`` is its place in the call."""
 
     def __init__(self, row: int, message: str) -> None:
-        super().__init__(message)
-        self.row = row
+        super().__init__(message, row=row)
 
 
 class ReferenceSourceError(SourceError):
     """A reference whose file cannot be read; ``row`` is its place in the call."""
 
     def __init__(self, row: int, message: str) -> None:
-        super().__init__(message)
-        self.row = row
+        super().__init__(message, row=row)
 
 
 @final

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import cut
+from spiral_stream.errors import cut, renumbered
 from spiral_stream.sources.reach import Reach, ReferenceDataError, ReferenceSourceError, reach_of, unreadable
 from spiral_stream.threads import doing
 
@@ -44,11 +44,8 @@ def resolve(values: pa.Array | pa.ChunkedArray, base: Reach | str, most_bytes: i
     reach = reach_of(base)
     found: list[memoryview] = []
     for chunk in chunks:
-        try:
+        with renumbered(range(len(found), len(found) + max(1, len(chunk)))):
             found += _resolve_chunk(chunk, reach, most_bytes)
-        except (ReferenceDataError, ReferenceSourceError) as error:
-            error.row += len(found)
-            raise
     return found
 
 

@@ -37,20 +37,20 @@ _NOT_UTF8: Final = frozenset({0xC0, 0xC1, *range(0xF5, 0x100)})
 
 
 class Uncovered(Exception):  # noqa: N818  a finding, not an error: the tokenizer is served by its own library
-    """Why a tokenizer has no proven twin."""
+    """A tokenizer has no proven twin; the message says why."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """What tiktoken needs to give a tokenizer's ids."""
+    """The tables with which tiktoken gives a tokenizer's ids."""
 
     ranks: Mapping[bytes, int]  # stable token -> rank; ranks are 0, 1, 2, ...
     ids: UInt32  # [ranks] the tokenizer's id of each rank
 
 
 def byte_of_letter() -> dict[str, int]:
-    """The alphabet of byte-level tokenizers: one visible letter for each byte (GPT-2, 2019)."""
+    """Return the alphabet of byte-level tokenizers: one visible letter per byte (GPT-2, 2019)."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in set(visible)]
     return {chr(byte): byte for byte in visible} | {chr(256 + n): byte for n, byte in enumerate(hidden)}
@@ -67,7 +67,7 @@ def bare(tokenizer: Mapping[str, Any], *, pre_tokenizer: bool) -> str:
 
 
 def twin_of(tokenizer: Mapping[str, Any]) -> Twin:
-    """The table of a tokenizer's twin.
+    """Build the table of a tokenizer's twin.
 
     Args:
         tokenizer: the parsed ``tokenizer.json``.

@@ -1,10 +1,10 @@
-"""Text columns to token ids, many documents a call.
+"""Turn text columns into token ids, many documents per call.
 
-Documents go through tiktoken where it is proven to give the tokenizer's ids (`spiral_stream.transforms.proof`): they
-are joined by a separator, encoded in one call without the interpreter's lock, and parted again by array code.
-Documents that hold an added token's text or a code point that was set apart, and all documents of a tokenizer without
-a proof, go through the tokenizers library. Which engine ran can be seen in the time only: 14 to 18 MB a CPU second
-against 3.5 for English and Python source.
+Documents are encoded by tiktoken if it is proven to give the tokenizer's ids (`spiral_stream.transforms.proof`). They
+are joined by a separator, encoded in one call without the interpreter's lock, and split again by array code. The
+tokenizers library encodes the rest: documents that hold the text of an added token or a code point that the proof
+excludes, and all documents of a tokenizer without a proof. Both give the same ids. They differ only in speed: 14 to 18
+MB per CPU second against 3.5, for English and Python source.
 """
 
 import hashlib
@@ -45,8 +45,8 @@ _CALL_ROWS: Final = 512  # documents of one call of the tokenizers library, whic
 class TextEncoder:
     """A tokenizer with the options of a `Tokenize`. Thread-safe.
 
-    The engine is built by the first `encode`: for 128,000 tokens about 1 s, and some seconds more for the proof if
-    there is none beside the file.
+    The first `encode` builds the engine. That takes about 1 s for 128,000 tokens, and some seconds more if there is no
+    proof next to the file yet.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class TextEncoder:
 
         Args:
             tokenizer_json: the bytes or the path of a ``tokenizer.json``.
-            tokenize: the options; its column and name play no role here.
-            fast: False keeps to the tokenizers library; ids are the same.
+            tokenize: the options; its column and tokenizer name are not used.
+            fast: False uses the tokenizers library alone; ids are the same.
 
         Raises:
             SourceError: the file cannot be read, or is no tokenizer.
-            PlanError: the separator is no token, ``max_length`` leaves no room, or the special tokens do not
-                stand around the text.
+            PlanError: the separator is no token, ``max_length`` leaves no room for text, or the special tokens are not
+                placed around the text.
         """
         self._path = None if isinstance(tokenizer_json, bytes) else Path(tokenizer_json)
         self._data = read_tokenizer(tokenizer_json) if self._path else cast("bytes", tokenizer_json)
@@ -77,28 +77,28 @@ class TextEncoder:
 
     @property
     def digest(self) -> str:
-        """Content hash of the tokenizer, the options and the version of `Tokenize`; the engine plays no role."""
+        """Content hash of the tokenizer, the options and the version of `Tokenize`. It is the same for both engines."""
         return self._digest
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the ids: uint16 where the vocabulary with its added tokens fits, else uint32."""
+        """Type of the ids: uint16 if the vocabulary with its added tokens fits, else uint32."""
         return self._dtype
 
     @property
     def engine(self) -> str:
-        """Who encodes, and why: for people."""
+        """A text that says which engine encodes, and why."""
         return self._built()[2]
 
     def encode(self, texts: pa.Array | pa.ChunkedArray) -> tuple[Ids, Int64]:
-        """The tokens of S documents.
+        """Encode S documents.
 
         Args:
-            texts: S documents, utf8 or binary, or their large kinds, also through a dictionary; none is null.
+            texts: S documents of type utf8, binary, large_utf8 or large_binary, or a dictionary of them; none is null.
 
         Returns:
-            values: shape [N], of `dtype`: all documents' ids, one after the other.
-            offsets: shape [S + 1], int64: where each document begins in them, and the end.
+            values: shape [N], of `dtype`: the ids of all documents, end to end.
+            offsets: shape [S + 1], int64: where each document begins in ``values``; last, where the last one ends.
 
         Raises:
             DataError: a document is null or not UTF-8; ``row`` is its place.
@@ -108,7 +108,7 @@ class TextEncoder:
         return self._framed(ids.astype(self._dtype, copy=False), counts)
 
     def _built(self) -> tuple[Core | None, str, str]:
-        """The engine, the pattern of what it must not see, and why it is so; made once."""
+        """Return the engine, the pattern of texts that it must not see, and the reason for the choice; built once."""
         with self._lock:
             if self._engine is None:
                 self._engine = self._build()
@@ -128,7 +128,7 @@ class TextEncoder:
         return core, apart_pattern(proof, literals), f"tiktoken: {proof.reason}"
 
     def _plain(self, documents: pa.Array) -> tuple[NDArray[Any], Int64]:
-        """All ids and how many of each document, before anything is added or cut."""
+        """Return all ids, and the number per document, before anything is added or cut."""
         core, apart, _ = self._built()
         if core is None:
             return self._by_library(documents)
@@ -150,7 +150,7 @@ class TextEncoder:
         return np.concatenate(ids), np.concatenate(counts)
 
     def _by_library(self, documents: pa.Array) -> tuple[NDArray[Any], Int64]:
-        """A Python list a document: 36 bytes a token for a moment, a small part of this library's time."""
+        """Encode with the tokenizers library. It makes a list per document: 36 bytes per token, and little of its time."""
         ids, counts = [np.empty(0, self._dtype)], [np.empty(0, np.int64)]
         for at in range(0, len(documents), _CALL_ROWS):
             texts = documents.slice(at, _CALL_ROWS).to_pylist()
@@ -161,7 +161,7 @@ class TextEncoder:
         return np.concatenate(ids), np.concatenate(counts)
 
     def _framed(self, ids: NDArray[Any], counts: Int64) -> tuple[Ids, Int64]:
-        """Cut each document to the room there is, and put specials and separator around it."""
+        """Cut each document to the length left for it, and put special tokens and separator around it."""
         kept = counts if self._room is None else np.minimum(counts, self._room)
         ends = _offsets(kept + (len(self._before) + len(self._after)))
         if kept.sum() == ends[-1] == len(ids):
@@ -174,7 +174,7 @@ class TextEncoder:
 
 
 def read_tokenizer(path: str | os.PathLike[str] | bytes) -> bytes:
-    """The bytes of a tokenizer file.
+    """Read a tokenizer file.
 
     Raises:
         SourceError: it cannot be read.
@@ -188,7 +188,7 @@ def read_tokenizer(path: str | os.PathLike[str] | bytes) -> bytes:
 
 
 def open_tokenizer(data: bytes, where: str) -> "Tokenizer":
-    """The tokenizers library's object, without the truncation and padding that a file may ask for.
+    """Open a tokenizer with the tokenizers library, without the truncation and padding that its file may ask for.
 
     Raises:
         SourceError: the bytes are no tokenizer.
@@ -208,15 +208,15 @@ def open_tokenizer(data: bytes, where: str) -> "Tokenizer":
 
 
 def largest_id(tokenizer: "Tokenizer") -> int:
-    """The largest id of the vocabulary with its added tokens; ids may have gaps."""
+    """Return the largest id of the vocabulary with its added tokens; ids may have gaps."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
 
 
 def digest_of(tokenizer_digest: str, tokenize: Tokenize) -> str:
-    """What an encoder's ids depend on, as 32 hexadecimal digits, without opening the tokenizer.
+    """Compute an encoder's digest, 32 hexadecimal digits, without opening the tokenizer.
 
     Args:
-        tokenizer_digest: sha256 of its ``tokenizer.json``.
+        tokenizer_digest: sha256 of the ``tokenizer.json``.
         tokenize: the options.
     """
     facts = {
@@ -230,7 +230,7 @@ def digest_of(tokenizer_digest: str, tokenize: Tokenize) -> str:
 
 
 def _around(tokenizer: "Tokenizer", tokenize: Tokenize) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The ids that stand before and after every document's own."""
+    """Return the ids that come before and after the ids of every document."""
     before: list[int] = []
     after: list[int] = []
     if tokenize.special_tokens:
@@ -261,7 +261,7 @@ def _token(tokenizer: "Tokenizer", text: str) -> int:
 
 
 def _room(tokenize: Tokenize, taken: int) -> int | None:
-    """Tokens of its own that a document may keep."""
+    """Return how many tokens of its text a document may keep."""
     if tokenize.max_length is None:
         return None
     if tokenize.max_length <= taken:
@@ -274,7 +274,11 @@ def _room(tokenize: Tokenize, taken: int) -> int | None:
 
 
 def _checked(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The documents as large_utf8, checked."""
+    """Return the documents as large_utf8, checked.
+
+    Raises:
+        DataError: a document is null or not UTF-8; ``row`` is its place.
+    """
     whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
     if pa.types.is_dictionary(whole.type):
         whole = whole.dictionary_decode()
@@ -283,7 +287,8 @@ def _checked(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
         raise DataError(msg)
     if whole.null_count:
         row = int(pc.index(whole.is_null(), value=True).as_py())
-        raise _at_row(DataError("tokenize: the text is null. Filter nulls out, or fill them before .sample(...)"), row)
+        msg = "tokenize: the text is null. Filter nulls out, or fill them before .sample(...)"
+        raise DataError(msg, row=row)
     whole = whole.cast(pa.large_binary())
     try:
         return whole.cast(pa.large_utf8())
@@ -296,7 +301,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _not_utf8(documents: pa.Array) -> DataError:
-    """Which document, and at which byte; looks at each until it is found."""
+    """Return the error for the first document that is not UTF-8."""
     for row, document in enumerate(documents):
         try:
             document.as_py().decode()
@@ -306,13 +311,8 @@ def _not_utf8(documents: pa.Array) -> DataError:
                 f"tokenize: the text is not UTF-8: byte 0x{found:02X} at byte offset {error.start} ({error.reason}). "
                 "Re-encode it, or filter the row out"
             )
-            return _at_row(DataError(msg), row)
+            return DataError(msg, row=row)
     return DataError("tokenize: the texts are not UTF-8. Re-encode them")
-
-
-def _at_row(error: DataError, row: int) -> DataError:
-    error.row = row  # type: ignore[attr-defined]  # read by whoever knows the identities
-    return error
 
 
 def _runs(documents: pa.Array) -> Iterator[pa.Array]:
@@ -327,13 +327,13 @@ def _runs(documents: pa.Array) -> Iterator[pa.Array]:
 
 
 def _text_offsets(documents: pa.Array) -> Int64:
-    """Where each document's bytes begin, shape [S + 1]."""
+    """Return where each document's bytes begin, shape [S + 1]."""
     whole = np.frombuffer(documents.buffers()[1], dtype=np.int64)
     return whole[documents.offset : documents.offset + len(documents) + 1]
 
 
 def _joined(documents: pa.Array) -> str:
-    """One string; made in native code."""
+    """Join documents to one string, in native code."""
     lists = pa.ListArray.from_arrays(pa.array([0, len(documents)], pa.int32()), documents.cast(pa.utf8()))
     return str(pc.binary_join(lists, SEPARATOR)[0].as_buffer(), "utf-8")
 
@@ -341,7 +341,7 @@ def _joined(documents: pa.Array) -> str:
 def _interleaved(
     odd: NDArray[np.bool_], even_part: tuple[NDArray[Any], Int64], odd_part: tuple[NDArray[Any], Int64]
 ) -> tuple[NDArray[Any], Int64]:
-    """The ids of two parts in the documents' order."""
+    """Merge the ids of two parts, in the order of the documents."""
     counts = np.empty(len(odd), dtype=np.int64)
     counts[~odd], counts[odd] = even_part[1], odd_part[1]
     starts = _offsets(counts)[:-1]
@@ -358,5 +358,5 @@ def _offsets(counts: Int64) -> Int64:
 
 
 def _places(starts: Int64, counts: Int64) -> Int64:
-    """``counts[i]`` places from ``starts[i]`` on, for all i; 8 bytes a token for a moment."""
+    """Return ``counts[i]`` places from ``starts[i]`` on, for all i. It takes 8 bytes per token."""
     return np.repeat(starts - _offsets(counts)[:-1], counts) + np.arange(int(counts.sum()))

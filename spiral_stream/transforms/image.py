@@ -1,7 +1,7 @@
-"""How a chain of image transforms becomes one pass over the pixels.
+"""Compile a chain of image transforms to one pass over the pixels.
 
-Each step only moves boxes (`steps`), so any legal chain is an integer crop box -> antialiased bilinear
-resize -> integer window -> flip -> 256-entry table a channel, which ``_pixels.c`` does in one call for many
+Each step only moves boxes (`steps`). So any legal chain is an integer crop box, an antialiased bilinear resize, an
+integer window, a flip, and a table of 256 entries per channel. ``_pixels.c`` does all of it in one call for many
 images. Pixels equal torchvision's uint8 tensor path bit for bit.
 """
 
@@ -55,7 +55,7 @@ LAYOUTS: Final = ("nchw", "nhwc")
 @final
 @dataclass(frozen=True, slots=True)
 class ImageProgram:
-    """A compiled chain: decoded pixels in, one array of the batch out. Stateless, so threads may share it."""
+    """A compiled chain: it turns decoded images into one array. It has no state, so threads may share it."""
 
     steps: tuple[ImageTransform, ...]
     normalize: Normalize | None
@@ -64,19 +64,19 @@ class ImageProgram:
 
     @property
     def deterministic(self) -> bool:
-        """Whether no step draws."""
+        """Whether no step draws random numbers."""
         return all(step.deterministic for step in self.steps)
 
     @property
     def output_shape(self) -> tuple[int, ...] | None:
-        """Shape of one image in the layout; None if it depends on the images."""
+        """Shape of one output image, in the layout; None if it depends on the images."""
         size: tuple[int, int] | None = None
         for step in self.steps:
             size = step.size_after(size)
         return None if size is None else self._shape(*size)
 
     def shape(self, geometry: Geometry) -> tuple[int, ...]:
-        """Shape of one image in the layout, for this geometry."""
+        """Return the shape of one output image of this geometry, in the layout."""
         return self._shape(geometry.out_h, geometry.out_w)
 
     def geometry(self, heights: Int32, widths: Int32, keys: UInt64) -> Geometry:
@@ -88,7 +88,7 @@ class ImageProgram:
             keys: shape [B], uint64, from `spiral_stream.seeding.sample_keys`.
 
         Raises:
-            DataError: an image is smaller than a crop, or sizes differ at the end of a chain that fixes none.
+            DataError: an image is smaller than a crop, or images end in different sizes; ``row`` is its place.
         """
         at = Placement.whole(np.asarray(heights), np.asarray(widths))
         seen: dict[str, int] = {}
@@ -128,11 +128,11 @@ class ImageProgram:
         keys: UInt64,
         out: NDArray[np.generic],
     ) -> None:
-        """Transform pixels that lie anywhere in memory, without a Python object an image.
+        """Transform pixels that lie anywhere in memory, without a Python object per image.
 
         Args:
-            addresses: shape [B], uint64: where each packed RGB uint8 image begins. The caller
-                answers for the memory (a mapped file, an Arrow buffer) until this returns.
+            addresses: shape [B], uint64: where each packed RGB uint8 image begins. The caller keeps the memory (a
+                mapped file, an Arrow buffer) alive until this returns.
             strides: shape [B], int64: bytes from one row to the next, at least 3 * width.
             heights: shape [B], int32.
             widths: shape [B], int32.
@@ -155,7 +155,7 @@ class ImageProgram:
         widths: Int32,
         out: NDArray[np.generic],
     ) -> None:
-        """The second half of `run_at`, where the geometry is known. Reads pixels of the boxes only.
+        """Do the second half of `run_at`, for a known geometry. Only pixels of the boxes are read.
 
         Args:
             placed: from `geometry`, or from `Geometry.inside_boxes`.
@@ -188,13 +188,13 @@ class ImageProgram:
         )
 
     def on_device(self) -> "tuple[ImageProgram, Float32, Float32]":
-        """Split off what a device does better: the same program ending in uint8 NHWC, then mean and std.
+        """Split the program in two: a part for the host that ends in uint8 NHWC, and the rest for a device.
 
-        The rest is, in float32, ``(pixels * float32(1 / 255) - mean) / std``, cast to the
-        program's dtype and laid out as it says; a uint8 program only changes the layout.
+        The rest is ``(pixels * float32(1 / 255) - mean) / std`` in float32, cast to the program's dtype and layout. For
+        a uint8 program the rest is the change of layout alone.
 
         Returns:
-            the uint8 program, mean of shape [3] and std of shape [3], float32.
+            the uint8 program; mean, shape [3], float32; std, shape [3], float32.
         """
         constants = self._constants()
         return replace(self, normalize=None, dtype="uint8", layout="nhwc"), constants[1:4], constants[4:7]
@@ -203,12 +203,12 @@ class ImageProgram:
         return (3, height, width) if self.layout == "nchw" else (height, width, 3)
 
     def _constants(self) -> Float32:
-        """Shape [7], float32: 1/255, mean, std."""
+        """Return 1/255, mean and std: shape [7], float32."""
         mean, std = ((0.0,) * 3, (1.0,) * 3) if self.normalize is None else (self.normalize.mean, self.normalize.std)
         return np.array([1 / 255, *mean, *std], np.float32)
 
     def _table(self) -> NDArray[np.generic]:
-        """Shape [3, 256] of the dtype: each byte's value, in the order of torchvision's float32 operations."""
+        """Return the value of each byte per channel: shape [3, 256], computed as torchvision does in float32."""
         if self.dtype == "uint8":
             return np.empty(0, np.uint8)
         constants = self._constants()
@@ -219,10 +219,10 @@ class ImageProgram:
 
 
 def compile_image(transforms: Sequence[Transform], *, dtype: str, layout: str) -> ImageProgram:
-    """Check a chain and make it one program.
+    """Check a chain of transforms, and compile it.
 
-    A floating dtype without `Normalize` is scaled to [0, 1], as torchvision's
-    ``ToDtype(scale=True)``; uint8 is left as it is.
+    Without `Normalize`, floating-point pixels are scaled to [0, 1], as by torchvision's ``ToDtype(scale=True)``; uint8
+    pixels are not scaled.
 
     Args:
         transforms: in order; may be empty.
@@ -230,7 +230,7 @@ def compile_image(transforms: Sequence[Transform], *, dtype: str, layout: str) -
         layout: "nchw" or "nhwc", the batch first.
 
     Raises:
-        PlanError: unknown dtype, layout or transform, or an order that cannot be done in one pass.
+        PlanError: a dtype, layout or transform is unknown, or the order cannot be done in one pass.
     """
     for what, given, known in (("dtype", dtype, DTYPES), ("layout", layout, LAYOUTS)):
         if given not in known:

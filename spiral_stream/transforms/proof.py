@@ -1,9 +1,9 @@
-"""Which engine may encode a tokenizer's documents, and which documents are set apart.
+"""Which engine may encode a tokenizer's documents, and which documents it must not see.
 
-The proof of `spiral_stream.transforms.byte_pairs` (merges) and `spiral_stream.transforms.splitting` (pre-tokens) is
-made once for a tokenizer and the versions of both libraries, and then confirmed end to end: each covered code point,
-among letters, digits, spaces, signs and itself, is encoded by both. It costs 3 to 5 s, is kept in a small file beside
-the tokenizer, and is made again when a version changes. Nothing that is not proven is served by tiktoken.
+The proof has three parts: `spiral_stream.transforms.byte_pairs` (merges), `spiral_stream.transforms.splitting`
+(pre-tokens), and a test of both engines on every covered code point, placed among letters, digits, spaces, signs and
+itself. It is made once per tokenizer and versions of the two libraries, and costs 3 to 5 s. It is stored in a small file
+next to the tokenizer, and made again when a version changes. tiktoken serves only what is proven.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ Report = Callable[[int, str], None]
 @final
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is known of a tokenizer's twin."""
+    """The result of comparing a tokenizer with its twin."""
 
     covered: bool
     reason: str  # why not, or what was shown
@@ -55,7 +55,7 @@ class Proof:
 
     @property
     def current(self) -> bool:
-        """Whether it speaks of the libraries installed here."""
+        """Whether the proof is about the installed versions of the libraries."""
         return dict(self.versions) == _versions()
 
 
@@ -63,7 +63,7 @@ def prove(data: bytes, report: Report = lambda _step, _what: None) -> Proof:
     """Compare both engines on a tokenizer.
 
     Args:
-        data: the bytes of its ``tokenizer.json``.
+        data: the bytes of the ``tokenizer.json``.
         report: called with the number of steps done and the name of the next one.
     """
     tokenizer = json.loads(data)
@@ -89,10 +89,10 @@ def prove(data: bytes, report: Report = lambda _step, _what: None) -> Proof:
 
 
 def proof_beside(path: Path, data: bytes) -> Proof:
-    """The kept proof of a tokenizer file, or a new one, which is then kept where the folder allows.
+    """Return the stored proof of a tokenizer file, or make one and store it if the folder can be written.
 
     Args:
-        path: the file; ``proof.json`` lies beside it.
+        path: the tokenizer file; ``proof.json`` lies next to it.
         data: its bytes.
     """
     kept = path.with_name(PROOF)
@@ -110,7 +110,7 @@ def proof_beside(path: Path, data: bytes) -> Proof:
 
 
 def save(proof: Proof, data: bytes, path: Path) -> None:
-    """Write a proof; the file appears at once and whole.
+    """Write a proof atomically.
 
     Raises:
         OSError: the folder cannot be written.
@@ -125,7 +125,7 @@ def save(proof: Proof, data: bytes, path: Path) -> None:
 
 @final
 class Core:
-    """tiktoken with a twin's table: many documents in one call, their ids in one array."""
+    """tiktoken with a twin's table. It encodes many documents in one call, and returns their ids in one array."""
 
     def __init__(self, twin: Twin, pattern: str) -> None:
         need("tiktoken", "Tokenize")
@@ -136,11 +136,11 @@ class Core:
         self._ids = twin.ids
 
     def encode(self, joined: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Encode documents that `SEPARATOR` stands between.
+        """Encode documents that are joined by `SEPARATOR`.
 
         Returns:
-            ids: shape [N], uint32: all documents' ids.
-            counts: shape [S], int64: ids of each document.
+            ids: shape [N], uint32: the ids of all documents.
+            counts: shape [S], int64: the number of ids per document.
 
         Raises:
             ValueError: a document overflows the regex engine's stack (about a million blanks in a row).
@@ -194,10 +194,10 @@ def _ranges(points: Iterable[int], more: Iterable[tuple[int, int]]) -> list[tupl
 
 
 def apart_pattern(proof: Proof, literals: Sequence[str]) -> str:
-    """An RE2 pattern that finds any text which the twin must not see.
+    """Return an RE2 pattern that finds the texts that the twin must not see.
 
     Args:
-        proof: whose code points are set apart.
+        proof: its excluded code points are found.
         literals: texts of added tokens.
     """
     texts = {*literals, *(unicodedata.normalize("NFC", text) for text in literals), SEPARATOR}

@@ -1,9 +1,9 @@
-"""A user's function in a plan: which columns it takes, what it returns, whether it draws.
+"""A user's function in a plan: which columns it takes, what it returns, and whether it draws random numbers.
 
-A function runs on Arrow arrays of many samples (``batched``), or on one sample's Python
-values at a time. What it returns for a sample must depend on that sample alone. A
-random function gets a generator that belongs to the sample (docs/decisions/0032), or, batched, the
-samples' 64-bit keys, so that neither workers nor batches can be seen in what it draws.
+A function runs on Arrow arrays of many samples (``batched``), or on the Python values of one sample at a time. Its
+result for a sample must depend on that sample alone. A random function gets a generator that belongs to the sample
+(docs/decisions/0032), or, if batched, the samples' 64-bit keys. So the numbers it draws depend on neither workers nor
+batches.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _UNFIT: Final = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Function:
-    """A function over columns, and what is known of it before it runs."""
+    """A user's function over columns, and what the plan knows of it before it runs."""
 
     function: Callable[..., Any]
     columns: tuple[str, ...]
@@ -52,17 +52,17 @@ class Function:
         return str(getattr(self.function, "__qualname__", None) or type(self.function).__name__)
 
     def run(self, table: pa.Table, keys: NDArray[np.uint64]) -> pa.Array:
-        """Its values for some samples.
+        """Call the function for some samples.
 
         Args:
             table: S samples with at least `columns`.
-            keys: shape [S], uint64: the samples' random keys, of this function.
+            keys: shape [S], uint64: random keys of the samples, for this function alone.
 
         Returns:
             S values of type ``kind``.
 
         Raises:
-            DataError: it failed, or returned something else; ``row`` is the sample's place where it is known.
+            DataError: the function failed, or did not return S values of type ``kind``; ``row`` is the sample, if known.
         """
         columns = [table[name].combine_chunks() for name in self.columns]
         values = self._batched(columns, keys) if self.batched else self._singly([c.to_pylist() for c in columns], keys)
@@ -76,35 +76,32 @@ class Function:
             values = self.function(*columns, keys) if self.random else self.function(*columns)
         except Exception as error:
             msg = f"map ({self.name}): failed on {len(keys):,} samples: {type(error).__name__}: {error}"
-            failed = DataError(msg)
-            failed.row = self._failing(columns, keys)  # type: ignore[attr-defined]  # read by whoever knows the identities
-            raise failed from error
+            raise DataError(msg, row=self._failing(columns, keys)) from error
         return self._typed(values)
 
     def _failing(self, columns: list[Any], keys: NDArray[np.uint64]) -> int | None:
-        """The first sample that fails alone: one call each, after a failure only."""
+        """Return the first sample that fails by itself: one call per sample, after a failure only."""
         for row in range(len(keys)):
             given = [column.slice(row, 1) for column in columns]
             try:
                 self.function(*given, keys[row : row + 1]) if self.random else self.function(*given)
-            except Exception:  # noqa: BLE001  which one it is, the caller's error says
+            except Exception:  # noqa: BLE001  the caller raises, with the row found here
                 return row
         return None
 
     def _singly(self, columns: list[list[Any]], keys: NDArray[np.uint64]) -> pa.Array:
         out = []
-        for row, values in enumerate(zip(*columns, strict=True)):  # what the user asked for with batched=False
+        for row, values in enumerate(zip(*columns, strict=True)):  # batched=False: the user asked for a call per sample
             drawn = (np.random.Generator(np.random.Philox(key=int(keys[row]))),) if self.random else ()
             try:
                 out.append(self.function(*values, *drawn))
             except Exception as error:
-                failed = DataError(f"map ({self.name}): failed: {type(error).__name__}: {error}")
-                failed.row = row  # type: ignore[attr-defined]  # read by whoever knows the identities
-                raise failed from error
+                msg = f"map ({self.name}): failed: {type(error).__name__}: {error}"
+                raise DataError(msg, row=row) from error
         try:
             return self._typed(out)
         except DataError as error:
-            error.row = next((row for row, value in enumerate(out) if self._unfit(value)), None)  # type: ignore[attr-defined]  # as above
+            error.row = next((row for row, value in enumerate(out) if self._unfit(value)), None)
             raise
 
     def _unfit(self, value: Any) -> bool:

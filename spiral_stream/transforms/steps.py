@@ -1,9 +1,11 @@
-"""The steps of an image: each moves boxes, none touches pixels.
+"""The image transforms. Each moves boxes; none touches pixels.
 
-`RandomResizedCrop`, `CenterCrop` and `RandomCrop` choose a box, `Resize` and `RandomResizedCrop` set the
-size it is resized to, the crops after a resize cut a window, `RandomHorizontalFlip` marks a mirror.
-`Normalize` stands last and is no step of boxes. Boxes follow torchvision.transforms.v2; numbers are drawn
-from the sample's own bits. All geometry is array code: about 1 us an image for 256 images.
+`RandomResizedCrop`, `CenterCrop` and `RandomCrop` choose a box of the source. `Resize` and `RandomResizedCrop` set the
+size that the box is resized to. A crop after a resize cuts a window of the result. `RandomHorizontalFlip` marks images
+to be mirrored. `Normalize` comes last and moves no box.
+
+Boxes are those of torchvision.transforms.v2. Random numbers are drawn from each sample's own key. The geometry is array
+code and costs about 1 us per image, for 256 images.
 """
 
 from abc import abstractmethod
@@ -17,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError, shown
-from spiral_stream.transforms.placement import Placement, at_row, portable_exp, sized_to_shorter
+from spiral_stream.transforms.placement import Placement, portable_exp, sized_to_shorter
 from spiral_stream.transforms.transform import Transform, checked_range, checked_size, is_number
 
 # B images of a batch; one-dimensional arrays are [B]
@@ -30,36 +32,45 @@ _DIGITS: Final = Context(prec=28)  # logarithms in software: math.log differs be
 
 
 class ImageTransform(Transform):
-    """A step that moves boxes."""
+    """A transform that moves boxes."""
 
-    RESIZES: ClassVar[bool] = False  # sets the resized size, which a fused chain does once
+    RESIZES: ClassVar[bool] = False  # whether it resizes; a chain may do so once
 
     @abstractmethod
     def place(self, at: Placement, draw: Draw, *, resized: bool) -> Placement:
         """Move the boxes of a batch.
 
         Args:
-            at: where the images stand.
-            draw: numbers a sample -> shape [B, n], float64 in [0, 1), this step's own.
-            resized: whether a step before this one has resized.
+            at: the boxes so far.
+            draw: ``draw(n)`` gives n random numbers per image: shape [B, n], float64 in [0, 1).
+            resized: whether an earlier step has resized.
 
         Raises:
-            DataError: an image is too small.
+            DataError: an image is too small; ``row`` is its place in the batch.
         """
 
     @abstractmethod
     def size_after(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        """The (height, width) that this step leaves; None where it depends on the image."""
+        """The (height, width) after this step; None if it depends on the image."""
 
 
 @final
 @dataclass(frozen=True)
 class RandomResizedCrop(ImageTransform):
-    """A box of random area and ratio, resized to ``size``.
+    """Cut a box of random area and ratio, and resize it to ``size``.
 
-    ``scale`` bounds the area as a part of the image, ``ratio`` bounds width / height
-    (log-uniform). Ten boxes are tried; if none fits, the central box of the nearest
-    ratio is taken, as in torchvision.
+    Ten boxes are tried. If none fits, the central box of the nearest ratio is taken, as in torchvision.
+
+    Args:
+        size: pixels of both sides, or (height, width).
+        scale: bounds of the box's area, as a fraction of the image's.
+        ratio: bounds of the box's width / height, drawn log-uniformly.
+
+    Raises:
+        PlanError: the size or a range is out of bounds.
+
+    Example:
+        ``Stack("image", decode="jpeg", transforms=[RandomResizedCrop(224, scale=(0.2, 1.0))])``
     """
 
     NAME: ClassVar[str] = "random_resized_crop"
@@ -82,7 +93,7 @@ class RandomResizedCrop(ImageTransform):
         return False
 
     def evaluation(self) -> tuple[Transform, ...]:
-        """Resize to 8/7 of the longer target side, then the centre: 224 -> Resize(256), CenterCrop(224)."""
+        """Resize to 8/7 of the longer target side, and crop the centre: 224 -> Resize(256), CenterCrop(224)."""
         return Resize(-(-max(_pair(self.size)) * 8 // 7)), CenterCrop(self.size)
 
     def place(self, at: Placement, draw: Draw, *, resized: bool) -> Placement:
@@ -96,7 +107,10 @@ class RandomResizedCrop(ImageTransform):
         return _pair(self.size)
 
     def _boxes(self, height: Int, width: Int, u: NDArray[np.float64]) -> tuple[Int, Int, Int, Int]:
-        """Top, left, height, width of each box; columns 2t, 2t+1 of ``u`` are try t, the last two the place."""
+        """Return top, left, height and width of each box.
+
+        Columns 2t and 2t + 1 of ``u`` are the area and ratio of try t; the last two columns are the place.
+        """
         low, high = map(_logarithm, self.ratio)
         area = (height * width)[:, None] * (self.scale[0] + u[:, 0 : 2 * _TRIES : 2] * (self.scale[1] - self.scale[0]))
         aspect = portable_exp(low + u[:, 1 : 2 * _TRIES : 2] * (high - low))
@@ -122,7 +136,14 @@ class RandomResizedCrop(ImageTransform):
 @final
 @dataclass(frozen=True)
 class RandomHorizontalFlip(ImageTransform):
-    """Mirror left and right with probability ``p``."""
+    """Mirror the image left to right with probability ``p``.
+
+    Args:
+        p: from 0 to 1.
+
+    Raises:
+        PlanError: ``p`` is out of range.
+    """
 
     NAME: ClassVar[str] = "random_horizontal_flip"
 
@@ -152,7 +173,15 @@ class RandomHorizontalFlip(ImageTransform):
 @final
 @dataclass(frozen=True)
 class Resize(ImageTransform):
-    """Resize the shorter side to ``size`` (the longer is cut to a whole pixel), or to exactly (height, width)."""
+    """Resize by antialiased bilinear interpolation, as torchvision does for uint8 tensors.
+
+    Args:
+        size: pixels of the shorter side; the longer side keeps the ratio, rounded down to a whole pixel. Or exactly
+            (height, width).
+
+    Raises:
+        PlanError: the size is out of range.
+    """
 
     NAME: ClassVar[str] = "resize"
     RESIZES: ClassVar[bool] = True
@@ -182,7 +211,14 @@ class Resize(ImageTransform):
 @final
 @dataclass(frozen=True)
 class CenterCrop(ImageTransform):
-    """The middle ``size`` of the image. A smaller image is an error, never padded."""
+    """Cut the centre of the image. A smaller image is a `DataError`; nothing is padded.
+
+    Args:
+        size: pixels of both sides, or (height, width).
+
+    Raises:
+        PlanError: the size is out of range.
+    """
 
     NAME: ClassVar[str] = "center_crop"
 
@@ -209,7 +245,14 @@ class CenterCrop(ImageTransform):
 @final
 @dataclass(frozen=True)
 class RandomCrop(ImageTransform):
-    """A window of ``size`` at a random place, each place equally likely. A smaller image is an error, never padded."""
+    """Cut a window at a random place, each place equally likely. A smaller image is a `DataError`; nothing is padded.
+
+    Args:
+        size: pixels of both sides, or (height, width).
+
+    Raises:
+        PlanError: the size is out of range.
+    """
 
     NAME: ClassVar[str] = "random_crop"
 
@@ -223,7 +266,7 @@ class RandomCrop(ImageTransform):
         return False
 
     def evaluation(self) -> tuple[Transform, ...]:
-        """The middle."""
+        """Crop the centre."""
         return (CenterCrop(self.size),)
 
     def place(self, at: Placement, draw: Draw, *, resized: bool) -> Placement:
@@ -240,12 +283,25 @@ class RandomCrop(ImageTransform):
 @final
 @dataclass(frozen=True)
 class Normalize(Transform):
-    """(x - mean) / std a channel, of pixels scaled to [0, 1]; the last step of a chain."""
+    """Compute ``(x - mean) / std`` per channel, of pixels scaled to [0, 1]. The last step of a chain.
+
+    It needs ``dtype="float16"`` or ``"float32"`` on the field.
+
+    Args:
+        mean: three numbers, for red, green and blue.
+        std: three numbers above 0, for red, green and blue.
+
+    Raises:
+        PlanError: one of them is not that.
+
+    Example:
+        ``Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))``
+    """
 
     NAME: ClassVar[str] = "normalize"
 
-    mean: Sequence[float]  # three: red, green, blue; kept as a tuple
-    std: Sequence[float]  # likewise
+    mean: Sequence[float]
+    std: Sequence[float]
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
@@ -270,12 +326,12 @@ TRANSFORMS: Final[Mapping[str, type[Transform]]] = {
 
 @lru_cache(maxsize=64)
 def _logarithm(ratio: float) -> float:
-    """Natural logarithm, the same on every machine; 65 us where it is not remembered, more than a clip's geometry."""
+    """Natural logarithm, the same on every machine. It costs 65 us, more than a clip's geometry, so it is remembered."""
     return float(Decimal(ratio).ln(_DIGITS))
 
 
 def _room(name: str, at: Placement, size: int | tuple[int, int]) -> tuple[Int, Int]:
-    """Rows and columns that a crop leaves over.
+    """Return the rows and columns that a crop leaves over.
 
     Raises:
         DataError: an image is smaller than the crop.
@@ -289,12 +345,12 @@ def _room(name: str, at: Placement, size: int | tuple[int, int]) -> tuple[Int, I
             f"smaller than the {h} x {w} asked for. Put Resize({max(h, w)}) or larger before it, or filter small "
             "images out"
         )
-        raise at_row(DataError(msg), i)
+        raise DataError(msg, row=i)
     return at.window_h - h, at.window_w - w
 
 
 def _window(at: Placement, size: int | tuple[int, int], top: Int, left: Int, *, resized: bool) -> Placement:
-    """Cut (height, width) at the places that are seen after the mirror; boxes are kept as before it."""
+    """Cut a window. Its place counts in the mirrored image; boxes count in the image before it is mirrored."""
     h, w = _pair(size)
     left = np.where(at.flip, at.window_w - w - left, left)
     high, wide = np.full_like(top, h), np.full_like(left, w)

@@ -1,4 +1,4 @@
-"""What tokenizing is in a plan: `Tokenize`, a frozen value; `spiral_stream.transforms.encoder` runs it."""
+"""`Tokenize`: how a plan turns text into token ids. `spiral_stream.transforms.encoder` runs it."""
 
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -10,16 +10,24 @@ from spiral_stream.transforms.transform import Transform
 @final
 @dataclass(frozen=True)
 class Tokenize(Transform):
-    """The token ids of a text column: ``Tokenize("text", tokenizer="llama-tokenizer") >> "tokens"``.
+    """Turn a text column into a column of token ids, lists of uint16 or uint32.
 
-    A row's tokens are the text's, with what the tokenizer's post-processor puts around them, then the separator.
+    The tokens of a row are those of its text, with the special tokens that the tokenizer puts around them, and then
+    the separator.
 
     Args:
-        column: the text column.
+        column: a column of text (utf8), or of UTF-8 bytes.
         tokenizer: its name in the catalog (`Catalog.register_tokenizer`), or the path of a ``tokenizer.json``.
-        special_tokens: whether the post-processor's tokens (begin, end) are added.
-        max_length: most tokens a row, specials and separator included; the text is cut at its end.
-        separator: text of a token that ends every document, such as ``<|endoftext|>``.
+        special_tokens: whether to add the special tokens of the tokenizer's post-processor, such as begin and end.
+        max_length: most tokens per row, special tokens and separator included; the text is cut at its end. None cuts
+            nothing.
+        separator: the text of a token that ends every document, such as ``<|endoftext|>``; None adds none.
+
+    Raises:
+        PlanError: an argument is of the wrong type, or out of range.
+
+    Example:
+        ``sampled.map(Tokenize("text", tokenizer="llama-tokenizer", separator="<|endoftext|>") >> "tokens")``
     """
 
     NAME: ClassVar[str] = "tokenize"

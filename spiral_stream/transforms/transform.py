@@ -1,10 +1,9 @@
-"""What a transform of the plan is: a frozen value with a name, a version and a deterministic counterpart.
+"""The interface of transforms: frozen values of the plan that say what happens to a sample.
 
-A transform says *what* happens to a sample; compiling a chain of them (for
-images `spiral_stream.transforms.image.compile_image`) makes the program that
-does it. Fields are numbers, strings and tuples of them, so that a plan can be
-written as JSON; ``NAME`` and ``VERSION`` enter fingerprints, and ``NAME`` keys
-the random bits (`spiral_stream.seeding.uniforms`).
+A transform runs nothing by itself. Compiling a chain of them makes the program that does
+(`spiral_stream.transforms.image.compile_image` for images). Fields are numbers, strings and tuples of them, so that a
+plan can be written as JSON. ``NAME`` and ``VERSION`` are part of fingerprints, and ``NAME`` is part of the key of the
+random numbers (`spiral_stream.seeding.uniforms`).
 """
 
 from abc import ABC, abstractmethod
@@ -19,29 +18,29 @@ LARGEST_SIDE: Final = 1 << 15  # pixels a side of an output
 
 
 class Transform(ABC):
-    """One step of a chain. Subclasses are frozen dataclasses of JSON values, checked at birth."""
+    """One step of a chain. Subclasses are frozen dataclasses of JSON values, checked when they are made."""
 
     NAME: ClassVar[str]
-    VERSION: ClassVar[int] = 1  # a change of any output raises it
+    VERSION: ClassVar[int] = 1  # raise it with any change of the output
 
     @property
     @abstractmethod
     def deterministic(self) -> bool:
-        """Whether the output depends on the input alone, so that it may be cached."""
+        """Whether the output depends on the input alone. If so, it may be cached."""
 
     def evaluation(self) -> "tuple[Transform, ...]":
-        """The deterministic steps that stand for this one in evaluation; itself unless it draws."""
+        """The deterministic steps that replace this one in evaluation; the step itself if it draws no random numbers."""
         return (self,)
 
     def __rshift__(self, name: str) -> "Named":
-        """Name the column that the output goes to: ``Tokenize("text", ...) >> "tokens"``."""
+        """Name the column for the output: ``Tokenize("text", ...) >> "tokens"``."""
         return Named(self, name)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A transform whose output goes to a column of this name."""
+    """A transform, and the name of the column for its output."""
 
     transform: Transform
     name: str
@@ -59,7 +58,7 @@ def is_number(value: object) -> bool:
 
 
 def checked_size(name: str, size: object) -> int | tuple[int, int]:
-    """A size field: an int, or (height, width); a sequence of one counts as an int, as in torchvision.
+    """Check a size: an integer, or (height, width). A sequence of one integer counts as an integer, as in torchvision.
 
     Raises:
         PlanError: it is neither, or out of range.
@@ -75,7 +74,7 @@ def checked_size(name: str, size: object) -> int | tuple[int, int]:
 
 
 def checked_range(name: str, what: str, given: object) -> tuple[float, float]:
-    """A field that holds (low, high), as floats.
+    """Check a range (low, high), and return it as floats.
 
     Raises:
         PlanError: it is not 0 < low <= high.

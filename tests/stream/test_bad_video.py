@@ -204,7 +204,7 @@ def test_a_process_that_reads_thousands_of_damaged_clips_lives(good: Path, tmp_p
     code = """
 import sys, numpy as np
 from spiral_stream.decoders.video import decode
-from spiral_stream.decoders.video_index import probe
+from spiral_stream.decoders.probe import probe
 from spiral_stream.errors import DataError, SourceError
 clean = bytearray(open(sys.argv[1], "rb").read())
 index = probe(lambda o, n: memoryview(clean)[o:o + n], len(clean), "clip", 0)

@@ -1,5 +1,7 @@
-"""Values in messages are cut, whoever made them."""
+"""Errors carry the sample's place from call to call and between processes; values in messages are cut."""
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,54 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.errors import MOST_SHOWN, SpiralError, cut, shown
+from spiral_stream.errors import MOST_SHOWN, DataError, PlanError, SourceError, SpiralError, cut, renumbered, shown
+from spiral_stream.sources.reach import ReferenceDataError
 
 LONG = "word " * 1000
+
+
+@given(rows=st.lists(st.integers(0, 10**9), min_size=1, max_size=20), data=st.data())
+def test_a_row_is_translated_to_the_callers_rows(rows: list[int], data: st.DataObject) -> None:
+    row = data.draw(st.integers(0, len(rows) - 1))
+    error = DataError("bad", row=row)
+    with pytest.raises(DataError) as caught, renumbered(range(5, 5 + len(rows))), renumbered(np.arange(len(rows))):
+        raise error
+    assert caught.value is error
+    assert error.row == 5 + row
+
+    again = DataError("bad", row=row)
+    with pytest.raises(DataError), renumbered(np.array(rows)):
+        raise again
+    assert again.row == rows[row]
+    assert type(again.row) is int
+
+
+def test_errors_without_a_row_and_of_other_kinds_pass_unchanged() -> None:
+    unknown, other = SourceError("no disk"), PlanError("no plan")
+    for error in (unknown, other):
+        with pytest.raises(SpiralError) as caught, renumbered([7]):
+            raise error
+        assert caught.value is error
+    assert unknown.row is None
+
+
+@pytest.mark.parametrize("remade", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy])
+@pytest.mark.parametrize(
+    "error",
+    [
+        SourceError("no disk", row=3),
+        DataError("bad", row=0, sample=9, samples=lambda: None),  # what a function stands for cannot be pickled
+        ReferenceDataError(2, "null"),
+    ],
+)
+def test_an_error_between_processes_keeps_its_message_and_place(error: SourceError, remade: Any) -> None:
+    error.add_note("seen by a worker")
+    found = remade(error)
+
+    assert type(found) is type(error)
+    assert str(found) == str(error)
+    assert (found.row, found.sample, found.samples) == (error.row, error.sample, None)
+    assert found.__notes__[-1] == "seen by a worker"
 
 
 @given(

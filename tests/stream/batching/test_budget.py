@@ -59,7 +59,7 @@ def test_the_error_of_a_large_sample_carries_its_number_and_shows_the_ways_out()
     budget = BatchBudget(max_tokens=300)
     error = oversize_error(window([1, 257]), 1, budget, limits_of(budget, Setting(0, 2, multiple=128)))
 
-    assert error.sample == 1  # type: ignore[attr-defined]
+    assert error.sample == 1
     text = r"257 tokens, and a batch may hold 300 .* choose oversize='truncate' or 'alone' or 'drop'"
     assert re.search(text, str(error))
 

@@ -116,4 +116,4 @@ def test_too_short_a_segment_is_dropped_by_name() -> None:
 
     with pytest.raises(DataError, match="filter on frame_count") as raised:
         clips.pick(FrameSelection(2, stride=1, random_start=True, short="drop"), np.zeros(2))
-    assert raised.value.row == 0  # type: ignore[attr-defined]  # set by `at_row`
+    assert raised.value.row == 0

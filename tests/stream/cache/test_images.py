@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.cache.images import ImageKind
-from spiral_stream.decoders.image import DECODERS, decode_jpeg, encode_jpeg, shrink
+from spiral_stream.decoders.image import decode_jpeg, encode_jpeg, shrink
+from spiral_stream.decoders.registry import DECODERS
 from spiral_stream.errors import DataError
 
 JPEG = DECODERS["jpeg"]

@@ -14,9 +14,9 @@ from PIL import Image
 from torchvision.io import ImageReadMode, decode_image
 from torchvision.transforms.v2 import functional as F  # noqa: N812  torchvision's own habit
 
-from spiral_stream.decoders.decoder import decoder
 from spiral_stream.decoders.image import codec_version, decode_jpeg, encode_jpeg, shrink
 from spiral_stream.decoders.limits import IMAGES
+from spiral_stream.decoders.registry import decoder
 from spiral_stream.errors import DataError, PlanError
 
 JPEG, ANY = decoder("jpeg"), decoder("image")

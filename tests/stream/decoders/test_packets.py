@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from spiral_stream.decoders import packets as room
 from spiral_stream.decoders.packets import demux_packets, read_packets
-from spiral_stream.decoders.video_index import VideoIndex, probe
+from spiral_stream.decoders.probe import probe
+from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError
 from tests.fixtures.videos import Made, write_video
 

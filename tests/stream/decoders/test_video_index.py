@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream.decoders.probe import probe
 from spiral_stream.decoders.selection import ClipSegment
 from spiral_stream.decoders.video import feed_plan
-from spiral_stream.decoders.video_index import VideoIndex, probe
+from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import CacheError, DataError, SourceError
 from spiral_stream.sources.located import Located, locate
 from tests.fixtures.videos import (

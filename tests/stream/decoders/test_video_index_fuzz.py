@@ -11,9 +11,10 @@ import xxhash
 
 import spiral_stream as sp
 from spiral_stream.decoders.limits import CLIPS, need_frames, need_pixels
+from spiral_stream.decoders.probe import probe
 from spiral_stream.decoders.selection import FrameSelection, segment_of
 from spiral_stream.decoders.video import decode, feed_plan
-from spiral_stream.decoders.video_index import VideoIndex, probe
+from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import CacheError
 from spiral_stream.semantic import H264_REF
 from spiral_stream.sources.located import Located, locate

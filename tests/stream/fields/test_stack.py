@@ -51,7 +51,7 @@ def test_values_are_kept_or_refused_never_changed(values: pa.Array, dtype: str |
     given_values = values.to_numpy(zero_copy_only=False)
     out, refused = outcome(field, values)
     if refused is not None:
-        value = given_values[refused.row]  # type: ignore[attr-defined]
+        value = given_values[refused.row]
         with np.errstate(all="ignore"):
             cast = np.array([value]).astype(dtype)[0]
         assert cast != value or np.isinf(cast)
@@ -88,7 +88,7 @@ def test_nulls_are_refused_at_their_row(values: pa.Array, row: int, found: str) 
     with pytest.raises(DataError, match=found) as caught:
         fill(Stack("x"), values)
 
-    assert caught.value.row == row  # type: ignore[attr-defined]
+    assert caught.value.row == row
 
 
 def test_booleans_and_timestamps_stack() -> None:

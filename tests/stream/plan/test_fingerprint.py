@@ -280,7 +280,7 @@ def test_constants_are_told_apart_by_their_bits(catalog: Catalog) -> None:
 
 
 def test_the_decoders_version_is_part_of_it(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spiral_stream.decoders.decoder import decoder
+    from spiral_stream.decoders.registry import decoder
 
     before = image_program(catalog).fingerprint
     monkeypatch.setattr(type(decoder("jpeg")), "VERSION", type(decoder("jpeg")).VERSION + 1)

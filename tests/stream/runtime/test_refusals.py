@@ -44,10 +44,8 @@ def worker(bad: set[int], done: list[int], *, told: bool) -> Any:
     def work(begin: int, end: int) -> None:
         for row in range(begin, end):
             if row in bad:
-                error = DataError(f"row {row}")
-                if told:
-                    error.row = row - begin  # type: ignore[attr-defined]  # as our rooms do
-                raise error
+                msg = f"row {row}"
+                raise DataError(msg, row=row - begin if told else None)
         done.extend(range(begin, end))
 
     return work
@@ -89,9 +87,7 @@ def test_a_plan_that_raises_names_the_sample_and_the_ways_out(policy: Any) -> No
 def test_storage_is_never_skipped(policy: Any, name: str) -> None:
     def work(begin: int, end: int) -> None:
         del begin, end
-        error = SourceError("no disk")
-        error.row = 2  # type: ignore[attr-defined]  # as our rooms do
-        raise error
+        raise SourceError("no disk", row=2)
 
     batch = policy(name, [0, 40])
     with pytest.raises(

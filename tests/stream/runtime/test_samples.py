@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.runtime.samples import RELATIONAL, SampleReader, Samples, lengths_of
+from spiral_stream.planner.lineage import Stored
+from spiral_stream.runtime.samples import SampleReader, Samples, lengths_of
 from spiral_stream.sampling.epoch import Places
 from tests.fixtures.texts import TOKENIZER, documents, fields, ids_of, make_catalog, tokenized
 
@@ -66,7 +67,7 @@ def at(rows: list[int]) -> Samples:
 @given(rows=st.lists(st.integers(0, ROWS - 1), max_size=12))
 def test_what_is_drawn_for_a_sample_does_not_depend_on_its_company(mapped: Any, rows: list[int]) -> None:
     reader = reader_of(mapped)
-    key = reader.key("drawn", reader.end)
+    key = reader.lineage.key("drawn", reader.end)
     together = at(rows)
     reader.need(2, together, [key])
     for place, row in enumerate(rows):
@@ -80,7 +81,7 @@ def test_what_is_drawn_for_a_sample_does_not_depend_on_its_company(mapped: Any, 
 @given(rows=st.lists(st.integers(0, ROWS - 1), max_size=12), picks=st.lists(st.integers(0, 11), max_size=12))
 def test_taking_and_joining_keep_columns_with_their_samples(mapped: Any, rows: list[int], picks: list[int]) -> None:
     reader = reader_of(mapped)
-    keys = [("size", RELATIONAL), reader.key("tokens", reader.end)]
+    keys = [Stored("size"), reader.lineage.key("tokens", reader.end)]
     first, second = at(rows), at(rows[::-1])
     for some in (first, second):
         reader.need(0, some, keys)
@@ -95,14 +96,6 @@ def test_taking_and_joining_keep_columns_with_their_samples(mapped: Any, rows: l
 
 
 # ---- examples
-
-
-def test_a_column_is_that_of_the_last_map_before(mapped: Any) -> None:
-    reader = reader_of(mapped)
-
-    assert reader.key("tokens", 0) == ("tokens", RELATIONAL)
-    assert reader.key("tokens", reader.end) == ("tokens", 0)
-    assert reader.rests_on([("drawn", 2)]) >= {("drawn", 2), ("twice", 1), ("size", RELATIONAL)}
 
 
 def test_filters_after_sample_leave_samples_out(mapped: Any) -> None:
@@ -176,7 +169,7 @@ def test_random_draws_of_an_epoch_are_its_own(mapped: Any) -> None:
     assert values[0] == values[1]
     first, second = at([3]), at([3])
     reader = reader_of(mapped)
-    key = reader.key("drawn", reader.end)
+    key = reader.lineage.key("drawn", reader.end)
     reader.need(0, first, [key])
     reader.need(1, second, [key])
     assert first.columns[key] != second.columns[key]

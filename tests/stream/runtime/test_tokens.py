@@ -78,7 +78,7 @@ def test_the_first_refused_row_is_named_whatever_is_built(shelf: Shelf, rows: li
         for read in (feed.tokens, feed.lengths):
             with pytest.raises(sp.DataError, match="filter the row out") as error:
                 read(asked)
-            found.append((error.value.row, str(error.value)))  # type: ignore[attr-defined]
+            found.append((error.value.row, str(error.value)))
 
     assert len(set(found)) == 1
     assert found[0][0] == next(at for at, row in enumerate(asked.tolist()) if row in BAD)

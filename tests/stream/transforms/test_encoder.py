@@ -296,14 +296,14 @@ def test_bad_rows_are_named() -> None:
     encoder = TextEncoder(data(byte_level(300)), FULL, fast=False)
     with pytest.raises(DataError, match=r"the text is null. Filter nulls out") as null:
         encoder.encode(pa.array(["a", "b", None, None]))
-    assert null.value.row == 2  # type: ignore[attr-defined]
+    assert null.value.row == 2
     with pytest.raises(DataError, match=r"byte 0xFF at byte offset 3 .* Re-encode it, or filter the row out") as bytes_:
         encoder.encode(pa.array([b"a", b"abc\xff", b"\xff"], pa.binary()))
-    assert bytes_.value.row == 1  # type: ignore[attr-defined]
+    assert bytes_.value.row == 1
     buffers = pa.array([b"fine", b"\xed\xa0\x80"], pa.binary()).buffers()
     with pytest.raises(DataError, match=r"byte 0xED at byte offset 0") as text:
         encoder.encode(pa.Array.from_buffers(pa.utf8(), 2, buffers))
-    assert text.value.row == 1  # type: ignore[attr-defined]
+    assert text.value.row == 1
     with pytest.raises(DataError, match=r"a column of int64; give one of text"):
         encoder.encode(pa.array([1]))
 

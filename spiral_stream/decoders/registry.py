@@ -1,0 +1,38 @@
+"""The decoders by name: what ``decode=`` may say."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Final
+
+from spiral_stream.decoders.decoder import Decoder
+from spiral_stream.decoders.image import JpegDecoder, PillowDecoder
+from spiral_stream.errors import PlanError
+
+DECODERS: Final[Mapping[str, Decoder]] = MappingProxyType(
+    {JpegDecoder.NAME: JpegDecoder(), PillowDecoder.NAME: PillowDecoder()}
+)
+CLIPS: Final[Mapping[str, int]] = MappingProxyType({"h264": 1})  # video codecs, and the version of their frames
+
+
+def decoder(name: str) -> Decoder:
+    """Return the image decoder of this name, with its default limits.
+
+    Raises:
+        PlanError: no such decoder.
+    """
+    if name not in DECODERS:
+        near = get_close_matches(name, [*DECODERS, *CLIPS], 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        msg = f"decode: {name!r} is unknown; {hint}known are {', '.join([*DECODERS, *CLIPS])}"
+        raise PlanError(msg)
+    return DECODERS[name]
+
+
+def decode_version(name: str) -> int:
+    """Return the version of the pixels that ``decode=name`` gives; fingerprints hold it.
+
+    Raises:
+        PlanError: no such decoder.
+    """
+    return CLIPS[name] if name in CLIPS else decoder(name).VERSION

@@ -1,0 +1,72 @@
+"""Where the samples of a batch lie in it: several batches joined to one, and sequences placed in rows."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from spiral_stream.batching.formation import Membership, Packing
+from spiral_stream.fields.ragged import Ragged
+from spiral_stream.fields.sequence import Placed
+from spiral_stream.runtime.chapters import Drawn
+from spiral_stream.runtime.samples import Samples
+
+PIECE_ITEMS: Final = 1 << 18  # tokens of each field that one task writes: 2 MB of int64, 1 ms
+
+
+def joined(drawn: Sequence[Drawn]) -> Drawn:
+    """Join batches that are delivered as one in order: ``merge`` (docs/decisions/0025)."""
+    if len(drawn) == 1:
+        return drawn[0]
+    parts = [each.membership for each in drawn]
+    rows = np.cumsum([0, *(part.rows for part in parts)])
+    packing = None
+    if parts[0].packing is not None:
+        packed = [part.packing for part in parts if part.packing is not None]
+        packing = Packing(
+            np.concatenate([part.rows + begin for part, begin in zip(packed, rows, strict=False)]),
+            *(np.concatenate([getattr(part, name) for part in packed]) for name in ("starts", "offsets", "lengths")),
+        )
+    known = [part.lengths for part in parts if part.lengths is not None]
+    lengths = np.concatenate(known) if len(known) == len(parts) else None
+    numbers = np.concatenate([part.samples for part in parts])  # of several chapters: not read after this
+    width = max(part.width for part in parts)
+    samples = Samples.concat([each.samples for each in drawn])
+    return Drawn(samples, Membership(numbers, int(rows[-1]), width, lengths, packing))
+
+
+def place(tokens: Ragged, shape: Membership, multiple: int, *, alone: bool) -> Placed:
+    """Place the sequences of one column in the rows of a batch.
+
+    Args:
+        tokens: one sequence per sample, or in packed batches one per piece.
+        shape: the batch. Its width holds for the only sequence column; of several columns each has its own width.
+        multiple: the width is a multiple of this.
+        alone: whether there is only one sequence column.
+    """
+    packing = shape.packing
+    if packing is not None:
+        return Placed(packing.rows, packing.starts, packing.offsets, packing.lengths, shape.rows, shape.width)
+    lengths = tokens.lengths if shape.lengths is None else np.minimum(tokens.lengths, shape.lengths)
+    width = shape.width if alone else 0
+    if not width:
+        width = -(-max(1, int(lengths.max(initial=0))) // multiple) * multiple
+    return Placed.whole(lengths, width)
+
+
+def cuts(placed: Placed) -> list[int]:
+    """Borders of the runs of rows that one task writes, from 0 to B."""
+    rows = max(1, PIECE_ITEMS // max(1, placed.T))
+    return [*range(0, placed.B, rows), placed.B]
+
+
+def as_ragged(column: pa.Array | Ragged) -> Ragged:
+    """A sequence column as addresses."""
+    return column if isinstance(column, Ragged) else Ragged.of_arrow(column)
+
+
+def sample_count(drawn: Drawn) -> int:
+    """Samples of a batch; a sample cut into several pieces counts where it begins."""
+    packing = drawn.membership.packing
+    return len(drawn.samples) if packing is None else int(np.count_nonzero(packing.offsets == 0))
