@@ -67,10 +67,10 @@ class BatchBudget:
             raise PlanError(msg)
 
     @property
-    def cost_names(self) -> tuple[str, ...]:
-        """The additive limits that are given, of ``frames`` and ``bytes``."""
-        given = (("frames", self.max_frames), ("bytes", self.max_bytes))
-        return tuple(name for name, value in given if value is not None)
+    def additive(self) -> dict[str, int]:
+        """The limits of sums that are given, by name: of ``frames`` and ``bytes``."""
+        limits = {"frames": self.max_frames, "bytes": self.max_bytes}
+        return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 @final
@@ -135,7 +135,7 @@ def limits_of(budget: BatchBudget | None, setting: Setting) -> BatchLimits:
             "(pad_to_multiple_of of a field). Raise max_tokens, or lower pad_to_multiple_of"
         )
         raise PlanError(msg)
-    additive = tuple(value for value in (budget.max_frames, budget.max_bytes) if value is not None)
+    additive = tuple(budget.additive.values())
     return BatchLimits(setting.multiple, setting.batch_size, budget.max_tokens, padded, additive)
 
 
@@ -156,7 +156,7 @@ def truncated(lengths: Int64, limits: BatchLimits) -> Int64:
 
 def oversize_error(window: Window, index: int, budget: BatchBudget, limits: BatchLimits) -> DataError:
     """The error of a sample that breaks a limit alone. It carries the sample's number in the chapter as ``sample``."""
-    names = ("tokens", *budget.cost_names)
+    names = ("tokens", *budget.additive)
     values = (0 if window.lengths is None else int(window.lengths[index]), *(int(cost[index]) for cost in window.costs))
     allowed = (limits.max_tokens, *limits.additive)
     found = [

@@ -10,6 +10,7 @@ Tail rules are usable as bare names and called: ``last=DropPartial`` and
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, final
 
@@ -133,6 +134,30 @@ class Formation(ABC):
     def cost_names(self) -> tuple[str, ...]:
         """The additive limits whose costs are `Window.costs`: of ``frames``, ``bytes``."""
         return ()
+
+    @property
+    def counts_samples(self) -> bool:
+        """Whether every batch has the plan's number of rows, so that only a chapter's last one may be short."""
+        return True
+
+    def most_tokens(self, batch_size: int) -> int | None:
+        """Return the most tokens that a batch may hold; None if their number has no limit.
+
+        Args:
+            batch_size: rows per batch; 1 where the plan gives none.
+        """
+        del batch_size
+        return None
+
+    def most_samples(self, batch_size: int | None, costs: Mapping[str, int]) -> int:
+        """Return the most samples that a batch may hold.
+
+        Args:
+            batch_size: as the plan gives it.
+            costs: what every sample costs of each of `cost_names`.
+        """
+        del costs
+        return self.window_size if batch_size is None else min(batch_size, self.window_size)
 
     @abstractmethod
     def with_composition(self, composition: "Composition | None") -> "Formation":

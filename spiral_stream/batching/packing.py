@@ -104,6 +104,9 @@ class Packed(Formation):
     def needs_lengths(self) -> bool:
         return True
 
+    def most_tokens(self, batch_size: int) -> int:
+        return self.max_tokens * batch_size
+
     def with_composition(self, composition: Composition | None) -> Self:
         """This formation, which has no composition.
 

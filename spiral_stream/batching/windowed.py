@@ -7,7 +7,7 @@ are cut again evenly. A composition groups the sorted pool in its own way. Cost,
 window of 8,192: about 1 ms, and 8 us a batch.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self, final
 
@@ -127,7 +127,20 @@ class WindowedBucket(Formation):
 
     @property
     def cost_names(self) -> tuple[str, ...]:
-        return () if self.budget is None else self.budget.cost_names
+        return () if self.budget is None else tuple(self.budget.additive)
+
+    @property
+    def counts_samples(self) -> bool:
+        return self.budget is None
+
+    def most_tokens(self, batch_size: int) -> int | None:
+        del batch_size
+        return None if self.budget is None else self.budget.max_tokens
+
+    def most_samples(self, batch_size: int | None, costs: Mapping[str, int]) -> int:
+        counted = self.window_size if batch_size is None else min(batch_size, self.window_size)
+        limits = {} if self.budget is None else self.budget.additive
+        return min([counted, *(limit // costs[name] for name, limit in limits.items())])
 
     def with_composition(self, composition: Composition | None) -> Self:
         """The same with a composition.

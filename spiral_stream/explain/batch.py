@@ -4,8 +4,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from spiral_stream.batching import tail
 from spiral_stream.batching.composition import OneStream
-from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.formation import DropPartial, Int64, PadPartial
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.windowed import WindowedBucket
@@ -17,7 +17,7 @@ from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.refusal import allowed, budget_text
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.composed import doubts
-from spiral_stream.runtime.numbering import FormedBatches
+from spiral_stream.runtime.formed_batches import FormedBatches
 
 _BARS: Final = 8  # of the histogram of T
 _BAR: Final = 40  # characters of the longest
@@ -43,15 +43,15 @@ def batch_facts(subject: Subject) -> dict[str, Any]:
 
 def _fixed(subject: Subject) -> dict[str, Any]:
     batches, bound, total = subject.stages.batches, subject.bound, subject.stages.epochs.total
-    count = batches.count(bound.world_size, bound.merge)
-    dropped = batches.rows_dropped(bound.world_size, bound.merge)
+    count = tail.end(batches.last, batches.formed, bound.world_size * bound.merge)
+    dropped = max(0, total - count * batches.batch_size)
     if count == 0:
         subject.warnings.add(f"no batch is delivered: {total:,} rows do not fill one of {batches.batch_size} a rank")
     return {
         "formation": f"fixed count of {batches.batch_size}",
         "last": type(batches.last).__name__,
         "global batches an epoch": count,
-        "steps of this rank": batches.steps(bound.world_size, bound.merge, bound.rank),
+        "steps of this rank": tail.steps(batches.last, batches.formed, bound.world_size, bound.merge, bound.rank),
         "rows dropped an epoch": f"{dropped:,} ({dropped / max(1, total):.2%} of {total:,})",
         **{
             f"{name} a batch": f"{batches.batch_size * cost:,}, {cost:,} a sample"
@@ -109,8 +109,7 @@ def _counts(subject: Subject, numbering: FormedBatches, first: FirstBatches) -> 
         delivered = max(1, first.joined - first.waiting)  # with those that were dropped on the way
         count, mark = round(len(first.batches) / delivered * first.joined * total / max(1, first.positions)), "~"
         out["batches an epoch"] = f"~{count:,} ({numbering.unknown(bound.epoch):,} chapters not formed yet)"
-    as_counted = FixedBatches(count, 1, 1, subject.stages.batches.last)
-    steps = as_counted.steps(bound.world_size, bound.merge, bound.rank)
+    steps = tail.steps(subject.stages.batches.last, count, bound.world_size, bound.merge, bound.rank)
     out["steps of this rank"] = f"~{steps:,}" if mark else steps
     if count and not steps:
         subject.warnings.add(f"this rank gets no batch: {count:,} batches do not make a step of all ranks", STOPS)

@@ -27,8 +27,9 @@ from spiral_stream.batching.formation import (
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.plan.maps import SampleFilter
-from spiral_stream.runtime.chapters import Chapter, Forming, chapter_count
-from spiral_stream.runtime.numbering import FormedBatches
+from spiral_stream.runtime.chapters import Chapter
+from spiral_stream.runtime.formed_batches import FormedBatches
+from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.samples import RELATIONAL
 
 _SAMPLES: Final = 1 << 16  # looked at; a window more where one is larger
@@ -45,6 +46,7 @@ class Seen:
     former: Former
     windows: list[Window] = field(default_factory=list)
     batches: list[Membership] = field(default_factory=list)
+    joined: int = 0  # samples of the windows
 
 
 @final
@@ -64,6 +66,7 @@ class _Watched(Former):
 
     def form(self, window: Window, *, final: bool) -> list[Membership]:
         self._seen.windows.append(window)
+        self._seen.joined += len(window.samples)
         formed = self._seen.former.form(window, final=final)
         self._seen.batches += formed
         return formed
@@ -198,13 +201,12 @@ def first_batches(
     try:
         chapter = Chapter(Forming(forming.stages, forming.reader, watching), epoch, 0, 0)
         (seen,) = watching.seen
-        while not chapter.done and sum(len(window.samples) for window in seen.windows) < _SAMPLES:
+        while not chapter.complete and seen.joined < _SAMPLES:
             chapter.has(len(chapter.batches))
     except (DataError, PlanError) as error:
         return f"unknown: the epoch's first samples cannot be formed: {error}"
-    joined = sum(len(window.samples) for window in seen.windows)
-    taken = seen.setting.size if chapter.done else joined + forming.reader.metrics.filtered - before
-    whole = chapter.done and taken == forming.stages.epochs.total
+    taken = seen.setting.size if chapter.complete else seen.joined + forming.reader.metrics.filtered - before
+    whole = chapter.complete and taken == forming.stages.epochs.total
     return FirstBatches(
         forming.formation, seen.setting, seen.windows, seen.batches, seen.former.tally, taken, whole=whole
     )
@@ -243,6 +245,6 @@ def _stored_lists(forming: Forming) -> list[str]:
 
 def _formed_before(forming: Forming, numbering: FormedBatches, epoch: int) -> bool:
     """Whether some chapter of this epoch or the first was formed, for then the lengths of stored lists are kept."""
-    lanes, total = forming.stages.batches.lanes, forming.stages.epochs.total
-    chapters = sum(chapter_count(total, lanes, lane, forming.span) for lane in range(lanes))
+    lanes = forming.stages.batches.lanes
+    chapters = sum(lanes.chapter_count(lane, forming.span) for lane in range(lanes.count))
     return any(numbering.unknown(each) < chapters for each in {epoch, 0})

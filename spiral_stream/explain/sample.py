@@ -18,7 +18,7 @@ _STREAMS: Final = 64  # that the table of a mixture counts; each costs 0.1 s for
 def sample_facts(subject: Subject) -> dict[str, Any]:
     """The order with its trade-off: at the neighbouring block sizes too where nothing is mixed."""
     stages = subject.stages
-    order, lanes = stages.order, stages.batches.lanes
+    order, lanes = stages.order, stages.batches.lanes.count
     out: dict[str, Any] = {"order": str(order), "rows": stages.epochs.total}
     if not stages.mixed:
         out["shards with rows"] = _shards(stages.streams[0])

@@ -17,9 +17,10 @@ from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.build import CacheWork, built, caches, needed
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.streams import StreamStage
-from spiral_stream.runtime.chapters import Forming
+from spiral_stream.runtime.formed_batches import FormedBatches
+from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.numbering import FormedBatches, Numbering
+from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.samples import SampleReader
 from spiral_stream.semantic import semantic_of
 
