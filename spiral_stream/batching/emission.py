@@ -1,8 +1,9 @@
 """In which order a window's batches are delivered: in random order, but groups of similar batches stay together.
 
 Batches are numbered by quantile. Groups of ``cost_group`` neighbouring batches are shuffled as units, in the order of a
-keyed hash of their number (docs/decisions/0033). Ranks in one step get similar costs, and steps come in no order of length. The hash depends
-on the chapter's key and the window, not on the lane, so all lanes deliver similar quantiles at the same time.
+keyed hash of their number (docs/decisions/0033). Ranks in one step get similar costs, and steps come in no order of
+length. The hash depends on the chapter's key and the window, not on the lane, so all lanes deliver similar quantiles at
+the same time.
 """
 
 import numpy as np
