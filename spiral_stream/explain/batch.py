@@ -1,4 +1,4 @@
-"""Who shares a batch, how many batches there are, and how full they are."""
+"""BATCH in EXPLAIN DATA: which samples share a batch, how many batches there are, and how full they are."""
 
 from typing import Any, Final
 
@@ -19,16 +19,16 @@ from spiral_stream.plan.tree import need
 from spiral_stream.planner.composed import doubts
 from spiral_stream.runtime.formed_batches import FormedBatches
 
-_BARS: Final = 8  # of the histogram of T
-_BAR: Final = 40  # characters of the longest
-_UNUSED: Final = 0.2  # of a budget: worth a word
-_ENOUGH: Final = 8  # batches, to speak of what is usual
+_BARS: Final = 8  # bars of the histogram of T
+_BAR: Final = 40  # characters of the longest bar
+_UNUSED: Final = 0.2  # of a budget: above this, EXPLAIN warns
+_ENOUGH: Final = 8  # batches from which on medians mean something
 
 # J batches, K streams
 
 
 def batch_facts(subject: Subject) -> dict[str, Any]:
-    """The section of a fixed count, or of a formation; where samples may be refused, what becomes of them."""
+    """Return the section; it also says what happens to samples that cannot be read, if the plan tolerates some."""
     out = _formed(subject) if subject.stages.formed else _fixed(subject)
     collate = need(subject.stages.plan, Collate)
     if collate.on_error != "raise":
@@ -97,7 +97,7 @@ def _tail(subject: Subject) -> str:
 
 
 def _counts(subject: Subject, numbering: FormedBatches, first: FirstBatches) -> dict[str, Any]:
-    """Batches and steps of an epoch: from the formation index where it is complete, else as the first batches are."""
+    """Batches and steps of an epoch: exact if all chapters are known, else extrapolated from the first batches."""
     bound, total = subject.bound, subject.stages.epochs.total
     based = f"all {total:,} samples" if first.whole else f"~ the first {first.positions:,} of {total:,} samples"
     out: dict[str, Any] = {"seen for this": f"{based}, {len(first.batches):,} batches"}
@@ -106,7 +106,7 @@ def _counts(subject: Subject, numbering: FormedBatches, first: FirstBatches) -> 
         count, mark = numbering.total(bound.epoch) if exact else len(first.batches), ""
         out["batches an epoch"] = count
     else:
-        delivered = max(1, first.joined - first.waiting)  # with those that were dropped on the way
+        delivered = max(1, first.joined - first.waiting)  # dropped samples included
         count, mark = round(len(first.batches) / delivered * first.joined * total / max(1, first.positions)), "~"
         out["batches an epoch"] = f"~{count:,} ({numbering.unknown(bound.epoch):,} chapters not formed yet)"
     steps = tail.steps(subject.stages.batches.last, count, bound.world_size, bound.merge, bound.rank)
@@ -199,7 +199,7 @@ def _most_pieces(rows: Int64) -> int:
 
 
 def _composition(subject: Subject, first: FirstBatches) -> dict[str, Any]:
-    """Each stream's share in the batches seen, and how far any of them is from its target."""
+    """Each stream's share in the batches seen, and how far a batch is from its target at most."""
     streams, names = first.streams, [stream.name for stream in subject.stages.streams]
     shares = first.setting.shares
     assert shares is not None
@@ -225,7 +225,7 @@ def _composition(subject: Subject, first: FirstBatches) -> dict[str, Any]:
 
 
 def _begins(packing: Any) -> Any:
-    """Which pieces begin a sample; all entries without a packing."""
+    """Which entries begin a sample: all of them without a packing."""
     return slice(None) if packing is None else packing.offsets == 0
 
 
