@@ -152,10 +152,10 @@ def _spread_row(each: Shares, found: Looked) -> dict[str, Any]:
 
 def _time_row(each: Shares, drift: Drift, found: Looked) -> dict[str, Any]:
     mark = "" if found.whole else "~"
-    told = "unknown: one time" if np.isnan(drift.explained) else f"{mark}{drift.explained:.1%}"
+    explained = "unknown: one time" if np.isnan(drift.explained) else f"{mark}{drift.explained:.1%}"
     return {
         "column": each.column,
-        "explained": f"{told} (by chance {drift.explained_by_chance:.1%})",
+        "explained": f"{explained} (by chance {drift.explained_by_chance:.1%})",
         "tenths by time": f"{mark}{drift.tenths:.2f}",
         "tenths in the order": "-" if each.in_order is None else f"{mark}{each.in_order:.2f}",
         "a random tenth": f"{mark}{drift.tenths_by_chance:.2f}",

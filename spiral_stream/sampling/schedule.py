@@ -118,8 +118,8 @@ def shortest_stretch(points: Sequence[tuple[int, Sequence[Weight]]]) -> int | No
     if first > 0:
         lengths, moves = [first, *lengths], [False, *moves]
     jumps = [False, *(moved and length == 1 for length, moved in zip(lengths, moves, strict=True)), False]
-    beside = [before or after for before, after in zip(jumps[:-2], jumps[2:], strict=True)]
-    kept = [n for n, moved, near in zip(lengths, moves, beside, strict=True) if n > 1 and (moved or near)]
+    next_to_jump = [before or after for before, after in zip(jumps[:-2], jumps[2:], strict=True)]
+    kept = [n for n, moved, near in zip(lengths, moves, next_to_jump, strict=True) if n > 1 and (moved or near)]
     return min(kept, default=None)
 
 
