@@ -1,7 +1,7 @@
 """Which batches the ranks deliver at the end of an epoch.
 
-Each step takes ``merge`` consecutive batches per rank (docs/decisions/0025), so a *group* of ``world_size * merge`` batches for all ranks. An
-epoch seldom ends with a whole group. What happens then is the plan's tail rule:
+Each step takes ``merge`` consecutive batches per rank, so a *group* of ``world_size * merge`` batches for all ranks
+(docs/decisions/0025). An epoch seldom ends with a whole group. What happens then is the plan's tail rule:
 
 * `DropPartial`: the last, incomplete group is not delivered.
 * `PadPartial`: it is filled up with batches from the epoch's start.

@@ -1,8 +1,8 @@
 """Which samples share a batch, where a formation decides: chapter by chapter, window by window.
 
 A chapter is about 64 windows of a lane, and a pure function of the plan, the data version, the epoch, the lane and its
-own number (docs/decisions/0007). A window is taken when somebody asks for a batch that is not formed yet: the columns that the formation looks
-at are read or computed, and the plan's `Former` answers with the batches that are complete.
+own number (docs/decisions/0007). A window is taken when somebody asks for a batch that is not formed yet: the columns
+that the formation looks at are read or computed, and the plan's `Former` returns the batches that are complete.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """The batches of a plan with a formation, by number.
 
-Batches are numbered by taking one of each lane in turn (docs/decisions/0024, `batching.lanes`), and the k-th batch of a lane is found
-through the number of batches in each chapter before it. `known_chapters` holds what is known of these numbers; chapters
-in between are formed, from the nearest known beginning on.
+Batches are numbered by taking one of each lane in turn (docs/decisions/0024, `batching.lanes`), and the k-th batch of a
+lane is found through the number of batches in each chapter before it. `known_chapters` holds what is known of these
+numbers; chapters in between are formed, from the nearest known beginning on.
 """
 
 from collections.abc import Callable, Iterable

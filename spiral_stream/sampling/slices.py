@@ -2,8 +2,8 @@
 
 The epoch is cut into slices of about 4,096 positions, or fewer if a short schedule moves the shares faster than that. Each
 slice holds every stream's share in whole samples. Counts are rounded at the slice's borders, with a keyed phase, so that
-the epoch's counts are exact. Each slice is shuffled by key (docs/decisions/0021). All this is arithmetic on positions: memory is O(streams), and
-at most 2**20 cells of (slice, stream) while a call runs.
+the epoch's counts are exact. Each slice is shuffled by key (docs/decisions/0021). All this is arithmetic on positions:
+memory is O(streams), and at most 2**20 cells of (slice, stream) while a call runs.
 
 The order, for K streams, their quotas q_k and ``total = sum(q_k)``;
 ``key`` and ``combine`` are those of `seeding`:
