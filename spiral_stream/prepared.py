@@ -33,8 +33,9 @@ from spiral_stream.planner.verify import Report, Verification
 from spiral_stream.runtime.batches import Batch, BatchBuilder
 from spiral_stream.runtime.blame import identities
 from spiral_stream.runtime.buffers import Slots
+from spiral_stream.runtime.formed_batches import FormedBatches
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.numbering import FormedBatches, Numbering
+from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.opening import Opening, found_row, left_over, need_stream
 from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.place import Place
@@ -175,8 +176,7 @@ class PreparedStream:
             TypeError: formation would have to form many batches to know; says what would count them.
         """
         bound, numbering = self._bound(), self.numbering
-        if isinstance(numbering, FormedBatches):
-            numbering.need_countable(self._place.drawn())
+        numbering.need_countable(self._place.drawn())
         return numbering.steps(self._place.drawn(), bound.world_size, bound.merge, bound.rank)
 
     def count(self, epoch: int | None = None) -> int:

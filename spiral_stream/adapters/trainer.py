@@ -24,7 +24,7 @@ from spiral_stream.extras import need as need_package
 from spiral_stream.fields.labels import ShiftedLabels
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
-from spiral_stream.runtime.numbering import FormedBatches
+from spiral_stream.runtime.formed_batches import FormedBatches
 
 for _package in ("transformers", "accelerate"):
     need_package(_package, "spiral_stream.adapters.trainer")

@@ -1,10 +1,8 @@
-"""What a batch may hold: the budget of a plan, and the limits that it and its chapter make.
+"""What a batch may hold: the budget of a plan, and the limits of a chapter's batches.
 
-A budget bounds a batch's tokens, with or without its padding, and sums over its
-samples. Every limit is monotone: a run of samples that breaks one breaks it however
-it goes on, so the longest run that fits is found by one comparison of arrays. A
-sample that breaks a limit alone is treated by the budget's policy, before any batch
-is formed.
+A budget bounds a batch's tokens, with or without padding, and sums over its samples. Every limit is monotone: a run of
+samples that breaks it still breaks it when samples are added, so one comparison of arrays finds the longest run that
+fits. A sample that breaks a limit on its own is handled by the budget's ``oversize`` policy before any batch is formed.
 """
 
 from dataclasses import dataclass
@@ -33,12 +31,13 @@ class BatchBudget:
     """Limits that hold for every batch.
 
     Args:
-        max_tokens: of a batch: its rows times its width with ``count="padded"``, the sum of its lengths with ``"real"``.
-        max_frames: the sum of its samples' frames; of video only, and so no plan can use it yet.
-        max_bytes: the sum of the bytes of its samples' decoded frames; likewise, so it does not count bytes of text.
-        count: which tokens ``max_tokens`` counts.
-        oversize: what to do with a sample that breaks a limit alone: ``raise``; ``truncate`` it to the tokens that
-            fit; ``alone``, a batch of its own above the budget; ``drop``. All but the first are counted.
+        max_tokens: most tokens per batch. ``count`` says which tokens these are.
+        max_frames: most video frames per batch, summed over its samples.
+        max_bytes: most bytes of decoded video frames per batch, as they are delivered. Text does not count.
+        count: ``"padded"`` counts rows times width, padding included; ``"real"`` counts the tokens of the samples.
+        oversize: what to do with a sample that breaks a limit on its own: ``"raise"`` an error, ``"truncate"`` it to
+            the tokens that fit, deliver it ``"alone"`` in a batch above the budget, or ``"drop"`` it. Metrics count
+            truncated, lone and dropped samples.
 
     Raises:
         PlanError: a parameter is not one of these, or there is no limit.
@@ -67,42 +66,42 @@ class BatchBudget:
             raise PlanError(msg)
 
     @property
-    def cost_names(self) -> tuple[str, ...]:
-        """The additive limits that are given, of ``frames`` and ``bytes``."""
-        given = (("frames", self.max_frames), ("bytes", self.max_bytes))
-        return tuple(name for name, value in given if value is not None)
+    def additive(self) -> dict[str, int]:
+        """The limits of sums that are given, by name: of ``frames`` and ``bytes``."""
+        limits = {"frames": self.max_frames, "bytes": self.max_bytes}
+        return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What every batch of a chapter keeps to."""
+    """The limits of every batch of a chapter."""
 
     multiple: int
     batch_size: int | None
     max_tokens: int | None
     padded: bool
     additive: tuple[int, ...]  # A
-    even: bool = True  # whether a chapter's last two batches are cut alike
+    even: bool = True  # whether a chapter's last two batches are made equal
 
     @property
     def only_counts(self) -> bool:
-        """Whether nothing but the number of samples matters."""
+        """Whether the number of samples is the only limit."""
         return self.max_tokens is None and not self.additive
 
     def widths(self, longest: Int64) -> Int64:
-        """The width T of batches by their longest sample; any shape, int64."""
+        """Return the width T of batches from the length of their longest sample; any shape, int64."""
         widths: Int64 = np.maximum(-(-longest // self.multiple), 1) * self.multiple
         return widths
 
     def hold(self, counts: Int64, longest: Int64 | None, tokens: Int64 | None, sums: tuple[Int64, ...]) -> Bool:
-        """Whether batches keep to every limit.
+        """Return whether batches keep to every limit.
 
         Args:
-            counts: shape [N], samples of each.
-            longest: shape [N], the longest length of each; None where no field has a length.
-            tokens: shape [N], the sum of the lengths of each; None likewise.
-            sums: A of shape [N], the additive costs of each.
+            counts: shape [N], samples per batch.
+            longest: shape [N], the longest length in each batch; None if no field has a length.
+            tokens: shape [N], the sum of the lengths in each batch; None if no field has a length.
+            sums: A arrays of shape [N], the additive costs of each batch.
 
         Returns:
             shape [N], bool.
@@ -118,10 +117,10 @@ class BatchLimits:
 
 
 def limits_of(budget: BatchBudget | None, setting: Setting) -> BatchLimits:
-    """The limits of a chapter.
+    """Return the limits of a chapter's batches.
 
     Raises:
-        PlanError: there is none, or no sample can ever keep to one.
+        PlanError: there is no limit, or one that no sample can keep to.
     """
     if budget is None:
         if setting.batch_size is None:
@@ -135,19 +134,19 @@ def limits_of(budget: BatchBudget | None, setting: Setting) -> BatchLimits:
             "(pad_to_multiple_of of a field). Raise max_tokens, or lower pad_to_multiple_of"
         )
         raise PlanError(msg)
-    additive = tuple(value for value in (budget.max_frames, budget.max_bytes) if value is not None)
+    additive = tuple(budget.additive.values())
     return BatchLimits(setting.multiple, setting.batch_size, budget.max_tokens, padded, additive)
 
 
 def too_large(window: Window, limits: BatchLimits) -> Bool:
-    """Which samples break a limit alone; shape [S]."""
+    """Return which samples break a limit on their own; shape [S]."""
     lengths = None if window.lengths is None else np.asarray(window.lengths, dtype=np.int64)
     costs = tuple(np.asarray(cost, dtype=np.int64) for cost in window.costs)
     return ~limits.hold(np.ones(len(window.samples), dtype=np.int64), lengths, lengths, costs)
 
 
 def truncated(lengths: Int64, limits: BatchLimits) -> Int64:
-    """Lengths cut to what one row may hold; shape [S]."""
+    """Return lengths cut to what one row may hold; shape [S]."""
     if limits.max_tokens is None:
         return lengths
     width = limits.max_tokens // limits.multiple * limits.multiple if limits.padded else limits.max_tokens
@@ -155,8 +154,8 @@ def truncated(lengths: Int64, limits: BatchLimits) -> Int64:
 
 
 def oversize_error(window: Window, index: int, budget: BatchBudget, limits: BatchLimits) -> DataError:
-    """The error of a sample that breaks a limit alone. It carries the sample's number in the chapter as ``sample``."""
-    names = ("tokens", *budget.cost_names)
+    """Return the error for a sample that breaks a limit on its own; ``sample`` is its number in the chapter."""
+    names = ("tokens", *budget.additive)
     values = (0 if window.lengths is None else int(window.lengths[index]), *(int(cost[index]) for cost in window.costs))
     allowed = (limits.max_tokens, *limits.additive)
     found = [
@@ -175,7 +174,7 @@ def oversize_error(window: Window, index: int, budget: BatchBudget, limits: Batc
 
 
 def check_whole(name: str, value: object, most: int) -> None:
-    """Refuse what is not an integer in [1, most].
+    """Refuse a value that is not an integer in [1, most].
 
     Raises:
         PlanError: it is not.

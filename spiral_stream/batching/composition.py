@@ -1,4 +1,4 @@
-"""How the streams of a mixture share a batch: each of all of them, or each of one.
+"""How the streams of a mixture share batches: every batch holds all streams, or every batch holds one.
 
 These are the plan's values; the arithmetic is in `stratified` and `one_stream`.
 """
@@ -10,7 +10,7 @@ from spiral_stream.batching.budget import check_whole
 from spiral_stream.batching.formation import Composition
 from spiral_stream.errors import PlanError
 
-MAX_BATCHES: Final = 2**20  # ranks of one step
+MAX_BATCHES: Final = 2**20  # in a row
 
 
 @final
@@ -18,17 +18,17 @@ MAX_BATCHES: Final = 2**20  # ranks of one step
 class StratifiedByStream(Composition):
     """Every batch holds each stream's share: after every batch, each stream's count is its target rounded down or up.
 
-    That takes a window in which the others can wait for a stream that comes late; preparing a stream warns of a smaller
-    one, with the smallest that does.
+    This needs a window large enough for the other streams to wait in while one comes late. If the window is too small,
+    preparing the stream warns and names the smallest that is large enough.
 
     Args:
-        column: the column that says which stream a sample is of.
+        column: the column that says which stream a sample comes from.
 
     Raises:
-        PlanError: it is no column's name.
+        PlanError: ``column`` is not a name.
     """
 
-    SCARCE: ClassVar[int] = 2  # the version of what it forms in windows that may fill up while a stream is late
+    SCARCE: ClassVar[int] = 2  # version of the batches it forms if the window may fill up while a stream is late
     column: str = "stream_id"
 
     def __post_init__(self) -> None:
@@ -40,13 +40,14 @@ class StratifiedByStream(Composition):
 @final
 @dataclass(frozen=True, slots=True)
 class OneStream(Composition):
-    """Every batch is of one stream; the streams take turns so that their samples keep the shares.
+    """Every batch holds samples of one stream; the streams take turns so that their samples keep the shares.
 
     Args:
-        batches: so many batches in a row share the stream: 1, or the number of ranks for steps of one stream.
+        batches: how many batches in a row come from the same stream. Give the number of ranks if all batches of a step
+            should.
 
     Raises:
-        PlanError: it is no such number.
+        PlanError: ``batches`` is not an integer of at least 1.
     """
 
     batches: int = 1

@@ -1,9 +1,8 @@
-"""Where a sequence of samples is cut into batches: each the longest run that keeps to the limits.
+"""Where a sequence of samples is cut into batches: each is the longest run that keeps to the limits.
 
-From each start, the costs of all runs up to a guessed length are computed at once
-(running maximum of the lengths, running sums) and the first that breaks a limit ends
-the batch. Nothing relies on the lengths being sorted. Cost: about 10 us a batch and a
-few ns a sample.
+From each start, the costs of all runs up to a guessed length are computed at once (running maximum of the lengths,
+running sums), and the first run that breaks a limit ends the batch. The lengths need not be sorted. Cost: about 10 us
+per batch and a few ns per sample.
 """
 
 import numpy as np
@@ -13,7 +12,7 @@ from spiral_stream.batching.formation import Int64
 
 # S samples, A additive limits
 
-_LEAST = 64  # samples that are looked at together; fewer cost as much
+_LEAST = 64  # samples compared at once; fewer cost as much
 
 
 def cut(count: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: BatchLimits) -> Int64:
@@ -21,9 +20,9 @@ def cut(count: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: Bat
 
     Args:
         count: S.
-        lengths: shape [S], tokens of each; None where no field has a length.
-        costs: A of shape [S].
-        limits: what every batch keeps to; each sample alone does.
+        lengths: shape [S], tokens per sample; None if no field has a length.
+        costs: A arrays of shape [S].
+        limits: of every batch. Each sample keeps to them on its own.
 
     Returns:
         shape [J + 1], int64: 0, then the end of each batch; the last is S. Only [0] where S is 0.
@@ -44,7 +43,7 @@ def cut(count: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: Bat
 def _run_end(
     start: int, count: int, ahead: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: BatchLimits
 ) -> tuple[int, int]:
-    """The end of the longest run from ``start``, and how far it is worth looking next time."""
+    """The end of the longest run from ``start``, and how many samples to compare next time."""
     most = count - start if limits.batch_size is None else min(count - start, limits.batch_size)
     while True:
         ahead = min(ahead, most)
@@ -60,9 +59,9 @@ def _run_end(
 def _growing(
     part: slice, lengths: Int64 | None, costs: tuple[Int64, ...], limits: BatchLimits, step: int = 1
 ) -> np.ndarray:
-    """Whether the runs from the first of ``part`` to each of it keep to the limits; shape [size of part], bool.
+    """Whether the runs from the first sample of ``part`` to each of its samples keep to the limits; shape [size], bool.
 
-    With ``step`` -1 the runs from each of it to the last.
+    With ``step`` -1: the runs from each of its samples to the last.
     """
     counts = np.arange(1, part.stop - part.start + 1, dtype=np.int64)
     tokens = None if lengths is None else lengths[part][::step]
@@ -76,7 +75,7 @@ def _growing(
 
 
 def is_full(start: int, stop: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: BatchLimits) -> bool:
-    """Whether no further sample can join the run, not even one of a token."""
+    """Return whether no further sample can join a run, not even one of a single token."""
     part = slice(start, stop)
     size = stop - start + 1
     longest = None if lengths is None else np.maximum(lengths[part].max(keepdims=True), 1)
@@ -86,16 +85,17 @@ def is_full(start: int, stop: int, lengths: Int64 | None, costs: tuple[Int64, ..
 
 
 def even_end(ends: Int64, lengths: Int64 | None, costs: tuple[Int64, ...], limits: BatchLimits) -> Int64:
-    """Move the cut between the last two batches so that both keep to the limits at padded costs as equal as can be.
+    """Move the cut between the last two batches so that their padded costs are as equal as the limits allow.
 
     Args:
         ends: shape [J + 1], from `cut`.
-        lengths: as there.
-        costs: as there.
-        limits: as there.
+        lengths: as for `cut`.
+        costs: as for `cut`.
+        limits: as for `cut`.
 
     Returns:
-        shape [J + 1], int64; the same where the last batch is full or the only one, or the limits say so.
+        shape [J + 1], int64; ``ends`` if the last batch is full, if it is the only one, or if the limits ask for no
+        equal batches.
     """
     if not limits.even or len(ends) < 3 or is_full(int(ends[-2]), int(ends[-1]), lengths, costs, limits):  # noqa: PLR2004  two batches
         return ends

@@ -1,9 +1,9 @@
-"""In which order a window's batches are delivered: neighbours in length stay neighbours, all else is drawn.
+"""In which order a window's batches are delivered: in random order, but groups of similar batches stay together.
 
-Batches are numbered by quantile. Runs of ``cost_group`` neighbours move whole, in the
-order of a keyed hash of their number, so that ranks of one step get batches of like
-cost and steps are in no order of length (docs/decisions/0033). The hash knows the chapter's key
-and the window, not the lane: all lanes are at like quantiles together.
+Batches are numbered by quantile. Groups of ``cost_group`` neighbouring batches are shuffled as units, in the order of a
+keyed hash of their number (docs/decisions/0033). Ranks in one step get similar costs, and steps come in no order of
+length. The hash depends on the chapter's key and the window, not on the lane, so all lanes deliver similar quantiles at
+the same time.
 """
 
 import numpy as np
@@ -13,13 +13,13 @@ from spiral_stream.seeding import combine, key
 
 
 def emission_order(count: int, cost_group: int, chapter_key: int, *where: int) -> Int64:
-    """Which batch is delivered at each place.
+    """Return which batch is delivered at each place.
 
     Args:
         count: J, batches of the window.
-        cost_group: neighbours that move whole.
+        cost_group: neighbouring batches that stay together.
         chapter_key: `Setting.key`.
-        where: the window's number in the chapter, and what else tells the draw from others.
+        where: the window's number in the chapter, and further numbers that make the draw differ from others.
 
     Returns:
         shape [J], int64: a permutation of the batches' numbers by quantile.

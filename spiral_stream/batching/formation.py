@@ -1,15 +1,15 @@
-"""Who shares a batch: the family's interface, and its tail rules.
+"""Which samples share a batch: the interface of formations, and the tail rules.
 
-A `Formation` is the frozen value of the plan. For each chapter of a lane it makes a
-`Former`, which is fed windows of samples as arrays (keys, lengths, streams; never
-payload) and answers with the batches that are complete. What it answers is a pure
-function of the windows and the `Setting`.
+A `Formation` is the frozen value of the plan. For each chapter of a lane it makes a `Former`, which takes windows of
+samples as arrays (keys, lengths, streams; never payload) and returns the batches that are complete. What it returns is
+a pure function of the windows and the `Setting`.
 
 Tail rules are usable as bare names and called: ``last=DropPartial`` and
 ``last=DropPartial()`` are the same plan.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, final
 
@@ -26,30 +26,30 @@ Int64 = NDArray[np.int64]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """S samples that join a chapter's pool, as the arrays that formation looks at."""
+    """S samples that join a chapter's pool, as the arrays that a formation looks at."""
 
-    samples: Int64  # [S] their numbers in the chapter, ascending; ties of keys are broken by it
-    streams: NDArray[np.int32]  # [S] stream of each in the mixture; zeros without one
-    lengths: Int64 | None = None  # [S] tokens of each; None where no field has a length
-    keys: tuple[NDArray[Any], ...] = ()  # [S] each: the values of the bucket keys, numbers
-    costs: tuple[Int64, ...] = ()  # [S] each: what counts against the budget's additive limits, in their order
-    shares: NDArray[np.float64] | None = None  # [K] target shares from here on; None: as they were
+    samples: Int64  # [S] numbers in the chapter, ascending; they break ties of keys
+    streams: NDArray[np.int32]  # [S] number of the stream in the mixture; zeros without one
+    lengths: Int64 | None = None  # [S] tokens per sample; None if no field has a length
+    keys: tuple[NDArray[Any], ...] = ()  # [S] per bucket key: its values, numbers
+    costs: tuple[Int64, ...] = ()  # [S] per additive limit of the budget: what each sample costs
+    shares: NDArray[np.float64] | None = None  # [K] target shares from here on; None: unchanged
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
-    """What a chapter's former knows beside its windows."""
+    """What a chapter's former knows apart from its windows."""
 
-    key: int  # 64 bits, of (order seed, epoch, chapter): the same in every lane
+    key: int  # 64 bits, from order seed, epoch and chapter: the same in every lane
     size: int  # samples in the chapter
-    multiple: int = 1  # a batch's width T is a multiple of it
-    batch_size: int | None = None  # at most (with packing: exactly) this many rows a batch
+    multiple: int = 1  # every batch's width T is a multiple of this
+    batch_size: int | None = None  # at most (with packing: exactly) this many rows per batch
     shares: NDArray[np.float64] | None = None  # [K] target share of each stream, summing to 1; None without a mixture
     ahead: NDArray[np.float64] | None = (
         None  # [K] samples that each stream is ahead of its share at the chapter's start
     )
-    even: bool = True  # whether the chapter's last two batches are cut alike; else the last one is short
+    even: bool = True  # whether the chapter's last two batches are made equal; else the last one is short
     last: "Tail | None" = None  # the tail rule, for formations that keep to it in every chapter
     scarce: bool = (
         False  # whether the window may be too small for shares (`stratified.is_sure`): then the pool may fill up
@@ -59,7 +59,7 @@ class Setting:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Packing:
-    """Where the samples of a packed batch lie in its rows. S pieces, of S or fewer samples."""
+    """Where the samples of a packed batch lie in its rows: S pieces, of S or fewer samples."""
 
     rows: Int64  # [S] row of the batch, non-decreasing
     starts: Int64  # [S] first place in the row
@@ -72,41 +72,41 @@ class Packing:
 class Membership:
     """One batch: S samples in their order, and the shape they share."""
 
-    samples: Int64  # [S] numbers in the chapter; with packing one entry a piece
+    samples: Int64  # [S] numbers in the chapter; with packing one entry per piece
     rows: int  # B
-    width: int = 0  # T, a multiple of the setting's; 0 where no field has a length
-    lengths: Int64 | None = None  # [S] tokens delivered of each, after truncation; None where no field has a length
+    width: int = 0  # T, a multiple of the setting's; 0 if no field has a length
+    lengths: Int64 | None = None  # [S] tokens delivered per sample, after truncation; None if no field has a length
     packing: Packing | None = None  # None: sample i is row i, from its start
 
 
 @dataclass(slots=True)
 class OversizeTally:
-    """What a former did to samples that no batch can hold as they are, and where."""
+    """How many samples a former dropped, truncated or delivered alone because they were above the budget."""
 
     dropped: int = 0
     truncated: int = 0
     alone: int = 0
-    first: Int64 = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # samples dropped, for the ledger
+    first: Int64 = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # numbers of the dropped samples
 
 
 class Former(ABC):
-    """Forms the batches of one chapter. Fed windows in order; not thread-safe."""
+    """Forms the batches of one chapter, window by window. Not thread-safe."""
 
     tally: OversizeTally
 
     @property
     @abstractmethod
     def room(self) -> int:
-        """How many samples the pool takes now; at least 1 after `form` returned."""
+        """How many samples the pool can take now; at least 1 after `form` returned."""
 
     @abstractmethod
     def form(self, window: Window, *, final: bool) -> list[Membership]:
-        """Take a window, and give the batches that are complete, in the order they are delivered.
+        """Take a window, and return the batches that are complete, in the order of delivery.
 
         Args:
-            window: the next ``min(room, samples left in the chapter)`` samples, less those that a
-                filter refused: it may be empty.
-            final: whether the chapter ends here; then every sample left in the pool is given too.
+            window: the next ``min(room, samples left in the chapter)`` samples, without those that a filter refused;
+                it may be empty.
+            final: whether the chapter ends here; then every sample left in the pool is returned too.
 
         Raises:
             DataError: a sample is above the budget and the policy is ``raise``; ``sample`` is its number in the chapter.
@@ -114,7 +114,7 @@ class Former(ABC):
 
 
 class Formation(ABC):
-    """A policy of the plan: frozen, JSON-able, without data. ``window_size`` samples wait at most."""
+    """A policy of the plan: frozen, JSON-able, without data. At most ``window_size`` samples wait."""
 
     VERSION: ClassVar[int] = 1  # part of the fingerprint; a change of any output raises it
     window_size: int
@@ -122,39 +122,63 @@ class Formation(ABC):
     @property
     @abstractmethod
     def needs_lengths(self) -> bool:
-        """Whether `Window.lengths` must be given."""
+        """Whether windows must have lengths."""
 
     @property
     def key_texts(self) -> tuple[str, ...]:
-        """The expressions whose values are `Window.keys`, such as ``len(tokens)``."""
+        """The expressions that give `Window.keys`, such as ``len(tokens)``."""
         return ()
 
     @property
     def cost_names(self) -> tuple[str, ...]:
-        """The additive limits whose costs are `Window.costs`: of ``frames``, ``bytes``."""
+        """The additive limits that `Window.costs` counts against: ``frames`` and ``bytes``."""
         return ()
+
+    @property
+    def counts_samples(self) -> bool:
+        """Whether every batch has the plan's number of rows, so that only a chapter's last one may be short."""
+        return True
+
+    def most_tokens(self, batch_size: int) -> int | None:
+        """Return the most tokens that a batch may hold; None if their number has no limit.
+
+        Args:
+            batch_size: rows per batch; 1 where the plan gives none.
+        """
+        del batch_size
+        return None
+
+    def most_samples(self, batch_size: int | None, costs: Mapping[str, int]) -> int:
+        """Return the most samples that a batch may hold.
+
+        Args:
+            batch_size: as the plan gives it.
+            costs: what every sample costs of each of `cost_names`.
+        """
+        del costs
+        return self.window_size if batch_size is None else min(batch_size, self.window_size)
 
     @abstractmethod
     def with_composition(self, composition: "Composition | None") -> "Formation":
-        """The same formation with streams sharing a batch so.
+        """Return the same formation with another rule for how streams share a batch.
 
         Raises:
-            PlanError: this formation cannot keep it.
+            PlanError: this formation cannot follow the rule.
         """
 
     @abstractmethod
     def former(self, setting: Setting) -> Former:
-        """The former of one chapter."""
+        """Return the former of one chapter."""
 
 
-class Composition(ABC):  # noqa: B024  a closed family of rules; the arithmetic is in `composition` and `windowed`
+class Composition(ABC):  # noqa: B024  a closed family of rules; the arithmetic is in `stratified` and `one_stream`
     """How the streams of a mixture share a batch."""
 
     VERSION: ClassVar[int] = 1
 
 
-class Tail(ABC):  # noqa: B024  a closed family of rules; the arithmetic is in `fixed`
-    """What becomes of a short batch, and of a last step that lacks batches."""
+class Tail(ABC):  # noqa: B024  a closed family of rules; the arithmetic is in `tail`
+    """What happens to a short batch, and to a last step that does not have a batch for every rank."""
 
 
 @final
@@ -162,8 +186,8 @@ class Tail(ABC):  # noqa: B024  a closed family of rules; the arithmetic is in `
 class DropPartial(Tail):
     """Drop the short batch, then the batches that do not fill a step of all ranks.
 
-    Where formation counts samples (no budget, or packing) a chapter's last batch is short; under a budget none is. With
-    ``OneStream(batches=n)`` what a stream has left at a chapter's end and fills no n batches is dropped.
+    If the formation counts samples (no budget, or packing), a chapter's last batch may be short; under a budget no batch
+    is. With ``OneStream(batches=n)``, samples of a stream that do not fill n batches at a chapter's end are dropped.
     """
 
 
@@ -178,16 +202,16 @@ class KeepPartial(Tail):
 class PadPartial(Tail):
     """Fill the short batch, and the last step, with samples from the epoch's start.
 
-    Batches of a formation stay as they are, but for those of ``OneStream(batches=n)`` where samples are counted: what a
-    stream has left at a chapter's end is filled to n batches with samples of that stream.
+    Batches of a formation stay as they are, with one exception: ``OneStream(batches=n)`` without a budget fills the samples
+    that a stream has left at a chapter's end up to n batches, with samples of the same stream.
     """
 
 
 def as_tail(value: object) -> Tail:
-    """The tail rule that ``last=`` names.
+    """Return the tail rule that ``last=`` names.
 
     Args:
-        value: `DropPartial`, `KeepPartial` or `PadPartial`, or an instance.
+        value: `DropPartial`, `KeepPartial` or `PadPartial`, or an instance of one.
 
     Raises:
         PlanError: it is something else.

@@ -1,8 +1,7 @@
-"""How a pool of samples becomes a window's batches: the interface of the three ways.
+"""How a pool of samples becomes a window's batches: the interface of the three ways to group them.
 
-`windowed` sorts the pool and treats what is above the budget; a grouping groups
-the rest. ``windowed`` has the one without composition, ``stratified`` and
-``one_stream`` the others.
+`windowed` sorts the pool and handles samples above the budget; a `Grouping` groups the rest. The grouping without
+composition is in `windowed`, the others are in `stratified` and `one_stream`.
 """
 
 from abc import ABC, abstractmethod
@@ -21,38 +20,38 @@ from spiral_stream.errors import PlanError
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
-    """S samples that no batch holds yet, by key, ties by their number in the chapter."""
+    """S samples that are in no batch yet, sorted by key, then by their number in the chapter."""
 
     streams: NDArray[np.int32]  # [S]
     lengths: Int64 | None  # [S]
-    costs: tuple[Int64, ...]  # [S] each, of the additive limits
+    costs: tuple[Int64, ...]  # [S] per additive limit
 
 
 class Grouping(ABC):
-    """Groups the pools of one chapter, in turn."""
+    """Groups the pools of one chapter, window by window."""
 
     @abstractmethod
     def group(self, pool: Pool, patience: int, *, final: bool) -> list[Int64]:
-        """The batches of a window, in the order they are delivered.
+        """Return the batches of a window, in the order of delivery.
 
         Args:
-            pool: samples that each keep to the limits alone.
-            patience: how many of them may wait for the next window.
-            final: none may, for there is no other window.
+            pool: samples that each keep to the limits on their own.
+            patience: how many samples may wait for the next window.
+            final: whether this is the last window, so that no sample may wait.
 
         Returns:
-            indices into the pool, ascending in each batch. What no batch holds waits.
+            for each batch, indices into the pool, ascending. Samples in no batch wait.
         """
 
     def turn(self, shares: NDArray[np.float64]) -> None:  # noqa: B027  only a composition keeps to shares
-        """The targets are these shares from here on; shape [K]."""
+        """Aim at these shares from here on; shape [K]."""
 
     def note(self, streams: NDArray[np.int32]) -> None:  # noqa: B027  only a composition keeps an account
-        """Samples of these streams were delivered alone, or dropped."""
+        """Count samples that were delivered alone or dropped; their streams, shape [S]."""
 
 
 def targets(composition: Composition, setting: Setting) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Shares [K] and samples ahead [K] at the chapter's start, float64.
+    """Return the target shares, and how many samples each stream is ahead at the chapter's start; shape [K], float64.
 
     Raises:
         PlanError: there is no mixture.

@@ -1,15 +1,13 @@
-"""Which samples share a batch when each batch is of one stream, and in which order the streams take turns.
+"""Which samples share a batch when each batch holds one stream, and in which order the streams take turns.
 
-Each stream's samples are cut into runs by the limits. Units of ``batches`` neighbours are
-drawn into an order inside their stream and then merged: next comes the unit that would
-be finished first if every stream ran at its share (weighted fair queueing, Demers, Keshav
-and Shenker 1989), so that a stream is off its target by about a unit. What does not fill
-a unit waits. Cost: 3 us a stream, 20 us one that has a batch, and 10 us a batch.
+Each stream's samples are cut into batches by the limits. Units of ``batches`` neighbouring batches are shuffled within
+their stream and then merged: the next unit is the one that would be finished first if every stream ran at its share
+(weighted fair queueing, Demers, Keshav and Shenker 1989), so a stream is off its target by about a unit. Samples that do
+not fill a unit wait. Cost: 3 us per stream, 20 us per stream that has a batch, and 10 us per batch.
 
-Where batches are counted, every unit has as many batches as were asked for, so that steps of that many batches stay
-steps of one stream from the first chapter to the last (version 2). What a stream has left at the chapter's end makes a
-unit of short batches of equal size that comes last; with `DropPartial` it is left out, with `PadPartial` filled with
-samples of the same stream.
+Without a budget, every unit has exactly ``batches`` batches, so steps of that many batches hold one stream from the first
+chapter to the last (version 2). Samples that a stream has left at a chapter's end make a last unit of short batches of
+equal size; `DropPartial` leaves it out, and `PadPartial` fills it with samples of the same stream.
 """
 
 import heapq
@@ -30,10 +28,10 @@ from spiral_stream.batching.grouping import Grouping, Pool, targets
 
 @final
 class OneStreamGrouping(Grouping):
-    """Every batch is of one stream, and units of batches are."""
+    """Every batch, and every unit of batches, holds one stream."""
 
     def __init__(self, composition: OneStream, limits: BatchLimits, setting: Setting, cost_group: int) -> None:
-        self._shares, self._counts = targets(composition, setting)  # float: what each stream was ahead at the start
+        self._shares, self._counts = targets(composition, setting)  # floats: they begin with what each stream was ahead
         self._unit = composition.batches
         self._limits = limits
         self._last = setting.last
@@ -59,7 +57,7 @@ class OneStreamGrouping(Grouping):
         none = np.zeros(1, dtype=np.int64)
         runs = [self._runs(pool, mine, final=final) if cuttable[k] else none for k, mine in enumerate(members)]
         left = sizes - np.array([int(ends[-1]) for ends in runs])
-        for k in np.argsort(-left, kind="stable"):  # what is nearest to a whole batch goes first
+        for k in np.argsort(-left, kind="stable"):  # the stream nearest to a whole batch goes first
             if int(left.sum()) <= patience:
                 break
             runs[k], left[k] = self._runs(pool, members[k], final=True, forced=True), 0
@@ -69,7 +67,7 @@ class OneStreamGrouping(Grouping):
         return [members[k][start:stop] for k, unit in units for start, stop in unit]
 
     def _cuttable(self, pool: Pool, order: Int64, sizes: Int64) -> NDArray[np.bool_]:
-        """Which streams have at least a full batch; shape [K]. It spares cutting each of many streams for nothing."""
+        """Which streams have at least a full batch; shape [K]. Saves cutting each of many streams for nothing."""
         out = sizes > 0
         some = sizes[out]
         starts = np.cumsum(some) - some
@@ -83,11 +81,11 @@ class OneStreamGrouping(Grouping):
         return out
 
     def _padded(self, members: Int64) -> Int64:
-        """A stream's samples, and as many of them again as make its last unit whole."""
+        """A stream's samples, with some repeated to complete its last unit."""
         return np.concatenate((members, np.resize(members, -len(members) % self._rows))) if len(members) else members
 
     def _runs(self, pool: Pool, members: Int64, *, final: bool, forced: bool = False) -> Int64:
-        """Ends of the batches of one stream: whole units, or all of its samples, which a full pool may force."""
+        """Ends of the batches of one stream: of whole units, or of all its samples at the end or if the pool is full."""
         if final and self._rows:
             drops = isinstance(self._last, DropPartial) and not forced
             return _counted(len(members), self._unit, self._rows, drops=drops)
@@ -101,12 +99,12 @@ class OneStreamGrouping(Grouping):
         return ends[: (len(ends) - 1) // self._unit * self._unit + 1]
 
     def _units(self, ends: Int64, stream: int) -> list[list[tuple[int, int]]]:
-        """(start, stop) of each batch, unit by unit, in an order that is drawn; a unit of too few batches is last."""
+        """(start, stop) of each batch, unit by unit, in random order; a unit of too few batches comes last."""
         if len(ends) == 1:
             return []
         batches = list(zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True))
         whole = len(batches) // self._unit
-        if self._rows:  # short batches are no part of the draw: they come last
+        if self._rows:  # short batches are not shuffled: they come last
             whole = next((u for u in range(whole) if ends[(u + 1) * self._unit] < (u + 1) * self._rows), whole)
         drawn = emission_order(whole, self._group, self._key, self._window, stream).tolist()
         units = [batches[u * self._unit : (u + 1) * self._unit] for u in drawn]
@@ -127,9 +125,9 @@ class OneStreamGrouping(Grouping):
         return out
 
     def _finish(self, stream: int, unit: list[tuple[int, int]]) -> tuple[bool, bool, float]:
-        """What units are merged by: how many samples of all streams there are when one is done at its stream's share.
+        """The merge key of a unit: how many samples of all streams are delivered when the stream's share calls for its end.
 
-        Units of fewer batches come last, so that they put no other unit across two steps; before them those of short ones.
+        Units of too few batches come last, so that no other unit is split over two steps; units of short batches come before.
         """
         share = float(self._shares[stream])
         end = (float(self._counts[stream]) + _rows(unit)) / share if share > 0 else np.inf
@@ -137,9 +135,10 @@ class OneStreamGrouping(Grouping):
 
 
 def _counted(size: int, unit: int, rows: int, *, drops: bool) -> Int64:
-    """Ends of the batches of ``size`` samples: whole units of ``rows`` samples, and a last one of short batches.
+    """Ends of the batches of ``size`` samples: whole units of ``rows`` samples, and a last unit of short batches.
 
-    A rest of fewer samples than a unit has batches shares them with the unit before it, if both have enough for two.
+    If fewer samples are left than a unit has batches, they are shared out with those of the unit before, if both together
+    are enough for two units.
     """
     whole, rest = divmod(size, rows)
     short = 0 if drops or not rest else unit
@@ -151,9 +150,9 @@ def _counted(size: int, unit: int, rows: int, *, drops: bool) -> Int64:
 
 
 def _aligned(units: list[tuple[int, list[tuple[int, int]]]], unit: int) -> list[tuple[int, list[tuple[int, int]]]]:
-    """Units of delivery with batches halved at the end, so that what comes after them begins a step too.
+    """Halve batches at the end until they fill whole steps, so that the next chapter begins a step too.
 
-    Only a stream that has fewer samples left than a unit has batches makes this necessary, and mixes streams in a step.
+    This is needed only if a stream has fewer samples left than a unit has batches. Then a step mixes streams.
     """
     begin = next((at for at, (_, batches) in enumerate(units) if len(batches) < unit), len(units))
     whole, loose = units[:begin], units[begin:]
@@ -180,7 +179,7 @@ def _rows(unit: list[tuple[int, int]]) -> int:
 
 
 def _filled(ends: Int64, unit: int) -> Int64:
-    """Halve the largest batches until they make up whole units, as far as there are samples."""
+    """Halve the largest batches until they make up whole units, as long as there are samples."""
     while (len(ends) - 1) % unit and int(np.diff(ends).max()) > 1:
         largest = int(np.argmax(np.diff(ends)))
         ends = np.insert(ends, largest + 1, (ends[largest] + ends[largest + 1]) // 2)

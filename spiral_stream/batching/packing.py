@@ -1,13 +1,12 @@
-"""Which samples share a row, and where each lies in it: rows of one width with as few places left over as can be.
+"""Which samples share a row, and where each lies in it: rows of one width, with as few empty places as possible.
 
-A pool of samples is packed at once. First fit takes them by position, each into the
-first row with room; best fit takes the longest first, each into the fullest row with
-room (Johnson 1973: at most 22 % more rows than needed; on text lengths under 0.5 %);
-concatenate-and-split lays them end to end and cuts every ``max_tokens``. Whole batches
-of the fullest rows are emitted in a keyed order, the emptiest rows are taken apart and
-their samples packed again with the next window. The loops are in `_packing.c`.
+A pool of samples is packed at once. First fit takes samples by position and puts each into the first row with room. Best
+fit takes the longest first and puts each into the fullest row with room (Johnson 1973: at most 22 % more rows than
+needed; on text lengths under 0.5 %). Concatenate-and-split lays samples end to end and cuts every ``max_tokens``. Whole
+batches of the fullest rows are emitted in a keyed order; the emptiest rows are taken apart, and their samples are packed
+again with the next window. The loops are in `_packing.c`.
 
-Cost: about 0.1 us a sample in windows of 8,192, plus 3 us a batch.
+Cost: about 0.1 us per sample in windows of 8,192, plus 3 us per batch.
 """
 
 from dataclasses import dataclass
@@ -44,26 +43,27 @@ MAX_WINDOW: Final = 2**22  # sums of lengths stay exact
 @final
 @dataclass(frozen=True, slots=True)
 class Packed(Formation):
-    """Rows of exactly ``max_tokens`` places, each shared by samples that do not overlap; ``batch_size`` rows a batch.
+    """Rows of exactly ``max_tokens`` places, each shared by samples that do not overlap; ``batch_size`` rows per batch.
 
-    Every sample is delivered once, and a sample of no tokens too: as a piece of length 0 where a
-    segment is left, so ``start`` may be ``max_tokens`` there. Only the last batch of a chapter has
-    fewer than ``batch_size`` rows, and a batch for which a whole pool of samples was not enough.
+    Every sample is delivered once. A sample without tokens is a piece of length 0 in a row that can take another segment;
+    its ``start`` may be ``max_tokens``. A batch has fewer than ``batch_size`` rows only at a chapter's end, or if a whole
+    pool of samples was not enough for one.
 
-    What waits for the next window is less than ``window_size`` samples: those of the emptiest rows,
-    at least one and at most ``batch_size``, because samples to come may still fill them; with
-    ``concat_and_split`` those of the last rows that do not make up a batch, and the one not full.
+    Fewer than ``window_size`` samples wait for the next window: those of the emptiest rows (at least one row, at most
+    ``batch_size``), which later samples may still fill. With ``concat_and_split``, those of the last rows that do not make
+    up a batch, and of the last row if it is not full.
 
     Args:
         max_tokens: width T of a row.
-        strategy: ``first_fit`` takes samples by position, each into the first row with room; ``best_fit`` the
-            longest first (ties by position), each into the fullest row with room (ties: the row that took a
-            sample last); ``concat_and_split`` lays them end to end: one may go on in the next row or batch.
-        max_segments: at most this many pieces a row (TransformerEngine needs a bound); None: any number.
+        strategy: ``first_fit`` takes samples by position, each into the first row with room. ``best_fit`` takes the
+            longest first (ties by position), each into the fullest row with room (ties: the row that took a sample
+            last). ``concat_and_split`` lays them end to end, so a sample may go on in the next row or batch.
+        max_segments: most pieces per row (TransformerEngine needs a bound); None: any number.
         window_size: samples packed together.
-        oversize: what to do with a sample of more than ``max_tokens``: ``raise``; ``truncate`` or ``drop``,
-            counted; ``split`` it into pieces of ``max_tokens`` and a rest, which are packed like samples.
-            ``concat_and_split`` always splits. None: ``raise``, or ``split`` for ``concat_and_split``.
+        oversize: what to do with a sample of more than ``max_tokens``: ``"raise"`` an error, ``"truncate"`` or
+            ``"drop"`` it (metrics count both), or ``"split"`` it into pieces of ``max_tokens`` and a rest, which are
+            packed like samples. ``concat_and_split`` always splits. None: ``"raise"``, or ``"split"`` with
+            ``concat_and_split``.
 
     Raises:
         PlanError: a parameter is not one of these.
@@ -104,11 +104,14 @@ class Packed(Formation):
     def needs_lengths(self) -> bool:
         return True
 
+    def most_tokens(self, batch_size: int) -> int:
+        return self.max_tokens * batch_size
+
     def with_composition(self, composition: Composition | None) -> Self:
-        """This formation, which has no composition.
+        """Return this formation, which has no composition.
 
         Raises:
-            PlanError: one is given.
+            PlanError: a composition is given.
         """
         if composition is None:
             return self
@@ -119,10 +122,10 @@ class Packed(Formation):
         raise PlanError(msg)
 
     def former(self, setting: Setting) -> Former:
-        """The former of one chapter.
+        """Return the former of one chapter.
 
         Raises:
-            PlanError: ``max_tokens`` is no multiple of the setting's.
+            PlanError: ``max_tokens`` is not a multiple of the setting's ``multiple``.
         """
         multiple = setting.multiple
         if self.max_tokens % multiple:
@@ -150,17 +153,17 @@ class _Pool:
 class _PackedRows:
     """R rows made of a pool: P pieces in the order in which they were placed."""
 
-    parts: Int64  # [P] which of the pool
+    parts: Int64  # [P] index into the pool
     rows: Int64  # [P]
     starts: Int64  # [P]
-    offsets: Int64  # [P] first token, counted in the part
+    offsets: Int64  # [P] first token, counted from the part's own
     lengths: Int64  # [P]
     count: int  # R
 
 
 @final
 class PackedFormer(Former):
-    """Packs one chapter. `Packed` says what waits."""
+    """Packs one chapter. `Packed` says which samples wait."""
 
     def __init__(self, policy: Packed, setting: Setting) -> None:
         self.tally = OversizeTally()
@@ -192,7 +195,7 @@ class PackedFormer(Former):
         return self._batches(pool, packed, emitted)
 
     def _joined(self, window: Window) -> _Pool:
-        """The samples that waited and those of the window, none longer than a row where it may not be cut."""
+        """The samples that waited and those of the window; none is longer than a row unless rows cut samples."""
         if window.lengths is None:
             msg = "Packed: the window has no lengths. Give a field with a length, such as Pad('tokens')"
             raise PlanError(msg)
@@ -223,7 +226,7 @@ class PackedFormer(Former):
         return np.argsort(-used, kind="stable")
 
     def _counts(self, packed: _PackedRows, *, final: bool) -> tuple[int, ...]:
-        """How many rows to emit; each next number for when the one before leaves no room in the pool."""
+        """How many rows to emit. The next number counts if the one before would leave no room in the pool."""
         if final:
             return (packed.count,)
         whole = self._batch_rows
@@ -241,7 +244,7 @@ class PackedFormer(Former):
 
     def _batches(self, pool: _Pool, packed: _PackedRows, emitted: Int64) -> list[Membership]:
         """The rows emitted, in that order, cut into batches."""
-        # [R] where each row is delivered; len(emitted): not now
+        # [R] at which place each row is delivered; len(emitted): not yet
         places = np.full(packed.count, len(emitted), dtype=np.int64)
         places[emitted] = np.arange(len(emitted))
         places = places[packed.rows]  # [P]
@@ -249,7 +252,9 @@ class PackedFormer(Former):
         rows, starts, lengths = places[pieces], packed.starts[pieces], packed.lengths[pieces]
         parts = packed.parts[pieces]
         samples, offsets = pool.samples[parts], pool.offsets[parts] + packed.offsets[pieces]
-        firsts = np.arange(0, len(emitted) + self._batch_rows, self._batch_rows)  # first row of each batch, and the end
+        firsts = np.arange(
+            0, len(emitted) + self._batch_rows, self._batch_rows
+        )  # first row of each batch, and the end of the last
         bounds = np.searchsorted(rows, firsts).tolist()
         rows = rows % self._batch_rows
         batches = []
@@ -290,7 +295,7 @@ def _cut(pool: _Pool, policy: Packed) -> _PackedRows:
 
 
 def _left(pool: _Pool, packed: _PackedRows, waits: NDArray[np.bool_]) -> _Pool:
-    """What waits, as a pool: the pieces that do, shape [P], with those of one part joined again."""
+    """The waiting pieces as a pool, with the pieces of one part joined again; ``waits`` has shape [P]."""
     pieces = np.flatnonzero(waits)
     pieces = pieces[np.argsort(packed.parts[pieces], kind="stable")]
     parts, firsts = np.unique(packed.parts[pieces], return_index=True)
@@ -314,7 +319,7 @@ def _narrow(values: Int64, most: int) -> NDArray[np.integer]:
 
 
 def _too_long(sample: int, length: int, width: int) -> DataError:
-    """The error of a sample above the width, carrying its number in the chapter."""
+    """The error for a sample longer than a row; ``sample`` is its number in the chapter."""
     msg = (
         f"Packed: a sample has {length} tokens, a row {width}. Raise max_tokens, filter on the length, or choose "
         "oversize='split', 'truncate' or 'drop'"

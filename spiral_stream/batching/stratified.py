@@ -1,24 +1,21 @@
-"""Which samples share a batch when each is to hold every stream's share, and like lengths too.
+"""Which samples share a batch when every batch holds each stream's share, and samples of similar length.
 
-Each stream's samples are sorted apart. Laid side by side by the place at which their
-share calls for them, they are one sequence of quantiles; cut by the limits, it gives the
-batches' sizes. In the order of delivery the batches are then dealt whole samples of each
-stream: earliest deadline first, where unit i of stream k is due when its target
-``share_k * delivered - ahead_k`` reaches i + 1 and may not come before the target passes i
-(the just-in-time rounding of Steiner and Yeomans 1993): no stream is ever a whole
-sample off. Each stream's samples go to its places from short to long.
+Each stream's samples are sorted on their own. Merged by the place at which its share calls for each sample, they form one
+sequence of quantiles, and cutting it by the limits gives the sizes of the batches. In the order of delivery, the batches
+are then dealt whole samples of each stream, earliest deadline first: unit i of stream k is due when its target
+``share_k * delivered - ahead_k`` reaches i + 1, and may not come before the target passes i (the just-in-time rounding of
+Steiner and Yeomans 1993). No stream is ever a whole sample off. A stream's samples fill its places from short to long.
 
-The samples dealt are not exactly those that the sizes were cut for. Where a batch breaks a
-limit, sizes are cut again with the costs that were met, and at last it is cut into two,
-one delivered after the other, and all is dealt anew.
+The samples that a batch is dealt are not exactly those that its size was cut for. If a batch breaks a limit, sizes are
+cut again with the costs of the samples dealt. If one still breaks a limit, it is cut into two batches, delivered one
+after the other, and everything is dealt anew.
 
-What comes in is a shuffle (`sampling.slices`), so a stream may come late, and the others
-wait for it in the pool. `smallest_window` says how large that gets. In a smaller window
-the pool is full before the stream comes: then one batch goes without it, and it is dealt
-first when it comes, so that it is never further behind than its supply (version 2; only
-for windows that are not sure to do without). Cost, of a window of 8,192 in three
-streams: 2 ms, and 30 us a batch. With many streams a window holds few samples of each, so
-their quantiles are coarse and pad more: give a larger window.
+The input is a shuffle (`sampling.slices`), so a stream may come late, and the others wait for it in the pool;
+`smallest_window` says how many. In a smaller window the pool may be full before the stream comes. Then one batch goes
+without it, and its samples are dealt first when they come, so it is never further behind than its supply (version 2;
+only for windows that `is_sure` does not vouch for). Cost, of a window of 8,192 in three streams: 2 ms, and 30 us per
+batch. With many streams a window holds few samples of each, so quantiles are coarse and batches pad more: give a larger
+window.
 """
 
 from dataclasses import dataclass
@@ -36,38 +33,38 @@ from spiral_stream.batching.grouping import Grouping, Pool, targets
 Float64 = NDArray[np.float64]
 
 _CUTS: Final = 2  # times that sizes are cut; more gained no budget in 3 streams, and lost some in 1,000
-_HORIZON: Final = 4  # samples a stream; by then those that lag behind have caught up
+_HORIZON: Final = 4  # samples per stream; by then those that lag behind have caught up
 _FOLLOWS: Final = 2.0  # samples; a stream that is further off its share did not get its supply by shares
-_SURE: Final = 1e-12  # the chance that a window which is sure to be large enough is not
+_SURE: Final = 1e-12  # the chance that a window which `is_sure` vouches for is too small
 _EPOCHS: Final = 10_000  # in which the smallest window may break the promise once
-_EXACT: Final = 1e-9  # what is nearer to a whole number is that number: shares are rounded fractions
+_EXACT: Final = 1e-9  # a value this near to a whole number counts as that number: shares are rounded fractions
 
 # S samples, K streams, J batches
 
 
 def smallest_window(shares: Float64, positions: float, slices: float, batch_size: int | None) -> int:
-    """The window in which no stream is a whole sample off its share, but for once in 10,000 epochs.
+    """Return the smallest window in which no stream is a whole sample off its share, except once in 10,000 epochs.
 
-    While stream k is late by D samples, all that came since its share called for them wait: ``D / share_k``. Inside a slice
-    D is the largest fall of a bridge of hypergeometric steps: above d with chance ``exp(-2 d**2 / (positions * share * (1 -
-    share)))``. At slice borders no stream is late, so no more than a slice waits.
+    While stream k is late by D samples, all samples since its share called for them wait: ``D / share_k``. Inside a slice,
+    D is the largest fall of a bridge of hypergeometric steps; it exceeds d with chance ``exp(-2 d**2 / (positions * share *
+    (1 - share)))``. At slice borders no stream is late, so at most a slice waits.
 
     Args:
         shares: shape [K], float64, summing to 1.
-        positions: of a slice.
-        slices: of an epoch.
-        batch_size: samples of a batch, where they are counted; None under a budget.
+        positions: positions of a slice.
+        slices: slices of an epoch.
+        batch_size: samples per batch; None under a budget.
     """
     return _held(shares, positions, 1 / (_EPOCHS * max(1.0, slices) * max(1, len(shares)))) + (batch_size or 1)
 
 
 def is_sure(window_size: int, shares: Float64, positions: float, batch_size: int | None) -> bool:
-    """Whether a window never fills up with samples that wait for a late stream; arguments are those of `smallest_window`."""
+    """Return whether a window never fills up with samples that wait for a late stream; arguments as `smallest_window`."""
     return (_held(shares, positions, _SURE) + (batch_size or 0)) * 8 <= window_size * 7  # an eighth of it is kept free
 
 
 def _held(shares: Float64, positions: float, chance: float) -> int:
-    """How many samples wait at most, but for a chance a slice and stream."""
+    """The most samples that wait, except with the given chance per slice and stream."""
     some = shares[shares > 0]
     bridge = np.sqrt(positions * (1 - some) / some * np.log(1 / chance) / 2) + 1 / some
     return int(np.ceil(np.minimum(bridge, positions).max(initial=0.0))) + _HORIZON * len(some)
@@ -76,19 +73,19 @@ def _held(shares: Float64, positions: float, chance: float) -> int:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
-    """What each stream is due: ``slopes * s - leads`` after s samples from here, and no more than it has."""
+    """How many samples each stream is due: ``slopes * s - leads`` after s samples from here, and no more than it has."""
 
     slopes: Float64
     leads: Float64
     supply: Int64
 
     def most(self, delivered: int) -> Int64:
-        """How many samples of each stream may have been delivered; shape [K]."""
+        """Return how many samples of each stream may have been delivered; shape [K]."""
         up = np.ceil(self.slopes * delivered - self.leads - _EXACT)
         return np.minimum(np.maximum(up, 0.0).astype(np.int64), self.supply)
 
     def can_go_on(self, delivered: int) -> bool:
-        """Whether what is left behind can still be delivered in time, if supply is no limit from here on."""
+        """Return whether streams that lag behind can catch up in time, if supply is no limit from here on."""
         horizon = delivered + _HORIZON * len(self.slopes)
         have = self.most(delivered)
         due = np.maximum(np.floor(self.slopes * horizon - self.leads + _EXACT).astype(np.int64) - have, 0)
@@ -99,11 +96,11 @@ class Line:
 
 
 def deal(sizes: Int64, line: Line) -> Int64:
-    """Whole samples of each stream for batches in the order of delivery.
+    """Return how many samples of each stream every batch gets.
 
     Args:
-        sizes: shape [J], samples of each batch; their sum is at most `_Ranked.reach`.
-        line: what each stream is due.
+        sizes: shape [J], samples per batch, in the order of delivery; their sum is at most `_Ranked.reach`.
+        line: how many samples each stream is due.
 
     Returns:
         shape [J, K], int64; rows sum to the sizes.
@@ -116,7 +113,7 @@ def deal(sizes: Int64, line: Line) -> Int64:
     numbers = np.arange(count)
     for j, (size, end) in enumerate(zip(sizes.tolist(), np.cumsum(sizes).tolist(), strict=True)):
         free = np.maximum(line.most(end) - dealt, 0)
-        if int(free.sum()) < size:  # a share's rounding on the very border
+        if int(free.sum()) < size:  # a share was rounded on the very border
             free = line.supply - dealt
         streams = np.repeat(numbers, free)
         nth = np.arange(1, len(streams) + 1) - np.repeat(np.cumsum(free) - free, free)
@@ -175,7 +172,7 @@ class StratifiedGrouping(Grouping):
         return batches
 
     def _due(self, crowded: int) -> int:
-        """How many samples go without a stream that is late: a batch, or those that crowd the pool where none is counted."""
+        """How many samples go without a late stream: one batch if samples are counted, else those that crowd the pool."""
         limits = self._limits
         return limits.batch_size if limits.only_counts and limits.batch_size is not None else max(1, crowded)
 
@@ -217,7 +214,7 @@ class StratifiedGrouping(Grouping):
         real_costs: tuple[Int64, ...],
         sizes: Int64,
     ) -> tuple[Int64 | None, tuple[Int64, ...]]:
-        """Foreseen lengths and costs [S], no less than what the batches of these sizes really got."""
+        """Foreseen lengths and costs [S], raised to what the batches of these sizes were dealt."""
         if lengths is not None and real_lengths is not None:
             if self._limits.padded:
                 longest = np.maximum.reduceat(real_lengths, np.cumsum(sizes) - sizes)
@@ -245,21 +242,21 @@ class StratifiedGrouping(Grouping):
 class _Dealt:
     """The samples of batches that may break a limit."""
 
-    members: Int64  # [S] of one batch after the other, by quantile
+    members: Int64  # [S] batch after batch, by quantile
     sizes: Int64  # [J]
     delivered: Int64  # [J] which batch comes at each place
-    broken: Int64  # of which wanted batches a part breaks a limit
+    broken: Int64  # wanted batches of which a part breaks a limit
 
     @property
     def batches(self) -> list[Int64]:
-        """In the order of delivery."""
+        """The members of each batch, in the order of delivery."""
         members = np.split(self.members, np.cumsum(self.sizes)[:-1])
         return [members[j] for j in self.delivered]
 
 
 @final
 class _Ranked:
-    """A pool's samples, stream by stream, by key in each."""
+    """A pool's samples, sorted by stream, then by key."""
 
     def __init__(self, pool: Pool, streams: int) -> None:
         self._pool = pool
@@ -270,11 +267,11 @@ class _Ranked:
         self._ranks = np.arange(len(self._samples)) - self._firsts[self._streams]
 
     def merged(self, line: Line) -> Int64:
-        """The samples of the pool in the order in which they are due; shape [S]."""
+        """Return the samples of the pool in the order in which they are due; shape [S]."""
         return self._samples[np.argsort(self._when(line, 0.5), kind="stable")]
 
     def reach(self, line: Line) -> int:
-        """The most samples that can be delivered so that no stream is a whole sample off, then or later.
+        """Return the most samples that can be delivered so that no stream is a whole sample off, then or later.
 
         No stream may lack a sample that is due, not all may be too far ahead, and those that lag behind must
         be able to catch up with the next window.
@@ -298,18 +295,18 @@ class _Ranked:
         return out
 
     def costs(self, members: Int64) -> tuple[Int64 | None, tuple[Int64, ...]]:
-        """Lengths and costs of samples of the pool."""
+        """Return lengths and costs of samples of the pool."""
         pool = self._pool
         return None if pool.lengths is None else pool.lengths[members], tuple(cost[members] for cost in pool.costs)
 
     def members(self, counts_JK: Int64) -> Int64:
-        """Samples of the pool, batch after batch, ascending in each; the batches take each stream's in turn."""
+        """Return samples of the pool, batch after batch, ascending in each; batches take each stream's samples in turn."""
         batches = np.repeat(np.tile(np.arange(len(counts_JK)), counts_JK.shape[1]), counts_JK.T.ravel())
         samples = self._samples[_spread(self._firsts, counts_JK.sum(axis=0))]
         return samples[np.lexsort((samples, batches))]
 
     def hold(self, members: Int64, sizes: Int64, limits: BatchLimits) -> NDArray[np.bool_]:
-        """Whether each batch keeps to the limits; ``members`` as above."""
+        """Return whether each batch keeps to the limits; ``members`` as `members` returns them."""
         starts = np.cumsum(sizes) - sizes
         lengths, costs = self.costs(members)
         return limits.hold(
@@ -332,7 +329,7 @@ def _padded(values: Int64, size: int) -> Int64:
 
 
 def _with_surplus(foreseen: Int64, real: Int64, sizes: Int64) -> Int64:
-    """Foreseen costs, with what each batch really has above them spread over its samples."""
+    """Foreseen costs, plus each batch's excess over them, spread over its samples."""
     starts = np.cumsum(sizes) - sizes
     above = np.add.reduceat(real, starts) - np.add.reduceat(foreseen[: len(real)], starts)
     return foreseen + _padded(np.repeat(-(-np.maximum(above, 0) // sizes), sizes), len(foreseen))

@@ -1,13 +1,12 @@
-"""Which samples of a window share a batch: those of like size, as many as the budget holds.
+"""Which samples of a window share a batch: samples of similar size, as many as the budget allows.
 
-A window's samples join the pool of those that wait, the pool is sorted by the keys
-(ties by position) and cut into runs that keep to every limit; the last run waits unless
-no further sample can join it. At a chapter's end nothing waits, and the last two runs
-are cut again evenly. A composition groups the sorted pool in its own way. Cost, of a
-window of 8,192: about 1 ms, and 8 us a batch.
+A window's samples join the pool of waiting samples. The pool is sorted by the keys (ties by position) and cut into runs
+that keep to every limit; the last run waits unless no further sample can join it. At a chapter's end nothing waits, and
+the last two runs are cut again evenly. A composition groups the sorted pool in its own way. Cost, of a window of 8,192:
+about 1 ms, and 8 us per batch.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Self, final
 
@@ -43,9 +42,7 @@ from spiral_stream.errors import PlanError, shown
 
 MAX_WINDOW: Final = 2**22
 MAX_GROUP: Final = 2**20
-_PATIENCE: Final = (
-    8  # at least 1 / 8 of the window is free for the next one, so that pools are not sorted for a few samples
-)
+_PATIENCE: Final = 8  # 1 / 8 of the window is kept free for the next, so that a pool is not sorted for a few samples
 
 # S samples of a window or pool
 
@@ -53,10 +50,13 @@ _PATIENCE: Final = (
 @final
 @dataclass(frozen=True, slots=True)
 class BucketKey:
-    """What samples of a batch are alike in, as an expression over columns: ``len(tokens)``, ``width * height``.
+    """A property in which the samples of a batch are similar.
+
+    Args:
+        text: an expression over columns, such as ``len(tokens)`` or ``width * height``.
 
     Raises:
-        PlanError: the text is no such expression; the message shows the place.
+        PlanError: the text is not such an expression; the message shows where.
     """
 
     text: str
@@ -71,19 +71,19 @@ class BucketKey:
 @final
 @dataclass(frozen=True, slots=True)
 class WindowedBucket(Formation):
-    """Batches of like samples, out of windows of a lane.
+    """Batches of similar samples.
 
     Args:
-        window_size: samples that are looked at together: more of them means less padding, and more memory. At most so
-            many wait at any time.
-        keys: what samples are sorted by, the first key first; without one they keep their order.
-        budget: what a batch may hold; None: ``batch_size`` alone says it.
-        cost_group: so many batches of like size are delivered one after the other; at least the number of ranks, so
-            that ranks of one step get like cost.
-        composition: how streams share a batch; given by `collate`.
+        window_size: samples considered together, and the most that may wait. Larger windows pad less and use more
+            memory.
+        keys: what samples are sorted by, most important key first. Without keys they keep their order.
+        budget: what a batch may hold. None: only ``batch_size`` limits it.
+        cost_group: how many batches of similar size are delivered in a row. Use at least the world size, so that all
+            ranks do similar work in a step.
+        composition: how streams share a batch. `collate` sets it.
 
     Raises:
-        PlanError: a parameter is not one of these.
+        PlanError: a parameter is of another type, or out of range.
     """
 
     VERSION: ClassVar[int] = 1
@@ -113,7 +113,7 @@ class WindowedBucket(Formation):
 
     @property
     def version(self) -> int:
-        """The version of what it forms: 2 where counted batches of one stream come several in a row."""
+        """The version of the batches it forms: 2 for several batches in a row of one stream without a budget, else 1."""
         several = isinstance(self.composition, OneStream) and self.composition.batches > 1
         return 2 if several and self.budget is None else self.VERSION
 
@@ -127,21 +127,34 @@ class WindowedBucket(Formation):
 
     @property
     def cost_names(self) -> tuple[str, ...]:
-        return () if self.budget is None else self.budget.cost_names
+        return () if self.budget is None else tuple(self.budget.additive)
+
+    @property
+    def counts_samples(self) -> bool:
+        return self.budget is None
+
+    def most_tokens(self, batch_size: int) -> int | None:
+        del batch_size
+        return None if self.budget is None else self.budget.max_tokens
+
+    def most_samples(self, batch_size: int | None, costs: Mapping[str, int]) -> int:
+        counted = self.window_size if batch_size is None else min(batch_size, self.window_size)
+        limits = {} if self.budget is None else self.budget.additive
+        return min([counted, *(limit // costs[name] for name, limit in limits.items())])
 
     def with_composition(self, composition: Composition | None) -> Self:
-        """The same with a composition.
+        """Return the same formation with another composition.
 
         Raises:
-            PlanError: it is none that is known here.
+            PlanError: the composition is not one of this library's.
         """
         return replace(self, composition=composition)
 
     def former(self, setting: Setting) -> Former:
-        """The former of one chapter.
+        """Return the former of one chapter.
 
         Raises:
-            PlanError: no limit is given, or none that a batch can keep to; a composition lacks its mixture.
+            PlanError: there is no limit, or one that no batch can keep to, or a composition without a mixture.
         """
         limits = limits_of(self.budget, setting)
         if self.budget is None and self.window_size < (setting.batch_size or 0):
@@ -161,13 +174,13 @@ class WindowedBucket(Formation):
 
     @property
     def _group(self) -> int:
-        """Batches that move whole in the order of delivery; without keys it is the order of positions."""
+        """Batches that stay together in the order of delivery; without keys all do, in the order of positions."""
         return self.cost_group if self.keys else self.window_size
 
 
 @final
 class _SortedRuns(Grouping):
-    """Without composition: the sorted pool, cut from its start."""
+    """The grouping without composition: the sorted pool, cut from its start."""
 
     def __init__(self, limits: BatchLimits, setting: Setting, cost_group: int) -> None:
         self._limits = limits
@@ -201,7 +214,7 @@ class WindowedFormer(Former):
 
     @property
     def room(self) -> int:
-        """How many samples the pool takes now."""
+        """How many samples the pool can take now."""
         return self._policy.window_size - (0 if self._waiting is None else len(self._waiting.samples))
 
     def form(self, window: Window, *, final: bool) -> list[Membership]:
@@ -228,7 +241,7 @@ class WindowedFormer(Former):
         return formed
 
     def _admitted(self, window: Window) -> tuple[Window, Window]:
-        """The samples that may share batches, and those that are batches of their own; counts what it changes."""
+        """The samples that may share batches, and those that get a batch of their own; counts them in the tally."""
         window = _taken(window, np.arange(len(window.samples)))
         large = too_large(window, self._limits)
         nothing = _taken(window, np.empty(0, dtype=np.int64))
@@ -240,7 +253,7 @@ class WindowedFormer(Former):
             assert window.lengths is not None
             window = replace(window, lengths=truncated(window.lengths, self._limits))
             still = too_large(window, self._limits)
-            if still.any():  # its frames or bytes cannot be cut
+            if still.any():  # frames and bytes cannot be cut
                 raise oversize_error(window, int(np.flatnonzero(still)[0]), budget, self._limits)
             self.tally.truncated += len(found)
             return window, nothing

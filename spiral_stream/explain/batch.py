@@ -1,11 +1,11 @@
-"""Who shares a batch, how many batches there are, and how full they are."""
+"""BATCH in EXPLAIN DATA: which samples share a batch, how many batches there are, and how full they are."""
 
 from typing import Any, Final
 
 import numpy as np
 
+from spiral_stream.batching import tail
 from spiral_stream.batching.composition import OneStream
-from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.formation import DropPartial, Int64, PadPartial
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.windowed import WindowedBucket
@@ -17,18 +17,18 @@ from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.refusal import allowed, budget_text
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.composed import doubts
-from spiral_stream.runtime.numbering import FormedBatches
+from spiral_stream.runtime.formed_batches import FormedBatches
 
-_BARS: Final = 8  # of the histogram of T
-_BAR: Final = 40  # characters of the longest
-_UNUSED: Final = 0.2  # of a budget: worth a word
-_ENOUGH: Final = 8  # batches, to speak of what is usual
+_BARS: Final = 8  # bars of the histogram of T
+_BAR: Final = 40  # characters of the longest bar
+_UNUSED: Final = 0.2  # of a budget: above this, EXPLAIN warns
+_ENOUGH: Final = 8  # batches from which on medians mean something
 
 # J batches, K streams
 
 
 def batch_facts(subject: Subject) -> dict[str, Any]:
-    """The section of a fixed count, or of a formation; where samples may be refused, what becomes of them."""
+    """Return the section; it also says what happens to samples that cannot be read, if the plan tolerates some."""
     out = _formed(subject) if subject.stages.formed else _fixed(subject)
     collate = need(subject.stages.plan, Collate)
     if collate.on_error != "raise":
@@ -43,15 +43,15 @@ def batch_facts(subject: Subject) -> dict[str, Any]:
 
 def _fixed(subject: Subject) -> dict[str, Any]:
     batches, bound, total = subject.stages.batches, subject.bound, subject.stages.epochs.total
-    count = batches.count(bound.world_size, bound.merge)
-    dropped = batches.rows_dropped(bound.world_size, bound.merge)
+    count = tail.end(batches.last, batches.formed, bound.world_size * bound.merge)
+    dropped = max(0, total - count * batches.batch_size)
     if count == 0:
         subject.warnings.add(f"no batch is delivered: {total:,} rows do not fill one of {batches.batch_size} a rank")
     return {
         "formation": f"fixed count of {batches.batch_size}",
         "last": type(batches.last).__name__,
         "global batches an epoch": count,
-        "steps of this rank": batches.steps(bound.world_size, bound.merge, bound.rank),
+        "steps of this rank": tail.steps(batches.last, batches.formed, bound.world_size, bound.merge, bound.rank),
         "rows dropped an epoch": f"{dropped:,} ({dropped / max(1, total):.2%} of {total:,})",
         **{
             f"{name} a batch": f"{batches.batch_size * cost:,}, {cost:,} a sample"
@@ -97,7 +97,7 @@ def _tail(subject: Subject) -> str:
 
 
 def _counts(subject: Subject, numbering: FormedBatches, first: FirstBatches) -> dict[str, Any]:
-    """Batches and steps of an epoch: from the formation index where it is complete, else as the first batches are."""
+    """Batches and steps of an epoch: exact if all chapters are known, else extrapolated from the first batches."""
     bound, total = subject.bound, subject.stages.epochs.total
     based = f"all {total:,} samples" if first.whole else f"~ the first {first.positions:,} of {total:,} samples"
     out: dict[str, Any] = {"seen for this": f"{based}, {len(first.batches):,} batches"}
@@ -106,11 +106,10 @@ def _counts(subject: Subject, numbering: FormedBatches, first: FirstBatches) -> 
         count, mark = numbering.total(bound.epoch) if exact else len(first.batches), ""
         out["batches an epoch"] = count
     else:
-        delivered = max(1, first.joined - first.waiting)  # with those that were dropped on the way
+        delivered = max(1, first.joined - first.waiting)  # dropped samples included
         count, mark = round(len(first.batches) / delivered * first.joined * total / max(1, first.positions)), "~"
         out["batches an epoch"] = f"~{count:,} ({numbering.unknown(bound.epoch):,} chapters not formed yet)"
-    as_counted = FixedBatches(count, 1, 1, subject.stages.batches.last)
-    steps = as_counted.steps(bound.world_size, bound.merge, bound.rank)
+    steps = tail.steps(subject.stages.batches.last, count, bound.world_size, bound.merge, bound.rank)
     out["steps of this rank"] = f"~{steps:,}" if mark else steps
     if count and not steps:
         subject.warnings.add(f"this rank gets no batch: {count:,} batches do not make a step of all ranks", STOPS)
@@ -200,7 +199,7 @@ def _most_pieces(rows: Int64) -> int:
 
 
 def _composition(subject: Subject, first: FirstBatches) -> dict[str, Any]:
-    """Each stream's share in the batches seen, and how far any of them is from its target."""
+    """Each stream's share in the batches seen, and how far a batch is from its target at most."""
     streams, names = first.streams, [stream.name for stream in subject.stages.streams]
     shares = first.setting.shares
     assert shares is not None
@@ -226,7 +225,7 @@ def _composition(subject: Subject, first: FirstBatches) -> dict[str, Any]:
 
 
 def _begins(packing: Any) -> Any:
-    """Which pieces begin a sample; all entries without a packing."""
+    """Which entries begin a sample: all of them without a packing."""
     return slice(None) if packing is None else packing.offsets == 0
 
 

@@ -1,4 +1,4 @@
-"""Clips in EXPLAIN DATA: where they are made and kept, what decoding them takes, which are short, which cannot be used."""
+"""Clips in EXPLAIN DATA: where they are decoded and cached, what decoding costs, and which are short or unusable."""
 
 from typing import Any, Final
 
@@ -13,20 +13,20 @@ from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.physical import ClipStage
 
-_OVER_READ: Final = 4.0  # frames decoded a frame kept: most of the time goes into frames that nobody sees
-_SHORT: Final = 0.05  # of the segments: the batch holds many repeated frames
+_OVER_READ: Final = 4.0  # frames decoded per frame kept: above this, most of the time goes into frames that nobody sees
+_SHORT: Final = 0.05  # of the segments: above this, batches hold many repeated frames
 _UNKNOWN: Final = "unknown: materialize asset video_index"
 _BUILD: Final = "stream.materialize(), or the asset that builds"
 
 
 def frame_bytes(clip: ClipStage) -> str:
-    """Bytes of a sample's frames, with what they are the product of."""
+    """Return the bytes of a sample's frames as text, with the factors of the product."""
     shape, dtype = [n or 1 for n in clip.spec.shape], np.dtype(clip.spec.dtype)
     return f"{int(np.prod(shape)) * dtype.itemsize:,} ({' x '.join(map(str, shape))} x {dtype.itemsize} bytes)"
 
 
 def where_made(subject: Subject) -> str:
-    """Decoding never decides who shares a batch: formation looks at columns and counted frames."""
+    """Say where clips are decoded. That never decides which samples share a batch: formations look at columns only."""
     decides = subject.forming.decides_on() if subject.stages.formed else []
     if decides:
         return f"after membership: {', '.join(decides)} decides, not the frames"
@@ -34,7 +34,7 @@ def where_made(subject: Subject) -> str:
 
 
 def cache_text(clip: ClipStage) -> str:
-    """In which form clips are kept, or that they are not."""
+    """Say in which form clips are cached, or that they are not."""
     source = clip.sources[0]
     if source.frames is not None:
         return f"{source.frames.kind.profile} {source.frames.kind.fingerprint[:8]}"
@@ -42,12 +42,12 @@ def cache_text(clip: ClipStage) -> str:
 
 
 def coverage(subject: Subject, clip: ClipStage) -> tuple[int, int]:
-    """Rows that the clip cache holds, without one the video index; and rows that are read."""
+    """Return how many rows the clip cache holds (without a clip cache: the video index), and how many are read."""
     return subject.coverage(each.built.kind.fingerprint for each in clip.sources)
 
 
 def clip_facts(subject: Subject, clip: ClipStage) -> dict[str, Any]:
-    """What decoding takes, and what becomes of short and bad clips."""
+    """Return what decoding costs, and what happens to short and bad clips."""
     seen = footage(subject, clip)
     _warn(subject, clip, seen)
     field = dict(need(subject.stages.plan, Collate).fields)[clip.name]
@@ -64,7 +64,7 @@ def clip_facts(subject: Subject, clip: ClipStage) -> dict[str, Any]:
 
 
 def _way_out(clip: ClipStage) -> str:
-    """How the video index comes to be without Dagster."""
+    """How to build the video index without Dagster."""
     if clip.sources[0].frames is None:
         return "stream.materialize()"
     return ", ".join(
@@ -80,7 +80,7 @@ def _measured(subject: Subject, *names: str) -> tuple[int, ...] | None:
 
 
 def _mark(subject: Subject, clip: ClipStage, seen: Footage) -> str:
-    """Exact where every row was planned, and the plan leaves nothing to chance."""
+    """No mark if every row was planned and the plan has no random selection; else figures are estimates."""
     sure = seen.planned == seen.total and clip.selection.deterministic and not subject.stages.mixed
     return "" if sure else "~"
 
@@ -132,7 +132,7 @@ def _short(subject: Subject, clip: ClipStage, seen: Footage) -> str:
 
 
 def _short_of(clip: ClipStage, seen: Footage) -> tuple[int, int, str]:
-    """Short segments, of how many, and who says so: the relation, else the cache of clips, else the video index."""
+    """Short segments, out of how many, and the source: the relation, else the clip cache, else the video index."""
     if seen.counted:
         return seen.too_few, seen.counted, FRAME_COUNT
     if seen.kept_rows and clip.selection.deterministic:
@@ -175,7 +175,7 @@ def _warn(subject: Subject, clip: ClipStage, seen: Footage) -> None:
 
 
 def _warn_of_clips(subject: Subject, clip: ClipStage, seen: Footage) -> None:
-    """Of segments that are short, and files that cannot be used."""
+    """Warn of short segments, and of files that cannot be used."""
     short, of, _ = _short_of(clip, seen)
     if of and short > _SHORT * of and clip.selection.short != "drop":
         has = (
@@ -197,6 +197,6 @@ def _warn_of_clips(subject: Subject, clip: ClipStage, seen: Footage) -> None:
 
 
 def hit(subject: Subject, clip: ClipStage) -> str:
-    """Clips that came from the cache in this run; not asked where none are kept."""
+    """Return the share of clips that came from the cache in this run; "-" if that is not measured."""
     rate = None if subject.metrics is None or clip.sources[0].frames is None else subject.metrics["cache_hit_rate"]
     return "-" if rate is None else f"! {rate:.1%}"

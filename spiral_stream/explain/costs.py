@@ -1,10 +1,10 @@
-"""What clips cost a batch: frames and bytes against the budget, and how alike the clips of a batch are to decode.
+"""What clips cost a batch: frames and bytes against the budget, and how similar the clips of a batch are to decode.
 
-The cost of a sample is the product of its bucket keys (``frame_count`` times ``width * height``: the
-pixels of its segment), which decoding follows as long as the keys are sizes. Buckets make the samples of
-a batch alike, so variance moves from inside batches to between them; both are compared with the same
-samples in their order under the same limits. Batches of one step are neighbours of like cost
-(``cost_group``), so what ranks wait for each other is told apart. Cost: O(samples seen).
+The cost of a sample is the product of its bucket keys, such as ``frame_count`` times ``width * height``, the pixels of its
+segment. Decoding time follows it as long as the keys are sizes. Buckets make the samples of a batch similar, so variance
+moves from inside batches to between them; both are compared with the same samples in their order, under the same limits.
+Batches of one step are neighbours of similar cost (``cost_group``), so how long ranks wait for each other is a figure of its
+own. Cost: O(samples seen).
 """
 
 from typing import Any
@@ -27,12 +27,12 @@ Float64 = NDArray[np.float64]
 
 
 def sample_costs(subject: Subject) -> dict[str, int]:
-    """``frames`` and ``bytes`` that one sample delivers; zeros without clips."""
+    """Return the ``frames`` and ``bytes`` that one sample delivers; zeros without clips."""
     return clip_costs(need(subject.stages.plan, Collate).fields)
 
 
 def clip_batches(subject: Subject, first: FirstBatches, mark: str) -> dict[str, Any]:
-    """Frames, bytes and decode cost of the batches seen; nothing without clips."""
+    """Return frames, bytes and decode cost of the batches seen; nothing without clips."""
     costs = sample_costs(subject)
     if not costs["frames"] or not len(first.rows):
         return {}
@@ -49,7 +49,7 @@ def clip_batches(subject: Subject, first: FirstBatches, mark: str) -> dict[str, 
 
 
 def _fill(subject: Subject, first: FirstBatches, costs: dict[str, int], mark: str) -> dict[str, Any]:
-    """The used part of each limit, over all batches seen."""
+    """How much of each limit the batches seen use."""
     batches = len(first.rows)
     used = [
         f"{name} {percent(int(first.rows.sum()) * costs[unit], limit * batches)}"
@@ -70,7 +70,7 @@ def _limits(formation: Any) -> list[tuple[str, str, int]]:
 
 
 def _tight(subject: Subject, formation: WindowedBucket, costs: dict[str, int]) -> dict[str, str]:
-    """Which limit ends a batch: every sample costs the same, so each is a number of samples."""
+    """Which limit ends a batch. Every sample costs the same, so each limit is a number of samples."""
     allow = {name: limit // costs[unit] for name, unit, limit in _limits(formation)}
     if subject.forming.batch_size is not None:
         allow["batch_size"] = subject.forming.batch_size
@@ -82,11 +82,11 @@ def _tight(subject: Subject, formation: WindowedBucket, costs: dict[str, int]) -
     return {"tight bound": "; ".join([f"{tight}, {least:,} samples a batch", *other])}
 
 
-# ---- how alike the clips of a batch are
+# ---- how similar the clips of a batch are
 
 
 def _alike(subject: Subject, first: FirstBatches, costs: dict[str, int], mark: str) -> dict[str, Any]:
-    """Variance of decode cost inside batches, with buckets and without."""
+    """The variance of decode cost inside batches, with buckets and without."""
     formation = first.formation
     if not isinstance(formation, WindowedBucket) or not formation.keys:
         return {"decode cost": "unknown: no bucket keys, so nothing says which clips cost alike"}
@@ -110,7 +110,7 @@ def _alike(subject: Subject, first: FirstBatches, costs: dict[str, int], mark: s
 
 
 class _Spread:
-    """How decode costs lie in some batches: samples of all of them [S], batch by batch, and the size of each [J]."""
+    """The decode costs of some batches: of their samples [S], batch by batch, and the size of each batch [J]."""
 
     def __init__(self, cost_S: Float64, samples: Int64, sizes: Int64) -> None:
         starts = np.cumsum(sizes) - sizes
@@ -135,7 +135,7 @@ def _row(name: str, spread: _Spread, total: float, mark: str, subject: Subject) 
 
 
 def _decode_cost(first: FirstBatches) -> Float64 | None:
-    """The product of each sample's keys; None where they are no sizes. Shape [S]."""
+    """The product of each sample's keys, shape [S]; None if a key is not a size."""
     keys = zip(*(window.keys for window in first.windows), strict=True)
     cost_S = np.prod([np.concatenate(key).astype(np.float64) for key in keys], axis=0)
     return cost_S if len(cost_S) and np.isfinite(cost_S).all() and cost_S.min() > 0 else None
@@ -144,7 +144,7 @@ def _decode_cost(first: FirstBatches) -> Float64 | None:
 def _cut(
     first: FirstBatches, costs: dict[str, int], samples: Int64, cost_S: Float64 | None = None
 ) -> tuple[Int64, Int64]:
-    """Samples cut under the plan's limits, in their order or window by window by cost: samples [S], sizes [J]."""
+    """Samples cut by the plan's limits, in their order or, window by window, by cost: samples [S], sizes [J]."""
     assert isinstance(first.formation, WindowedBucket)
     window = first.formation.window_size
     if cost_S is not None:
@@ -158,7 +158,7 @@ def _cut(
 
 
 def _in_step(sums: Float64, group: int) -> str:
-    """How much more than the mean the costliest batch of a step is: what the other ranks wait."""
+    """How far the costliest batch of a step is above the mean: how long the other ranks wait."""
     steps = sums[: len(sums) // group * group].reshape(-1, group)
     if not len(steps):
         return "no whole step"

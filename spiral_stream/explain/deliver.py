@@ -1,4 +1,4 @@
-"""What lies between the batches and the loop, and what coming back costs."""
+"""DELIVER and RESUME in EXPLAIN DATA: what lies between the batches and the loop, and what resuming costs."""
 
 import json
 from typing import Any, Final
@@ -8,14 +8,14 @@ from spiral_stream.cursor import Cursor
 from spiral_stream.explain.sizes import Size, batch_size
 from spiral_stream.explain.subject import Subject
 from spiral_stream.planner.resume import SavedState
-from spiral_stream.runtime.numbering import FormedBatches
+from spiral_stream.runtime.formed_batches import FormedBatches
 
 _STATE_BYTES: Final = 400  # a state with one segment and one relation, as JSON
 _BUFFER_WARNING_BYTES: Final = 8 << 30
 
 
 def deliver_facts(subject: Subject) -> dict[str, Any]:
-    """Depth, threads and memory; with metrics what was measured."""
+    """Return depth, threads and memory, and what was measured if there are metrics."""
     stages, metrics = subject.stages, subject.metrics
     size = batch_size(subject)
     host = (size.arrays + int(size.lists or 0)) * (stages.plan.prefetch + 2)
@@ -61,13 +61,13 @@ def _bound(size: Size, host: int) -> str:
 
 
 def _decoding(subject: Subject) -> str:
-    """What decoding originals holds beside the batches."""
+    """The memory that decoding originals needs in addition to the batches."""
     frames = sum(clip.frames for clip in subject.stages.clips if any(each.frames is None for each in clip.sources))
     return f"; while decoding {frames:,} frames a thread, in the size of the file" if frames else ""
 
 
 def resume_facts(subject: Subject) -> dict[str, Any]:
-    """The size of a state, and what is read to be back at it."""
+    """Return the size of a state, and what is read to resume from it."""
     if not subject.stages.formed:
         return {
             "state": f"~{_STATE_BYTES} bytes of JSON, equal on every rank",
@@ -85,7 +85,7 @@ def resume_facts(subject: Subject) -> dict[str, Any]:
 
 
 def _state_bytes(subject: Subject, numbering: FormedBatches) -> int:
-    """A state as the stream saves it."""
+    """The size of a state as the stream saves it."""
     bound, stages = subject.bound, subject.stages
     cursor = Cursor(bound.epoch).enter(bound.world_size, bound.merge)
     data = tuple(sorted(stages.data_versions.items()))

@@ -1,9 +1,9 @@
-"""What decoding the clips of a stream takes, from the video index: no byte of a video is read.
+"""What decoding the clips of a stream costs, from the video index: no byte of a video is read.
 
-Up to 65,536 surviving rows are looked up in the index; of at most 512 of those, spaced evenly, the frames are
-chosen and the packets planned as the run would, so the over-read (frames decoded over frames kept) and the bytes
-to read are those of the plan's own rule. A random start stands for itself by evenly spread numbers. Cost: 0.1 to
-0.3 ms for each of the 512, and opening the index's shards at 0.3 us a row.
+Up to 65,536 surviving rows are looked up in the index. For at most 512 of these, spaced evenly, frames are chosen and
+packets planned as a run would, so the over-read (frames decoded over frames kept) and the bytes to read follow the plan's
+own rule. Evenly spread numbers stand in for random starts. Cost: 0.1 to 0.3 ms for each of the 512, and 0.3 us per row for
+opening the index's shards.
 """
 
 import ctypes
@@ -34,49 +34,49 @@ _PLANNED: Final = 512  # clips whose packets are planned
 _GOLDEN: Final = 0.6180339887498949  # its multiples are spread evenly over [0, 1)
 
 Int64 = NDArray[np.int64]
-Stored = tuple[int, CachedShard, int]  # a row that is looked at, its shard, and its place there
+Stored = tuple[int, CachedShard, int]  # a row that is inspected, its shard, and its place there
 # C clips that are planned
 
 
 @final
 @dataclass(eq=False, slots=True)
 class Footage:
-    """What is known of a clip field's clips, over all streams."""
+    """What is known of the clips of a field, over all streams."""
 
     total: int = 0  # rows that the plan keeps
-    rows: int = 0  # of them looked at
-    counted: int = 0  # of those, with a column frame_count
-    too_few: int = 0  # of those, short
-    kept_rows: int = 0  # of those looked at, in the cache of clips
-    kept_short: int = 0  # of those, short
-    indexed: int = 0  # of those looked at, in the video index
+    rows: int = 0  # rows inspected
+    counted: int = 0  # inspected rows whose relation has a column frame_count
+    too_few: int = 0  # of `counted`: short segments
+    kept_rows: int = 0  # inspected rows in the clip cache
+    kept_short: int = 0  # of `kept_rows`: short segments
+    indexed: int = 0  # inspected rows in the video index
     planned: int = 0  # C
-    short: int = 0  # of those
-    kept: list[int] = field(default_factory=list)  # [C] frames wanted of each, each once
+    short: int = 0  # of `planned`: short segments
+    kept: list[int] = field(default_factory=list)  # [C] distinct frames that each clip needs
     decoded: list[int] = field(default_factory=list)  # [C] frames to decode for them
     read: list[int] = field(default_factory=list)  # [C] bytes of their packets
     apart: list[int] = field(default_factory=list)  # [C] most frames from one key frame of its file to the next
     out_of_file: bool = False  # a planned clip's segment is not in its file
-    refused: list[str] = field(default_factory=list)  # why a clip cannot be made: no video, or not the segment
+    refused: list[str] = field(default_factory=list)  # per refused row: why no clip can be made
 
     @property
     def known(self) -> int:
-        """Rows of which it is known whether they are refused."""
+        """How many rows are known to be refused or not."""
         return max(self.kept_rows, self.indexed)
 
     @property
     def whole(self) -> bool:
-        """Whether that is all rows: what is wrong with a segment is known of planned clips alone."""
+        """Whether that is known of all rows: only planned clips show what is wrong with a segment."""
         return self.known == self.total and (not self.out_of_file or self.planned + len(self.refused) >= self.total)
 
     @property
     def over_read(self) -> float:
-        """Frames decoded for each that is kept."""
+        """Frames decoded per frame kept."""
         return sum(self.decoded) / max(1, sum(self.kept))
 
 
 def footage(subject: Subject, clip: ClipStage) -> Footage:
-    """Look at the clips of one field."""
+    """Inspect the clips of one field."""
     out = Footage()
     streams = subject.stages.streams
     for k, stream in enumerate(streams):
@@ -94,7 +94,7 @@ def footage(subject: Subject, clip: ClipStage) -> Footage:
 
 
 def _look(out: Footage, clip: ClipStage, k: int, ordinals: UInt64, most: int) -> None:
-    """What the cache of clips and the video index say of some rows of one stream."""
+    """Inspect some rows of one stream in the clip cache and in the video index."""
     source, relation = clip.sources[k], clip.payloads[k].relation
     cache = None if source.frames is None else source.frames.store.open()
     index = source.index.store.open()
@@ -119,7 +119,7 @@ def _reasons(shard: CachedShard, at: Int64) -> list[str]:
 
 
 def _count(out: Footage, stream: StreamStage, clip: ClipStage, rows: UInt64) -> None:
-    """Segments with too few frames, as the relation's own column says."""
+    """Count segments with too few frames by the relation's own column."""
     schema = stream.selected.columns.schema
     if FRAME_COUNT not in schema.names or kind_of(schema.field(FRAME_COUNT).type) != "int":
         return
@@ -129,7 +129,7 @@ def _count(out: Footage, stream: StreamStage, clip: ClipStage, rows: UInt64) -> 
 
 
 def _plan(out: Footage, clip: ClipStage, relation: OpenRelation, ordinals: UInt64, chosen: list[Stored]) -> None:
-    """Plan some clips as the run would."""
+    """Plan the decoding of some clips as a run would."""
     timed = set(TIMES) <= set(relation.schema.names) and bool(chosen)
     times = relation.fetch(ordinals[[place for place, _, _ in chosen]], list(TIMES)) if timed else None
     for number, (_, shard, where) in enumerate(chosen):  # clips, 0.1 to 0.3 ms each
@@ -154,7 +154,7 @@ def _index(shard: CachedShard, where: int) -> VideoIndex:
 def _feed(
     out: Footage, clip: ClipStage, index: VideoIndex, start: int | None, duration: int | None, draw: float
 ) -> None:
-    """Plan one clip as the run would."""
+    """Plan the decoding of one clip as a run would."""
     segment = segment_of(index.times_F, index.duration, start, duration)
     frames, short = clip.selection.choose(index.times_F, segment, draw)
     wanted = np.unique(frames)
@@ -167,7 +167,7 @@ def _feed(
 
 
 def first_reasons(reasons: list[str], most: int = 3) -> str:
-    """The first different ones, for people."""
+    """Return the first distinct reasons, as text."""
     different = list(dict.fromkeys(reasons))
     more = f"; and {len(different) - most} other reasons" if len(different) > most else ""
     return "; ".join(different[:most]) + more

@@ -1,4 +1,4 @@
-"""Where each field is made, what it costs in bytes, and how much of it is cached."""
+"""MATERIALIZE in EXPLAIN DATA: where each field is computed, how many bytes it takes, and how much of it is cached."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from spiral_stream.planner.physical import ClipStage, ImageStage, TokenStage
 
 
 def materialize_facts(subject: Subject) -> dict[str, Any]:
-    """A row a map that makes payload, and a row a field of the batch."""
+    """Return one row per map that makes payload, and one row per field of the batch."""
     stages = subject.stages
     fields = [_image(subject, image) for image in stages.images] + [_clip(subject, clip) for clip in stages.clips]
     fields += _plains(subject) + _sequences(subject)
@@ -88,7 +88,7 @@ def _mapped(subject: Subject) -> list[dict[str, Any]]:
 
 
 def _when(subject: Subject, what: str) -> str:
-    """Whether a map runs before it is known who shares a batch, or after."""
+    """Whether a map runs before batches are formed, or after."""
     if not subject.stages.formed or what not in subject.forming.decides_on():
         return "after membership"
     if what in subject.forming.unknown():
@@ -97,7 +97,7 @@ def _when(subject: Subject, what: str) -> str:
 
 
 def _tokenizer(subject: Subject, stage: TokenStage) -> str:
-    """Name, content and engine; the engine as the catalog noted it, for building one may take seconds."""
+    """Name, content and engine of a tokenizer. The engine is read from the catalog: building one may take seconds."""
     (name,) = [
         step.transform.tokenizer
         for step in subject.stages.maps

@@ -1,4 +1,4 @@
-"""The streams of a mixture: what each was promised, what it gets, how often its rows come again."""
+"""MIX in EXPLAIN DATA: the streams of a mixture, their targets, what they get, and how often their rows repeat."""
 
 from typing import Any, Final
 
@@ -8,13 +8,13 @@ from spiral_stream.plan.mix import Mix
 from spiral_stream.plan.nodes import Sample
 from spiral_stream.plan.tree import need
 
-_REPEATS: Final = 4  # passes an epoch past which repeated data is known to give little (Muennighoff et al. 2023)
-_STREAMS: Final = 256  # whose lengths are looked at
+_REPEATS: Final = 4  # passes per epoch above which repeated data is known to give little (Muennighoff et al. 2023)
+_STREAMS: Final = 256  # streams whose lengths are inspected
 _NAMED: Final = 3  # streams that a warning names
 
 
 def mix_facts(subject: Subject) -> Any:
-    """A row a stream; "none" without a mixture."""
+    """Return one row per stream; "none" without a mixture."""
     mixture, epoch = subject.stages.epochs.mixture, subject.bound.epoch
     if mixture is None:
         return "none"
@@ -65,11 +65,11 @@ def mix_facts(subject: Subject) -> Any:
 
 
 def _add_tokens(node: Mix, rows: list[dict[str, Any]], means: list[MeanTokens], shares: list[float]) -> None:
-    """The share of tokens of each stream, and how samples would be shared if proportions were of tokens."""
+    """Add each stream's share of tokens, and how samples would be shared if proportions were of tokens."""
     amounts = [row["quota"] * mean.tokens for row, mean in zip(rows, means, strict=True)]
     inverse = [share / mean.tokens if mean.tokens else 0.0 for share, mean in zip(shares, means, strict=True)]
     for row, mean, amount, would in zip(rows, means, amounts, inverse, strict=True):
-        whole = mean.exact and row["quota"] % row["eligible rows"] == 0  # in whole passes every row counts alike
+        whole = mean.exact and row["quota"] % row["eligible rows"] == 0  # in whole passes every row counts the same
         row["tokens a row"] = f"{'' if mean.exact else '~'}{mean.tokens:,.1f}"
         row["share of tokens"] = f"{'' if whole else '~'}{amount / max(sum(amounts), 1e-9):.1%}"
         if node.by is None:

@@ -1,4 +1,4 @@
-"""The plan as numbered lines, in the order in which its nodes read one another."""
+"""PLAN in EXPLAIN DATA: the plan as numbered lines, each after the lines it reads."""
 
 import numpy as np
 
@@ -19,11 +19,11 @@ _ROW_VERBS = (
     nodes.Distinct,
     nodes.Sort,
     nodes.Limit,
-)  # what decides which rows there are
+)  # nodes that decide which rows there are
 
 
 def outline(node: nodes.Node) -> list[str]:
-    """One line a node, one a field of clips, and what the planner moves."""
+    """Return one line per node, one per field of clips, and the changes that the planner makes."""
     numbers: dict[int, int] = {}
     lines = []
     for i, each in enumerate(walk(node), 1):
@@ -46,7 +46,7 @@ def _listed(reads: list[int]) -> str:
 
 
 def _moved(node: nodes.Node, numbers: dict[int, int]) -> list[str]:
-    """Which verbs after the mixture run before it."""
+    """The verbs after a mixture that run before it."""
     after: list[nodes.Node] = []
     for each in spine(node):
         if isinstance(each, Mix):
@@ -62,7 +62,7 @@ def _moved(node: nodes.Node, numbers: dict[int, int]) -> list[str]:
 
 
 def describe(node: nodes.Node) -> str:  # noqa: C901, PLR0911, PLR0912  one return a verb
-    """A node in a line."""
+    """Return a node as a line."""
     match node:
         case nodes.Scan():
             return f"Scan {node.relation}"
@@ -108,7 +108,7 @@ def describe(node: nodes.Node) -> str:  # noqa: C901, PLR0911, PLR0912  one retu
 
 
 def clip_text(field: Stack) -> str:
-    """Which frames of which column, and what is done to each."""
+    """Say which frames of which column a clip has, and what is done to each."""
     selection, program = clip_parts(field)
     short = {"pad": "padded with their last frame", "loop": "looped", "drop": "left out by a filter"}[selection.short]
     chain = ", ".join(map(str, (*shorthands(field), *field.transforms))) or "no transforms"
@@ -118,7 +118,7 @@ def clip_text(field: Stack) -> str:
 
 
 def chosen_text(field: Stack) -> str:
-    """The rule that selects frames."""
+    """Return the rule that selects frames, as text."""
     if field.stride is None:
         return "uniform over the segment (at the middles of equal parts)"
     every = "every frame" if field.stride == 1 else f"every {field.stride} frames"
@@ -126,7 +126,7 @@ def chosen_text(field: Stack) -> str:
 
 
 def _not_a_number(node: nodes.Sql) -> str:
-    """Where SQL text and conditions written with ``col`` part."""
+    """Note where SQL text and conditions written with ``col`` differ."""
     more = f" and {len(node.floats) - _NAMED:,} more" if len(node.floats) > _NAMED else ""
     return (
         f"NaN in {', '.join(node.floats[:_NAMED])}{more} is the largest number in SQL text, so x >= 0.5 keeps it; "
@@ -173,7 +173,7 @@ def _collated(node: nodes.Collate) -> str:
 
 
 def how_formed(formation: Formation) -> str:
-    """Formation, budget and composition in a line."""
+    """Return formation, budget and composition as a line."""
     parts = [f"window {formation.window_size:,}"]
     if isinstance(formation, WindowedBucket):
         parts += [f"keys {', '.join(formation.key_texts)}"] if formation.keys else []
@@ -187,7 +187,7 @@ def how_formed(formation: Formation) -> str:
 
 
 def budget_of(formation: WindowedBucket) -> str:
-    """The limits of a batch."""
+    """Return the limits of a batch as text."""
     budget = formation.budget
     if budget is None:
         return "none: batch_size alone"

@@ -1,4 +1,4 @@
-"""What the relational part keeps, stream by stream: rows in, rows left by each step, what the source itself skips."""
+"""RELATION in EXPLAIN DATA: the rows that each stream keeps, step by step, and what the source itself skips."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from spiral_stream.planner.streams import StreamStage
 
 
 def relation_facts(subject: Subject) -> dict[str, Any]:
-    """One block without a mixture; with one, a row a stream and its steps below."""
+    """Return one block without a mixture; with one, a row per stream, and its steps below."""
     streams = subject.stages.streams
     looked_at = list(dict.fromkeys(name for stream in streams for name in _payload_decided_on(subject, stream)))
     decided = f"unknown: the plan decides on {', '.join(looked_at)}" if looked_at else 0
@@ -52,7 +52,7 @@ def _steps(stream: StreamStage) -> list[dict[str, Any]]:
 
 
 def _payload_decided_on(subject: Subject, stream: StreamStage) -> list[str]:
-    """Columns of bytes, and text that is tokenized later, that conditions, keys, distinct or sort look at."""
+    """Payload columns (bytes, text that is tokenized) that conditions, keys, distinct or sort read."""
     scan, *verbs = list(spine(stream.node))[::-1]
     assert isinstance(scan, Scan)
     work = rewrite(scan.schema(), verbs)

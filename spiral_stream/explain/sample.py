@@ -1,4 +1,4 @@
-"""The order: what moves whole, how many shards meet in a block, what that costs; for each stream where several are mixed."""
+"""SAMPLE in EXPLAIN DATA: the order of each stream, what stays together in it, and how many shards meet in a block."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -12,13 +12,13 @@ from spiral_stream.sampling.hash_bucketed import HashBucketed
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.shard_mixing import randomness
 
-_STREAMS: Final = 64  # that the table of a mixture counts; each costs 0.1 s for 10**5 shards
+_STREAMS: Final = 64  # most streams that are counted for a mixture; each costs 0.1 s for 10**5 shards
 
 
 def sample_facts(subject: Subject) -> dict[str, Any]:
-    """The order with its trade-off: at the neighbouring block sizes too where nothing is mixed."""
+    """Return the order with its trade-off; without a mixture also at other block sizes."""
     stages = subject.stages
-    order, lanes = stages.order, stages.batches.lanes
+    order, lanes = stages.order, stages.batches.lanes.count
     out: dict[str, Any] = {"order": str(order), "rows": stages.epochs.total}
     if not stages.mixed:
         out["shards with rows"] = _shards(stages.streams[0])
@@ -65,7 +65,7 @@ def _shards(stream: StreamStage) -> str:
 
 
 def _meeting(subject: Subject, share: float = 1.0) -> int:
-    """Rows of a stream that may share a batch: those of a batch, or of the window it is formed from."""
+    """How many rows of a stream may share a batch: those of a batch, or of the window it is formed from."""
     formation = subject.stages.formation
     rows = subject.stages.batches.batch_size if formation is None else formation.window_size
     return rows if share == 1 else max(2, round(rows * share))
@@ -87,7 +87,7 @@ def _choices(subject: Subject, order: ShardAwareShuffle) -> list[dict[str, Any]]
 
 
 def _streams(subject: Subject) -> list[dict[str, Any]]:
-    """What differs between the streams of a mixture."""
+    """One row per stream of a mixture."""
     stages = subject.stages
     mixture, order = stages.epochs.mixture, stages.order
     assert mixture is not None

@@ -1,4 +1,4 @@
-"""Every section of EXPLAIN DATA, in order: of a plan its outline, of a prepared stream all."""
+"""The sections of EXPLAIN DATA, in order: all of them for a prepared stream, the outline for a plan."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -25,7 +25,7 @@ from spiral_stream.runtime.numbering import Numbering
 
 
 def explain_plan(node: nodes.Node) -> Explanation:
-    """What can be said of a plan that is no stream yet: its outline and fingerprint."""
+    """Explain a plan that is not a stream yet: its outline and fingerprint."""
     unknown = "unknown: finish the plan with .sample(), .collate() and .to_torch() or a kin"
     facts: dict[str, Any] = dict.fromkeys(SECTIONS, unknown)
     facts.update(header={"plan": fingerprint(node)[:16]}, plan=outline(node), warnings=[])
@@ -43,7 +43,7 @@ def explain_stream(
     numbering: Numbering,
     catalog: Registry,
 ) -> Explanation:
-    """Every section for a prepared stream; reads no payload.
+    """Explain a prepared stream: every section. Reads no payload.
 
     Args:
         stages: the lowered plan.

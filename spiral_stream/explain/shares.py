@@ -1,11 +1,11 @@
-"""Who makes up the rows that a plan keeps, whether that follows ingest time, and what the order does about it.
+"""Which values dominate the rows that a plan keeps, whether that changes over ingest time, and what the order does about it.
 
-Looked at are the columns that are joined on or delivered, of whole numbers, and the relation's columns
-of text whose statistics hold a histogram (such as ``source`` and ``creator_id``), at up to 65,536 surviving rows:
-all of them, or 32 runs spaced evenly over storage. For each value of a column the rows of the first and the last
-tenth by ingest time are compared with the whole, and so are those of the first and the last tenth of the epoch's
-order: an order that ignores ingest time is as far away as a random tenth is. Cost: 10 to 50 ms and the narrow
-reads; a column of one value, or of more than half as many as there are rows, says nothing and is left out.
+This room inspects joined or delivered integer columns, and text columns whose statistics include a histogram (such as
+``source`` and ``creator_id``). It reads up to 65,536 surviving rows: all of them, or 32 runs spaced evenly over storage.
+For each value of a column, the first and the last tenth of the rows by ingest time are compared with the whole. So are
+the first and the last tenth of the epoch's order: if the order ignores ingest time, they differ no more than a random
+tenth does. A column with one value, or with more values than half the number of rows, says nothing and is left out.
+Cost: 10 to 50 ms, and reading the columns.
 """
 
 from collections.abc import Callable
@@ -30,10 +30,10 @@ from spiral_stream.planner.streams import StreamStage
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.semantic import semantic_of
 
-MOST_ROWS: Final = 1 << 16  # of a plan that are read
-_RUNS: Final = 32  # in which they lie, where there are more
-_COLUMNS: Final = 16  # that are looked at
-_LEAST_ROWS: Final = 20  # tenths of fewer say nothing
+MOST_ROWS: Final = 1 << 16  # surviving rows that are read at most
+_RUNS: Final = 32  # runs that are read if there are more rows
+_COLUMNS: Final = 16  # columns shown at most
+_LEAST_ROWS: Final = 20  # with fewer rows, tenths say nothing
 _TIMES: Final = (
     "ingest",
     "upload",
@@ -43,41 +43,41 @@ _TIMES: Final = (
     "date",
     "ts",
     "time",
-)  # by what is most likely meant
+)  # words in the name of an ingest time, the most telling first
 
 Int64 = NDArray[np.int64]
-# N rows that are looked at
+# N rows that are read
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """One column of the rows looked at."""
+    """The values of one column, over the rows read."""
 
     column: str
-    largest: str  # the value that most rows have
+    largest: str  # the most frequent value
     spread: Concentration
-    by_time: Drift | None  # None without a time
-    in_order: float | None  # total variation of the tenths of the order; None where there are too few rows
-    skew: Skew | None  # by storage shard; None where not all rows were looked at
+    by_time: Drift | None  # None if no column says when rows came in
+    in_order: float | None  # total variation of the tenths of the order; None if there are too few rows
+    skew: Skew | None  # by storage shard; None if not all rows were read
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What was found at some rows of a stream."""
+    """The columns of one stream, over the rows read."""
 
     rows: int
-    whole: bool  # whether those are all that the plan keeps
+    whole: bool  # whether all surviving rows were read
     time: str | None  # the column of ingest time
     columns: list[Shares]
-    constant: frozenset[str]  # columns that a filter, or chance, left one value of
+    constant: frozenset[str]  # columns with one value left, by a filter or by chance
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Holder:
-    """A relation that rows of a stream lie in."""
+    """A relation that stores rows of a stream."""
 
     relation: OpenRelation
     ordinals: Callable[[UInt64], UInt64]  # [P] surviving rows -> [P] rows of the relation
@@ -85,7 +85,7 @@ class Holder:
 
 
 def holders(subject: Subject, k: int) -> list[Holder]:
-    """The relation that owns a stream's rows, and others that hold their payload, as far as statistics are kept."""
+    """Return the relations with statistics that store a stream's rows: the one that owns them, and those with payload."""
     stream = subject.stages.streams[k]
     found = {stream.base.entry.name: (stream.base, stream.selected.columns.ordinals)}
     payloads = [stage.payloads[k] for stage in subject.stages.images]
@@ -122,7 +122,7 @@ def look_at(subject: Subject, stream: StreamStage, held: list[Holder], most: int
 
 
 def spaced(total: int, most: int) -> tuple[UInt64, bool]:
-    """Up to ``most`` of ``total`` rows, ascending, and whether those are all: runs spaced evenly over storage."""
+    """Return up to ``most`` of ``total`` rows, ascending, in evenly spaced runs; and whether those are all."""
     if total <= most:
         return np.arange(total, dtype=np.uint64), True
     length = max(1, most // _RUNS)
@@ -132,7 +132,7 @@ def spaced(total: int, most: int) -> tuple[UInt64, bool]:
 
 
 def own_texts(held: Holder) -> list[str]:
-    """The relation's columns of text that have a histogram: sources, creators, languages."""
+    """Return the relation's text columns that have a histogram, such as sources, creators and languages."""
     hidden = {STORAGE_SHARD, *held.relation.entry.identity}
     known = {name for name, mark in held.statistics.marks.items() if mark == KNOWN and name not in hidden}
     return [field.name for field in held.relation.schema if field.name in known and _is_text(field)]
@@ -144,7 +144,7 @@ def _is_text(field: pa.Field) -> bool:
 
 
 def joined_or_delivered(subject: Subject, stream: StreamStage) -> list[str]:
-    """Columns that are joined on, and those that fields are made of."""
+    """Return the columns that are joined on, and those that fields are made of."""
     names = [name for node in walk(stream.node) if isinstance(node, combining.Join) for name in node.left_on]
     return list(
         dict.fromkeys([*names, *(field.column for _, field in need(subject.stages.plan, nodes.Collate).fields)])
@@ -152,7 +152,7 @@ def joined_or_delivered(subject: Subject, stream: StreamStage) -> list[str]:
 
 
 def _delivered(subject: Subject, stream: StreamStage) -> list[str]:
-    """Those of them that are whole numbers, such as a label."""
+    """Those of `joined_or_delivered` that are integers, such as a label."""
     schema = stream.selected.columns.schema
     names = [name for name in joined_or_delivered(subject, stream) if name in schema.names]
     hidden = {*subject.stages.identity, *subject.payload}
@@ -160,14 +160,14 @@ def _delivered(subject: Subject, stream: StreamStage) -> list[str]:
 
 
 def _time_column(schema: pa.Schema) -> str | None:
-    """The column that most likely says when a row came: by its name where there are several moments."""
+    """The column that most likely says when a row came in; among several times, the name decides."""
     moments = [field.name for field in schema if kind_of(field.type) in ("time", "date")]
     rank = {name: next((i for i, word in enumerate(_TIMES) if word in name.lower()), len(_TIMES)) for name in moments}
     return min(moments, key=lambda name: rank[name], default=None)
 
 
 def _moments(column: pa.ChunkedArray) -> pa.Array:
-    """Moments as whole numbers, null where there is none."""
+    """Times as integers; null stays null."""
     kind = pa.int32() if pa.types.is_date32(column.type) else pa.int64()
     return column.combine_chunks().cast(kind)
 

@@ -1,8 +1,8 @@
-"""What a batch takes in memory: its arrays from the plan, its lists from facts, and what nobody can tell before it runs.
+"""How much memory a batch takes: its arrays by the plan, its lists by facts; the rest is unknown until it runs.
 
-Arrays are counted by shape. Of lists the values are Python objects; how large they are is known of numbers, of
-columns that lie beside the selection, and of texts that ``catalog.measure`` has counted. What none of these tells is
-unknown, never guessed: the running stream counts it (``peak_batch_bytes``), and its budget holds it.
+Arrays are counted by shape. The values of lists are Python objects. Their size is known for numbers, for columns stored
+with the selection, and for text that ``catalog.measure`` has counted. Any other size is unknown, never guessed: the
+running stream measures it (``peak_batch_bytes``), and its budget bounds it.
 """
 
 from dataclasses import dataclass, field
@@ -32,16 +32,16 @@ _RUNNING = "the running stream's metrics()['peak_batch_bytes'] counts them"
 @final
 @dataclass(slots=True)
 class Size:
-    """Bytes of a step's batch, as far as facts tell."""
+    """Bytes of a step's batch, as far as they are known."""
 
     arrays: int
     mark: str = ""  # before ``arrays``
-    lists: float | None = None  # of the lists that are known; None without any
-    unknown: list[str] = field(default_factory=list)  # what is not counted, and what would tell
+    lists: float | None = None  # bytes of the lists that are known; None if there are none
+    unknown: list[str] = field(default_factory=list)  # fields that are not counted, and where to learn their size
 
     @property
     def text(self) -> str | int:
-        """As EXPLAIN shows it."""
+        """The size as EXPLAIN shows it."""
         if not self.mark and self.lists is None and not self.unknown:
             return self.arrays
         parts = [f"{self.mark}{self.arrays:,}"]
@@ -55,7 +55,7 @@ class Size:
 
 
 def batch_size(subject: Subject) -> Size:
-    """What a step's batch takes."""
+    """Return the size of a step's batch."""
     size = _arrays(subject)
     plains = [stage for stage in subject.stages.plains if stage.spec.dtype is None]
     samples = _samples(subject)
@@ -78,7 +78,7 @@ def batch_size(subject: Subject) -> Size:
 
 
 def _arrays(subject: Subject) -> Size:
-    """Bytes of a step's arrays, and how they are known: counted, or at most those of a full budget."""
+    """Bytes of a step's arrays: counted, or at most those of a full budget."""
     stages, merge = subject.stages, subject.bound.merge
     formation = stages.formation
     token = sum(np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype)
@@ -109,7 +109,7 @@ def _arrays(subject: Subject) -> Size:
 
 
 def _item_bytes(spec: FieldSpec) -> int | None:
-    """Bytes of one sample's value in an array; 0 of Python values, None where only the data knows."""
+    """Bytes of one sample's value in an array; 0 for Python values, None if it depends on the data."""
     if spec.dtype is None:
         return 0
     known = [n for n in spec.shape if n is not None]
@@ -122,7 +122,7 @@ def _item_bytes(spec: FieldSpec) -> int | None:
 
 
 def _samples(subject: Subject) -> int | None:
-    """Samples of a step's batch: counted, or those of the largest of the first ones."""
+    """Samples of a step's batch: counted, or those of the largest of the first batches."""
     stages, merge = subject.stages, subject.bound.merge
     if stages.formation is None:
         return stages.batches.batch_size * merge
@@ -133,7 +133,7 @@ def _samples(subject: Subject) -> int | None:
 
 
 def _value_bytes(subject: Subject, column: str) -> float | str:
-    """Mean bytes of a column's values as Python objects; or what would tell them."""
+    """Mean bytes of a column's values as Python objects; or where to learn them."""
     kind = need(subject.stages.plan, Collate).source.schema().field(column).type
     fixed = _fixed_bytes(kind)
     if fixed is not None:
@@ -150,7 +150,7 @@ def _value_bytes(subject: Subject, column: str) -> float | str:
 
 
 def _fixed_bytes(kind: pa.DataType) -> float | None:
-    """Of types whose values have one size."""
+    """Bytes per value for types whose values all have one size."""
     if pa.types.is_fixed_size_list(kind):
         inner = _fixed_bytes(kind.value_type)
         return None if inner is None else OBJECT_BYTES + kind.list_size * inner
@@ -164,7 +164,7 @@ def _fixed_bytes(kind: pa.DataType) -> float | None:
 
 
 def _mean_bytes(stream: StreamStage, column: str, kind: pa.DataType) -> float | str:
-    """Of one stream: from the column beside the selection, else from statistics of the relation."""
+    """Mean bytes in one stream: from the column stored with the selection, else from the relation's statistics."""
     if column == STREAM_ID and stream.name:
         return float(OBJECT_BYTES + len(stream.name.encode()))
     kept = stream.selected.narrow.mean_bytes(column)

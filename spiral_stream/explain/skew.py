@@ -1,4 +1,4 @@
-"""How far each shard's values are from the relation's, who has how much of the rows, and whether that follows ingest time."""
+"""SKEW in EXPLAIN DATA: how far each shard's values differ from the relation's, and which values dominate, also over time."""
 
 from typing import Any, Final
 
@@ -24,12 +24,12 @@ from spiral_stream.sampling.order import Order
 from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 
-_STREAMS: Final = 16  # of a mixture whose rows are looked at
+_STREAMS: Final = 16  # most streams of a mixture whose rows are inspected
 _FOLLOWS: Final = 0.1  # total variation above that of a random tenth: batches change in the course of an epoch
 
 
 def skew_facts(subject: Subject) -> Any:
-    """Where statistics are kept; what to materialize where they are not."""
+    """Return the section; without statistics it says what to materialize."""
     streams = subject.stages.streams
     found = [(stream, holders(subject, k)) for k, stream in enumerate(streams)]
     known = [(stream, held) for stream, held in found if held]
@@ -66,7 +66,7 @@ def skew_facts(subject: Subject) -> Any:
 
 
 def _columns(subject: Subject, stream: StreamStage, held: list[Holder], looked: Looked | None) -> list[dict[str, Any]]:
-    """From the relations' histograms; what is joined, and so has none there, from the rows that the plan keeps."""
+    """Skew per column: from the relations' histograms, or for joined columns from the rows that the plan keeps."""
     kept = {} if looked is None else {each.column: each.skew for each in looked.columns}
     constant = frozenset[str]() if looked is None else looked.constant
     texts = [name for each in held for name in own_texts(each) if name not in constant]
@@ -80,7 +80,7 @@ def _columns(subject: Subject, stream: StreamStage, held: list[Holder], looked: 
 
 
 def _one_each(skew: Skew) -> bool:
-    """Whether no two shards share a value: then it is a name of rows, or of shards, and no skew."""
+    """Whether no two shards share a value: then the column names rows or shards, and has no skew."""
     return len(skew.distance) > 1 and bool(np.isclose(skew.distance.sum(), len(skew.distance) - 1))
 
 
@@ -94,7 +94,7 @@ def _shard_row(name: str, skew: Skew) -> dict[str, Any]:
 
 
 def _shares(subject: Subject, looked: list[tuple[dict[str, str], Looked]]) -> dict[str, Any]:
-    """A row a column for its shares, and one for how it moves with time."""
+    """One row per column for its shares, and one for how it moves over time."""
     spread = [{**named, **_spread_row(each, found)} for named, found in looked for each in found.columns]
     moved = [(named, found, each) for named, found in looked for each in found.columns]
     timed = [(named, found, each, each.by_time) for named, found, each in moved if each.by_time is not None]
@@ -127,7 +127,7 @@ def _untimed(times: list[str]) -> str:
 
 
 def order_text(order: Order) -> str:
-    """What an order does about ingest time."""
+    """Say what an order does about ingest time."""
     name = type(order).__name__
     if isinstance(order, HashBucketed):
         return f"{name} ignores ingest order: a row's place is a hash of its identity; its tenths are as far as random ones"
@@ -152,10 +152,10 @@ def _spread_row(each: Shares, found: Looked) -> dict[str, Any]:
 
 def _time_row(each: Shares, drift: Drift, found: Looked) -> dict[str, Any]:
     mark = "" if found.whole else "~"
-    told = "unknown: one time" if np.isnan(drift.explained) else f"{mark}{drift.explained:.1%}"
+    explained = "unknown: one time" if np.isnan(drift.explained) else f"{mark}{drift.explained:.1%}"
     return {
         "column": each.column,
-        "explained": f"{told} (by chance {drift.explained_by_chance:.1%})",
+        "explained": f"{explained} (by chance {drift.explained_by_chance:.1%})",
         "tenths by time": f"{mark}{drift.tenths:.2f}",
         "tenths in the order": "-" if each.in_order is None else f"{mark}{each.in_order:.2f}",
         "a random tenth": f"{mark}{drift.tenths_by_chance:.2f}",
@@ -163,7 +163,7 @@ def _time_row(each: Shares, drift: Drift, found: Looked) -> dict[str, Any]:
 
 
 def _warn(subject: Subject, timed: list[tuple[dict[str, str], Looked, Shares, Drift]]) -> None:
-    """Where values follow ingest time and the order lets them."""
+    """Warn if values follow ingest time and the order keeps that."""
     follow = [
         (f"{each.column} {each.in_order:.2f}, a random tenth {drift.tenths_by_chance:.2f}")
         for _, _, each, drift in timed

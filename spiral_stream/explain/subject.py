@@ -1,7 +1,6 @@
-"""What is explained: a lowered plan, the bindings of a run, and what the sections share.
+"""What EXPLAIN explains: a lowered plan, the bindings of a run, and the facts that sections share.
 
-What costs something to find out (rows in caches, the epoch's first batches) is found
-out once, when a section first asks.
+Facts that take time (rows in caches, the epoch's first batches) are computed once, when a section first asks.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,9 +16,10 @@ from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.build import CacheWork, built, caches, needed
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.streams import StreamStage
-from spiral_stream.runtime.chapters import Forming
+from spiral_stream.runtime.formed_batches import FormedBatches
+from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.numbering import FormedBatches, Numbering
+from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.samples import SampleReader
 from spiral_stream.semantic import semantic_of
 
@@ -29,23 +29,23 @@ COSTS: Final = 1  # what makes training slow or bad
 
 @dataclass(slots=True)
 class Warnings:
-    """What to tell the user, each with its remedy; the worst first, else as they were found."""
+    """Warnings for the user, each with its remedy; the worst first, then in the order of discovery."""
 
     found: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, text: str, rank: int = COSTS) -> None:
-        """Note one."""
+        """Add a warning."""
         self.found.append((rank, text))
 
     def lines(self) -> list[str]:
-        """All of them, numbered."""
+        """Return all warnings, numbered."""
         return [f"{i} {text}" for i, (_, text) in enumerate(sorted(self.found, key=lambda each: each[0]), 1)]
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A stream that is explained."""
+    """The stream that is explained."""
 
     stages: Stages
     bound: Bound
@@ -58,11 +58,11 @@ class Subject:
 
     @cached_property
     def reader(self) -> SampleReader:
-        """Reads columns of samples from the caches as they are now, and counts apart from the stream's own reader."""
+        """A reader of its own, which sees caches as they are now and does not count in the stream's metrics."""
         return SampleReader(self.stages, self.bound.run_seed, Metrics())
 
     def close(self) -> None:
-        """End what a section opened."""
+        """Close the reader if a section opened it."""
         if "reader" in self.__dict__:
             self.reader.close()
 
@@ -101,34 +101,34 @@ class Subject:
         return {(work.kind.fingerprint, numbers[id(work.payload)]): work for work in caches(stages)}
 
     def coverage(self, fingerprints: Iterable[str]) -> tuple[int, int]:
-        """Of the caches of one field, one a stream: rows that they hold, and rows that are read."""
+        """Return how many rows the caches of one field hold, and how many are read; one cache per stream."""
         keys = [(fingerprint, k) for k, fingerprint in enumerate(fingerprints)]
         return sum(self.rows_built[key] for key in keys), sum(self.rows_read[key] for key in keys)
 
     @cached_property
     def first(self) -> FirstBatches | str:
-        """The first batches of the epoch; or why they are not known without payload."""
+        """The first batches of the epoch; or why they cannot be known without reading payload."""
         numbering, forming = self.formed
         return first_batches(forming, numbering, self.bound.epoch, self.payload)
 
     def is_built(self, fingerprint: str, stream: int) -> bool:
-        """Whether a cache holds every row that a stream needs."""
+        """Return whether a cache holds every row that a stream needs."""
         key = (fingerprint, stream)
         return key in self._works and self.rows_built[key] == self.rows_read[key]
 
     @cached_property
     def payload(self) -> frozenset[str]:
-        """Columns that are too large to look at for an explanation: bytes, references to them, text that is tokenized."""
+        """Columns that EXPLAIN does not read: bytes, references to bytes, text that is tokenized."""
         texts = {node.transform.column for node in self.stages.maps if isinstance(node, SampleTokens)}
         return frozenset(texts.union(*(payload_columns(stream) for stream in self.stages.streams)))
 
 
 def payload_columns(stream: StreamStage) -> set[str]:
-    """The bytes of a stream's own columns, and references to bytes."""
+    """Return the columns of a stream that hold bytes or references to bytes."""
     fields = [*stream.base.schema, *stream.node.schema()]
     return {each.name for each in fields if semantic_of(each) or kind_of(each.type) == "binary"}
 
 
 def percent(part: float, whole: float, digits: int = 1) -> str:
-    """A ratio with its operands."""
+    """Return a ratio with its operands, as text."""
     return f"{part / whole if whole else 0:.{digits}%} ({part:,}/{whole:,})"

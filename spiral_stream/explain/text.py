@@ -1,8 +1,7 @@
-"""How the facts are shown: as JSON, as text of 132 columns, as markdown.
+"""How EXPLAIN DATA shows facts: as JSON, as text of 132 columns, or as markdown.
 
-A section is a line, a list of lines, a list of rows or a dict; in a dict the rows come
-last, as tables. A number without a mark is exact, ``~`` marks an estimate, ``!`` a measurement of
-this run; what is unknown names what would supply it.
+A section is a line, a list of lines, a list of rows or a dict; in a dict, rows come last, as tables. A number without a
+mark is exact, ``~`` marks an estimate, and ``!`` a measurement of this run. An unknown fact names what would supply it.
 """
 
 import json
@@ -17,27 +16,27 @@ if TYPE_CHECKING:
 SECTIONS: Final = (
     *("header", "plan", "relation", "mix", "sample", "skew", "batch", "materialize", "deliver", "resume", "warnings"),
 )
-_ROWS: Final = 40  # of a table that text shows; a mixture may have 1,000 streams
+_ROWS: Final = 40  # most rows of a table in text; a mixture may have 1,000 streams
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The facts, by section; `str` renders text."""
+    """The facts, by section; `str` returns text."""
 
     facts: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, by section."""
+        """Return plain JSON values, by section."""
         plain: dict[str, Any] = json.loads(json.dumps(self.facts))
         return plain
 
     def to_json(self) -> str:
-        """JSON text."""
+        """Return JSON text."""
         return json.dumps(self.facts, indent=2)
 
     def to_markdown(self) -> str:
-        """Markdown, for Dagster's metadata."""
+        """Return markdown, for Dagster's metadata."""
         return f"```\n{self}\n```"
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
 """How many tokens a row of each stream has on average, as far as that is known without reading text.
 
-Three sources, the first that knows: the lengths in a token cache that has every row, the
-kept lengths of a stored list column, and the histogram of a numeric column whose name
-speaks of tokens. Cost: 1 us a row of up to a million rows, else of a quarter of a million.
+There are three sources; the first that has an answer counts: the lengths in a complete token cache, the stored lengths of
+a list column, and the histogram of a numeric column with "token" in its name. Cost: 1 us per row, for up to a million
+rows; of more rows, a quarter of a million are read.
 """
 
 from dataclasses import dataclass
@@ -24,15 +24,15 @@ from spiral_stream.planner.streams import StreamStage, ordinals
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.tokens import TokenFeed
 
-_ALL_ROWS: Final = 1 << 20  # of a stream: up to so many are all looked at
-_RUNS: Final = 8  # else so many runs, evenly spaced
+_ALL_ROWS: Final = 1 << 20  # of a stream with up to this many rows, all are read
+_RUNS: Final = 8  # of larger streams, this many runs are read, evenly spaced
 _RUN_ROWS: Final = 1 << 15
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class MeanTokens:
-    """Tokens of a row, on average over a stream."""
+    """Tokens per row, on average over a stream."""
 
     tokens: float
     exact: bool
@@ -40,7 +40,7 @@ class MeanTokens:
 
 
 def mean_tokens(subject: Subject, stream: int) -> MeanTokens | None:
-    """Of the rows that the plan keeps; None where nobody knows."""
+    """Return the mean over the rows that the plan keeps; None if it is not known."""
     names = sorted({stage.field.column for stage in subject.stages.sequences})
     for name in names[:1]:
         found = _cached(subject, stream, name) or _stored(subject, stream, name)
@@ -78,7 +78,7 @@ def _stored(subject: Subject, stream: int, name: str) -> MeanTokens | None:
 
 
 def _rows(stream: StreamStage) -> tuple[NDArray[np.uint64], bool]:
-    """Surviving rows to look at, and whether those are all."""
+    """The surviving rows to inspect, and whether those are all."""
     total = stream.selected.total
     if total <= _ALL_ROWS:
         return np.arange(total, dtype=np.uint64), True
@@ -88,13 +88,13 @@ def _rows(stream: StreamStage) -> tuple[NDArray[np.uint64], bool]:
 
 
 def counting_column(schema: pa.Schema) -> str | None:
-    """The numeric column that speaks of tokens, such as ``token_count_estimate``."""
+    """Return the numeric column that counts tokens by its name, such as ``token_count_estimate``."""
     names = [field.name for field in schema if "token" in field.name and kind_of(field.type) in ("int", "float")]
     return names[0] if names else None
 
 
 def _counted(stream: StreamStage) -> MeanTokens | None:
-    """From the relation's own statistics: all of its rows, not only those that the plan keeps."""
+    """The mean from the relation's statistics, which cover all of its rows, not only those that the plan keeps."""
     name = counting_column(stream.node.schema())
     own = None if name is None else origin(stream.node, name)
     statistics = load_statistics(stream.base.entry)

@@ -51,7 +51,10 @@ def _of_units(stages: Stages, formation: WindowedBucket, rows: int, shares: Floa
             f"collate: OneStream with window_size={window:,}: {len(shares):,} streams may wait with {waits:,} samples for whole "
             f"steps of {rows:,}, so that batches are short in mid-epoch. Give window_size of at least {-(-waits * 8 // 7) + 1:,}"
         )
-    last, chapter = stages.batches.last, min(window * CHAPTER_WINDOWS, stages.epochs.total // stages.batches.lanes)
+    last, chapter = (
+        stages.batches.last,
+        min(window * CHAPTER_WINDOWS, stages.epochs.total // stages.batches.lanes.count),
+    )
     few = np.flatnonzero(shares * chapter < rows).tolist()
     if few and not isinstance(last, KeepPartial):
         named = ", ".join(f"{stages.streams[k].name} (about {shares[k] * chapter:,.0f})" for k in few[:_NAMED])

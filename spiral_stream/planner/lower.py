@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.formation import DropPartial
+from spiral_stream.batching.lanes import Lanes
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.cache.clips import ClipKind
 from spiral_stream.cache.images import ImageKind
@@ -124,7 +125,7 @@ def lower(plan: nodes.Deliver, catalog: Registry, rebase: Rebase | None = None) 
         data_versions=versions,
         streams=streams,
         epochs=epochs,
-        batches=FixedBatches(epochs.total, collate.batch_size or 1, sample.assignment.lanes, collate.last),
+        batches=FixedBatches(Lanes(epochs.total, sample.assignment.lanes), collate.batch_size or 1, collate.last),
         formation=collate.formation,
         identity=sample.identity,
         maps=maps,

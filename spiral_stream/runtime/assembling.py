@@ -1,4 +1,4 @@
-"""What a user's assembler is given and returns, and what a user's function is called while it runs."""
+"""How a user's assembler is created and called, and how a user's function is named while it runs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,16 +11,16 @@ from spiral_stream.transforms.python import Function
 
 
 def called(function: Function) -> str:
-    """A user's function in words, for whoever waits for it."""
+    """Return a user's function in words, for messages to those who wait for it."""
     module = getattr(function.function, "__module__", None)
     return f"a user's function, {module}:{function.name}"
 
 
 def assembler(step: SampleAssembly, context: Context) -> Any:
-    """A fresh assembler of a chapter.
+    """Create the assembler of a chapter.
 
     Raises:
-        DataError: it cannot be made, or cannot be pushed to.
+        DataError: the user's factory fails, or returns something without ``push`` and ``finish``.
     """
     name = step.function.name
     try:
@@ -35,10 +35,10 @@ def assembler(step: SampleAssembly, context: Context) -> Any:
 
 
 def assembled(step: SampleAssembly, call: Callable[..., Any], *given: pa.Table) -> pa.Table:
-    """The samples that an assembler returns, as the plan states them.
+    """Return the samples that an assembler's method returns, with the plan's columns and types.
 
     Raises:
-        DataError: it failed, or returned something else.
+        DataError: the method fails, or returns something else.
     """
     name, schema = step.function.name, step.schema()
     try:

@@ -363,8 +363,8 @@ def _room(stages: Stages, rows: int, merge: int) -> int:
 
 def _capacity(stages: Stages, items: int, merge: int) -> int:
     """Items that a slot of token fields has room for: the budget if the batch keeps it."""
-    budget = getattr(getattr(stages.formation, "budget", None), "max_tokens", None)
-    return budget * merge if budget is not None and items <= budget * merge else 1 << max(0, items - 1).bit_length()
+    most = stages.formation and stages.formation.most_tokens(stages.batches.batch_size)
+    return most * merge if most and items <= most * merge else 1 << max(0, items - 1).bit_length()
 
 
 def batch_bytes(stages: Stages, merge: int) -> int:
@@ -372,20 +372,14 @@ def batch_bytes(stages: Stages, merge: int) -> int:
     formation = stages.formation
     if formation is None:
         return stages.batch_bytes(stages.batches.batch_size * merge)
-    tokens = getattr(getattr(formation, "budget", None), "max_tokens", None)
+    tokens = formation.most_tokens(stages.batches.batch_size)
     if tokens is None:
-        tokens = getattr(formation, "max_tokens", 0) * stages.batches.batch_size
-    if not tokens:
         return stages.batch_bytes(_most_samples(stages, formation) * merge)
     sizes = [np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype]
     return max(1, tokens * merge * sum(sizes))
 
 
 def _most_samples(stages: Stages, formation: Formation) -> int:
-    """Samples that a batch without tokens may have: as the plan counts them, or as many as its budget holds clips."""
+    """The most samples that a batch of a formation without a token limit may hold."""
     collate = need(stages.plan, Collate)
-    most = formation.window_size if collate.batch_size is None else min(collate.batch_size, formation.window_size)
-    costs = clip_costs(collate.fields)
-    for name in formation.cost_names:
-        most = min(most, getattr(getattr(formation, "budget", None), f"max_{name}") // costs[name])
-    return int(most)
+    return formation.most_samples(collate.batch_size, clip_costs(collate.fields))

@@ -1,13 +1,11 @@
-"""How many batches each chapter of an epoch has, and with which batch of its lane it begins, as far as anybody knows.
+"""The formation index: how many batches each chapter of an epoch has, on disk.
 
-Counts come from the chapters formed here and from the *formation index* on disk, to which
-whoever forms a chapter appends (docs/decisions/0007); beginnings from counts, and from the anchors of a
-loaded state. Finding the chapter that a batch is in or after is a binary search.
+Every process that forms a chapter appends a record, so that no other has to form it to know where the next one begins
+(docs/decisions/0007).
+A record carries a checksum. One that a killed writer left torn is ignored; any other damage sets the file aside.
 """
 
 import warnings
-from bisect import bisect_left, bisect_right
-from operator import itemgetter
 from pathlib import Path
 from typing import Final, final
 
@@ -20,19 +18,21 @@ from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.publish import set_aside
 from spiral_stream.seeding import key
 
-_CHAPTER, _FIRST = itemgetter(0), itemgetter(1)
 _RECORD: Final = np.dtype([("lane", "<i8"), ("chapter", "<i8"), ("batches", "<i8"), ("check", "<u8")])
 
 
 @final
 class FormationIndex:
-    """The number of batches of each chapter of one epoch, on disk: records that anybody may append."""
+    """The records of one epoch. Any process may append to them at any time."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def read(self) -> dict[tuple[int, int], int]:
-        """(lane, chapter) -> batches."""
+        """Return the number of batches of each known chapter, by (lane, chapter).
+
+        Warns of damaged records, and sets the file aside.
+        """
         known, damaged = _records(self._file)
         if damaged:
             self._mend(damaged)
@@ -40,11 +40,11 @@ class FormationIndex:
         return {(lane, chapter): batches for lane, chapter, batches, _ in known}
 
     def _mend(self, damaged: int) -> None:
-        """Set the file aside, and keep what is sound of it; the rest is counted again."""
+        """Set the file aside, and append its sound records to a new one."""
         aside = set_aside(self._file)
         if aside is None:
             return
-        sound = _records(aside)[0]
+        sound, _ = _records(aside)
         warnings.warn(
             f"formation index: {damaged} records of {self._file} are damaged; each would have to be as it was written. It was "
             f"set aside as {aside.name}, and those chapters are counted again when they are needed",
@@ -55,11 +55,11 @@ class FormationIndex:
             self.append(lane, chapter, batches)
 
     def append(self, lane: int, chapter: int, batches: int) -> None:
-        """Enter a chapter; a record is shorter than any block, so appenders do not mix, and a torn one fails its check.
+        """Add a chapter. A record is shorter than a disk block, so records of several writers do not mix.
 
         Raises:
             CacheError: the folder cannot be written.
-            DamageError: what it was counted from became shorter meanwhile.
+            DamageError: a file that the chapter was formed from has become shorter meanwhile.
         """
         need_sound()
         record = np.array([(lane, chapter, batches, key(lane, chapter, batches))], dtype=_RECORD).tobytes()
@@ -74,7 +74,7 @@ class FormationIndex:
 
 
 def _records(file: Path) -> tuple[list[tuple[int, int, int, int]], int]:
-    """The records that pass their check, and how many others there are that no torn writing explains."""
+    """The records (lane, chapter, batches, checksum) that are sound, and how many are damaged; torn ones are neither."""
     try:
         data = file.read_bytes()
     except FileNotFoundError:
@@ -83,64 +83,20 @@ def _records(file: Path) -> tuple[list[tuple[int, int, int, int]], int]:
         raise failed(error, "see that it is a file on a disk that works", "formation index:", file) from error
     whole = len(data) // _RECORD.itemsize * _RECORD.itemsize
     records = np.frombuffer(data[:whole], dtype=_RECORD).tolist()
-    good = [record for record in records if record[3] == key(*record[:3])]
-    torn = len(records) - len(good) and sum(
-        not any(data[at + _RECORD.itemsize - 1 : at + _RECORD.itemsize]) for at in range(0, whole, _RECORD.itemsize)
-    )  # of a writer that was killed the end is missing, and the next one wrote zeros there
-    return good, max(0, len(records) - len(good) - torn)
+    sound = [record for record in records if record[3] == key(*record[:3])]
+    failed_checks = len(records) - len(sound)
+    # A writer that was killed leaves a record without its end, which the next writer fills with zeros.
+    torn = failed_checks and sum(data[at] == 0 for at in range(_RECORD.itemsize - 1, whole, _RECORD.itemsize))
+    return sound, max(0, failed_checks - torn)
 
 
 def verify_index(file: Path) -> bool:
-    """Verify the records of a formation index; they always have sums.
+    """Verify the records of a formation index. Returns True: they always have checksums.
 
     Raises:
-        DamageError: some are not what was written.
+        DamageError: a record is damaged.
     """
     damaged = _records(file)[1]
     if damaged:
         raise seal.damaged(file, f"{damaged} records fail their checks")
     return True
-
-
-@final
-class Counts:
-    """What is known of one epoch."""
-
-    def __init__(self, index: FormationIndex, lanes: int) -> None:
-        self._index = index
-        self._batches = index.read()
-        # of each lane, ascending: (chapter, its first batch), entered in one step, so that no interrupt leaves half of it
-        self._begins = [[(0, 0)] for _ in range(lanes)]
-
-    def forget(self) -> None:
-        """Forget where chapters begin, as far as counts do not say it: another state may know better."""
-        self._begins = [[(0, 0)] for _ in self._begins]
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def batches(self, lane: int, chapter: int) -> int | None:
-        """How many batches a chapter has; None where nobody formed it."""
-        return self._batches.get((lane, chapter))
-
-    def enter(self, lane: int, chapter: int, batches: int) -> None:
-        """Learn how many batches a chapter has, and tell others."""
-        if (lane, chapter) not in self._batches:
-            self._index.append(lane, chapter, batches)  # first: whoever is interrupted here enters it again
-            self._batches[lane, chapter] = batches
-
-    def begin(self, lane: int, chapter: int, first: int) -> None:
-        """Learn with which batch of its lane a chapter begins."""
-        begins = self._begins[lane]
-        at = bisect_left(begins, chapter, key=_CHAPTER)
-        if at == len(begins) or begins[at][0] != chapter:
-            begins.insert(at, (chapter, first))
-
-    def nearest(self, lane: int, k: int) -> tuple[int, int]:
-        """The last chapter whose beginning is known and is not after the k-th batch of its lane.
-
-        Returns:
-            its number, and its first batch.
-        """
-        begins = self._begins[lane]
-        return begins[bisect_right(begins, k, key=_FIRST) - 1]

@@ -24,10 +24,11 @@ from spiral_stream.planner.rebase import Rebase
 from spiral_stream.planner.resume import Anchor, SavedState
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.planner.verify import Report, Verification, verify_stream
-from spiral_stream.runtime.chapters import Forming
 from spiral_stream.runtime.formation_index import verify_index
+from spiral_stream.runtime.formed_batches import FormedBatches, Known
+from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.numbering import CountedBatches, FormedBatches, Known, Numbering
+from spiral_stream.runtime.numbering import CountedBatches, Numbering
 from spiral_stream.runtime.quarantine import Quarantine, verify_quarantine
 from spiral_stream.runtime.refusals import Refusals, RefusalTally
 from spiral_stream.runtime.samples import SampleReader
@@ -284,8 +285,8 @@ def _carried(earlier: Stages, now: Stages) -> Mixture:
     """The mixture whose streams go on in another plan."""
     mixture = earlier.epochs.mixture
     assembled = any(isinstance(each, SampleAssembly) for each in earlier.maps)
-    if mixture is None or earlier.batches.lanes > 1 or assembled:
-        found = "mixes nothing" if mixture is None else f"has {earlier.batches.lanes} lanes"
+    if mixture is None or earlier.batches.lanes.count > 1 or assembled:
+        found = "mixes nothing" if mixture is None else f"has {earlier.batches.lanes.count} lanes"
         found = "assembles samples" if assembled else found
         msg = f"rebase: the earlier plan {found}; a place is carried from a mixture of one lane. Go on at the end of its epoch"
         raise ResumeError(msg)

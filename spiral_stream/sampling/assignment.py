@@ -13,11 +13,11 @@ MOST_LANES: Final = 2**16  # each has a place in the state and in EXPLAIN
 @final
 @dataclass(frozen=True, slots=True)
 class DataParallel:
-    """Batch g of the epoch goes to rank ``g % world_size``; the sequence itself never depends on the ranks.
+    """Batch g of the epoch goes to rank ``(g // merge) % world_size``; the sequence itself never depends on the ranks.
 
-    ``lanes`` cuts the order into that many equal slices which take turns in the
-    global sequence. It belongs to the plan and its fingerprint; rank and world
-    size belong to the run.
+    ``lanes`` divides the order into that many slices of equal size, which take turns in the global sequence (see
+    `batching.lanes`). It belongs to the plan and its fingerprint; rank, world size and ``merge`` (batches that a rank
+    concatenates per step) belong to the run.
     """
 
     rank: int | RuntimeParam

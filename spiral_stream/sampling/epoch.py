@@ -1,9 +1,8 @@
 """Which row of which stream stands at each position of an epoch, and how often it has stood there.
 
-Without a mixture the pass of the order is the epoch. With one, `Mixture` says how many
-samples of its stream came before (the use u); pass and place in it are u divided by the
-stream's rows (docs/decisions/0021). Cost: that of the mixture and of one arrangement for each pass
-that the positions meet; arrangements are kept.
+Without a mixture, epoch e is pass e of the order. With one, `Mixture` says how many samples of the stream came before
+(the use u); the pass is u divided by the stream's rows, and the place in it is the remainder (docs/decisions/0021). Cost:
+that of the mixture, and of one arrangement for each pass that the positions touch; the last arrangements are kept.
 """
 
 from collections.abc import Sequence
@@ -18,19 +17,19 @@ from spiral_stream.sampling.left_over import LeftOver
 from spiral_stream.sampling.mixture import Mixture
 from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64
 
-_ARRANGEMENTS: Final = 64  # kept, at least; each holds O(shards)
-_LEAST_CHUNK: Final = 4096  # positions of a mixture placed together
-_PER_STREAM: Final = 64  # and so many more for each stream: with 1,000 streams 6 us a position, with 3 it is 0.2
+_ARRANGEMENTS: Final = 64  # kept at least; each takes O(shards) memory
+_LEAST_CHUNK: Final = 4096  # positions of a mixture that are placed together
+_PER_STREAM: Final = 64  # and this many more per stream; a position costs 6 us with 1,000 streams, 0.2 us with 3
 _MOST_CHUNK: Final = 1 << 17
-_CHUNKS: Final = 16  # kept: 20 bytes a position
+_CHUNKS: Final = 16  # kept: 20 bytes per position
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """P samples: where their rows are, and which occurrence each is."""
+    """P samples: the row of each, and in which pass over its stream it is read."""
 
-    streams: NDArray[np.int32]  # [P] place of the stream in the mixture, 0 without one
+    streams: NDArray[np.int32]  # [P] number of the stream in the mixture, 0 without one
     rows: UInt64  # [P] surviving row of that stream
     passes: UInt64  # [P]
 
@@ -38,12 +37,12 @@ class Places:
         return len(self.rows)
 
     def take(self, at: NDArray[np.int64]) -> "Places":
-        """Some of them, in this order."""
+        """Return the samples at these indices, in this order."""
         return Places(self.streams[at], self.rows[at], self.passes[at])
 
     @classmethod
     def concat(cls, parts: "Sequence[Places]") -> "Places":
-        """Several, one after the other."""
+        """Return several, end to end."""
         return cls(
             np.concatenate([part.streams for part in parts]),
             np.concatenate([part.rows for part in parts]),
@@ -72,7 +71,7 @@ class EpochOrder:
         self._chunk = lru_cache(_CHUNKS)(self._placed)
 
     def places(self, epoch: int, positions: UInt64) -> Places:
-        """The samples at these positions.
+        """Return the samples at positions of an epoch.
 
         Args:
             epoch: the epoch.
@@ -95,7 +94,7 @@ class EpochOrder:
         return Places.concat([part for _, part in found]).take(back)
 
     def _placed(self, epoch: int, chunk: int) -> Places:
-        """The samples of neighbouring positions of a mixture: each stream is asked once for many of them."""
+        """The samples of a chunk of positions of a mixture: each stream is asked once for many of them."""
         end = min(self.total, (chunk + 1) * self._chunk_size)
         positions = np.arange(chunk * self._chunk_size, end, dtype=np.uint64)
         streams, uses = self.uses(epoch, positions)
@@ -105,13 +104,16 @@ class EpochOrder:
         rows = np.empty(len(streams), dtype=np.uint64)
         by = np.lexsort((passes, streams))
         turns = np.flatnonzero((np.diff(streams[by]) != 0) | (np.diff(passes[by].astype(np.int64)) != 0)) + 1
-        for at in np.split(by, turns) if len(by) else ():  # one turn a stream and pass
+        for at in np.split(by, turns) if len(by) else ():  # one turn per stream and pass
             arranged = self._arrangement(int(streams[at[0]]), int(passes[at[0]]))
             rows[at] = arranged.rows(offsets[at])
         return Places(streams, rows, passes)
 
     def uses(self, epoch: int, positions: UInt64) -> tuple[NDArray[np.int32], UInt64]:
-        """Stream and use of each position of a mixture: the samples of that stream that come before, whatever the plan."""
+        """Return stream and use of each position of a mixture.
+
+        The use is how many samples of the stream come before in the run, also under the plans that it resumed from.
+        """
         assert self.mixture is not None
         streams, uses = self.mixture.split(epoch, positions)
         for stream, left_over in self._left_overs.items():
@@ -121,17 +123,17 @@ class EpochOrder:
         return streams, uses
 
     def next_uses(self, stream: int, begin: int, end: int) -> list[tuple[int, int]]:
-        """The run's uses behind the mixture's own uses [begin, end) of a stream, as (first, past the last)."""
+        """Translate the mixture's own uses [begin, end) of a stream to uses of the run: ranges (first, past the last)."""
         left_over = self._left_overs.get(stream)
         return [(begin, end)] if left_over is None else left_over.ranges(begin, end)
 
     def left(self, stream: int) -> int:
-        """The mixture's own use of a stream from which on the run's uses follow one another."""
+        """Return how many uses of a stream an earlier plan left over; the mixture's own uses begin with these."""
         left_over = self._left_overs.get(stream)
         return 0 if left_over is None else left_over.count
 
     def positions(self, epoch: int, stream: int, row: int) -> list[int]:
-        """Where a row stands in an epoch, ascending: once without a mixture, as often as it is used with one."""
+        """Return the positions of a row in an epoch, ascending: one without a mixture, one per use with one."""
         wanted = np.array([row], dtype=np.uint64)
         if self.mixture is None:
             return [int(self._arrangement(0, epoch).positions(wanted)[0])]

@@ -1,10 +1,8 @@
 """An order that depends on identities only, never on where or when rows were stored.
 
-A row's bucket is the leading bits of the unseeded 128-bit hash of (stream,
-identity). `Population.index` holds the rows sorted by (hash, identity), built
-once for all seeds and bucket counts; for each pass the buckets are permuted and
-laid end to end, and the rows inside each are permuted by key. Memory is 8 bytes
-a bucket and array.
+A row's bucket is the leading bits of the unseeded 128-bit hash of (stream, identity). `Population.index` holds the rows
+sorted by (hash, identity); it is built once for all seeds and bucket counts. For each pass the buckets are permuted and
+laid end to end, and the rows inside each are permuted by key. Memory: 8 bytes per bucket and array.
 """
 
 from dataclasses import dataclass
@@ -67,7 +65,7 @@ class HashBucketed(Order):
         return True
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
-        """The order of one pass.
+        """Return the order of one pass.
 
         Raises:
             PlanError: the population has no index of identity hashes.

@@ -1,4 +1,4 @@
-"""Pieces of rows in a keyed order, laid end to end: where a piece begins, which piece lies at a place."""
+"""Pieces of rows, laid end to end in a keyed order: where each piece begins, and which piece lies at a place."""
 
 from typing import final
 
@@ -16,7 +16,7 @@ class Layout:
         """Lay the pieces.
 
         Args:
-            rows: shape [U], uint64: rows of each piece; zeros are allowed.
+            rows: shape [U], uint64: rows per piece; zeros are allowed.
             own_key: decides the order of the pieces.
         """
         numbers = np.arange(rows.size, dtype=np.uint64)
@@ -27,11 +27,11 @@ class Layout:
         self._slot_of[self.pieces] = np.arange(rows.size)
 
     def at(self, places: UInt64) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], UInt64]:
-        """Which piece lies at each place, and how far into it: two arrays of shape [P], int64 and uint64."""
-        # The last of equal begins is the piece that has rows.
+        """Return which piece lies at each place, and the offset in it: two arrays of shape [P], int64 and uint64."""
+        # Of pieces that begin at the same place, only the last has rows.
         slots = np.searchsorted(self.begins, places, side="right") - 1
         return self.pieces[slots], places - self.begins[slots]
 
     def begin(self, pieces: np.ndarray[tuple[int], np.dtype[np.int64]]) -> UInt64:
-        """Where each piece begins in the layout: shape [P] int64 -> [P] uint64."""
+        """Return where each piece begins in the layout: shape [P] int64 -> [P] uint64."""
         return self.begins[self._slot_of[pieces]]

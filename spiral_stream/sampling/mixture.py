@@ -1,18 +1,15 @@
 """Which stream stands at which position of a mixture, and which of its samples that is.
 
-A stream's samples are numbered over all epochs by how many came before (its
-*uses*), and follow one another along the mixture, so that nothing is left out or
-taken twice from epoch to epoch; which row a use is, the stream's own order says.
-Quotas say how many samples of each stream an epoch has, exactly; `slices` says
-where in the epoch they stand.
+A stream's samples are numbered over all epochs: the *use* of a sample is how many of its stream came before. Uses are
+consecutive along the mixture, so nothing is left out or repeated from epoch to epoch. The stream's own order says which
+row a use is. Quotas fix how many samples of each stream an epoch has; `slices` says where in the epoch they stand.
 
-Cost, in CPU time for 8,192 positions in sequence on one core: `split` 1.5 ms with 3
-streams, 1.5 ms with 1,000, alike at the start, middle and end of epochs of 10**6 to
-10**12; 1.6 and 4 ms while a schedule moves. Entering an epoch costs another 1 ms, 18 ms
-with 1,000 streams on a schedule. 8,192 random positions, each in a slice of its own:
-20 ms with 3 streams, 0.4 s with 1,000. `join` of 8,192 uses: 4 ms, 0.2 s on a schedule.
-`first_uses` is a product, but for epochs in which a schedule moves: each costs 0.2 ms
-with 3 streams, 4 ms with 1,000, counted from the nearest of the last epochs asked for.
+Cost, in CPU time for 8,192 consecutive positions on one core: `split` takes 1.5 ms with 3 streams and with 1,000, the
+same at the start, middle and end of epochs of 10**6 to 10**12 positions, and 1.6 and 4 ms while a schedule moves.
+Entering an epoch costs another 1 ms, or 18 ms with 1,000 streams on a schedule. 8,192 random positions, each in a slice of
+its own: 20 ms with 3 streams, 0.4 s with 1,000. `join` of 8,192 uses: 4 ms, or 0.2 s on a schedule. `first_uses` is a
+product, except over epochs in which a schedule moves: each of these, counted from the nearest epoch that is kept, costs
+0.2 ms with 3 streams, 4 ms with 1,000.
 """
 
 from collections.abc import Sequence
@@ -34,19 +31,19 @@ _KEPT: Final = 4  # epochs
 
 
 def apportion(total: int, weights: Sequence[Weight]) -> list[int]:
-    """Share ``total`` by weights in whole numbers: largest remainder, ties to the earlier stream.
+    """Divide ``total`` by weights into whole numbers: largest remainder, ties to the earlier stream.
 
-    Exact: integers and Fractions are what they are, a float is the binary fraction that it is.
+    The result is exact; a float counts as the binary fraction that it is.
 
     Args:
-        total: what the result sums to, 0 or more.
-        weights: one for each stream, 0 or more.
+        total: sum of the result, 0 or more.
+        weights: one per stream, 0 or more.
 
     Returns:
         K integers, each the exact share rounded down or up; 0 for weight 0.
 
     Raises:
-        PlanError: a weight is negative, infinite or no number, or all are 0; or the total is no count.
+        PlanError: a weight is not a finite number of 0 or more, all weights are 0, or ``total`` is not a count.
     """
     check_whole("mix", "epoch_size", total, least=0)
     whole = in_integers(weights)
@@ -61,11 +58,11 @@ def apportion(total: int, weights: Sequence[Weight]) -> list[int]:
 class Mixture:
     """The order of K streams over all epochs: a pure function between positions and uses.
 
-    ``total`` is the number of positions of an epoch, ``offsets`` what was given. It keeps the
-    last four epochs it was asked for, of O(K) each; threads may share it. ``slices`` is how many an epoch has.
+    ``total`` is the number of positions per epoch, ``slices`` the number of slices, ``offsets`` what was given. The last
+    four epochs asked for are kept, O(K) memory each. Thread-safe.
     """
 
-    VERSION: ClassVar[int] = VERSION  # part of the fingerprint, but for short schedules (`slices.order_version`)
+    VERSION: ClassVar[int] = VERSION  # part of the fingerprint; short schedules have another (`slices.order_version`)
 
     def __init__(
         self,
@@ -80,15 +77,15 @@ class Mixture:
 
         Args:
             seed: the plan's, any integer.
-            quotas: samples of each stream in every epoch, or the schedule of their weights.
-            total: positions an epoch; needed with a schedule, else the sum of the quotas.
+            quotas: samples of each stream per epoch, or the schedule of their weights.
+            total: positions per epoch; needed with a schedule, else the sum of the quotas.
             offsets: shape [K], uint64: use of each stream at the start of ``first_epoch``; zeros if None.
-            first_epoch: the first epoch that can be asked for. Uses are counted from there; a
-                schedule's sample numbers from the start of epoch 0 in any case.
+            first_epoch: the first epoch that can be asked for. Uses are counted from there; the sample numbers of a
+                schedule always count from the start of epoch 0.
 
         Raises:
-            PlanError: a quota, total or offset is no count or past 2**62, the mixture has no sample, or its schedule
-                moves faster than slices can follow.
+            PlanError: a quota, total or offset is not a count or is past 2**62, the mixture has no sample, or its
+                schedule moves faster than slices can follow.
         """
         check_whole("mix", "seed", seed)
         check_whole("mix", "first_epoch", first_epoch, least=0)
@@ -115,8 +112,8 @@ class Mixture:
             positions: shape [P], uint64, each in [0, total).
 
         Returns:
-            streams, shape [P], int32, and uses, shape [P], uint64: how many samples of the stream came
-            before in the run, offsets included.
+            streams, shape [P], int32, and uses, shape [P], uint64: how many samples of the stream come before in
+            the run, offsets included.
 
         Raises:
             IndexError: a position or the epoch is outside.
@@ -140,7 +137,7 @@ class Mixture:
             uses: shape [P], uint64.
 
         Returns:
-            shape [P], int64, each in [0, total), or -1 where the use is not in this epoch.
+            shape [P], int64, each in [0, total), or -1 if the use is not in this epoch.
 
         Raises:
             IndexError: a stream or the epoch is outside.
@@ -150,7 +147,7 @@ class Mixture:
         if owners.size and not 0 <= int(owners.min()) <= int(owners.max()) < self._streams:
             msg = f"mix: streams {owners.min()} to {owners.max()}. Give numbers in [0, {self._streams})"
             raise IndexError(msg)
-        # A use before the epoch wraps round, to more than any quota.
+        # A use before the epoch wraps around to a number above any quota.
         samples = np.asarray(uses, dtype=np.uint64) - first.astype(np.uint64)[owners]
         inside = np.flatnonzero(samples < own.quotas.astype(np.uint64)[owners])
         positions = np.full(owners.shape, -1, dtype=np.int64)
@@ -158,19 +155,19 @@ class Mixture:
         return positions
 
     def quotas(self, epoch: int) -> UInt64:
-        """Shape [K], uint64, summing to ``total``: samples of each stream in an epoch."""
+        """Return how many samples of each stream an epoch has; shape [K], uint64, summing to ``total``."""
         return self._epoch(epoch)[0].quotas.astype(np.uint64)
 
     def first_uses(self, epoch: int) -> UInt64:
-        """Shape [K], uint64: each stream's use at an epoch's start, offsets included."""
+        """Return each stream's use at an epoch's start, offsets included; shape [K], uint64."""
         return self._epoch(epoch)[1].astype(np.uint64)
 
     def border(self, epoch: int, position: int) -> int:
-        """The first border of a slice at or after a position in [0, total]; 0 and ``total`` are borders."""
+        """Return the first slice border at or after a position in [0, total]; 0 and ``total`` are borders."""
         return self._epoch(epoch)[0].border(self._inside(position))[0]
 
     def used(self, epoch: int, position: int) -> UInt64:
-        """Each stream's use at a slice border: the offsets of a mixture that takes over there.
+        """Return each stream's use at a slice border: the offsets of a mixture that takes over there.
 
         Args:
             epoch: the epoch.
@@ -186,17 +183,18 @@ class Mixture:
         return (first + self._taken(epoch, position)).astype(np.uint64)
 
     def ahead(self, epoch: int, position: int) -> NDArray[np.float64]:
-        """How many samples each stream is ahead of its target at a slice border.
+        """Return how many samples each stream is ahead of its target at a slice border.
 
         The target is the stream's share, summed from the epoch's start. Arguments and errors are those of `used`.
 
         Returns:
-            shape [K], float64, summing to 0; below 1 in size but for the few positions by which a border is off.
+            shape [K], float64, summing to 0; less than 1 in size, apart from the few positions by which a border is
+            off its nominal place.
         """
         return self._epoch(epoch)[0].ahead(position, self._taken(epoch, position))
 
     def shares(self, epoch: int, position: int) -> NDArray[np.float64]:
-        """Shape [K], float64, summing to 1: the target share of each stream at a position in [0, total]."""
+        """Return the target share of each stream at a position in [0, total]; shape [K], float64, summing to 1."""
         return self._epoch(epoch)[0].shares(self._inside(position))
 
     def _taken(self, epoch: int, position: int) -> Int64:
@@ -213,7 +211,7 @@ class Mixture:
         raise IndexError(msg)
 
     def _epoch(self, number: int) -> tuple[Epoch, Int64]:
-        """An epoch, and each stream's use at its start: shape [K], int64."""
+        """An epoch, and each stream's use at its start; shape [K], int64."""
         for own, first in self._kept:
             if own.number == number:
                 return own, first
@@ -242,7 +240,7 @@ class Mixture:
         return uses
 
     def _alike(self, epoch: int) -> int:
-        """For how many epochs from this one on the quotas stay, as the shares do; 0: the shares move in it."""
+        """How many epochs, from this one on, have the same quotas and shares; 0: the shares move in this epoch."""
         return FOREVER if self._course is None else self._course.level(epoch)
 
     def _quotas_of(self, epoch: int) -> list[int]:
@@ -250,10 +248,10 @@ class Mixture:
 
 
 def _need_slices(schedule: Schedule, size: float) -> None:
-    """Refuse a schedule that would be over within a slice, where the shares stay.
+    """Refuse a schedule that would begin and end inside one slice, where shares are constant.
 
     Raises:
-        PlanError: says how long it has to be.
+        PlanError: says how long the schedule has to be.
     """
     begin, end = schedule.moves
     if begin < end < begin + size:

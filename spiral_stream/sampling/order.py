@@ -1,9 +1,8 @@
 """What an order must do: say which row stands at which position of an epoch.
 
-An `Order` is the frozen value the plan holds. `Order.arrange` gives it a
-`Population` (how many rows pass, shard by shard) and a pass number, and returns
-an `Arrangement`: a pure function between positions and rows, evaluated on
-arrays, whose memory grows with the number of shards or buckets, never of rows.
+An `Order` is the frozen value that the plan holds. `Order.arrange` takes a `Population` (how many rows survive, shard by
+shard) and a pass number, and returns an `Arrangement`: a pure function between positions and rows, evaluated on arrays.
+Its memory grows with the number of shards or buckets, never with the number of rows.
 """
 
 from abc import ABC, abstractmethod
@@ -16,41 +15,40 @@ from numpy.typing import NDArray
 from spiral_stream.errors import PlanError, shown
 
 UInt64 = NDArray[np.uint64]
-LARGEST: Final = 2**62  # of counts, such as positions of an epoch, samples of a run, uses of a stream
+LARGEST: Final = 2**62  # largest count: positions of an epoch, samples of a run, uses of a stream
 
 
 class BucketIndex(Protocol):
     """Rows sorted by the 128-bit hash of their identity; on disk, mapped in pieces."""
 
     def starts(self, bucket_count: int) -> UInt64:
-        """Shape [bucket_count + 1], uint64: where each bucket begins in the sorted rows."""
+        """Return where each bucket begins in the sorted rows; shape [bucket_count + 1], uint64."""
         ...
 
     def rows(self, ranks: UInt64) -> UInt64:
-        """Shape [P] -> [P], uint64: the row at each place of the sorted rows."""
+        """Return the row at each place of the sorted rows; shape [P] -> [P], uint64."""
         ...
 
     def ranks(self, rows: UInt64) -> UInt64:
-        """Shape [P] -> [P], uint64: the inverse of `rows`."""
+        """Return the place of each row: the inverse of `rows`; shape [P] -> [P], uint64."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
-    """Which rows are equal in some columns: R runs of neighbours, of G groups."""
+    """Which rows are equal in some columns: R runs of neighbouring rows, in G groups."""
 
     starts: UInt64  # [R], ascending from 0: the first row of each run
-    groups: UInt64  # [R], each in [0, G), numbered by where a group comes first
+    groups: UInt64  # [R], each in [0, G); groups are numbered in order of appearance
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Population:
     """The rows that an order orders: ``range(total)``, contiguous within each shard.
 
-    ``unit_rows`` counts the surviving rows of each smallest piece of storage (a row
-    group, a fragment page run), in row order; ``unit_shards`` says which shard each
-    belongs to. Without finer facts, units are the shards. ``runs`` are of the order's
-    `Order.grouped_by`.
+    ``unit_rows`` counts the surviving rows of each smallest piece of storage (a row group, a run of pages), in row order;
+    ``unit_shards`` says which shard each unit belongs to. Units are the shards if nothing finer is known. ``runs`` groups
+    the rows by the columns of `Order.grouped_by`.
     """
 
     unit_rows: UInt64  # [U]
@@ -71,11 +69,11 @@ class Arrangement(ABC):
 
     @abstractmethod
     def rows(self, positions: UInt64) -> UInt64:
-        """Shape [P] -> [P], uint64: the row read at each position; positions in [0, size)."""
+        """Return the row read at each position in [0, size); shape [P] -> [P], uint64."""
 
     @abstractmethod
     def positions(self, rows: UInt64) -> UInt64:
-        """Shape [P] -> [P], uint64: the position at which each row is read."""
+        """Return the position at which each row is read; shape [P] -> [P], uint64."""
 
 
 class Order(ABC):
@@ -85,7 +83,7 @@ class Order(ABC):
 
     @abstractmethod
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
-        """The order of one pass. Costs at most O(shards) time and memory."""
+        """Return the order of one pass, in at most O(shards) time and memory."""
 
     @property
     def run_seed(self) -> int:
@@ -99,7 +97,7 @@ class Order(ABC):
 
     @property
     def grouped_by(self) -> tuple[str, ...]:
-        """The columns of which `Population.runs` must be given; ``storage_shard`` is the shard itself."""
+        """The columns that `Population.runs` must group by; ``storage_shard`` is the shard itself."""
         return ()
 
 
@@ -107,11 +105,11 @@ def check_whole(policy: str, name: str, value: object, least: int | None = None,
     """Refuse a parameter that is not an integer from ``least`` to ``most``.
 
     Args:
-        policy: whose it is, for the message.
-        name: of the parameter.
-        value: what was given.
-        least: None for any number, as of a seed.
-        most: by default 2**62 where there is a least: sums of two counts stay in 64 bits.
+        policy: the class that has the parameter, for the message.
+        name: the parameter's name.
+        value: the value given.
+        least: smallest value; None for a parameter of any size, such as a seed.
+        most: largest value; if there is a ``least``, 2**62 by default, so that sums of two counts stay in 64 bits.
 
     Raises:
         PlanError: it is another type (a bool too), smaller or larger.

@@ -1,12 +1,10 @@
 """Keyed permutation of ``range(size)``: what stands at which place, without a table.
 
-Above `EXACT` values, an additive Feistel network of eight rounds over
-``Z_a x Z_b`` with cycle walking (Black and Rogaway 2002); up to there, the order
-of hashed values, which is uniform over all ``size!`` permutations. Both are
-evaluated on arrays in which every element may have its own size and key, in
-O(1) memory, so asking anywhere costs the same: 28 to 35 ns an index for one size
-and key, 55 ns where every element has its own, 95 ns in small groups asked as a
-whole, 2.6 us in small groups of which one element is asked (docs/decisions/0001).
+Above `EXACT` values this is an additive Feistel network of eight rounds over ``Z_a x Z_b`` with cycle walking (Black and
+Rogaway 2002). Up to there it is the order of hashed values, which is uniform over all ``size!`` permutations. Both are
+evaluated on arrays in which every element may have its own size and key, in O(1) memory, so every place costs the same:
+28 to 35 ns per index with one size and key, 55 ns if every element has its own, 95 ns in small groups that are evaluated
+completely, 2.6 us in small groups of which one element is evaluated (docs/decisions/0001).
 
 The algorithm, version 1. All words are unsigned and 64 bits wide, arithmetic
 wraps, ``G = 0x9E3779B97F4A7C15``, ``mix`` is `seeding.mix64`, and ``half(x)`` is
@@ -47,7 +45,7 @@ _ROUND_KEYS: Final = tuple(np.uint64(i * 0x9E3779B97F4A7C15 % 2**64) for i in ra
 
 
 def permute(index: ArrayLike, size: ArrayLike, keys: ArrayLike) -> UInt64:
-    """The value at each place of a keyed permutation of ``range(size)``.
+    """Return the value at each place of a keyed permutation of ``range(size)``.
 
     Args:
         index: shape [P], uint64, each in [0, size).
@@ -64,7 +62,7 @@ def permute(index: ArrayLike, size: ArrayLike, keys: ArrayLike) -> UInt64:
 
 
 def unpermute(index: ArrayLike, size: ArrayLike, keys: ArrayLike) -> UInt64:
-    """The place of each value: ``unpermute(permute(index, n, k), n, k) == index``.
+    """Return the place of each value: ``unpermute(permute(index, n, k), n, k) == index``.
 
     Arguments, result and errors are those of `permute`.
     """
@@ -90,7 +88,7 @@ def _apply(index: ArrayLike, size: ArrayLike, keys: ArrayLike, *, inverse: bool)
 
 
 def _narrow(values: UInt64, part: slice) -> UInt64:
-    """The values of one chunk; shape [1] where they are all alike, which halves the cost."""
+    """The values of one chunk; shape [1] if they are all equal, which halves the cost."""
     if values.size == 1:
         return values.reshape(1)
     own = values[part]
@@ -131,7 +129,7 @@ def _exact(x: UInt64, n: UInt64, k: UInt64, *, inverse: bool) -> UInt64:
 
 
 def _walk(x: UInt64, n: UInt64, k: UInt64, *, inverse: bool) -> UInt64:
-    """Feistel rounds, again and again for the results that fall past the size; shape [P] -> [P]."""
+    """Feistel rounds, repeated for results that are not below the size; shape [P] -> [P]."""
     out = _feistel(x, n, k, inverse=inverse)
     outside = np.flatnonzero(out >= n)
     while outside.size:  # b * a < size + a, so about one in sqrt(size) goes on

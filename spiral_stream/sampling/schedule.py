@@ -1,11 +1,9 @@
-"""Which share of a mixture each stream has where, when the shares move during a run.
+"""Which share of a mixture each stream has at which sample, when shares move during a run.
 
-A `Schedule` gives weights at sample numbers of the run; between two of them each
-stream's share moves on a straight line, before the first and after the last it
-stays. `Course` lays a schedule over epochs and integrates it in exact integers,
-so that quotas are the same on every machine. A course keeps O(points * streams)
-integers; an integral costs 0.2 us a stream for two points, and more for many,
-since the integers grow by the digits of every point's weights.
+A `Schedule` gives weights at sample numbers of the run. Between two of these each stream's share moves on a straight
+line; before the first and after the last it is constant. `Course` lays a schedule over epochs and integrates it in exact
+integers, so quotas are the same on every machine. A course keeps O(points * streams) integers. An integral costs 0.2 us
+per stream with two points, and more with many, since the integers grow with the digits of every point's weights.
 """
 
 import math
@@ -29,10 +27,10 @@ FOREVER: Final = 2**63  # epochs
 
 
 def in_integers(weights: Sequence[Weight]) -> list[int]:
-    """The smallest integers in the same proportion; a float counts as the binary fraction that it is.
+    """Return the smallest integers in the same proportion; a float counts as the binary fraction that it is.
 
     Raises:
-        PlanError: there is none, one is negative, infinite or no number, or all are 0.
+        PlanError: there is no weight, one is not a finite number of 0 or more, or all are 0.
     """
     exact = [_exact(k, weight) for k, weight in enumerate(weights)]
     if not any(exact):
@@ -96,7 +94,7 @@ class Schedule:
 
     @property
     def moves(self) -> tuple[int, int]:
-        """From which sample to which one the shares move, jumps apart; (0, 0) where they do not."""
+        """From which sample to which one the shares move, not counting jumps; (0, 0) if they do not."""
         pieces = [
             (before, after)
             for (before, first), (after, second) in pairwise(self.points)
@@ -106,13 +104,13 @@ class Schedule:
 
 
 def shortest_stretch(points: Sequence[tuple[int, Sequence[Weight]]]) -> int | None:
-    """The fewest samples in which a schedule goes from one share to another, or rests beside a jump.
+    """Return the fewest samples in which a schedule moves from one share to another, or rests next to a jump.
 
     Args:
-        points: as of a `Schedule`.
+        points: `Schedule.points`.
 
     Returns:
-        None where the shares stay, or only jump: a jump takes one sample, and slices need not resolve it.
+        None if the shares are constant or only jump: a jump takes one sample, and slices need not resolve it.
     """
     first, whole = points[0][0], [in_integers(weights) for _, weights in points]
     lengths = [after - before for (before, _), (after, _) in pairwise(points)]
@@ -120,8 +118,8 @@ def shortest_stretch(points: Sequence[tuple[int, Sequence[Weight]]]) -> int | No
     if first > 0:
         lengths, moves = [first, *lengths], [False, *moves]
     jumps = [False, *(moved and length == 1 for length, moved in zip(lengths, moves, strict=True)), False]
-    beside = [before or after for before, after in zip(jumps[:-2], jumps[2:], strict=True)]
-    kept = [n for n, moved, near in zip(lengths, moves, beside, strict=True) if n > 1 and (moved or near)]
+    next_to_jump = [before or after for before, after in zip(jumps[:-2], jumps[2:], strict=True)]
+    kept = [n for n, moved, near in zip(lengths, moves, next_to_jump, strict=True) if n > 1 and (moved or near)]
     return min(kept, default=None)
 
 
@@ -129,10 +127,9 @@ def shortest_stretch(points: Sequence[tuple[int, Sequence[Weight]]]) -> int | No
 class Course:
     """A schedule over epochs of ``total`` positions, each epoch cut into ``slices``.
 
-    Places are counted in ticks, of which a sample has ``slices``, so that nominal
-    border b of an epoch lies at tick ``b * total``. Integrals are in units of
-    ``1 / (2 * span * slices**2)`` of a sample's share, ``span`` being the least common
-    multiple of the pieces' lengths; these make every one an integer.
+    Places are counted in ticks. A sample has ``slices`` ticks, so nominal border b of an epoch lies at tick ``b * total``.
+    Integrals are in units of ``1 / (2 * span * slices**2)`` of a sample's share, where ``span`` is the least common multiple
+    of the pieces' lengths; in these units every integral is an integer.
     """
 
     def __init__(self, schedule: Schedule, total: int, slices: int) -> None:
@@ -155,7 +152,7 @@ class Course:
             self._before_IK[i + 1] = self._before_IK[i] + ticks * (self._level_IK[i] + ticks * self._slope_IK[i])
 
     def level(self, epoch: int) -> int:
-        """For how many epochs, from this one on, the shares stay what they are at its start; 0: they move in it."""
+        """Return how many epochs, from this one on, have constant shares; 0: the shares move in this epoch."""
         moving = (self._slope_IK != 0).any(axis=1)
         for i in range(self._piece(epoch * self._total), moving.size):
             if moving[i]:
@@ -163,7 +160,7 @@ class Course:
         return FOREVER
 
     def integrals(self, epoch: int, streams: NDArray[np.int64], ticks: Objects) -> Objects:
-        """Each stream's share, summed from the epoch's start to a tick of it; arguments broadcast.
+        """Return each stream's share, summed from the epoch's start to a tick; arguments broadcast.
 
         Args:
             epoch: the epoch.
@@ -177,12 +174,12 @@ class Course:
         return np.asarray(self._until(streams, ticks + origin) - self._until(streams, origin), dtype=object)
 
     def whole(self, epoch: int) -> Objects:
-        """Shape [K]: the integral of each stream's share over an epoch."""
+        """Return the integral of each stream's share over an epoch; shape [K]."""
         ticks = np.array(self._total * self._slices, dtype=object)
         return self.integrals(epoch, np.arange(self._level_IK.shape[1]), ticks)
 
     def shares(self, epoch: int, position: int) -> NDArray[np.float64]:
-        """Shape [K], float64, summing to 1: the shares at a position of an epoch."""
+        """Return the shares at a position of an epoch; shape [K], float64, summing to 1."""
         sample = epoch * self._total + position
         i = self._piece(sample)
         ticks = (sample - int(self._starts[i])) * self._slices
@@ -200,9 +197,9 @@ class Course:
 
 
 def _over_one_sum(weights: list[tuple[Weight, ...]]) -> Objects:
-    """Shape [I, K]: integers in each point's proportion, with the same sum at every point.
+    """Integers in each point's proportion, with the same sum at every point; shape [I, K].
 
-    Then a share is linear between points, and all shares sum to the same everywhere.
+    With one sum, shares are linear between points and add up to the same everywhere.
     """
     whole = [in_integers(own) for own in weights]
     target = math.lcm(*(sum(own) for own in whole))

@@ -1,4 +1,4 @@
-"""The order of storage: every pass alike."""
+"""The order of storage, the same in every pass."""
 
 from dataclasses import dataclass
 from typing import final
@@ -13,7 +13,7 @@ from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64
 class Sequential(Order):
     """Row p stands at position p, in every epoch."""
 
-    def arrange(self, population: Population, pass_number: int) -> Arrangement:  # noqa: ARG002  every pass is alike
+    def arrange(self, population: Population, pass_number: int) -> Arrangement:  # noqa: ARG002  every pass is the same
         return _InStorageOrder(population.total)
 
 

@@ -1,12 +1,11 @@
-"""Shards in random order, rows mixed over blocks of many shards: random enough, read in long runs.
+"""Shards in random order, rows mixed over blocks of many shards: random enough, and read in long runs.
 
-Storage units (shards, row groups or single rows) are permuted for each pass and
-laid end to end; the layout is cut into blocks of ``shuffle_block_size`` rows, and
-inside a block rows are permuted singly or in clumps. Only the unit table is in
-memory (8 bytes a unit and array); an epoch is never sorted or materialized.
+Storage units (shards, row groups or single rows) are permuted for each pass and laid end to end. This layout is cut into
+blocks of ``shuffle_block_size`` rows, and rows are permuted inside each block, singly or in clumps. Only the table of
+units is in memory (8 bytes per unit and array); an epoch is never sorted or materialized.
 
-A shard key of other columns makes units of rows that are equal in them (version 2):
-their runs of neighbours are laid end to end, and the table has an entry for each run.
+With a shard key of other columns, a unit is all rows that are equal in these columns (version 2): its runs of neighbouring
+rows are laid end to end, and the table has an entry per run.
 """
 
 from collections.abc import Sequence
@@ -32,12 +31,10 @@ GRANULARITIES: Final = get_args(Granularity)
 class ShardAwareShuffle(Order):
     """Permute storage units, then rows inside blocks of the layout they form.
 
-    ``sampling_granularity`` is the unit that moves whole between blocks; rows
-    inside a block are always permuted singly, unless ``clump_size`` keeps runs of
-    that many rows of the layout together. ``shard_key`` names the columns in which the
-    rows of a ``"shard"`` are equal; such rows have to lie together, in a few runs.
-    ``stream_id`` in it says that each stream of a mixture has its own order, which is
-    always so.
+    ``sampling_granularity`` is the unit that stays together between blocks. Inside a block, rows are permuted singly,
+    unless ``clump_size`` keeps runs of that many rows together. ``shard_key`` names the columns in which the rows of a
+    ``"shard"`` are equal; such rows have to lie together in storage, in a few runs. It may name ``stream_id``, which
+    changes nothing: each stream of a mixture always has its own order.
     """
 
     seed: int
@@ -77,7 +74,7 @@ class ShardAwareShuffle(Order):
 
     @property
     def version(self) -> int:
-        """The version of the order: 2 where it groups rows by other columns than their shard."""
+        """The version of the order: 2 if it groups rows by columns other than their shard, else 1."""
         return 2 if self.grouped_by else self.VERSION
 
     @property
@@ -97,9 +94,9 @@ class ShardAwareShuffle(Order):
         return _Blocks(spread, population.total, own, self.shuffle_block_size, self.clump_size)
 
     def units(self, population: Population) -> tuple[UInt64, UInt64]:
-        """What moves whole between blocks: rows and shard of each unit, in row order; two arrays of shape [U].
+        """Return rows and shard of each unit, in row order; two arrays of shape [U].
 
-        Where columns group the rows, units are the groups, and each is its own shard.
+        If columns group the rows, the units are the groups, and each is its own shard.
         """
         if self.grouped_by:
             rows = _group_rows(self._runs(population), population.total)
@@ -111,11 +108,11 @@ class ShardAwareShuffle(Order):
         return np.add.reduceat(rows, first), shards[first]
 
     def laid_out(self, population: Population, pass_number: int) -> Layout:
-        """The units in the order of one pass."""
+        """Return the units in the order of one pass."""
         return Layout(self.units(population)[0], key("units", self._key(population, pass_number)))
 
     def _runs(self, population: Population) -> Runs:
-        assert population.runs is not None  # whoever makes a population asks what the order is grouped by
+        assert population.runs is not None  # whoever builds a population asks for `Order.grouped_by`
         return population.runs
 
     def _key(self, population: Population, pass_number: int) -> int:
@@ -141,7 +138,7 @@ class _Units:
 
 @final
 class _SingleRows:
-    """The same for units of one row each, which need no table."""
+    """Units of one row each, which need no table."""
 
     def __init__(self, total: int, own_key: int) -> None:
         self._total = total
@@ -156,15 +153,17 @@ class _SingleRows:
 
 @final
 class _Groups:
-    """The same for groups of runs: a group's runs in row order, laid end to end."""
+    """Units that are groups of runs: a group's runs in row order, laid end to end."""
 
     def __init__(self, runs: Runs, total: int, layout: Layout) -> None:
         self.layout = layout
         self._starts = runs.starts
         rows = _run_rows(runs, total)
-        self._order = np.argsort(runs.groups, kind="stable")  # runs by group: where they lie if groups lie by number
+        self._order = np.argsort(
+            runs.groups, kind="stable"
+        )  # runs by group, as if groups were laid in order of their number
         ends = np.cumsum(rows[self._order], dtype=np.uint64)
-        self._laid: UInt64 = ends - rows[self._order]  # [R] where each of them begins
+        self._laid: UInt64 = ends - rows[self._order]  # [R] where each of these runs begins
         self._laid_of = np.empty_like(self._laid)
         self._laid_of[self._order] = self._laid
         self._groups = runs.groups.astype(np.int64)
@@ -185,12 +184,12 @@ class _Groups:
 
 
 def _run_rows(runs: Runs, total: int) -> UInt64:
-    """Shape [R], uint64: rows of each run."""
+    """Rows of each run; shape [R], uint64."""
     return np.diff(np.append(runs.starts, np.uint64(total))).astype(np.uint64)
 
 
 def _group_rows(runs: Runs, total: int) -> UInt64:
-    """Shape [G], uint64: rows of each group."""
+    """Rows of each group; shape [G], uint64."""
     rows = _run_rows(runs, total)
     out = np.zeros(int(runs.groups.max(initial=0)) + 1 if len(rows) else 0, dtype=np.uint64)
     np.add.at(out, runs.groups.astype(np.int64), rows)

@@ -1,8 +1,7 @@
-"""How random a shard-aware order is, and what that costs: counts of shards per block, no row read.
+"""How well a shard-aware order mixes shards, and what that costs: counts of shards per block, without reading a row.
 
-Rows are uniform inside a block, so the chance that two rows of one batch share a
-shard follows from how many rows of each shard a block holds. That table has one
-entry for each (shard, block) that meet; it is built from the unit table of one
+Rows are uniform inside a block, so the chance that two rows of one batch share a shard follows from how many rows of each
+shard a block holds. That table has one entry per (shard, block) that share rows; it is built from the unit table of one
 pass in O(units + blocks): 0.3 s for 10**5 shards at three block sizes.
 """
 
@@ -16,29 +15,29 @@ from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
-MOST_BLOCKS: Final = 2**17  # past that many, the first ones stand for all, and the figures are estimates
+MOST_BLOCKS: Final = 2**17  # with more blocks, figures are estimates from the first ones
 
 
 class Choice(TypedDict):
-    """What one block size gives."""
+    """How one block size mixes."""
 
     block_rows: int
     chosen: bool
     shards_per_block: float  # mean
-    same_shard: float  # probability that two rows of one batch come from one shard; 0 where batches have one row
-    run_length: float  # mean rows of one shard in one block: what one run of reads can fetch
+    same_shard: float  # probability that two rows of one batch come from one shard; 0 if batches have one row
+    run_length: float  # mean rows of one shard in one block, which one run of reads can fetch
     exact: bool  # counted in this pass; False: an estimate
 
 
 def randomness(
     population: Population, order: ShardAwareShuffle, batch_size: int, pass_number: int = 0
 ) -> dict[str, object]:
-    """The order at its block size and at the neighbours, a quarter and four times as large.
+    """Measure an order at its block size, at a quarter of it and at four times it.
 
     Args:
         population: the rows.
         order: the order.
-        batch_size: rows a batch; batches are cut from the start of the pass.
+        batch_size: rows per batch; batches are cut from the start of the pass.
         pass_number: the pass that is counted.
 
     Returns:
@@ -103,12 +102,12 @@ def _of_units(
 
 
 def _meetings(begins: UInt64, shard_at: UInt64, block_rows: int) -> tuple[Int64, Int64, Float64]:
-    """Each shard and block that share rows, by shard and then block.
+    """Shards and blocks that share rows, sorted by shard, then block.
 
     Args:
         begins: shape [U + 1], uint64: where each unit begins in the layout, and its end.
         shard_at: shape [U], uint64: the shard of each unit, in the order of the layout.
-        block_rows: rows a block.
+        block_rows: rows per block.
 
     Returns:
         three arrays of shape [M]: block, shard, rows that they share.
@@ -129,7 +128,7 @@ def _meetings(begins: UInt64, shard_at: UInt64, block_rows: int) -> tuple[Int64,
 
 
 def _same_shard(begins: UInt64, shard_at: UInt64, block_rows: int, batch_size: int) -> float:
-    """Ordered pairs of one batch that share a shard, over all pairs; a batch meets at most two blocks."""
+    """The fraction of ordered pairs of one batch that share a shard; a batch spans at most two blocks."""
     blocks, shards, rows = _meetings(begins, shard_at, block_rows)
     begin = np.arange(0, int(begins[-1]), block_rows, dtype=np.float64)
     size = np.minimum(float(block_rows), float(begins[-1]) - begin)

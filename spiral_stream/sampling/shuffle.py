@@ -1,4 +1,4 @@
-"""One permutation of all rows: the best mixing, and no locality but that of clumps."""
+"""One permutation of all rows: the best mixing, and no locality except inside clumps."""
 
 from dataclasses import dataclass
 from typing import Final, final
@@ -16,10 +16,10 @@ _ONE: Final = np.uint64(1)
 @final
 @dataclass(frozen=True, slots=True)
 class GlobalShuffle(Order):
-    """All rows of the relation permuted by key, one by one or in clumps.
+    """All rows of the relation permuted by key, singly or in clumps.
 
-    ``clump_size=n`` moves runs of n contiguous rows together (the last run may be
-    shorter), so that one read serves n positions.
+    ``clump_size=n`` moves runs of n contiguous rows together (the last run may be shorter), so that one read serves n
+    positions.
     """
 
     seed: int
@@ -58,7 +58,7 @@ def permute_clumps(index: UInt64, size: ArrayLike, keys: ArrayLike, clump_size: 
         index: shape [P], uint64, each in [0, size).
         size: shape [P] or a scalar, uint64.
         keys: shape [P] or a scalar, uint64.
-        clump_size: values a run; 1 permutes them singly.
+        clump_size: values per run; 1 permutes them singly.
 
     Returns:
         shape [P], uint64: the value at each place.
@@ -67,14 +67,14 @@ def permute_clumps(index: UInt64, size: ArrayLike, keys: ArrayLike, clump_size: 
         return permute(index, size, keys)
     count, missing, width = _clumps(size, clump_size)
     short_at = unpermute(count - _ONE, count, keys)
-    # Behind the short clump every place moves up by what it lacks; then all clumps are alike.
+    # Places behind the short clump move up by what it lacks; then all clumps have the same size.
     stretched = index + np.where(index < (short_at + _ONE) * width - missing, np.uint64(0), missing)
     slot = stretched // width
     return permute(slot, count, keys) * width + (stretched - slot * width)
 
 
 def unpermute_clumps(values: UInt64, size: ArrayLike, keys: ArrayLike, clump_size: int) -> UInt64:
-    """The place of each value in `permute_clumps` with the same arguments."""
+    """Return the place of each value: the inverse of `permute_clumps` with the same arguments."""
     if clump_size == 1 or not values.size:
         return unpermute(values, size, keys)
     count, missing, width = _clumps(size, clump_size)
@@ -85,7 +85,7 @@ def unpermute_clumps(values: UInt64, size: ArrayLike, keys: ArrayLike, clump_siz
 
 
 def _clumps(size: ArrayLike, clump_size: int) -> tuple[UInt64, UInt64, np.uint64]:
-    """How many clumps, by how much the last is short, and the clump size: [P] or [1], the same, a scalar."""
+    """The number of clumps, how many values the last one lacks (both [P] or [1]), and the clump size (a scalar)."""
     width = np.uint64(clump_size)
     n = np.atleast_1d(np.asarray(size, dtype=np.uint64))
     count = (n + (width - _ONE)) // width

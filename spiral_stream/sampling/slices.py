@@ -1,10 +1,9 @@
 """Where the samples of each stream stand in one epoch of a mixture.
 
-The epoch is cut into slices of about 4,096 positions, fewer where a short schedule moves the
-shares faster than that. Each slice holds every stream's share in whole samples, rounded at the slice's borders with a keyed phase
-so that the epoch's counts are exact, and is shuffled inside by key (docs/decisions/0021).
-All is arithmetic on positions: memory is O(streams), and at most 2**20 cells of
-(slice, stream) while a call runs.
+The epoch is cut into slices of about 4,096 positions, or fewer if a short schedule moves the shares faster than that. Each
+slice holds every stream's share in whole samples. Counts are rounded at the slice's borders, with a keyed phase, so that
+the epoch's counts are exact. Each slice is shuffled by key (docs/decisions/0021). All this is arithmetic on positions:
+memory is O(streams), and at most 2**20 cells of (slice, stream) while a call runs.
 
 The order, for K streams, their quotas q_k and ``total = sum(q_k)``;
 ``key`` and ``combine`` are those of `seeding`:
@@ -40,8 +39,8 @@ Int64 = NDArray[np.int64]
 
 VERSION: Final = 1  # of slices of the usual size; golden values pin the order of each version
 ADAPTED: Final = 2  # the version of slices that follow a short schedule
-SLICE: Final = 4_096  # positions a slice, about
-SLICE_PER_STREAM: Final = 8  # positions a slice for each stream, at least
+SLICE: Final = 4_096  # positions per slice, about
+SLICE_PER_STREAM: Final = 8  # positions per slice and stream, at least
 _COARSEST: Final = 2  # slices of the usual size that the shortest stretch of a schedule has, or slices adapt to it
 _STEPS: Final = 16  # slices that such a stretch gets, where the number of streams allows it
 MOST_SLICES: Final = 2**31  # so that a border times a remainder fits 63 bits
@@ -49,11 +48,11 @@ _CELLS: Final = 2**20  # of (border, stream) at a time: 8 MiB an array
 
 
 def slice_size(streams: int, stretch: int | None = None) -> int:
-    """Positions of a slice, about.
+    """Return about how many positions a slice has.
 
     Args:
         streams: K.
-        stretch: samples of a schedule's shortest stretch (`shortest_stretch`); None where the shares do not move.
+        stretch: samples of a schedule's shortest stretch (`shortest_stretch`); None if the shares do not move.
     """
     usual = max(SLICE, SLICE_PER_STREAM * streams)
     if stretch is None or stretch >= _COARSEST * usual:
@@ -62,12 +61,12 @@ def slice_size(streams: int, stretch: int | None = None) -> int:
 
 
 def slice_count(total: int, size: int) -> int:
-    """Into how many slices of about ``size`` positions an epoch of ``total`` is cut."""
+    """Return into how many slices of about ``size`` positions an epoch of ``total`` positions is cut."""
     return min(max(1, total // size), MOST_SLICES)
 
 
 def order_version(streams: int, stretch: int | None) -> int:
-    """The version of the order of a mixture; arguments are those of `slice_size`."""
+    """Return the version of a mixture's order; arguments are those of `slice_size`."""
     return VERSION if slice_size(streams, stretch) == slice_size(streams) else ADAPTED
 
 
@@ -93,7 +92,7 @@ class Epoch:
             number: the epoch's.
             quotas: shape [K], int64, 0 or more, not all 0, summing to at most 2**62.
             slices: how many (`slice_count`).
-            course: of the schedule that moves the shares in this epoch; None where they stay.
+            course: the schedule that moves the shares in this epoch; None if they are constant.
         """
         self.number, self.quotas, self.total, self.slices = number, quotas, int(quotas.sum()), slices
         phase_key = np.uint64(key("mixture", VERSION, seed, number))
@@ -101,7 +100,7 @@ class Epoch:
         self._phases = phases.astype(np.int64)
         self._slice_key = np.uint64(key("mixture slice", VERSION, seed, number))
         self._course = course
-        # A stream that rests all over the epoch has integrals 0 everywhere: any whole does.
+        # A stream that rests in the whole epoch has integrals of 0, so any total serves.
         self._whole = np.ones(quotas.size, dtype=object) if course is None else np.maximum(course.whole(number), 1)
 
     def split(self, positions: Int64) -> tuple[Int64, Int64]:
@@ -111,7 +110,7 @@ class Epoch:
             positions: shape [P], int64, each in [0, total).
 
         Returns:
-            streams, shape [P], int64, and samples, shape [P], int64: how many of the stream came before in the epoch.
+            streams, shape [P], int64, and samples, shape [P], int64: how many of the stream come before in the epoch.
         """
         streams, samples = np.empty_like(positions), np.empty_like(positions)
         near = self._near(positions)
@@ -150,7 +149,7 @@ class Epoch:
         return positions
 
     def border(self, position: int) -> tuple[int, Int64]:
-        """The first slice border at or after a position in [0, total], and the samples before it: shape [K], int64."""
+        """Return the first slice border at or after a position in [0, total], and the samples before it, [K] int64."""
         borders = self._around(self._near(np.array([position])))
         taken_SK = self._taken(np.arange(self.quotas.size), borders[:, None])
         begins = taken_SK.sum(axis=1)
@@ -158,11 +157,11 @@ class Epoch:
         return int(begins[at]), taken_SK[at]
 
     def shares(self, position: int) -> NDArray[np.float64]:
-        """Shape [K], float64, summing to 1: the target share of each stream at a position in [0, total]."""
+        """Return the target share of each stream at a position in [0, total]; shape [K], float64, summing to 1."""
         return self.quotas / self.total if self._course is None else self._course.shares(self.number, position)
 
     def ahead(self, position: int, taken: Int64) -> NDArray[np.float64]:
-        """Samples taken before a position less the targets there; shape [K], int64 -> [K], float64."""
+        """Return samples taken before a position minus the targets there; shape [K], int64 -> [K], float64."""
         done, whole = np.array(position, dtype=object), np.array(self.total, dtype=object)
         if self._course is not None:
             done = self._course.integrals(self.number, np.arange(taken.size), done * self.slices)
@@ -188,15 +187,15 @@ class Epoch:
         return _Touched(begins, ends_SK, taken_SK[1:] - ends_SK)
 
     def _near(self, positions: Int64) -> Int64:
-        """The slice of each position, or one beside it; shape [P] -> [P].
+        """The slice of each position, or a neighbouring one; shape [P] -> [P].
 
-        A border lies within 2 * K positions of ``b * total / slices``: one a stream for its
-        rounding, one for its quota's. That is at most a quarter of a slice, and a float's error far less.
+        A border lies within 2 * K positions of ``b * total / slices``: one per stream for its rounding, and one for its
+        quota's. That is at most a quarter of a slice, and a float's error is far smaller.
         """
         return np.minimum((positions * (self.slices / self.total)).astype(np.int64), self.slices - 1)
 
     def _around(self, near: Int64) -> Int64:
-        """The borders, ascending, that the slices near these and beside them lie between."""
+        """The borders, ascending, of these slices and their neighbours."""
         return np.unique(np.clip(np.unique(near)[:, None] + np.arange(-1, 3), 0, self.slices))
 
     def _slices_of(self, streams: Int64, samples: Int64) -> Int64:
@@ -213,7 +212,7 @@ class Epoch:
 
 
 def _parts(slices: Int64, cells: int) -> Iterator[Int64]:
-    """Indices of ``slices``, in groups whose different values need at most `_CELLS` at ``cells`` each."""
+    """Indices of ``slices``, in groups whose distinct values need at most `_CELLS` cells, at ``cells`` each."""
     values = np.unique(slices)
     most = max(1, _CELLS // cells)
     if 0 < values.size <= most:

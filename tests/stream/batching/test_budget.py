@@ -46,7 +46,7 @@ def test_padded_and_real_tokens_are_different_limits() -> None:
 def test_additive_costs_come_as_frames_then_bytes() -> None:
     budget = BatchBudget(max_frames=10, max_bytes=1_000)
 
-    assert budget.cost_names == ("frames", "bytes")
+    assert list(budget.additive) == ["frames", "bytes"]
     assert limits_of(budget, Setting(0, 3)).additive == (10, 1_000)
     assert too_large(window([0, 0, 0], [10, 11, 1], [5, 5, 1_001]), limits_of(budget, Setting(0, 3))).tolist() == [
         False,

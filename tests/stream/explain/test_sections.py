@@ -10,41 +10,27 @@ import pytest
 from spiral_stream import (
     Catalog,
     DataParallel,
-    GlobalShuffle,
-    HashBucketed,
-    List,
     Packed,
     RuntimeParam,
-    Sequential,
-    ShardAwareShuffle,
-    ShuffleBuckets,
     SpiralWarning,
     col,
-    len_,
 )
-from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.catalog.statistics import measure, save_statistics
-from spiral_stream.explain import SECTIONS, Explanation
+from spiral_stream.explain import SECTIONS
 from spiral_stream.transforms.encoder import TextEncoder
 from tests.fixtures import clips, reads
-from tests.fixtures.programs import as_written, image_catalog, image_program
+from tests.fixtures.programs import image_program
 from tests.fixtures.texts import SMALL_PLANS
-from tests.stream.explain import footages, mixtures
+from tests.stream.explain import footages, mixtures, pictures
+from tests.stream.explain.pictures import TRAIN, explained
 
 pytestmark = SMALL_PLANS
 
 REPLAY = Path(__file__).parents[2] / "replay"
-TRAIN = "vision.imagenet_train"
 
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    """The image relations, with statistics."""
-    catalog = image_catalog(tmp_path_factory.mktemp("explain"))
-    entry = catalog.entry(TRAIN)
-    with OpenRelation(entry) as relation:
-        save_statistics(entry, measure(relation))
-    return catalog
+    return pictures.make_catalog(tmp_path_factory.mktemp("explain"))
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +40,6 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     with mixtures.program(catalog) as stream:
         stream.materialize(lambda _: None)
     return catalog
-
-
-def explained(catalog: Catalog, **changes: Any) -> Explanation:
-    with image_program(catalog, **{"batch_size": 8, **changes}).to_numpy(prefetch=4) as stream:
-        return stream.explain()
 
 
 def masked(text: str) -> str:
@@ -132,71 +113,6 @@ def test_a_mixture_of_texts_is_explained_in_order_without_reading_text(
     assert (seen.scans, seen.fetches) == ({}, {})
 
 
-def test_text_that_conditions_look_at_is_not_called_free(texts: Catalog) -> None:
-    with mixtures.program(texts, keep=len_("text") > 20) as stream:
-        found = stream.explain()
-
-    assert found.facts["relation"]["payload bytes read to decide"] == "unknown: the plan decides on text"
-
-
-def test_a_condition_on_payload_is_not_called_free(catalog: Catalog) -> None:
-    found = explained(catalog, keep=lambda r: r.filter(len_("image_ref") > 10))
-
-    assert found.facts["relation"]["payload bytes read to decide"] == "unknown: the plan decides on image_ref"
-
-
-def test_rows_left_are_those_of_the_plan(catalog: Catalog) -> None:
-    found = explained(catalog, keep=lambda r: as_written(r).filter(col("class_name") != "class 3").limit(20))
-    steps = found.facts["relation"]["steps"]
-    labels = catalog.table(TRAIN).filter(col("split") == "train", col("label_id") != 3).to_arrow()
-
-    assert [step["rows left"] for step in steps] == [40, 36, len(labels), 20]
-    assert "right rows where class_name != 'class 3'" in steps[2]["step"]
-    assert steps[-1]["share"] == 0.5
-    assert found.facts["sample"]["rows"] == 20
-
-
-def test_skew_is_measured_where_statistics_are_and_named_where_not(catalog: Catalog, tmp_path: Path) -> None:
-    (row,) = explained(catalog).facts["skew"]["columns"]
-    table = catalog.table(TRAIN).to_arrow()
-    labels, shards = table["label_id"].to_pylist(), table["storage_shard"].to_pylist()
-    distances = []
-    for shard in sorted(set(shards)):
-        own = [label for label, where in zip(labels, shards, strict=True) if where == shard]
-        distances.append(sum(abs(own.count(k) / len(own) - labels.count(k) / len(labels)) for k in set(labels)) / 2)
-
-    assert row["column"] == "label_id"
-    assert row["mean"] == pytest.approx(sum(distances) / len(distances))
-    assert row["worst"].startswith(f"{sorted(set(shards))[distances.index(max(distances))]} {max(distances):.2f}")
-    assert explained(image_catalog(tmp_path)).facts["skew"] == "unknown: materialize asset shard_stats of this relation"
-
-
-def test_skew_of_what_has_no_histogram_is_unknown(catalog: Catalog) -> None:
-    found = explained(
-        catalog,
-        keep=lambda r: r.project("sample_id", "ingest_ts"),
-        fields={"t": List("ingest_ts"), "s": List("sample_id")},
-    )
-    columns = found.facts["skew"]["columns"]
-
-    assert [row["column"] for row in columns] == ["label_id", "split"]  # joined on, though not delivered
-    alone = catalog.table(TRAIN).sample(order=Sequential()).collate(batch_size=4, fields={"t": List("ingest_ts")})
-    columns = alone.to_numpy().explain().facts["skew"]["columns"]
-    assert [row["column"] for row in columns] == ["split"]  # a text of few values, as sources are
-
-
-@pytest.mark.parametrize(
-    ("order", "says"),
-    [
-        (ShardAwareShuffle(seed=1, sampling_granularity="row_group"), "moves whole between blocks      row_group"),
-        (HashBucketed(1, 4, ShuffleBuckets(1)), "4 (~9.0 rows each), by xxh3-128 of the identity"),
-        (GlobalShuffle(3), "GlobalShuffle(seed=3, clump_size=1)"),
-    ],
-)
-def test_an_order_says_what_it_mixes(catalog: Catalog, order: Any, says: str) -> None:
-    assert says in str(explained(catalog, order=order))
-
-
 def test_what_would_go_wrong_is_warned_of_with_the_remedy(catalog: Catalog) -> None:
     with (
         image_program(catalog, batch_size=64).to_numpy(prefetch=4_000) as stream,
@@ -224,16 +140,6 @@ def test_the_run_is_named(catalog: Catalog) -> None:
         "steps of this rank": 4,
         "rows dropped an epoch": "4 (11.11% of 36)",
     }
-
-
-def test_what_was_measured_is_marked(catalog: Catalog) -> None:
-    with image_program(catalog, batch_size=8, fields={"id": List("sample_id")}).to_numpy() as stream:
-        assert "!" not in str(stream.explain().facts["deliver"])
-        list(stream)
-        deliver = stream.explain(analyze=True).facts["deliver"]
-
-    assert deliver["delivered"] == "! 4 batches, 32 samples"
-    assert deliver["bound by"].startswith("! ")
 
 
 def test_a_plan_that_is_no_stream_yet_shows_its_outline(catalog: Catalog) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.runtime.chapters import Chapter, chapter_count
+from spiral_stream.runtime.chapters import Chapter
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 
 FEW = settings(max_examples=15)
@@ -34,9 +34,10 @@ def opened(catalog: sp.Catalog, *, window_size: int, lanes: int, size: int, form
 def test_chapters_share_an_epoch_out(catalog: sp.Catalog, window_size: int, lanes: int, size: int) -> None:
     with opened(catalog, window_size=window_size, lanes=lanes, size=size) as stream:
         forming, mixture = stream.numbering.forming, stream.stages.epochs.mixture
+        of_lane = stream.stages.batches.lanes.chapter_count
         at = 0
         for lane in range(lanes):
-            count = chapter_count(size, lanes, lane, forming.span)
+            count = of_lane(lane, forming.span)
             begins = [forming.begin(0, lane, chapter) for chapter in range(count + 1)]
             assert begins[0] == at
             assert begins == sorted(begins)
@@ -53,7 +54,8 @@ def test_a_chapter_is_formed_alike_at_once_or_bit_by_bit(
     with opened(catalog, window_size=8, lanes=lanes, size=size) as stream:
         forming = stream.numbering.forming
         lane = data.draw(st.integers(0, lanes - 1))
-        number = data.draw(st.integers(0, chapter_count(size, lanes, lane, forming.span) - 1))
+        chapters = stream.stages.batches.lanes.chapter_count(lane, forming.span)
+        number = data.draw(st.integers(0, chapters - 1))
         whole, bits = Chapter(forming, 1, lane, number), Chapter(forming, 1, lane, number)
         count = whole.finish()
         for index in range(count):
@@ -76,8 +78,6 @@ def test_batches_may_be_left_out_at_the_start(catalog: sp.Catalog, first: int, s
         count = whole.finish()
         first = min(first, count - 1)
         every = [whole.draw(index).samples.places.rows.tolist() for index in range(count)]
-        later.has(first)
-        later.skip(first)
         assert [
             later.draw(index).samples.places.rows.tolist() for index in range(first, count) if later.has(index)
         ] == (every[first:])
@@ -86,17 +86,12 @@ def test_batches_may_be_left_out_at_the_start(catalog: sp.Catalog, first: int, s
 # ---- examples
 
 
-def test_a_lane_of_no_samples_has_one_empty_chapter() -> None:
-    assert chapter_count(1, 3, 0, 64) == 1
-    assert [chapter_count(130, 1, 0, 64), chapter_count(128, 1, 0, 64)] == [3, 2]
-
-
 def test_a_chapter_forms_no_further_than_it_is_asked(catalog: sp.Catalog) -> None:
     with opened(catalog, window_size=8, lanes=1, size=400) as stream:
         chapter = Chapter(stream.numbering.forming, 0, 0, 0)
         assert chapter.has(0)
-        assert not chapter.done
-        assert len(chapter._held) <= 2
+        assert not chapter.complete
+        assert chapter.formed <= 16
 
 
 def test_what_windows_hold_is_dropped_with_their_last_batch(catalog: sp.Catalog) -> None:
@@ -107,7 +102,7 @@ def test_what_windows_hold_is_dropped_with_their_last_batch(catalog: sp.Catalog)
         chapter = Chapter(stream.numbering.forming, 0, 0, 0)
         for index in range(chapter.finish()):
             chapter.draw(index)
-        assert not any(samples.columns for _, samples in chapter._held)
+        assert chapter._samples.holds_columns() == 0
 
 
 def test_two_columns_of_tokens_keep_one_budget(catalog: sp.Catalog) -> None:

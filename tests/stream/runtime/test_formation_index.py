@@ -5,44 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.errors import CacheError, SpiralWarning
-from spiral_stream.runtime.formation_index import Counts, FormationIndex
+from spiral_stream.errors import CacheError, DamageError, SpiralWarning
+from spiral_stream.runtime.formation_index import FormationIndex, verify_index
 from tests.fixtures.mutations import COUNTS, mutated_bytes
-
-
-@given(
-    batches=st.lists(st.integers(0, 4), min_size=1, max_size=12),
-    told=st.permutations(range(12)),
-    asked=st.integers(0, 50),
-)
-def test_the_nearest_beginning_is_the_last_one_that_is_known_and_not_after(
-    tmp_path_factory: pytest.TempPathFactory, batches: list[int], told: list[int], asked: int
-) -> None:
-    counts = Counts(FormationIndex(tmp_path_factory.mktemp("index") / "epoch-0.index"), 2)
-    firsts = [sum(batches[:chapter]) for chapter in range(len(batches))]
-    known = {0}
-    for chapter in told[: len(told) // 2]:
-        if chapter < len(batches):
-            counts.begin(1, chapter, firsts[chapter])
-            known.add(chapter)
-
-    expected = max(chapter for chapter in known if firsts[chapter] <= asked)
-    assert counts.nearest(1, asked) == (expected, firsts[expected])
-    assert counts.nearest(0, asked) == (0, 0)
-
-
-def test_what_is_entered_is_told_to_others_once(tmp_path: Path) -> None:
-    file = tmp_path / "epoch-0.index"
-    one = Counts(FormationIndex(file), 1)
-    for _ in range(2):
-        one.enter(0, 3, 17)
-
-    assert (one.batches(0, 3), one.batches(0, 2), len(one)) == (17, None, 1)
-    assert Counts(FormationIndex(file), 1).batches(0, 3) == 17
-    assert file.stat().st_size == 32
-
-
-# ---- the index on disk
 
 
 @given(records=st.lists(st.tuples(*[st.integers(0, 2**40)] * 3), max_size=20), torn=st.integers(0, 23))
@@ -112,3 +77,16 @@ def test_damaged_records_are_set_aside_with_a_warning_and_sound_ones_stay(tmp_pa
     assert found == {(0, 0): 10, (0, 1): 11, (0, 3): 13, (0, 4): 14}
     assert FormationIndex(file).read() == found
     assert (tmp_path / ".damaged-epoch-0.index").read_bytes() == bytes(data)
+
+
+def test_damaged_records_fail_verification_and_torn_ones_do_not(tmp_path: Path) -> None:
+    file = tmp_path / "epoch-0.index"
+    for chapter in range(3):
+        FormationIndex(file).append(0, chapter, chapter)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-5])
+    assert verify_index(file)
+
+    file.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+    with pytest.raises(DamageError, match="1 records fail their checks"):
+        verify_index(file)

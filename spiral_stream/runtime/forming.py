@@ -1,0 +1,200 @@
+"""What the chapters of a stream share: the formation, what it looks at, and where chapters begin.
+
+A formation decides on arrays: lengths, bucket keys, costs. `Forming` knows which columns and maps these come from, reads
+nothing itself, and says which of them no cache holds, for then every process has to compute them before it knows which
+samples share a batch.
+"""
+
+from collections.abc import Sequence
+from math import lcm
+from typing import final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream import expr
+from spiral_stream.batching.formation import CHAPTER_WINDOWS, DropPartial, Formation, Window
+from spiral_stream.batching.packing import Packed
+from spiral_stream.errors import DataError, PlanError
+from spiral_stream.expr import Expr
+from spiral_stream.plan.clips import clip_costs
+from spiral_stream.plan.composed import is_scarce
+from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap, SampleTokens
+from spiral_stream.plan.mix import Mix
+from spiral_stream.plan.nodes import Collate
+from spiral_stream.plan.tree import find, need
+from spiral_stream.planner.build import is_built
+from spiral_stream.planner.lineage import Key, Made, Refusal, identity_keys
+from spiral_stream.planner.physical import Stages
+from spiral_stream.runtime.samples import SampleReader, Samples, lengths_of
+from spiral_stream.transforms.python import Function
+
+Int64 = NDArray[np.int64]
+
+
+@final
+class Forming:
+    """The formation of a stream, with its inputs."""
+
+    def __init__(self, stages: Stages, reader: SampleReader, formation: Formation) -> None:
+        collate = need(stages.plan, Collate)
+        self.stages, self.reader, self.formation = stages, reader, formation
+        self.batch_size = collate.batch_size
+        self.source = collate.source
+        self.keys = [expr.parse(text) for text in formation.key_texts]
+        costs = clip_costs(collate.fields)  # the same for every sample: the plan fixes a clip's size
+        self.costs = [costs[name] for name in formation.cost_names]
+        self.sequences = sorted({stage.field.column for stage in stages.sequences})
+        self.multiple = lcm(*(stages.multiple(column) for column in self.sequences))
+        self.span = formation.window_size * CHAPTER_WINDOWS  # positions of a chapter
+        self.fan_out = int(
+            np.prod([step.fan_out for step in stages.maps if isinstance(step, SampleFlatMap)], initial=1)
+        )
+        end, lineage = reader.end, reader.lineage
+        wanted: list[Key] = [key for each in self.keys for key in lineage.expression_keys(each, end)]
+        if formation.needs_lengths:
+            wanted += [lineage.length_key(column) for column in self.sequences]
+        self.wanted = wanted  # columns that the formation looks at
+        fields = [field for _, field in collate.fields]
+        later = [*lineage.keys((field.column for field in fields), end), *identity_keys(stages)]
+        self._used = lineage.rests_on([*later, *wanted])
+        self._uncached: list[str] | None = None
+        self.only_whole = formation.counts_samples and isinstance(
+            collate.last, DropPartial
+        )  # short batches are dropped
+        self.scarce = is_scarce(collate)
+        mix = find(collate, Mix)
+        self.moves = mix is not None and bool(mix.schedule)  # whether a schedule moves the streams' shares
+
+    def begin(self, epoch: int, lane: int, chapter: int) -> int:
+        """Return the position of the epoch at which a chapter begins; of the one after the last, the lane's end."""
+        epochs, lanes = self.stages.epochs, self.stages.batches.lanes
+        end = lanes.begin(lane + 1)
+        position = lanes.begin(lane) + chapter * self.span
+        if chapter == 0 or position >= end or epochs.mixture is None:
+            return min(position, end)
+        return min(epochs.mixture.border(epoch, position), end)
+
+    # ---- what membership rests on
+
+    def keeps(self, key: Key) -> bool:
+        """Whether a window keeps a column for its batches: only what a map computed at some cost."""
+        if isinstance(key, Made):
+            costly = SampleTokens | SampleMap | SampleFlatMap | SampleAssembly
+            return key in self._used and isinstance(self.stages.maps[key.at], costly)
+        return isinstance(key, Refusal)
+
+    def decides_on(self) -> list[str]:
+        """List the maps that decide which samples share a batch, in words; stored columns are left out."""
+        lineage = self.reader.lineage
+        out: list[str] = []
+        for at, step in enumerate(self.stages.maps):
+            if isinstance(step, SampleFlatMap | SampleAssembly):
+                out.append(f"{step.VERB} {step.function.name}")
+            elif isinstance(step, SampleFilter):
+                test = step.predicate
+                named = [f"filter {test.name}"] if isinstance(test, Function) else []
+                out += named or self._named(lineage.rests_on(lineage.test_keys(step, at)))
+        return list(dict.fromkeys([*out, *self._named(lineage.rests_on(self.wanted))]))
+
+    def unknown(self) -> list[str]:
+        """List those of `decides_on` that no cache holds."""
+        if self._uncached is None:
+            cached = {f"len({stage.name})" for stage in self.stages.tokens if is_built(self.stages, stage)}
+            self._uncached = [each for each in self.decides_on() if each not in cached]
+        return self._uncached
+
+    def ways_out(self) -> list[str]:
+        """List what would make `unknown` known: a cache for tokens of stored text, else a column of the relation."""
+        cacheable = {f"len({stage.name})" for stage in self.stages.tokens if stage.caches}
+        out = []
+        if any(each in cacheable for each in self.unknown()):
+            out.append("stream.materialize(), or the asset that builds the token cache")
+        others = [each for each in self.unknown() if each not in cacheable]
+        if others:
+            out.append(f"no cache holds what {', '.join(others)} decides, so keep it as a column of the relation")
+        return out
+
+    def _named(self, keys: set[Key]) -> list[str]:
+        """The maps that make some columns, in words."""
+        out = []
+        for key in sorted((key for key in keys if isinstance(key, Made)), key=lambda key: (key.name, key.at)):
+            step = self.stages.maps[key.at]
+            if isinstance(step, SampleTokens):
+                out.append(f"len({step.name})")
+            elif isinstance(step, SampleMap):
+                out.append(f"map {step.function.name}")
+        return out
+
+    # ---- what the formation is given
+
+    def window(self, samples: Samples, first: int) -> Window:
+        """Return samples as the arrays that the formation looks at.
+
+        Args:
+            samples: with the columns `wanted`.
+            first: number of the first of them in its chapter.
+
+        Raises:
+            DataError: the token columns of a packed sample differ in length; ``row`` says which sample it is.
+            PlanError: a bucket key is null.
+        """
+        keys = tuple(
+            self._key_values(samples, text, key) for text, key in zip(self.formation.key_texts, self.keys, strict=True)
+        )
+        numbers = np.arange(first, first + len(samples), dtype=np.int64)
+        streams, shares = samples.places.streams, None
+        if self.moves and len(samples):  # the schedule has moved on: the window keeps its own shares
+            shares = np.bincount(streams, minlength=len(self.stages.streams)) / len(samples)
+        costs = tuple(np.full(len(samples), each, dtype=np.int64) for each in self.costs)
+        return Window(numbers, streams, self._lengths(samples), keys, costs, shares)
+
+    def _lengths(self, samples: Samples) -> Int64 | None:
+        """The longest token column of each sample; None where the formation needs no lengths."""
+        if not self.formation.needs_lengths:
+            return None
+        columns = [lengths_of(samples.columns[self.reader.lineage.length_key(column)]) for column in self.sequences]
+        if isinstance(self.formation, Packed):
+            _need_alike(self.formation, self.sequences, columns)
+        longest: Int64 = np.maximum.reduce(columns)
+        return longest
+
+    def _key_values(self, samples: Samples, text: str, key: Expr) -> NDArray[np.float64] | Int64:
+        values = self.reader.value(samples, key, self.source, self.reader.end)
+        if values.null_count:
+            msg = (
+                f"collate: bucket key {text!r} is null for {values.null_count:,} of {len(values):,} samples of a window; "
+                "filter those rows out"
+            )
+            raise PlanError(msg)
+        numbers = values.to_numpy(zero_copy_only=False)
+        if pa.types.is_integer(values.type):
+            return np.asarray(numbers, dtype=np.int64)
+        return np.asarray(numbers, dtype=np.float64)
+
+
+def _need_alike(packed: Packed, names: Sequence[str], lengths: Sequence[Int64]) -> None:
+    """Refuse a sample whose token columns differ in length: packed, they share the places of one piece.
+
+    Raises:
+        DataError: says which columns; ``row`` is the first such sample.
+    """
+    if len(names) == 1:
+        return
+    columns_CS = np.stack(lengths)  # C columns, S samples
+    if packed.oversize == "truncate":  # what is cut off need not agree
+        columns_CS = np.minimum(columns_CS, packed.max_tokens)
+    unlike = columns_CS != columns_CS[0]
+    if packed.oversize == "drop":
+        unlike &= columns_CS.max(axis=0) <= packed.max_tokens
+    if not unlike.any():
+        return
+    row = int(np.flatnonzero(unlike.any(axis=0))[0])
+    other = int(np.flatnonzero(unlike[:, row])[0])
+    msg = (
+        f"collate: it has {int(lengths[0][row]):,} tokens in {names[0]!r} and {int(lengths[other][row]):,} in {names[other]!r}, "
+        "and Packed lays the columns of a sample over the same places. Make them equally long, for example with -100 where "
+        "a label is to be ignored, or use WindowedBucket, which pads each column by itself"
+    )
+    raise DataError(msg, row=row)

@@ -1,0 +1,42 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from spiral_stream import Catalog, List
+from tests.fixtures.programs import image_program
+from tests.fixtures.texts import SMALL_PLANS
+from tests.stream.explain import mixtures, pictures
+from tests.stream.explain.pictures import explained
+
+pytestmark = SMALL_PLANS
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+    return pictures.make_catalog(tmp_path_factory.mktemp("explain"))
+
+
+def test_what_was_measured_is_marked(catalog: Catalog) -> None:
+    with image_program(catalog, batch_size=8, fields={"id": List("sample_id")}).to_numpy() as stream:
+        assert "!" not in str(stream.explain().facts["deliver"])
+        list(stream)
+        deliver = stream.explain(analyze=True).facts["deliver"]
+
+    assert deliver["delivered"] == "! 4 batches, 32 samples"
+    assert deliver["bound by"].startswith("! ")
+
+
+def test_a_state_of_counted_batches_is_small_and_resumed_by_arithmetic(catalog: Catalog) -> None:
+    found = explained(catalog).facts["resume"]
+
+    assert found["reposition"].startswith("arithmetic; 0 rows of the prefix are read")
+
+
+def test_the_state_of_formed_batches_is_as_large_as_it_says(tmp_path: Path) -> None:
+    with mixtures.program(mixtures.make_catalog(tmp_path)) as stream:
+        found = stream.explain().facts["resume"]
+        size = len(json.dumps(stream.state_dict()))
+
+    assert found["unit"].startswith("a chapter of ")
+    assert abs(int(found["state"].split()[0].replace(",", "")) - size) < 100
