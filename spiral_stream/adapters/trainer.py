@@ -28,7 +28,6 @@ from spiral_stream.errors import BindError, ResumeError, StreamError
 from spiral_stream.fields.labels import ShiftedLabels
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
-from spiral_stream.runtime.numbering import FormedBatches
 
 PLACE_FILE: Final = "spiral_stream.json"
 
@@ -297,7 +296,7 @@ def _check_arguments(args: Any, stream: Any, collator: Any) -> None:
 
 def _check_countable(args: Any, stream: TorchStream) -> None:
     """Epochs are counted by Trainer, once for all of them and on every rank alike."""
-    formed = isinstance(stream.numbering, FormedBatches)
+    formed = stream.stages.formed
     if formed or (args.world_size > 1 and isinstance(need(stream.plan, Collate).last, KeepPartial)):
         why = "batches are formed, so that epochs differ in their number" if formed else "with KeepPartial ranks differ"
         msg = (

@@ -1,6 +1,5 @@
 """The video index of a relation: built for its storage shards, and told as a table for people and statistics."""
 
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -20,6 +19,7 @@ from spiral_stream.errors import CacheError, PlanError, shown
 from spiral_stream.plan.clips import TIMES, check_times
 from spiral_stream.planner.lower import cache_root
 from spiral_stream.semantic import H264_REF, semantic_of
+from spiral_stream.threads import thread_share
 
 
 def index_videos(
@@ -68,7 +68,7 @@ def index_videos(
         store = CacheStore(cache_root(catalog) / "caches" / kind.fingerprint, kind.facts())
         if afresh:
             shutil.rmtree(store.folder, ignore_errors=True)
-        build(base, kind, store, works, len(os.sched_getaffinity(0)), report)
+        build(base, kind, store, works, thread_share().working(), report)
         reader = store.open()
         tables = []
         for work in works:

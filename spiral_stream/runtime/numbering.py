@@ -106,6 +106,40 @@ class Numbering(ABC):
         there = [number for number in own if self.exists(epoch, number)]
         return range(own.start, there[-1] + 1) if there else None
 
+    def need_countable(self, epoch: int) -> None:  # noqa: B027  arithmetic counts at once
+        """Refuse to count the batches of an epoch where that takes long.
+
+        Raises:
+            TypeError: says how to count them.
+        """
+
+    def anchors(self, epoch: int, number: int) -> list[Anchor] | None:
+        """Return where the chapters begin that hold batch ``number``, as far as known without forming anything.
+
+        None where there are no chapters.
+        """
+        del epoch, number
+        return None
+
+    def possible(self, epoch: int, number: int, anchors: Iterable[Anchor]) -> list[Anchor]:
+        """Refuse anchors of a state at batch ``number`` that cannot be. Forms nothing.
+
+        Returns:
+            Those that are certain, because the batches of all chapters before them are known.
+
+        Raises:
+            ResumeError: says which cannot be.
+        """
+        del epoch, number, anchors
+        return []
+
+    def anchor(self, epoch: int, anchors: Iterable[Anchor]) -> None:  # noqa: B027  arithmetic needs none
+        """Learn from a saved state where chapters begin, and forget the chapters before them."""
+
+    def handed_on(self) -> tuple[Path, Known] | None:
+        """Return what a new numbering of the same batches may know from this one, by the folder of its index."""
+        return None
+
     def need_known(self, world_size: int, workers: int) -> None:  # noqa: B027  arithmetic is always known
         """Refuse several readers where membership needs what each would have to compute again.
 
@@ -198,14 +232,12 @@ class FormedBatches(Numbering):
     # ---- what is known
 
     def anchor(self, epoch: int, anchors: Iterable[Anchor]) -> None:
-        """Learn where chapters begin, from a saved state, and nothing from those before it."""
         with self._lock:
             self._known(epoch).forget()
             for lane, chapter, first in anchors:
                 self._known(epoch).begin(lane, chapter, first)
 
     def anchors(self, epoch: int, number: int) -> list[Anchor]:
-        """Where the chapters begin that the batch ``number`` is next to, as far as it is known without forming anything."""
         with self._lock:
             known, out = self._known(epoch), []
             for lane in range(self._lanes):
@@ -216,15 +248,10 @@ class FormedBatches(Numbering):
                 out.append((lane, chapter, first))
             return out
 
+    def handed_on(self) -> tuple[Path, Known]:
+        return self.folder, self.known
+
     def possible(self, epoch: int, number: int, anchors: Iterable[Anchor]) -> list[Anchor]:
-        """Refuse anchors of a state at batch ``number`` that cannot be; forms nothing.
-
-        Returns:
-            those that are certain, since the batches of all chapters before them are known.
-
-        Raises:
-            ResumeError: says which cannot be.
-        """
         out = []
         with self._lock:
             for lane, chapter, first in anchors:
@@ -372,11 +399,6 @@ class FormedBatches(Numbering):
         raise BindError(msg)
 
     def need_countable(self, epoch: int) -> None:
-        """Refuse to count the batches of an epoch where that is no quick thing.
-
-        Raises:
-            TypeError: says how to count them.
-        """
         left = min(self.unknown(epoch) * self.forming.span, self._total)
         computed = self.forming.unknown() if left else []
         if left > _COUNTED_AT_ONCE or computed:

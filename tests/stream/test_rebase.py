@@ -355,7 +355,7 @@ def test_a_stream_that_is_read_is_not_rebased(catalog: sp.Catalog) -> None:
     with leg.plan(catalog) as old, leg.plan(catalog) as new:
         run = iter(new)
         next(run)
-        with pytest.raises(StreamError, match="the stream is being read; leave the loop first"):
+        with pytest.raises(StreamError, match="the stream is being read already; leave the loop first"):
             new.rebase(old)
         run.close()
         new.rebase(old)
