@@ -1,4 +1,4 @@
-"""The catalog as users hold it: `connect`, relations by name, saved streams, and what needs no catalog in the hand."""
+"""The catalog of the public API: `connect`, relations by name, saved streams; and short forms for the default catalog."""
 
 import os
 from collections.abc import Iterable
@@ -29,26 +29,39 @@ Trusted = Iterable[ModuleType | str] | ModuleType | str
 
 
 class Catalog(registry.Registry):
-    """An embedded catalog: relations by name, saved streams, and their caches beside them."""
+    """An embedded catalog: relations by name, tokenizers, saved streams, and their caches. Made by `connect`."""
 
     def table(self, name: str) -> Relation:
-        """All rows of a registered relation.
+        """Return all rows of a registered relation.
+
+        Args:
+            name: as it was registered, for example ``"vision.imagenet_train"``.
 
         Raises:
-            CatalogError: the name is unknown; lists near ones.
+            CatalogError: the name is unknown; the message lists similar ones.
         """
         return Relation(self._scan(name), self)
 
     def sql(self, text: str) -> Relation:
-        """A query in DuckDB's dialect over registered names, such as ``select * from "vision.imagenet_train"``.
+        """Return the rows of a query in DuckDB's dialect.
+
+        Args:
+            text: a query over registered names, such as ``select * from "vision.imagenet_train"``.
 
         Raises:
-            PlanError: the engine refuses the text; says where.
+            PlanError: the engine refuses the text; the message says where.
         """
         return Relation(self._sql(text), self)
 
     def measure(self, name: str) -> Statistics:
-        """Count facts of every column, shard by shard, and keep them for EXPLAIN; reads no payload."""
+        """Measure statistics of every column, shard by shard, and keep them for EXPLAIN; reads no payload.
+
+        Args:
+            name: the relation.
+
+        Raises:
+            CatalogError: the name is unknown; the message lists similar ones.
+        """
         entry = self.entry(name)
         with entry.open() as relation:
             found = measure(relation)
@@ -56,32 +69,38 @@ class Catalog(registry.Registry):
         return found
 
     def verify(self, name: str) -> Verified:
-        """Read every byte of a relation, files that references name too, and say which differ from what was registered.
+        """Read every byte of a relation and of the files that it refers to, and compare with what was registered.
 
-        The first call records a digest of every file, and later ones compare with it.
+        The first call records a digest of every file; later calls compare with it.
+
+        Args:
+            name: the relation.
+
+        Returns:
+            What was read, and which files differ.
 
         Raises:
-            CatalogError: the name is unknown; lists near ones.
+            CatalogError: the name is unknown; the message lists similar ones.
             SourceError: the source cannot be opened.
         """
         return verify(self.entry(name))
 
     def skew(self, name: str, column: str) -> Skew | None:
-        """How far the values of a column differ from shard to shard; None where nobody measured it."""
+        """Return how much the values of a column differ between shards; None if `measure` was not called."""
         found = load_statistics(self.entry(name))
         return None if found is None else skew_of(found, column)
 
     def concentration(self, name: str, column: str) -> Concentration:
-        """How unevenly a relation's rows are spread over the values of a column; reads that column."""
+        """Return how unevenly a relation's rows are spread over the values of a column; reads that column."""
         return concentration(self._codes(name, column)[0])
 
     def drift(self, name: str, column: str, along: str) -> Drift:
-        """How far the values of a column move along another, such as a time of ingest; reads both."""
+        """Return how much the values of a column drift along another, such as the time of ingest; reads both columns."""
         codes, axis = self._codes(name, column, along)
         return drift(codes, axis)
 
     def _codes(self, name: str, column: str, *others: str) -> list[NDArray[Any]]:
-        """A column's values as numbers from 0, and other columns as they are, of rows where none of those is null."""
+        """Return a column's dictionary codes, and other columns unchanged; rows with nulls in the latter are dropped."""
         rows = self.table(name).project(column, *others).to_arrow()
         for other in others:
             rows = rows.filter(rows[other].is_valid())
@@ -89,7 +108,15 @@ class Catalog(registry.Registry):
         return [codes, *(rows[other].to_numpy() for other in others)]
 
     def save_stream(self, name: str, plan: Relation | PreparedStream) -> None:
-        """Keep a stream's plan under a name, for `open_stream`. Bindings and cursor are not kept."""
+        """Save a stream's plan under a name, for `open_stream`. Bindings and place are not saved.
+
+        Args:
+            name: the stream's name.
+            plan: a stream, or the plan of one, which ends with a ``to_...`` verb.
+
+        Raises:
+            PlanError: it is neither, or the plan holds something that cannot be saved.
+        """
         if not isinstance(plan, Relation | PreparedStream):
             msg = f"save_stream {name!r}: {shown(plan)} is a {type(plan).__name__}; give a stream, or the plan of one"
             raise PlanError(msg)
@@ -98,19 +125,19 @@ class Catalog(registry.Registry):
         self.store_plan(name, canonical.to_json(node))
 
     def open_stream(self, name: str, *, trust: Trusted = (), **bindings: Any) -> PreparedStream:
-        """A prepared stream of a saved plan, bound.
+        """Prepare the stream of a saved plan.
 
         Args:
             name: as it was saved.
-            trust: modules whose functions and classes the plan may name, with those below them, and those in
-                ``$SPIRAL_TRUST`` (names, with commas between). Without that, code of your own that this process has
-                imported: opening imports nothing.
+            trust: modules whose functions and classes the plan may name, including their submodules. Modules in
+                ``$SPIRAL_TRUST`` (names separated by commas) count too. Without either, the plan may name code of your
+                own that this process has imported; opening imports nothing.
             **bindings: as for `PreparedStream.bind`.
 
         Raises:
-            CatalogError: the name is unknown; lists near ones.
+            CatalogError: the name is unknown; the message lists similar ones.
             TrustError: the plan names code that is not trusted.
-            PlanError: it cannot be read here, or code that it names has changed.
+            PlanError: the plan cannot be read here, or code that it names has changed.
             BindError: a binding is wrong.
         """
         node = from_json(self.stored_plan(name), self._scan, self._sql, _trust(trust))
@@ -135,10 +162,10 @@ class Catalog(registry.Registry):
 
 
 def connect(uri: str | None = None) -> Catalog:
-    """Open, or make, a catalog.
+    """Open a catalog, or make a new one.
 
     Args:
-        uri: its folder; by default ``$SPIRAL_CATALOG``, else ``./catalog``.
+        uri: its folder; None takes ``$SPIRAL_CATALOG``, else ``./catalog``.
 
     Raises:
         CatalogError: the folder cannot be made.
@@ -147,13 +174,13 @@ def connect(uri: str | None = None) -> Catalog:
 
 
 def cache_fingerprint(relation: str, column: str, profile: Profile | FormerProfile, decode: str = "jpeg") -> str:
-    """The fingerprint of a cache, from names alone: what an orchestrator uses as code version.
+    """Return the fingerprint of an image cache, from names alone; an orchestrator can use it as code version.
 
     Args:
         relation: name of the relation that owns the payload.
-        column: its semantic reference.
-        profile: the form it is kept in.
-        decode: how the field that reads it decodes.
+        column: the column with references to images.
+        profile: the form in which images are kept.
+        decode: the ``decode`` argument of the field that reads them.
 
     Returns:
         32 hex digits.
@@ -162,22 +189,22 @@ def cache_fingerprint(relation: str, column: str, profile: Profile | FormerProfi
 
 
 def table(name: str) -> Relation:
-    """All rows of a relation of the default catalog."""
+    """Return all rows of a relation of the default catalog; see `Catalog.table`."""
     return connect().table(name)
 
 
 def sql(text: str) -> Relation:
-    """A query over the default catalog."""
+    """Return the rows of a query over the default catalog; see `Catalog.sql`."""
     return connect().sql(text)
 
 
 def open_stream(name: str, *, trust: Trusted = (), **bindings: Any) -> PreparedStream:
-    """A saved stream of the default catalog, bound; see `Catalog.open_stream`."""
+    """Prepare a saved stream of the default catalog; see `Catalog.open_stream`."""
     return connect().open_stream(name, trust=trust, **bindings)
 
 
 def _trust(modules: Trusted) -> Trust:
-    """What a saved plan may name: what the caller says, and what the environment says."""
+    """Return which modules a saved plan may name: those of the caller and those of the environment."""
     given = (modules,) if isinstance(modules, str | ModuleType) else tuple(modules)
     allowed = (name.strip() for name in os.environ.get(TRUST_ENV, "").split(","))
     return Trust([*given, *(name for name in allowed if name)])
