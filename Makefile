@@ -1,5 +1,5 @@
 # Every target makes .venv and installs what it needs; a second call finds the stamp and starts at once.
-# Needs on the machine: CPython >= 3.11 with venv and pip, GNU make, a C compiler.
+# Needs on the machine: CPython >= 3.11 with venv and pip, GNU make, a C compiler. PYTHON=python3.13 chooses the interpreter.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,6 +9,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
+DOCS_READY := $(VENV)/.docs-installed
 BENCH_VENV := .bench-venv
 BENCH_READY := $(BENCH_VENV)/.installed
 BENCH ?= images text video
@@ -24,7 +25,7 @@ demo ui: export DAGSTER_DISABLE_TELEMETRY := 1
 # A Dagster home of your own that has no settings yet gets the demo's, whose pools and retries its jobs rely on.
 HOME_READY = @mkdir -p "$$DAGSTER_HOME" && { test -e "$$DAGSTER_HOME/dagster.yaml" || cp dagster_home/dagster.yaml "$$DAGSTER_HOME"; }
 
-.PHONY: help install demo test test-all check bench bench-mosaic ui docs clean
+.PHONY: help install demo test test-all coverage check bench bench-mosaic ui docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -41,6 +42,9 @@ test: $(READY)  ## run the tests that CI runs, a file a process, as many at a ti
 test-all: $(READY)  ## run the slow tests too, with more examples of each law
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n auto --dist loadfile -m "not gpu"
 
+coverage: $(READY)  ## run the tests that CI runs and list the lines and branches that none of them reaches
+	$(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term:skip-covered --cov-report=html:build/coverage
+
 check: $(READY)  ## formatting, lint, types, import contract
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
@@ -56,7 +60,8 @@ ui: $(READY)  ## open Dagster on the demo's assets (PORT=3001)
 	$(HOME_READY)
 	$(BIN)/dagster dev -w workspace.yaml $(if $(PORT),--port "$(PORT)")
 
-docs: $(READY)  ## check that the documents' links lead somewhere and their code runs
+docs: $(DOCS_READY)  ## build the site in build/site, fail on a broken link, and run the documents' code
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	$(BIN)/python -m pytest tests -k document
 
 clean:  ## remove what the targets made, except your data
@@ -65,25 +70,30 @@ clean:  ## remove what the targets made, except your data
 
 # The interpreter is looked for only when a virtual environment has to be made.
 $(BIN)/python:
-	@for python in python3.11 python3 python; do \
+	@for python in $(or $(PYTHON),python3.11 python3 python); do \
 	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 	    echo "$$python -m venv $(VENV)"; exec "$$python" -m venv $(VENV); \
 	  fi; \
 	done; \
-	echo "make: no CPython >= 3.11 is on the path (tried python3.11, python3, python). Install one with its venv module" >&2; exit 1
+	echo "make: no CPython >= 3.11 is on the path (tried $(or $(PYTHON),python3.11 python3 python)). Install one with its venv module" >&2; exit 1
 
 $(READY): pyproject.toml setup.py $(shell find spiral_stream -name '*.[ch]') | $(BIN)/python
 	@echo "installing Spiral into $(VENV): some minutes the first time"
-	$(BIN)/python -m pip install --disable-pip-version-check -qq -e '.[assets,dev]'
+	find spiral_stream -name '_*.so' ! -name '*.abi3.so' -delete  # rooms built for one version hide those of the stable ABI
+	$(BIN)/python -m pip install --disable-pip-version-check -qq -e '.[dev]'
+	touch $@
+
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --disable-pip-version-check -qq -e '.[docs]'
 	touch $@
 
 # The peers lie in an environment of their own that sees .venv behind it: what both need is installed once, and a
 # peer that pins an older version gets it without touching ours.
-$(BENCH_READY): benchmarks/requirements.txt $(READY)
+$(BENCH_READY): pyproject.toml $(READY)
 	$(BIN)/python -m venv $(BENCH_VENV)
 	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
 	  > "$$($(BENCH_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/spiral.pth"
-	$(BENCH_VENV)/bin/python -m pip install --disable-pip-version-check -qq -r benchmarks/requirements.txt
+	$(BENCH_VENV)/bin/python -m pip install --disable-pip-version-check -qq -e '.[bench]'
 	touch $@
 
 $(MOSAIC_READY): benchmarks/requirements-mosaic.txt | $(BIN)/python

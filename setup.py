@@ -1,41 +1,43 @@
-"""The compiled rooms: pixel kernels, region decode, packing, guarded files. Everything else is in pyproject.toml."""
+"""The compiled rooms: pixel kernels, region decode, packing, guarded files. Everything else is in pyproject.toml.
+
+They use CPython's stable ABI of 3.11, so one wheel serves every later version. ``SPIRAL_PORTABLE=1`` in the
+environment builds them in plain C: no AVX2 path, and no libjpeg-turbo to load. Batches are the same bits.
+"""
+
+import os
 
 from setuptools import Extension, setup
 
+ABI = "0x030B0000"  # CPython 3.11
+PORTABLE = os.environ.get("SPIRAL_PORTABLE", "0") not in {"", "0"}
+
+
+def room(name: str, *flags: str, depends: tuple[str, ...] = (), libraries: tuple[str, ...] = ()) -> Extension:
+    """One compiled room, named as it is imported."""
+    return Extension(
+        name,
+        sources=[f"{name.replace('.', '/')}.c"],
+        depends=["spiral_stream/_build.h", *depends],
+        define_macros=[("Py_LIMITED_API", ABI), *([("SPIRAL_PORTABLE", "1")] if PORTABLE else [])],
+        extra_compile_args=list(flags),
+        libraries=[] if PORTABLE else list(libraries),
+        py_limited_api=True,
+    )
+
+
 setup(
     ext_modules=[
-        Extension(
+        room(
             "spiral_stream.transforms._pixels",
-            sources=["spiral_stream/transforms/_pixels.c"],
-            depends=["spiral_stream/transforms/_kernels.h"],
             # contracting a * b + c into one rounding would change weights and pixels between machines
-            extra_compile_args=["-O3", "-std=c11", "-fno-strict-aliasing", "-ffp-contract=off"],
+            *("-O3", "-std=c11", "-fno-strict-aliasing", "-ffp-contract=off"),
+            depends=("spiral_stream/transforms/_kernels.h",),
         ),
-        Extension(
-            "spiral_stream.decoders._region",
-            sources=["spiral_stream/decoders/_region.c"],
-            extra_compile_args=["-O2", "-std=gnu11"],
-            libraries=["dl"],
-        ),
-        Extension(
-            "spiral_stream.decoders._frames",
-            sources=["spiral_stream/decoders/_frames.c"],
-            extra_compile_args=["-O3", "-std=gnu11", "-fno-strict-aliasing"],
-        ),
-        Extension(
-            "spiral_stream.batching._packing",
-            sources=["spiral_stream/batching/_packing.c"],
-            extra_compile_args=["-O2", "-std=gnu11"],
-        ),
-        Extension(
-            "spiral_stream.fields._tokens",
-            sources=["spiral_stream/fields/_tokens.c"],
-            extra_compile_args=["-O3", "-std=c11"],
-        ),
-        Extension(
-            "spiral_stream.integrity._mapped",
-            sources=["spiral_stream/integrity/_mapped.c"],
-            extra_compile_args=["-O2", "-std=gnu11"],
-        ),
-    ]
+        room("spiral_stream.decoders._region", "-O2", "-std=gnu11", libraries=("dl",)),
+        room("spiral_stream.decoders._frames", "-O3", "-std=gnu11", "-fno-strict-aliasing"),
+        room("spiral_stream.batching._packing", "-O2", "-std=gnu11"),
+        room("spiral_stream.fields._tokens", "-O3", "-std=c11"),
+        room("spiral_stream.integrity._mapped", "-O2", "-std=gnu11"),
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -15,32 +15,29 @@ EVERY_S: Final = 2.0  # between lines of progress
 def built(
     context: dg.AssetExecutionContext,
     stream: "spiral.PreparedStream",
-    store: Any,
-    version: str,
     facts: Mapping[str, Any],
 ) -> dg.MaterializeResult[None]:
     """Build what is missing of a cache: shard by shard, after an interruption from the next one on.
 
     Args:
         context: of the asset, for progress.
-        stream: over every row that is to be kept, of one relation.
-        store: the stream's, where the cache lies.
-        version: that says by which code and settings the rows are made.
+        stream: over every row that is to be kept, of one relation, with one cache.
         facts: more metadata.
     """
     begun = time.monotonic()
     done = stream.materialize(Logged(context))
     seconds = time.monotonic() - begun
-    (data_version,) = stream.stages.data_versions.values()
+    (cache,) = stream.caches()
+    (data_version,) = stream.data_versions.values()
     return dg.MaterializeResult(
-        data_version=dg.DataVersion(f"{version}:{data_version}"),
+        data_version=dg.DataVersion(f"{cache.fingerprint}:{data_version}"),
         metadata={
-            "dagster/row_count": stream.stages.selected.total,
-            "dagster/uri": str(store.folder),
+            "dagster/row_count": stream.rows,
+            "dagster/uri": str(cache.folder),
             "dagster/storage_kind": "lance",
             **facts,
-            "fingerprint": version,
-            "bytes": store.stored_bytes(),
+            "fingerprint": cache.fingerprint,
+            "bytes": cache.payload_bytes,
             "rows_built": done.rows,
             "rows_refused": done.refused,
             "shards_built": done.shards,
@@ -50,15 +47,13 @@ def built(
     )
 
 
-def complete(stream: "spiral.PreparedStream", store: Any) -> dg.AssetCheckResult:
+def complete(stream: "spiral.PreparedStream") -> dg.AssetCheckResult:
     """Whether every row of the stream's relation, as it is now, is in the cache."""
-    covered = store.covered()
-    keys = stream.stages.base.manifest.content_keys.to_pylist()
-    have, rows = sum(int(covered[key].sum()) for key in keys if key in covered), stream.stages.selected.total
+    (cache,) = stream.caches()
     return dg.AssetCheckResult(
-        passed=have == rows,
-        description=f"{have:,} of {rows:,} rows are cached",
-        metadata={"cached": have, "rows": rows},
+        passed=cache.complete,
+        description=f"{cache.built:,} of {cache.rows:,} rows are cached",
+        metadata={"cached": cache.built, "rows": cache.rows},
     )
 
 

@@ -1,11 +1,17 @@
-"""Training streams that are planned, explained and replayable."""
+"""Training streams that are planned, explained and replayable.
+
+Importing this brings what plans are made of. What runs them (`PreparedStream`, `Progress`, `index_videos`) is imported
+when it is first asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from spiral_stream.batching.budget import BatchBudget
 from spiral_stream.batching.composition import OneStream, StratifiedByStream
 from spiral_stream.batching.formation import DropPartial, KeepPartial, PadPartial
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
-from spiral_stream.cache.materialize import Progress
 from spiral_stream.connection import Catalog, cache_fingerprint, connect, open_stream, sql, table
 from spiral_stream.errors import (
     BindError,
@@ -13,6 +19,7 @@ from spiral_stream.errors import (
     CatalogError,
     DamageError,
     DataError,
+    MissingExtraError,
     PlanError,
     ResumeError,
     SourceError,
@@ -30,8 +37,6 @@ from spiral_stream.fields.stack import Stack
 from spiral_stream.mixing import Stream, mix
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan.profiles import Frames, Jpeg, Original, Raw
-from spiral_stream.planner.videos import index_videos
-from spiral_stream.prepared import PreparedStream
 from spiral_stream.relation import Relation
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
@@ -53,12 +58,20 @@ from spiral_stream.transforms.steps import (
 )
 from spiral_stream.transforms.text import Tokenize
 
+if TYPE_CHECKING:
+    from spiral_stream.cache.materialize import Progress
+    from spiral_stream.planner.build import CacheStatus
+    from spiral_stream.planner.videos import index_videos
+    from spiral_stream.prepared import PreparedStream
+    from spiral_stream.version import __version__
+
 __all__ = [
     "Arrow",
     "BatchBudget",
     "BindError",
     "BucketKey",
     "CacheError",
+    "CacheStatus",
     "Catalog",
     "CatalogError",
     "CenterCrop",
@@ -76,6 +89,7 @@ __all__ = [
     "Labels",
     "Lance",
     "List",
+    "MissingExtraError",
     "Normalize",
     "OneStream",
     "Original",
@@ -113,6 +127,7 @@ __all__ = [
     "TrustError",
     "VideoFolder",
     "WindowedBucket",
+    "__version__",
     "cache_fingerprint",
     "col",
     "connect",
@@ -124,3 +139,23 @@ __all__ = [
     "sql",
     "table",
 ]
+
+_LATE: Final = {
+    "CacheStatus": "spiral_stream.planner.build",
+    "PreparedStream": "spiral_stream.prepared",
+    "Progress": "spiral_stream.cache.materialize",
+    "__version__": "spiral_stream.version",
+    "index_videos": "spiral_stream.planner.videos",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    found = globals()[name] = getattr(import_module(_LATE[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATE})

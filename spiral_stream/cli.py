@@ -20,6 +20,7 @@ from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
+from spiral_stream.version import __version__
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 Where = Annotated[str | None, typer.Option("--catalog", envvar="SPIRAL_CATALOG", help="Folder of the catalog.")]
@@ -39,6 +40,21 @@ class SourceKind(StrEnum):
     parquet = "parquet"
     folder = "folder"  # images in one folder per class
     videos = "videos"  # videos in one folder per class
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"spiral {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help=__doc__)
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_tell_version)
+    ] = False,
+) -> None:
+    del version  # its callback has answered
 
 
 def _open(where: str | None) -> Catalog:

@@ -3,27 +3,26 @@
 import os
 from collections.abc import Iterable
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
-
-from spiral_stream.cache.images import ImageKind
 from spiral_stream.catalog import registry
-from spiral_stream.catalog.shares import Concentration, Drift, concentration, drift
-from spiral_stream.catalog.skew import Skew, skew_of
-from spiral_stream.catalog.statistics import Statistics, load_statistics, may_hold_nan, measure, save_statistics
-from spiral_stream.catalog.verify import Verified, verify
-from spiral_stream.decoders.decoder import decoder
 from spiral_stream.errors import PlanError, shown
-from spiral_stream.plan import canonical, nodes
+from spiral_stream.extras import need as need_package
+from spiral_stream.plan import nodes
 from spiral_stream.plan.profiles import Profile, renewed
-from spiral_stream.plan.saved import from_json
 from spiral_stream.plan.tree import need
-from spiral_stream.plan.trust import TRUST_ENV, Trust
-from spiral_stream.prepared import PreparedStream
-from spiral_stream.relation import Relation
-from spiral_stream.relational.sql import describe_sql
+from spiral_stream.relation import OTHERWISE, Relation
 from spiral_stream.sources.source import FormerProfile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from spiral_stream.catalog.shares import Concentration, Drift
+    from spiral_stream.catalog.skew import Skew
+    from spiral_stream.catalog.statistics import Statistics
+    from spiral_stream.catalog.verify import Verified
+    from spiral_stream.plan.trust import Trust
+    from spiral_stream.prepared import PreparedStream
 
 Trusted = Iterable[ModuleType | str] | ModuleType | str
 
@@ -53,7 +52,7 @@ class Catalog(registry.Registry):
         """
         return Relation(self._sql(text), self)
 
-    def measure(self, name: str) -> Statistics:
+    def measure(self, name: str) -> "Statistics":
         """Measure statistics of every column, shard by shard, and keep them for EXPLAIN; reads no payload.
 
         Args:
@@ -62,13 +61,15 @@ class Catalog(registry.Registry):
         Raises:
             CatalogError: the name is unknown; the message lists similar ones.
         """
+        from spiral_stream.catalog.statistics import measure, save_statistics
+
         entry = self.entry(name)
         with entry.open() as relation:
             found = measure(relation)
         save_statistics(entry, found)
         return found
 
-    def verify(self, name: str) -> Verified:
+    def verify(self, name: str) -> "Verified":
         """Read every byte of a relation and of the files that it refers to, and compare with what was registered.
 
         The first call records a digest of every file; later calls compare with it.
@@ -83,23 +84,32 @@ class Catalog(registry.Registry):
             CatalogError: the name is unknown; the message lists similar ones.
             SourceError: the source cannot be opened.
         """
+        from spiral_stream.catalog.verify import verify
+
         return verify(self.entry(name))
 
-    def skew(self, name: str, column: str) -> Skew | None:
+    def skew(self, name: str, column: str) -> "Skew | None":
         """Return how much the values of a column differ between shards; None if `measure` was not called."""
+        from spiral_stream.catalog.skew import skew_of
+        from spiral_stream.catalog.statistics import load_statistics
+
         found = load_statistics(self.entry(name))
         return None if found is None else skew_of(found, column)
 
-    def concentration(self, name: str, column: str) -> Concentration:
+    def concentration(self, name: str, column: str) -> "Concentration":
         """Return how unevenly a relation's rows are spread over the values of a column; reads that column."""
+        from spiral_stream.catalog.shares import concentration
+
         return concentration(self._codes(name, column)[0])
 
-    def drift(self, name: str, column: str, along: str) -> Drift:
+    def drift(self, name: str, column: str, along: str) -> "Drift":
         """Return how much the values of a column drift along another, such as the time of ingest; reads both columns."""
+        from spiral_stream.catalog.shares import drift
+
         codes, axis = self._codes(name, column, along)
         return drift(codes, axis)
 
-    def _codes(self, name: str, column: str, *others: str) -> list[NDArray[Any]]:
+    def _codes(self, name: str, column: str, *others: str) -> "list[NDArray[Any]]":
         """Return a column's dictionary codes, and other columns unchanged; rows with nulls in the latter are dropped."""
         rows = self.table(name).project(column, *others).to_arrow()
         for other in others:
@@ -107,7 +117,7 @@ class Catalog(registry.Registry):
         codes = rows[column].combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
         return [codes, *(rows[other].to_numpy() for other in others)]
 
-    def save_stream(self, name: str, plan: Relation | PreparedStream) -> None:
+    def save_stream(self, name: str, plan: "Relation | PreparedStream") -> None:
         """Save a stream's plan under a name, for `open_stream`. Bindings and place are not saved.
 
         Args:
@@ -117,14 +127,17 @@ class Catalog(registry.Registry):
         Raises:
             PlanError: it is neither, or the plan holds something that cannot be saved.
         """
+        from spiral_stream.plan.canonical import to_json
+        from spiral_stream.prepared import PreparedStream
+
         if not isinstance(plan, Relation | PreparedStream):
             msg = f"save_stream {name!r}: {shown(plan)} is a {type(plan).__name__}; give a stream, or the plan of one"
             raise PlanError(msg)
         node = plan.node if isinstance(plan, Relation) else plan.plan
         need(node, nodes.Deliver)
-        self.store_plan(name, canonical.to_json(node))
+        self.store_plan(name, to_json(node))
 
-    def open_stream(self, name: str, *, trust: Trusted = (), **bindings: Any) -> PreparedStream:
+    def open_stream(self, name: str, *, trust: Trusted = (), **bindings: Any) -> "PreparedStream":
         """Prepare the stream of a saved plan.
 
         Args:
@@ -140,6 +153,8 @@ class Catalog(registry.Registry):
             PlanError: the plan cannot be read here, or code that it names has changed.
             BindError: a binding is wrong.
         """
+        from spiral_stream.plan.saved import from_json
+
         node = from_json(self.stored_plan(name), self._scan, self._sql, _trust(trust))
         stream = _prepared(need(node, nodes.Deliver), self)
         return stream.bind(**bindings) if bindings else stream
@@ -149,6 +164,9 @@ class Catalog(registry.Registry):
         return nodes.Scan(name, entry.schema, entry.identity)
 
     def _sql(self, text: str) -> nodes.Sql:
+        from spiral_stream.catalog.statistics import may_hold_nan
+        from spiral_stream.relational.sql import describe_sql
+
         known = self.schemas()
         try:
             used, schema, floats = describe_sql(text, known)
@@ -185,6 +203,9 @@ def cache_fingerprint(relation: str, column: str, profile: Profile | FormerProfi
     Returns:
         32 hex digits.
     """
+    from spiral_stream.cache.images import ImageKind
+    from spiral_stream.decoders.decoder import decoder
+
     return ImageKind(relation, column, decoder(decode), renewed(profile)).fingerprint
 
 
@@ -198,20 +219,23 @@ def sql(text: str) -> Relation:
     return connect().sql(text)
 
 
-def open_stream(name: str, *, trust: Trusted = (), **bindings: Any) -> PreparedStream:
+def open_stream(name: str, *, trust: Trusted = (), **bindings: Any) -> "PreparedStream":
     """Prepare a saved stream of the default catalog; see `Catalog.open_stream`."""
     return connect().open_stream(name, trust=trust, **bindings)
 
 
-def _trust(modules: Trusted) -> Trust:
+def _trust(modules: Trusted) -> "Trust":
     """Return which modules a saved plan may name: those of the caller and those of the environment."""
+    from spiral_stream.plan.trust import TRUST_ENV, Trust
+
     given = (modules,) if isinstance(modules, str | ModuleType) else tuple(modules)
     allowed = (name.strip() for name in os.environ.get(TRUST_ENV, "").split(","))
     return Trust([*given, *(name for name in allowed if name)])
 
 
-def _prepared(plan: nodes.Deliver, catalog: Catalog) -> PreparedStream:
+def _prepared(plan: nodes.Deliver, catalog: Catalog) -> "PreparedStream":
     if plan.framework == "torch":
+        need_package("torch", "to_torch", OTHERWISE)
         from spiral_stream.adapters.torch import TorchStream
 
         return TorchStream(plan, catalog)
@@ -219,4 +243,6 @@ def _prepared(plan: nodes.Deliver, catalog: Catalog) -> PreparedStream:
         from spiral_stream.adapters.jax import JaxStream
 
         return JaxStream(plan, catalog)
+    from spiral_stream.prepared import PreparedStream
+
     return PreparedStream(plan, catalog)

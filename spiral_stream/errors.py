@@ -10,7 +10,8 @@
     |   `-- DamageError  derived bytes are not what was written: they are built again as the message says
     |-- BindError        a run's bindings do not fit: epoch, rank, world size, device
     |-- ResumeError      a saved state belongs to something else: see the diff
-    `-- StreamError      a running stream failed or was used after ``close``
+    |-- StreamError      a running stream failed or was used after ``close``
+    `-- MissingExtraError  a package is not installed: install the extra that the message names
 
     SpiralWarning        legal, and probably not what was meant
 
@@ -74,6 +75,10 @@ class StreamError(SpiralError):
     """A stage of a running stream failed, or the stream is closed."""
 
 
+class MissingExtraError(SpiralError, ImportError):
+    """What is asked for needs a package that is not installed: the message says which extra brings it."""
+
+
 class SpiralWarning(UserWarning):
     """What is asked for is legal, and probably not what was meant: the message says what happens, and the way out."""
 
@@ -95,7 +100,13 @@ def shown(value: object, most: int = MOST_SHOWN) -> str:
 
 
 def cut(text: str, most: int = MOST_SHOWN) -> str:
-    """Text from elsewhere (another library's error, a file) on one line, printable, of at most so many characters."""
-    line = " ".join(text[: 4 * most].split())
-    line = line if line.isprintable() else repr(line)[1:-1]
-    return line if len(line) <= most else f"{line[:most]}..."
+    """Text from elsewhere (a path, another library's error) on one line, printable; the middle of a long one is left out."""
+    line = _one_line(text[: 4 * most])
+    if len(text) <= 4 * most and len(line) <= most:
+        return line
+    return f"{line[: 3 * most // 4]} ... {_one_line(text[-most:])[-most // 4 :]}"
+
+
+def _one_line(text: str) -> str:
+    line = text if text.isprintable() else " ".join(text.split())  # the blanks of a path are its own
+    return line if line.isprintable() else repr(line)[1:-1]

@@ -1,6 +1,7 @@
 """`PreparedStream`: a plan that can be read, explained, stopped and resumed.
 
-This room is the face of a stream: it has one method per verb, hence more than 12. It holds the parts that do the work: the
+This room is the face of a stream: it has one method per verb, hence more than 12, and more than 400 lines, half of which
+document the verbs. It holds the parts that do the work: the
 run's bindings, a `Place`, what is open (`Opening`), the `Passes` over it, and a `Delivery` for its framework. Streams of
 other frameworks hold another delivery and override nothing.
 
@@ -20,13 +21,14 @@ from spiral_stream.batching.formation import KeepPartial
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import BindError, StreamError
+from spiral_stream.errors import BindError, SpiralError, StreamError
 from spiral_stream.explain import Explanation, explain_stream
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.plan.fields import field_spec
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.bind import Bindings, Bound, epoch_number, resumed, settle
+from spiral_stream.planner.build import CacheStatus, caches, status
 from spiral_stream.planner.evaluation import evaluation
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
@@ -118,6 +120,7 @@ class PreparedStream:
         Raises:
             BindError: a name is unknown, a value is out of range, this machine does not have the device, or a loop reads
                 the stream.
+            MissingExtraError: the framework that batches go to is not installed.
         """
         if not self._passes.idle():
             msg = "bind: the stream is being read; leave the loop (or close its iterator), then bind"
@@ -127,7 +130,7 @@ class PreparedStream:
         try:
             self._bindings = updated
             self._delivery.need_bound(self._devices_here())
-        except BindError:
+        except SpiralError:
             self._bindings = before
             raise
         if updated.epoch is not None and bindings.get("epoch") is not None:
@@ -161,11 +164,21 @@ class PreparedStream:
         """The plan's fingerprint: 32 hex digits."""
         return self.stages.fingerprint
 
+    @property
+    def rows(self) -> int:
+        """Rows that pass the plan's filters and joins; in a mixture, the sum over its streams."""
+        return sum(stream.selected.total for stream in self.stages.streams)
+
+    @property
+    def data_versions(self) -> dict[str, str]:
+        """The data version of every relation that the plan reads, by the relation's name."""
+        return dict(self.stages.data_versions)
+
     def spec(self) -> dict[str, FieldSpec]:
         """Return dtype and shape of each field of a batch; reads nothing.
 
         Raises:
-            BindError: the framework that decides on the dtypes is not installed.
+            MissingExtraError: the framework that decides on the dtypes is not installed.
         """
         return self._delivery.spec(self._host_spec())
 
@@ -343,7 +356,7 @@ class PreparedStream:
             KeyError: the plan keeps no row with this identity.
         """
         stages, bound, numbering = self.stages, self._bound(), self.numbering
-        at = self.epoch if epoch is None else epoch
+        at = self.epoch if epoch is None else epoch_number(epoch, "locate")
         stream, row = found_row(stages, identity)
         numbers = numbering.find(self._place.drawn(at), stream, row)
         return self._place.first_delivery(at, numbers, numbering, bound)
@@ -358,7 +371,8 @@ class PreparedStream:
                 read the stream.
 
         Raises:
-            StreamError: workers read the stream, and ``delivered`` is missing.
+            StreamError: workers read the stream, and ``delivered`` is missing; or a thread that forms batches does not
+                answer.
             ResumeError: ``delivered`` is not a whole number from 0 up, or more than the epoch has.
         """
         worker = self._delivery.worker()
@@ -371,8 +385,9 @@ class PreparedStream:
             )
             raise StreamError(msg)
         bound = self._bound()
-        cursor = self._place.here() if delivered is None else self._place.after(delivered, self.numbering, bound)
-        return self._saved(cursor, bound)
+        with self.numbering.held("state_dict"):
+            cursor = self._place.here() if delivered is None else self._place.after(delivered, self.numbering, bound)
+            return self._saved(cursor, bound)
 
     def _saved(self, cursor: Cursor, bound: Bound) -> dict[str, Any]:
         return self._open().saved(cursor, bound.run_seed, self._place.drawn(cursor.epoch)).to_json()
@@ -413,7 +428,7 @@ class PreparedStream:
         self._place.move(cursor)
 
     def rebase(self, earlier: "PreparedStream") -> None:
-        """Go on where a stream of another plan stands; each stream of the mixture keeps its own place.
+        """Go on where a stream of another plan stands; each stream of the mixture keeps its own place (docs/decisions/0013).
 
         If ``earlier`` stands in mid-epoch, that epoch ends there. This stream begins the next epoch with the samples that
         were not delivered, so none is repeated or skipped. The state records the rebase.
@@ -455,6 +470,14 @@ class PreparedStream:
             CacheError: the cache folder cannot be written.
         """
         return self._opening.materialize(self.stages, self._threads.working(), report, keep=self._passes.running)
+
+    def caches(self) -> list[CacheStatus]:
+        """Return how far each cache of this plan is built. Reads no payload; empty if the plan has nothing to cache.
+
+        Raises:
+            DamageError: the ledger of a cache is not what was written; the message says who mends it.
+        """
+        return [status(work) for work in caches(self.stages)]
 
     def verify(self, report: Report | None = None) -> Verification:
         """Read all derived files of this plan, cached payload too, and compare them with what was written.

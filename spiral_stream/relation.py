@@ -9,15 +9,15 @@ several streams may share the beginning of a plan.
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import pyarrow as pa
 
 from spiral_stream.batching.formation import Composition, DropPartial, Formation, Tail, as_tail
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, SpiralWarning, shown
-from spiral_stream.explain import Explanation, explain_plan
 from spiral_stream.expr import Alias, Col, Expr, col, lit, name_of
+from spiral_stream.extras import need
 from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import maps, nodes
@@ -28,8 +28,6 @@ from spiral_stream.plan.profiles import Profile, renewed
 from spiral_stream.plan.refusal import OnError
 from spiral_stream.plan.tree import base_scan
 from spiral_stream.planner.meaning import settled, tokenized
-from spiral_stream.planner.select import collect
-from spiral_stream.prepared import PreparedStream
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
 from spiral_stream.sources.source import FormerProfile
@@ -40,7 +38,10 @@ from spiral_stream.transforms.transform import Named
 if TYPE_CHECKING:
     from spiral_stream.adapters.jax import JaxStream
     from spiral_stream.adapters.torch import TorchStream
+    from spiral_stream.explain import Explanation
+    from spiral_stream.prepared import PreparedStream
 
+OTHERWISE: Final = "use to_numpy()"  # needs no framework
 _RANKS = DataParallel(RuntimeParam("data_parallel_rank"), RuntimeParam("data_parallel_world_size"))
 
 
@@ -96,7 +97,7 @@ class Relation:
                 node = nodes.Filter(node, predicate)  # type: ignore[arg-type]  # the node refuses functions
         return self._with(node)
 
-    where = filter  # noqa: A003  the seed's spelling, and Polars'
+    where = filter  # noqa: A003  SQL's spelling; `filter` is Polars'
 
     def project(self, *columns: str | Expr, **computed: Expr) -> "Relation":
         """Keep these columns, in this order.
@@ -397,13 +398,15 @@ class Relation:
             device: the device of fields that name none, such as ``"cuda"``; None leaves them on the CPU.
 
         Raises:
+            MissingExtraError: PyTorch is not installed.
             PlanError: the plan does not end with `collate`, or a number or device is wrong.
         """
+        need("torch", "to_torch", OTHERWISE)
         from spiral_stream.adapters.torch import TorchStream
 
         return TorchStream(nodes.Deliver(self.node, "torch", prefetch, device), self.catalog)
 
-    def to_numpy(self, *, prefetch: int = 2) -> PreparedStream:
+    def to_numpy(self, *, prefetch: int = 2) -> "PreparedStream":
         """Return a stream of dicts of NumPy arrays.
 
         Args:
@@ -412,10 +415,12 @@ class Relation:
         Raises:
             PlanError: the plan does not end with `collate`.
         """
+        from spiral_stream.prepared import PreparedStream
+
         return PreparedStream(nodes.Deliver(self.node, "numpy", prefetch), self.catalog)
 
     def to_jax(self, *, prefetch: int = 2) -> "JaxStream":
-        """Return a stream of dicts of JAX arrays, on JAX's default device; otherwise as `to_numpy`."""
+        """Return a stream of dicts of JAX arrays, on JAX's default device; JAX must be installed when it is bound or read."""
         from spiral_stream.adapters.jax import JaxStream
 
         return JaxStream(nodes.Deliver(self.node, "jax", prefetch), self.catalog)
@@ -432,10 +437,14 @@ class Relation:
         if not isinstance(self.node, nodes.Relational):
             msg = f"to_arrow: it comes after {self.node.VERB}; call it before sample, or iterate the stream"
             raise PlanError(msg)
+        from spiral_stream.planner.select import collect
+
         return collect(self.node, lambda name: self.catalog.entry(name).open())
 
-    def explain(self) -> Explanation:
+    def explain(self) -> "Explanation":
         """Return the outline of the plan. `PreparedStream.explain` has every section."""
+        from spiral_stream.explain import explain_plan
+
         return explain_plan(self.node)
 
     def _with(self, node: nodes.Node) -> "Relation":

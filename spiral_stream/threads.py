@@ -27,15 +27,23 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Final, TypeVar, final
 
-from spiral_stream.errors import SpiralWarning
+from spiral_stream.errors import SpiralWarning, StreamError
 
 CLOSE_TIMEOUT_S: Final = 5.0  # how long closing waits for threads whose calls do not return
 TELL_AFTER_S: Final = 60.0  # of waiting, then a warning says for what
+PLACE_TIMEOUT_S: Final = 600.0  # how long asking for a stream's place waits for the thread that forms batches
 _SHOWN: Final = 3  # threads that a message names
 _OWNERS: "Final[weakref.WeakSet[Owner]]" = weakref.WeakSet()  # those to close when the interpreter exits
 _HOOKED: Final[set[int]] = set()  # process ids that registered the exit hook
 
 T = TypeVar("T")
+
+
+def available_cores() -> int:
+    """Cores that this process may use; all of the machine's where the system keeps no such list (macOS)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @final
@@ -52,7 +60,7 @@ class ThreadShare:
 
     def working(self) -> int:
         """Return the size of a pool whose threads decode, encode or build."""
-        return self.asked or max(1, _cores() // self.processes)
+        return self.asked or max(1, available_cores() // self.processes)
 
     def waiting(self, most: int) -> int:
         """Return the size of a pool whose threads mostly wait for storage: ``most``, or less where that was asked for."""
@@ -75,11 +83,6 @@ def sharing(share: ThreadShare) -> Iterator[None]:
         yield
     finally:
         _SHARE.reset(token)
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Stopped(BaseException):
@@ -138,7 +141,7 @@ class doing:  # noqa: N801  read as a word: ``with doing("reading x"):``
 
 @final
 class ToldLock:
-    """A re-entrant lock that warns whoever waits for long, with what its holder is doing.
+    """A re-entrant lock that warns whoever waits for long, with what its holder is doing. A forked process holds no lock.
 
     Args:
         name: what it guards, as the warning names it.
@@ -146,24 +149,45 @@ class ToldLock:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = threading.RLock()
+        self._lock, self._pid = threading.RLock(), os.getpid()
         self._holder: threading.Thread | None = None
+
+    def _acquire(self, timeout_s: float) -> bool:
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            if self._holder is not threading.current_thread():  # but a thread of the parent, which does not exist here
+                self._lock = threading.RLock()
+        return self._lock.acquire(timeout=timeout_s)
 
     def __enter__(self) -> None:
         waited_s, after_s = 0.0, TELL_AFTER_S
-        while not self._lock.acquire(timeout=after_s):
+        while not self._acquire(after_s):
             waited_s, after_s = waited_s + after_s, 2 * after_s
-            holder = self._holder
-            doing_what = holder.activity() if isinstance(holder, OwnThread) else getattr(holder, "name", "nobody known")
-            warnings.warn(
-                f"{self._name}: waited {waited_s:,.0f} s for the lock so far. It is held by {doing_what}. Ctrl-C ends the wait",
-                SpiralWarning,
-                stacklevel=2,
-            )
+            warnings.warn(self._waited(waited_s) + "Ctrl-C ends the wait", SpiralWarning, stacklevel=2)
         self._holder = threading.current_thread()
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+    @contextmanager
+    def within(self, timeout_s: float, way_out: str) -> Iterator[None]:
+        """Hold it, or give up at the deadline.
+
+        Raises:
+            StreamError: another thread held it all the time; says what that is doing, and the way out.
+        """
+        if not self._acquire(timeout_s):
+            raise StreamError(self._waited(timeout_s) + way_out)
+        self._holder = threading.current_thread()
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _waited(self, waited_s: float) -> str:
+        holder = self._holder
+        doing_what = holder.activity() if isinstance(holder, OwnThread) else getattr(holder, "name", "nobody known")
+        return f"{self._name}: has been waited for {waited_s:,.0f} s. It is held by {doing_what}. "
 
 
 class Owner(ABC):

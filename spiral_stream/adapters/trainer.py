@@ -18,17 +18,20 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
-from transformers import Trainer, TrainingArguments
-from transformers.loss.loss_utils import ForCausalLMLoss
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import get_last_checkpoint
-
 from spiral_stream.adapters.torch import StreamLoader, Tensors, TorchStream
 from spiral_stream.batching.formation import KeepPartial
 from spiral_stream.errors import BindError, ResumeError, StreamError
+from spiral_stream.extras import need as need_package
 from spiral_stream.fields.labels import ShiftedLabels
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
+
+for _package in ("transformers", "accelerate"):
+    need_package(_package, "spiral_stream.adapters.trainer")
+from transformers import Trainer, TrainingArguments  # noqa: E402
+from transformers.loss.loss_utils import ForCausalLMLoss  # noqa: E402
+from transformers.trainer import TRAINER_STATE_NAME  # noqa: E402
+from transformers.trainer_utils import get_last_checkpoint  # noqa: E402
 
 PLACE_FILE: Final = "spiral_stream.json"
 

@@ -2,7 +2,7 @@
 
 Batches are numbered by quantile. Runs of ``cost_group`` neighbours move whole, in the
 order of a keyed hash of their number, so that ranks of one step get batches of like
-cost and steps are in no order of length (decision 19). The hash knows the chapter's key
+cost and steps are in no order of length (docs/decisions/0033). The hash knows the chapter's key
 and the window, not the lane: all lanes are at like quantiles together.
 """
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import PlanError, shown
 
-CHAPTER_WINDOWS: Final = 64  # windows of a lane after which formation starts anew (decision 1)
+CHAPTER_WINDOWS: Final = 64  # windows of a lane after which formation starts anew (docs/decisions/0007)
 
 Int64 = NDArray[np.int64]
 

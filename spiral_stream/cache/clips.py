@@ -76,6 +76,10 @@ class ClipKind(Kind):
     def columns(self) -> tuple[str, ...]:
         return (self.column, *(TIMES if self.timed else ()))
 
+    @property
+    def form(self) -> str:
+        return str(self.profile)
+
     def facts(self) -> dict[str, object]:
         facts: dict[str, object] = {
             "kind": ["clips", VERSION],

@@ -50,6 +50,10 @@ class ImageKind(Kind):
     decoder: Decoder
     profile: Profile
 
+    @property
+    def form(self) -> str:
+        return str(self.profile)
+
     def facts(self) -> dict[str, object]:
         facts: dict[str, object] = {
             "relation": self.relation,

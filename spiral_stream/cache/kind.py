@@ -2,7 +2,7 @@
 
 A kind is the deterministic, per-row part of a plan that touches one payload column
 of one relation. Its fingerprint covers exactly that; filter, join, order and data
-never enter it (decision 11). What is kept of some rows is one run of bytes and the
+never enter it (docs/decisions/0027). What is kept of some rows is one run of bytes and the
 size of each, so that no object a row stands between the one who makes payload and
 the disk. A row that is not stored goes through the same `keep_rows` on the fly, so
 a cache changes only the speed.
@@ -49,6 +49,11 @@ class Kind(ABC):
     def columns(self) -> tuple[str, ...]:
         """What `keep_rows` reads of the relation, the payload column first."""
         return (self.column,)
+
+    @property
+    @abstractmethod
+    def form(self) -> str:
+        """What is stored per row, in words."""
 
     @abstractmethod
     def facts(self) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """What a cache holds at a pinned version: where each stored row lies in mapped memory.
 
 Readers memory-map the packed ``.blob`` files and gather by (address, size) with no
-Lance call a batch (decision 9). A shard costs 12 bytes a row in memory, 4 more if
+Lance call a batch (docs/decisions/0026). A shard costs 12 bytes a row in memory, 4 more if
 only some of its rows are stored, and what its kind keeps beside the payload; opening
 one verifies its descriptors and reads them through Lance, at 0.2 to 0.5 us a row. The shards used last
 stay open up to a byte limit. Payload is verified where it is touched: whoever follows addresses asks `verify` first.

@@ -24,15 +24,13 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, final
 
-import lance
 import numpy as np
 import pyarrow as pa
-from lance.file import LanceFileReader
-from lance.fragment import FragmentMetadata, write_fragments
 from numpy.typing import NDArray
 
 from spiral_stream.cache import ledger
@@ -52,13 +50,6 @@ Chunk = tuple[NDArray[np.uint32], Rows]  # [P] offsets inside the source shard, 
 
 _ONE_FILE: Final = 1 << 42  # bytes; above any shard, so that a fragment has exactly one .blob file
 _ALL_ROWS: Final = (1 << 31) - 1
-_PAYLOAD: Final = lance.blob_field(
-    PAYLOAD,
-    nullable=True,
-    inline_size_threshold=0,
-    dedicated_size_threshold=_ONE_FILE,
-    pack_file_size_threshold=_ONE_FILE,
-)
 _COMMIT_TRIES: Final = 20
 _REST: Final = "make it writable, free space, or set $SPIRAL_CACHE to another folder"
 _NEWEST: Final = (1 << 64) - 1  # manifests are named by what is left to it, so that the newest comes first
@@ -107,6 +98,8 @@ class CacheStore:
         Raises:
             CacheError: the folder cannot be written; names it.
         """
+        from lance.fragment import write_fragments
+
         first = next(chunks)
         schema = _schema(first[1].beside)
         part = _Part(schema, shard_rows)
@@ -150,6 +143,9 @@ class CacheStore:
 
     def _commit(self) -> int | None:
         """One try: the version that has all parts; None if it has to be looked at again."""
+        import lance
+        from lance.fragment import FragmentMetadata
+
         dataset = self._dataset() if self._exists() else None
         entries = self.ledger.needed(_files(dataset))
         parts = [[entry.key, entry.file] for entry in entries]
@@ -296,7 +292,12 @@ class CacheStore:
                 found = seal.digest_of(manifest).hex()
                 if found != told["digest"]:
                     raise seal.damaged(manifest, f"its digest is {found}, and it was committed with {told['digest']}")
-            return lance.dataset(str(self._data), version=_NEWEST - int(manifest.stem))
+            return self._version(manifest)
+
+    def _version(self, manifest: Path) -> Any:
+        import lance
+
+        return lance.dataset(str(self._data), version=_NEWEST - int(manifest.stem))
 
     def _record_of(self, manifest: Path) -> Path:
         """The file with a manifest's digest."""
@@ -334,7 +335,7 @@ class CacheStore:
         out: set[str] = set()
         for manifest in self._data.glob("_versions/*.manifest"):
             with self._opening(manifest):
-                out.update(_files(lance.dataset(str(self._data), version=_NEWEST - int(manifest.stem))))
+                out.update(_files(self._version(manifest)))
         return out
 
     def _create(self, schema: pa.Schema) -> None:
@@ -342,6 +343,8 @@ class CacheStore:
         if not (self.folder / "cache.json").exists():
             write_file(self.folder / "cache.json", seal.sealed_json(dict(self.facts)))
         if not self._exists():
+            import lance
+
             with suppress(OSError):  # another writer was first
                 lance.write_dataset(
                     schema.empty_table(),
@@ -353,6 +356,8 @@ class CacheStore:
 
     def _schema_of(self, entry: LedgerEntry) -> pa.Schema:
         """The columns of a part, where no version is left that says them."""
+        from lance.file import LanceFileReader
+
         names = list(LanceFileReader(str(self.part(entry).data)).metadata().schema.names)
         return _schema(names[names.index(ROW) + 1 : names.index(REFUSED)])
 
@@ -392,13 +397,27 @@ class _Part:
             raise
 
 
+@cache
+def _payload() -> pa.Field:
+    """The column of payload: a blob that always lies in the fragment's own file."""
+    import lance
+
+    return lance.blob_field(
+        PAYLOAD,
+        nullable=True,
+        inline_size_threshold=0,
+        dedicated_size_threshold=_ONE_FILE,
+        pack_file_size_threshold=_ONE_FILE,
+    )
+
+
 def _schema(beside: Iterable[str]) -> pa.Schema:
     return pa.schema(
         [
             pa.field(ROW, pa.uint32(), nullable=False),
             *(pa.field(name, pa.int32(), nullable=False) for name in beside),
             pa.field(REFUSED, pa.string()),
-            _PAYLOAD,
+            _payload(),
         ]
     )
 
@@ -413,14 +432,14 @@ def _batch(schema: pa.Schema, offsets: NDArray[np.uint32], rows: Rows) -> pa.Rec
     data = pa.Array.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(rows.payload)])
     storage = pa.StructArray.from_arrays(
         [data, pa.nulls(count, pa.utf8()), pa.nulls(count, pa.uint64()), pa.nulls(count, pa.uint64())],
-        fields=list(_PAYLOAD.type.storage_type),
+        fields=list(schema.field(PAYLOAD).type.storage_type),
         mask=pa.array(mask),
     )
     columns = [
         pa.array(offsets, pa.uint32()),
         *(pa.array(values, pa.int32()) for values in rows.beside.values()),
         pa.array(reasons, pa.string()),
-        pa.ExtensionArray.from_storage(_PAYLOAD.type, storage),
+        pa.ExtensionArray.from_storage(schema.field(PAYLOAD).type, storage),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -53,6 +53,10 @@ class TokenKind(Kind):
     column: str
     encoder: Encoder
 
+    @property
+    def form(self) -> str:
+        return str(np.dtype(self.encoder.dtype))
+
     def facts(self) -> dict[str, object]:
         return {
             "kind": ["tokens", VERSION],

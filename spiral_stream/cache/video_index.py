@@ -142,6 +142,10 @@ class IndexKind(Kind):
     def columns(self) -> tuple[str, ...]:
         return (self.column, *(TIMES if self.timed else ()))
 
+    @property
+    def form(self) -> str:
+        return "video index"
+
     def facts(self) -> dict[str, object]:
         facts: dict[str, object] = {
             "kind": ["video index", VERSION, len(BESIDE)],

@@ -1,4 +1,7 @@
-"""The catalog's tables: rows by name in an embedded LanceDB database, one writer at a time.
+"""The catalog's tables: rows by name in a LanceDB database, one writer at a time.
+
+Such a database is a folder of Lance tables. They are read and written with Lance itself,
+which costs an eighth of LanceDB's import; LanceDB opens the folder as one of its own.
 
 Each row carries a digest of itself, so that damage, or a change from outside, is
 found when the row is used. Tables made before there were digests are read as they
@@ -16,16 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 import pyarrow as pa
 
 from spiral_stream.catalog.lock import locked
 from spiral_stream.errors import CatalogError, SpiralError, cut
 from spiral_stream.sources.source import content_key
-
-if TYPE_CHECKING:
-    import lancedb
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class Database:
         if not self._is_complete(kind.name):
             return []
         with trying(self._root, f"read its {kind.name}"):
-            table = self._opened().open_table(kind.name).to_arrow()
+            table = self._opened(kind.name).to_table()
             names = [*kind.schema.names, *([_DIGEST] if _DIGEST in table.schema.names else [])]
             if missing := [name for name in kind.schema.names if name not in table.schema.names]:
                 msg = f"it has no column {missing[0]!r}"
@@ -92,8 +92,8 @@ class Database:
         Raises:
             CatalogError: the folder cannot be written, or another process holds it for too long.
         """
-        with self.writing(f"keep {row['name']!r}") as database:
-            opened = self._made(database, kind)
+        with self._writing(f"keep {row['name']!r}"):
+            opened = self._made(kind)
             if not replace and opened.count_rows(_named(row["name"])):
                 return False
             change = opened.merge_insert("name").when_matched_update_all().when_not_matched_insert_all()
@@ -107,8 +107,8 @@ class Database:
         Raises:
             CatalogError: the folder cannot be written, or another process holds it for too long.
         """
-        with self.writing(f"drop {name!r}") as database:
-            self._retried(lambda: database.open_table(kind.name).delete(_named(name)))
+        with self._writing(f"drop {name!r}"):
+            self._retried(lambda: self._opened(kind.name).delete(_named(name)))
 
     def copy(self, name: str, rows: pa.Table) -> None:
         """Keep rows as a table, unless it is there; one that was never completed is begun anew.
@@ -116,12 +116,12 @@ class Database:
         Raises:
             CatalogError: the rows cannot be kept, or the folder cannot be written.
         """
-        with self.writing("keep rows from memory") as database:
+        with self._writing("keep rows from memory"):
             if self._is_complete(name):
                 return
             shutil.rmtree(self.place(name), ignore_errors=True)
             try:
-                database.create_table(name, rows)
+                self._create(name, rows)
             except (ValueError, RuntimeError) as error:
                 if "LanceError(IO)" in str(error):
                     raise
@@ -137,35 +137,42 @@ class Database:
         return self._root / f"{name}.lance"
 
     @contextmanager
-    def writing(self, doing: str) -> Iterator["lancedb.DBConnection"]:
-        """The database, for one writer at a time.
+    def _writing(self, doing: str) -> Iterator[None]:
+        """One writer at a time.
 
         Raises:
             CatalogError: the folder cannot be written, or another process holds it for too long.
         """
         with trying(self._root, doing), locked(self._root / ".lock", f"catalog {self._root}"):
-            yield self._opened()
+            yield
 
-    def _opened(self) -> "lancedb.DBConnection":
-        import lancedb
+    def _opened(self, name: str) -> Any:
+        """The newest version of a table, as a Lance data set."""
+        import lance
 
-        return lancedb.connect(str(self._root))
+        return lance.dataset(str(self.place(name)))
+
+    def _create(self, name: str, rows: pa.Table, mode: str = "create") -> Any:
+        """Write a table's first version, or one that takes the place of all its rows."""
+        import lance
+
+        return lance.write_dataset(rows, str(self.place(name)), mode=mode)
 
     def _is_complete(self, name: str) -> bool:
         """Whether a table's creation was committed; a process that was killed leaves one without a version."""
         return any((self.place(name) / "_versions").glob("*.manifest"))
 
-    def _made(self, database: "lancedb.DBConnection", kind: CatalogTable) -> Any:
+    def _made(self, kind: CatalogTable) -> Any:
         """The table, made or brought to its present columns."""
         schema = _with_digest(kind)
         if not self._is_complete(kind.name):
             shutil.rmtree(self.place(kind.name), ignore_errors=True)
-            return database.create_table(kind.name, schema=schema)
-        opened = database.open_table(kind.name)
+            return self._create(kind.name, schema.empty_table())
+        opened = self._opened(kind.name)
         if _DIGEST in opened.schema.names:
             return opened
         rows = [kind.sealed(row) for row in self.rows(kind)]
-        return database.create_table(kind.name, pa.Table.from_pylist(rows, schema=schema), mode="overwrite")
+        return self._create(kind.name, pa.Table.from_pylist(rows, schema=schema), "overwrite")
 
     def _retried(self, change: Callable[[], T]) -> T:
         """Commit a change; where the file lock does not reach every writer, a commit may be overtaken."""
@@ -190,7 +197,7 @@ def trying(root: Path, doing: str) -> Iterator[None]:
         yield
     except (SpiralError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
         raise
-    except BaseException as error:  # a panic of LanceDB derives from BaseException
+    except BaseException as error:  # a panic of Lance derives from BaseException
         reason = _reason(error)
         known = _REFUSED.get(getattr(error, "errno", None) or 0)
         if known or any(text in reason.lower() for text in _REFUSED.values()):

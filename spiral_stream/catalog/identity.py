@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.catalog.suggestions import suggestions
@@ -64,6 +63,8 @@ def duplicate(name: str, reader: Reader, manifest: Manifest, identity: Sequence[
     Raises:
         CatalogError: an identity is null.
     """
+    import pyarrow.compute as pc
+
     batches = list(reader.scan(list(identity)))
     rows = pa.Table.from_batches(batches)
     for column in identity:

@@ -28,7 +28,7 @@ _NO_LOCKS: Final = frozenset((errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS))
 def locked(path: Path, what: str, deadline_s: float | None = None) -> Iterator[None]:
     """Hold a lock file, which is made if it is missing.
 
-    Where the file system has no locks this passes: changes of LanceDB's tables are commits, of which one wins.
+    Where the file system has no locks this passes: changes of Lance tables are commits, of which one wins.
 
     Args:
         path: the lock file.

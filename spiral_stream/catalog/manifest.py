@@ -18,7 +18,6 @@ from typing import Final, final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.errors import CatalogError, SourceError, cut
@@ -162,6 +161,8 @@ def check(manifest: Manifest) -> None:
         text = isinstance(value, pa.StringArray) and not value.null_count
         whole = isinstance(value, np.ndarray) and value.dtype == kinds.get(field.name, np.uint64)
         _need(text or whole or isinstance(value, str), f"{field.name} is of another type, or has gaps")
+    import pyarrow.compute as pc
+
     for sides in (("shard_names", "shard_rows", "shard_bytes", "content_keys"), ("run_start", "run_physical")):
         _need(len({len(getattr(m, name)) for name in sides}) == 1, f"{' and '.join(sides)} are of unequal length")
     _need(len(m.group_rows) == len(m.group_shards), "group_rows and group_shards are of unequal length")
@@ -225,6 +226,8 @@ def build_manifest(reader: Reader, shard_column: str | None = None) -> Manifest:
 
 def _scan_runs(reader: Reader, column: str) -> tuple[UInt64, pa.StringArray]:
     """Where runs of equal values begin, in physical order, and their values."""
+    import pyarrow.compute as pc
+
     starts, values = [], []
     last: str | None = None
     for batch in reader.scan([column]):
@@ -265,6 +268,8 @@ def _assemble(
     note: str,
 ) -> Manifest:
     """Lay runs (ascending in ``physical``) out by the names of their shards."""
+    import pyarrow.compute as pc
+
     unit_rows = np.array([unit.rows for unit in units], dtype=np.uint64)
     unit_starts = np.concatenate([[0], np.cumsum(unit_rows)]).astype(np.uint64)
     total = unit_starts[-1]

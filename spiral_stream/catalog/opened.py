@@ -18,7 +18,6 @@ from spiral_stream.catalog.pinning import own_name
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
-from spiral_stream.sources.paths import shown
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.source import ROW
@@ -177,7 +176,7 @@ class OpenRelation:
             assert pins is not None
             fault = pins.fault(own_name(name), os.stat(path))  # noqa: PTH116
             if fault is not None:
-                msg = f"{self.entry.name}: {shown(path)} {fault}"
+                msg = f"{self.entry.name}: {cut(path)} {fault}"
                 raise SourceError(msg)
 
     def _refuse_types(self) -> None:

@@ -16,7 +16,6 @@ from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
@@ -131,6 +130,8 @@ class _Looks:
 
 def references_of(references: pa.Array) -> tuple[list[str | None], NDArray[np.int64]]:
     """The distinct names of references, None for what is no text; and which of them each is, [N], one more for a null."""
+    import pyarrow.compute as pc
+
     texts = references.field("uri") if pa.types.is_struct(references.type) else references
     if pa.types.is_struct(references.type) and references.null_count:
         texts = pc.if_else(references.is_valid(), texts, None)

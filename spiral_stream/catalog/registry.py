@@ -1,4 +1,4 @@
-"""Which relations and streams there are: names in an embedded LanceDB database.
+"""Which relations and streams there are: names in a LanceDB database.
 
 The database holds one small table of relations and one of saved streams, and the
 rows of relations that were registered from memory. Shard tables and statistics
@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace as replaced
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -24,9 +24,8 @@ from spiral_stream.catalog.entry import DESCRIPTION, STORAGE_SHARD, Entry
 from spiral_stream.catalog.identity import check_columns, duplicate, identity_columns
 from spiral_stream.catalog.manifest import Manifest, build_manifest
 from spiral_stream.catalog.pinning import pinned
-from spiral_stream.catalog.rows import NAME, RELATIONS, STREAMS, entry_of, plan_of, portable, row_of
+from spiral_stream.catalog.rows import NAME, RELATIONS, STREAMS, entry_of, plan_of, row_of
 from spiral_stream.catalog.suggestions import suggestions
-from spiral_stream.catalog.tokenizers import TokenizerEntry, Tokenizers
 from spiral_stream.errors import CatalogError, PlanError, SourceError, SpiralError, cut, shown
 from spiral_stream.semantic import with_semantic
 from spiral_stream.sources.arrow import Arrow
@@ -34,6 +33,9 @@ from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.paths import local_folder
 from spiral_stream.sources.saved import SAVED, is_saved
 from spiral_stream.sources.source import ROW, Reader, Source, content_key
+
+if TYPE_CHECKING:
+    from spiral_stream.catalog.tokenizers import TokenizerEntry, Tokenizers
 
 DEFAULT_FOLDER: Final = "catalog"
 _AUTO: Final = "<storage_shard if the source has it>"
@@ -57,7 +59,7 @@ def connect(uri: str | os.PathLike[str] | None = None) -> "Registry":
 
 
 class Registry:
-    """An embedded LanceDB database of relations and streams; `spiral_stream.relation` adds the verbs to it."""
+    """A LanceDB database of relations and streams; `spiral_stream.relation` adds the verbs to it."""
 
     def __init__(self, uri: str | os.PathLike[str]) -> None:
         try:
@@ -228,9 +230,10 @@ class Registry:
         self._database.remove(RELATIONS, name)
         with suppress(CatalogError):  # a damaged row names no rows to delete
             source = entry_of(self.root, rows[name]).source
-            unused = portable(self.root, source) not in [row["source"] for row in self._rows().values()]
-            if unused and isinstance(source, Lance) and Path(source.uri).parent == self.root:
-                self._database.forget(Path(source.uri).stem)
+            if isinstance(source, Lance) and Path(source.uri).parent == self.root:
+                copy = Path(source.uri).name  # other relations may have these rows, with another base too
+                if not any(copy in str(row["source"]) for row in self._rows().values()):
+                    self._database.forget(Path(copy).stem)
 
     def store_plan(self, name: str, plan: Mapping[str, Any]) -> None:
         """Keep a stream's plan (JSON) under a name, in place of an older one.
@@ -269,7 +272,7 @@ class Registry:
             self.stored_plan(name)
         self._database.remove(STREAMS, name)
 
-    def register_tokenizer(self, name: str, source: Any, *, replace: bool = False) -> TokenizerEntry:
+    def register_tokenizer(self, name: str, source: Any, *, replace: bool = False) -> "TokenizerEntry":
         """Copy a tokenizer into the catalog under a name; some seconds go into proving its fast engine.
 
         Args:
@@ -283,19 +286,19 @@ class Registry:
             SourceError: a file is no tokenizer.
         """
         _need_name("tokenizer", name)
-        return Tokenizers(self.root).register(name, source, replace=replace)
+        return self._tokenizers().register(name, source, replace=replace)
 
-    def tokenizer(self, name: str) -> TokenizerEntry:
+    def tokenizer(self, name: str) -> "TokenizerEntry":
         """The tokenizer of this name, or of the ``tokenizer.json`` at this path.
 
         Raises:
             CatalogError: there is neither; lists near matches.
         """
-        return Tokenizers(self.root).entry(name)
+        return self._tokenizers().entry(name)
 
     def tokenizers(self) -> list[str]:
         """The names of all tokenizers, sorted."""
-        return Tokenizers(self.root).names()
+        return self._tokenizers().names()
 
     def drop_tokenizer(self, name: str) -> None:
         """Forget a tokenizer; its source stays.
@@ -303,7 +306,12 @@ class Registry:
         Raises:
             CatalogError: there is none of this name.
         """
-        Tokenizers(self.root).drop(name)
+        self._tokenizers().drop(name)
+
+    def _tokenizers(self) -> "Tokenizers":
+        from spiral_stream.catalog.tokenizers import Tokenizers
+
+        return Tokenizers(self.root)
 
     def _new_entry(
         self,
@@ -421,6 +429,9 @@ def _described(name: str, schema: pa.Schema, semantic: Mapping[str, str], descri
     if "" in names or len(set(names)) < len(names):
         found = "a column without a name" if "" in names else f"two columns {shown(max(names, key=names.count))}"
         msg = f"register {name!r}: the source has {found}. Give each column a name of its own"
+        raise CatalogError(msg)
+    if cut_off := [each for each in names if "\0" in each]:
+        msg = f"register {name!r}: column {shown(cut_off[0])} holds a NUL character, at which its name would be cut. Rename it"
         raise CatalogError(msg)
     if ROW in schema.names:
         msg = f"the source has a column {ROW!r}, which is the name of row ordinals. Rename the column"

@@ -22,6 +22,7 @@ from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, SourceError, cut, shown
+from spiral_stream.extras import need
 from spiral_stream.sources.source import content_key
 from spiral_stream.transforms.encoder import largest_id, open_tokenizer, read_tokenizer
 from spiral_stream.transforms.proof import PROOF, STEPS, Report, proof_beside, prove, save
@@ -223,6 +224,7 @@ def _content(name: str, source: Any) -> tuple[bytes, dict[str, str], str]:
             msg = f"register_tokenizer {name!r}: there is nothing at {path}. Correct the path, or give a hub name"
             raise CatalogError(msg)
         return _by_transformers(name, os.fspath(source), f"hub: {source}")
+    need("tokenizers", "register_tokenizer")
     from tokenizers import Tokenizer
 
     if isinstance(source, Tokenizer):
@@ -239,6 +241,7 @@ def _content(name: str, source: Any) -> tuple[bytes, dict[str, str], str]:
 
 def _by_transformers(name: str, place: str, told: str) -> tuple[bytes, dict[str, str], str]:
     """What transformers loads from a folder or the hub."""
+    need("transformers", "register_tokenizer", "give the path of a tokenizer.json")
     from transformers import AutoTokenizer
 
     local = not told.startswith("hub: ")

@@ -16,16 +16,14 @@ from typing import Final, final
 
 import pyarrow as pa
 import xxhash
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.pinning import own_name, reference_columns, references_of
-from spiral_stream.errors import CatalogError, SourceError
+from spiral_stream.errors import CatalogError, SourceError, cut
 from spiral_stream.sources.numbers import Collected, Numbers
-from spiral_stream.sources.paths import open_file, shown
+from spiral_stream.sources.paths import open_file
 from spiral_stream.threads import Workers
 
 SHOWN: Final = 100  # differences that a report holds
@@ -176,7 +174,7 @@ class _Reading:
     def _differs(self, name: str, found: str) -> None:
         self.different += 1
         if len(self.differences) < SHOWN:
-            self.differences.append(Difference(shown(name.removeprefix(own_name(""))), found))
+            self.differences.append(Difference(cut(name.removeprefix(own_name(""))), found))
 
 
 def _digest(handle: int, facts: os.stat_result) -> Digest:
@@ -210,6 +208,9 @@ def _record(collected: Collected, path: Path) -> None:
 @contextmanager
 def _shown(name: str, rows: int) -> Iterator[Callable[[int], None]]:
     """Progress on the terminal, if there is one."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("verify {task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

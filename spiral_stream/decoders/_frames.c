@@ -18,12 +18,10 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define HAVE_X86 1
-#include <immintrin.h>
-#endif
+#include "../_build.h"
 
 enum { BLOCK = 512, TURNED = 16, FRACTION = 14, MAX_SIDE = 1 << 15, FORM = 7, PLANE = 3, CONSTANTS = 6 };
 enum { YUV, GRAY, SEMI, GBR }; /* SEMI: U and V alternate in the second plane */
@@ -356,7 +354,7 @@ typedef struct {
 } Work;
 
 static PyObject *convert_batch(const Batch *b, Py_ssize_t count, int rotation, const Matrix *m, int portable, uint8_t *out) {
-  Work *work = PyMem_RawMalloc(sizeof *work);
+  Work *work = malloc(sizeof *work);
   if (!work) return PyErr_NoMemory();
   const Path path = choose_path(portable);
   Py_BEGIN_ALLOW_THREADS;
@@ -366,7 +364,7 @@ static PyObject *convert_batch(const Batch *b, Py_ssize_t count, int rotation, c
     convert(path, &p, m, b->boxes + 4 * i, rotation, &work->lines, work->held, out + b->places[i]);
   }
   Py_END_ALLOW_THREADS;
-  PyMem_RawFree(work);
+  free(work);
   Py_RETURN_NONE;
 }
 

@@ -10,7 +10,9 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#ifndef SPIRAL_PORTABLE /* a portable build opens no library, so every image is decoded whole */
 #include <dlfcn.h>
+#endif
 #include <setjmp.h>
 #include <stdint.h>
 #include <string.h>
@@ -88,10 +90,18 @@ static size_t probe_size(void) {
   return 0;
 }
 
+#ifdef SPIRAL_PORTABLE
+static void *open_at(const char *path) { return (void)path, NULL; }
+static void *find(void *library, const char *name) { return (void)library, (void)name, NULL; }
+#else
+static void *open_at(const char *path) { return dlopen(path, RTLD_NOW | RTLD_LOCAL); }
+static void *find(void *library, const char *name) { return dlsym(library, name); }
+#endif
+
 static PyObject *open_library(PyObject *self, PyObject *argument) {
-  const char *path = PyUnicode_AsUTF8(argument);
+  const char *path = PyUnicode_AsUTF8AndSize(argument, NULL);
   if (!path) return NULL;
-  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  void *library = open_at(path);
   if (!library) Py_RETURN_FALSE;
   void **slots[] = {(void **)&jpeg.std_error,     (void **)&jpeg.create,       (void **)&jpeg.memory_source,
                     (void **)&jpeg.read_header,   (void **)&jpeg.start,        (void **)&jpeg.read_rows,
@@ -100,7 +110,7 @@ static PyObject *open_library(PyObject *self, PyObject *argument) {
                          "jpeg_read_header",     "jpeg_start_decompress", "jpeg_read_scanlines",
                          "jpeg_skip_scanlines",  "jpeg_crop_scanline",    "jpeg_destroy_decompress"};
   for (int i = 0; i < 9; i++)
-    if (!(*slots[i] = dlsym(library, names[i]))) Py_RETURN_FALSE;
+    if (!(*slots[i] = find(library, names[i]))) Py_RETURN_FALSE;
   decoder_size = probe_size();
   return PyBool_FromLong(decoder_size != 0);
 }
@@ -177,12 +187,12 @@ static int decode(const uint8_t *data, Py_ssize_t size, const int32_t *box, uint
 
 /* Take `count` contiguous buffers out of `args`; the first two are addresses [B] u64 and lengths [B] i64. */
 static Py_ssize_t take(PyObject *args, const int *flags, Py_buffer *views, int count) {
-  if (PyTuple_GET_SIZE(args) != count) {
+  if (PyTuple_Size(args) != count) {
     PyErr_Format(PyExc_TypeError, "takes %d arrays", count);
     return -1;
   }
   for (int i = 0; i < count; i++)
-    if (PyObject_GetBuffer(PyTuple_GET_ITEM(args, i), views + i, flags[i] | PyBUF_C_CONTIGUOUS)) {
+    if (PyObject_GetBuffer(PyTuple_GetItem(args, i), views + i, flags[i] | PyBUF_C_CONTIGUOUS)) {
       while (i) PyBuffer_Release(views + --i);
       return -1;
     }

@@ -9,14 +9,16 @@ packets carry parameter sets (MPEG-TS), and in 4:4:4, where the decoder minds th
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Final
-
-import av
+from typing import TYPE_CHECKING, Final
 
 from spiral_stream.decoders import _frames
 from spiral_stream.decoders.limits import CLIPS
 from spiral_stream.decoders.slices import length_bytes
 from spiral_stream.decoders.video_index import VideoIndex
+from spiral_stream.extras import need
+
+if TYPE_CHECKING:
+    import av
 
 TRACES: Final = 1  # of `_frames.look`
 IDR: Final = 2
@@ -36,7 +38,7 @@ class _Idle(threading.local):
 _idle: Final = _Idle()
 
 
-def borrow(index: VideoIndex, strict: bool) -> av.VideoCodecContext:
+def borrow(index: VideoIndex, strict: bool) -> "av.VideoCodecContext":
     """A context that knows nothing but the parameter sets of the index, for this thread.
 
     Args:
@@ -46,6 +48,9 @@ def borrow(index: VideoIndex, strict: bool) -> av.VideoCodecContext:
     context = _idle.contexts.pop((index.extradata, index.width, index.height, strict), None)
     if context is not None:
         return context
+    need("av", 'decode="h264"')
+    import av
+
     context = av.CodecContext.create(index.codec, "r")
     if index.extradata:
         context.extradata = index.extradata
@@ -61,7 +66,7 @@ def borrow(index: VideoIndex, strict: bool) -> av.VideoCodecContext:
 
 
 def give_back(
-    index: VideoIndex, strict: bool, context: av.VideoCodecContext, packets: Iterable[bytes | memoryview]
+    index: VideoIndex, strict: bool, context: "av.VideoCodecContext", packets: Iterable[bytes | memoryview]
 ) -> None:
     """Flush a context that met no error, and keep it if none of the packets it has seen leaves traces."""
     context.flush_buffers()

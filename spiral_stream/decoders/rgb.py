@@ -13,14 +13,16 @@ import threading
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import av
 import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.decoders import _frames
 from spiral_stream.errors import DataError
+
+if TYPE_CHECKING:
+    import av
 
 # U frames
 
@@ -76,7 +78,7 @@ _scratch: Final = _Scratch()
 
 
 def to_rgb(
-    frames: Sequence[av.VideoFrame],
+    frames: "Sequence[av.VideoFrame]",
     boxes_U4: Int32,
     rotation: int,
     full_range: bool,
@@ -121,7 +123,7 @@ def to_rgb(
     return Pixels(places.astype(np.uint64) + np.uint64(out.ctypes.data), widths, out)
 
 
-def _form(frame: av.VideoFrame) -> tuple[int, int, int, int, int, int, int]:
+def _form(frame: "av.VideoFrame") -> tuple[int, int, int, int, int, int, int]:
     """Height, width, shifts of chroma, bits and kind of a frame, and whether it is made of two fields."""
     name = frame.format.name
     plain, bits = name.replace("yuvj", "yuv"), 8

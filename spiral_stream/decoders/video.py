@@ -20,16 +20,18 @@ unless the clip begins at the file's start.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import av
 import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.decoders import contexts
-from spiral_stream.decoders.packets import demux_packets, read_packets
 from spiral_stream.decoders.rgb import Pixels, to_rgb
 from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError
+
+if TYPE_CHECKING:
+    import av
 
 __all__ = ["FramePackets", "Pixels", "decode", "feed_plan", "to_rgb"]
 
@@ -112,7 +114,7 @@ class _Damage(Exception):  # noqa: N818  an answer inside this room
 
 def decode(
     index: VideoIndex, read: Read, wanted: Int, size: int, feed: FramePackets | None = None
-) -> list[av.VideoFrame]:
+) -> "list[av.VideoFrame]":
     """Decode some frames, on this thread alone.
 
     Args:
@@ -129,6 +131,8 @@ def decode(
         DataError: a wanted frame, or one that it depends on, is damaged or does not come.
         SourceError: from ``read``.
     """
+    from spiral_stream.decoders.packets import demux_packets, read_packets
+
     if not len(wanted):
         return []
     feed = feed or feed_plan(index, wanted)
@@ -176,12 +180,14 @@ class _Run:
         self.due = set(packets[due].tolist())  # packets whose frame has to come
         self.found: dict[int, av.VideoFrame] = {}
 
-    def decode(self) -> dict[int, av.VideoFrame]:
+    def decode(self) -> "dict[int, av.VideoFrame]":
         """The wanted frames by packet.
 
         Raises:
             _Damage: one of them, or one that it may depend on, is not sound.
         """
+        import av
+
         decoder = contexts.borrow(self.index, self.strict)
         packet = -1
         try:
@@ -199,7 +205,7 @@ class _Run:
         contexts.give_back(self.index, self.strict, decoder, self.payloads)
         return self.found
 
-    def _take(self, frames: list[av.VideoFrame]) -> None:
+    def _take(self, frames: "list[av.VideoFrame]") -> None:
         """Check frames; keep only the wanted ones, so that the decoder uses the memory of the others again."""
         for frame in frames:
             packet = frame.pts

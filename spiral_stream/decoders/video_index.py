@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.decoders.selection import ClipSegment
 from spiral_stream.errors import CacheError
+from spiral_stream.extras import need
 
 # F frames in presentation order, P packets in decode order
 
@@ -233,6 +234,7 @@ def probe(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
             times, no frame that can be decoded, or an index that its bytes cannot hold.
         SourceError: ``read`` failed.
     """
+    need("av", "a video index")
     from spiral_stream.decoders.probing import probed
 
     return probed(read, size, name, stamp)

@@ -9,10 +9,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import StringIO
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
-from rich.console import Console
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import Console
 
 SECTIONS: Final = (
     *("header", "plan", "relation", "mix", "sample", "skew", "batch", "materialize", "deliver", "resume", "warnings"),
@@ -41,6 +41,8 @@ class Explanation:
         return f"```\n{self}\n```"
 
     def __str__(self) -> str:
+        from rich.console import Console
+
         out = StringIO()
         console = Console(file=out, width=132, highlight=False, markup=False, no_color=True)
         for section in SECTIONS:
@@ -50,7 +52,7 @@ class Explanation:
         return "\n".join(lines)
 
 
-def _print(console: Console, value: Any) -> None:
+def _print(console: "Console", value: Any) -> None:
     if isinstance(value, str):
         console.print(f"  {value}", soft_wrap=True)
     elif _is_table(value):
@@ -62,7 +64,9 @@ def _print(console: Console, value: Any) -> None:
         _print_pairs(console, value)
 
 
-def _print_pairs(console: Console, value: Mapping[str, Any]) -> None:
+def _print_pairs(console: "Console", value: Mapping[str, Any]) -> None:
+    from rich.table import Table
+
     grid = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
     for key, item in value.items():
         if not _is_table(item):
@@ -78,7 +82,9 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
 
 
-def _print_rows(console: Console, rows: list[Mapping[str, Any]]) -> None:
+def _print_rows(console: "Console", rows: list[Mapping[str, Any]]) -> None:
+    from rich.table import Table
+
     table = Table(box=None, padding=(0, 2, 0, 2), header_style="")
     for name in rows[0]:
         number = all(isinstance(row[name], int | float) for row in rows)

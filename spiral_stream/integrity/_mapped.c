@@ -56,7 +56,11 @@ static int next_free;
 static size_t page;
 static uint64_t moment; /* counted up by `now` */
 static struct sigaction before;
+#ifdef __linux__ /* so that the handler's look at it allocates nothing */
 static __thread volatile int chaining __attribute__((tls_model("initial-exec"))); /* this thread is in `before` */
+#else
+static __thread volatile int chaining;
+#endif
 
 static Mapped **sorted; /* live files by address */
 static Py_ssize_t sorted_count, sorted_room;
@@ -175,7 +179,7 @@ static PyObject *mapped_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "U", names, &path)) return NULL;
     PyObject *encoded = PyUnicode_EncodeFSDefault(path);
     if (encoded == NULL) return NULL;
-    const char *name = PyBytes_AS_STRING(encoded);
+    const char *name = PyBytes_AsString(encoded);
     struct stat facts;
     void *memory = NULL;
     int failed = 0;
@@ -193,7 +197,7 @@ static PyObject *mapped_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         errno = failed;
         return PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path);
     }
-    Mapped *self = (Mapped *)type->tp_alloc(type, 0);
+    Mapped *self = (Mapped *)PyType_GenericAlloc(type, 0);
     if (self == NULL) {
         if (memory != NULL) munmap(memory, (size_t)facts.st_size);
         return NULL;
@@ -227,7 +231,9 @@ static void mapped_dealloc(Mapped *self) {
     PyMem_Free(self->sums);
     PyMem_Free(self->done);
     Py_XDECREF(self->path);
-    Py_TYPE(self)->tp_free((PyObject *)self);
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_Free(self);
+    Py_DECREF(type); /* an instance holds its type */
 }
 
 static int mapped_buffer(Mapped *self, Py_buffer *view, int flags) {
@@ -301,18 +307,21 @@ static PyGetSetDef mapped_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 
-static PyBufferProcs mapped_as_buffer = {(getbufferproc)mapped_buffer, NULL};
+static PyType_Slot mapped_slots[] = {
+    {Py_tp_doc, "A file mapped for reading, for as long as anything refers to it."},
+    {Py_tp_new, mapped_new},
+    {Py_tp_dealloc, mapped_dealloc},
+    {Py_bf_getbuffer, mapped_buffer},
+    {Py_tp_methods, mapped_methods},
+    {Py_tp_getset, mapped_getset},
+    {0, NULL},
+};
 
-static PyTypeObject MappedType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "spiral_stream.integrity._mapped.Mapped",
-    .tp_basicsize = sizeof(Mapped),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_doc = "A file mapped for reading, for as long as anything refers to it.",
-    .tp_new = mapped_new,
-    .tp_dealloc = (destructor)mapped_dealloc,
-    .tp_as_buffer = &mapped_as_buffer,
-    .tp_methods = mapped_methods,
-    .tp_getset = mapped_getset,
+static PyType_Spec mapped_spec = {
+    .name = "spiral_stream.integrity._mapped.Mapped",
+    .basicsize = sizeof(Mapped),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = mapped_slots,
 };
 
 /* ---- the functions */
@@ -356,10 +365,10 @@ static PyObject *unverified(PyObject *module, PyObject *args) {
         }
         if (PyErr_Occurred()) break;
     }
-    for (Py_ssize_t i = 0; out != NULL && i < PyList_GET_SIZE(out); i++) { /* verified is what `mark` says */
-        PyObject *pair = PyList_GET_ITEM(out, i);
-        Mapped *listed = (Mapped *)PyTuple_GET_ITEM(pair, 0);
-        listed->done[PyLong_AsSsize_t(PyTuple_GET_ITEM(pair, 1))] = 0;
+    for (Py_ssize_t i = 0; out != NULL && i < PyList_Size(out); i++) { /* verified is what `mark` says */
+        PyObject *pair = PyList_GetItem(out, i);
+        Mapped *listed = (Mapped *)PyTuple_GetItem(pair, 0);
+        listed->done[PyLong_AsSsize_t(PyTuple_GetItem(pair, 1))] = 0;
     }
     if (PyErr_Occurred()) Py_CLEAR(out);
     PyBuffer_Release(&addresses);
@@ -398,10 +407,8 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_mapped", NULL, 
 
 PyMODINIT_FUNC PyInit__mapped(void) {
     page = (size_t)sysconf(_SC_PAGESIZE);
-    PyObject *module = PyModule_Create(&definition);
-    if (module == NULL || PyModule_AddType(module, &MappedType) != 0) {
-        Py_XDECREF(module);
-        return NULL;
-    }
+    PyObject *module = PyModule_Create(&definition), *type = PyType_FromSpec(&mapped_spec);
+    if (module == NULL || type == NULL || PyModule_AddType(module, (PyTypeObject *)type) != 0) Py_CLEAR(module);
+    Py_XDECREF(type);
     return module;
 }

@@ -35,16 +35,14 @@ def publish(directory: Path) -> Iterator[Path]:
     """A draft folder that becomes ``directory`` when the block ends without an error, its files sealed.
 
     Raises:
-        CacheError: the folder cannot be made or renamed.
+        CacheError: the folder cannot be written or renamed.
         DamageError: what it was made from could not be read.
     """
+    work = None
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         sweep_drafts(directory.parent, directory.name)
         work, held = _draft(directory, lambda work: work.mkdir())
-    except OSError as error:
-        raise failed(error, _ELSEWHERE, directory, "cannot be written") from error
-    try:
         yield work
         need_sound()
         for path in work.iterdir():
@@ -53,9 +51,12 @@ def publish(directory: Path) -> Iterator[Path]:
             _sync(path)
         _sync(work)
         _rename(work, directory)
+    except OSError as error:
+        raise failed(error, _ELSEWHERE, directory, "cannot be written") from error
     finally:
-        shutil.rmtree(work, ignore_errors=True)
-        held.release()
+        if work is not None:
+            shutil.rmtree(work, ignore_errors=True)
+            held.release()
 
 
 @contextmanager

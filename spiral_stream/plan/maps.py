@@ -176,7 +176,7 @@ class SampleAssembly(Sampled):
 @final
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where an assembler stands: a function of the place alone, never of rank or worker (decision 5)."""
+    """Where an assembler stands: a function of the place alone, never of rank or worker (docs/decisions/0023)."""
 
     epoch: int
     lane: int

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import sys
 import types
-from importlib import metadata
 from typing import Any, Final
 
 _OURS: Final = {"spiral_stream": "spiral"}  # top-level package: distribution
@@ -26,6 +25,8 @@ def installed(package: str) -> tuple[str, ...]:
 
     Local build tags ("+cpu", "+cu130") are left out: the same code runs on machines with other devices.
     """
+    from importlib import metadata
+
     if package in sys.stdlib_module_names:
         return ()
     try:

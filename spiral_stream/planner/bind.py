@@ -77,15 +77,15 @@ def _whole(name: str, value: Any) -> int:
     return whole
 
 
-def epoch_number(value: Any) -> int:
-    """Return the epoch that `set_epoch` goes to.
+def epoch_number(value: Any, asked: str = "set_epoch") -> int:
+    """Return the epoch that `set_epoch`, or another call, is given.
 
     Raises:
         BindError: it is not an integer from 0 up.
     """
     whole = isinstance(value, SupportsIndex) and not isinstance(value, bool)
     if not whole or not 0 <= operator.index(value) <= LAST_EPOCH:
-        msg = f"set_epoch: {shown(value)}; epochs count from 0. Give an integer in [0, {LAST_EPOCH}]"
+        msg = f"{asked}: {shown(value)}; epochs count from 0. Give an integer in [0, {LAST_EPOCH}]"
         raise BindError(msg)
     return operator.index(value)
 

@@ -1,13 +1,12 @@
-"""Build the caches of a lowered plan, for the rows that its selections need, with a progress bar."""
+"""Build the caches of a lowered plan for the rows that its selections need, and report how far each is built."""
 
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import final
 
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
 from spiral_stream.cache.kind import Kind
 from spiral_stream.cache.materialize import Progress, build
@@ -30,8 +29,41 @@ class CacheWork:
     field: str  # of the batch, or the column that a map adds
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class CacheStatus:
+    """How far one cache of a stream is built; from `PreparedStream.caches`.
+
+    Attributes:
+        field: the batch field that the cache serves, or the token column that a ``map`` adds.
+        relation: the relation that holds the source bytes.
+        column: the column of that relation.
+        form: what is stored per row: the profile, ``"video index"``, or the integer type of tokens.
+        fingerprint: 32 hex digits over relation, column, form and code version; it names the folder.
+        folder: where the cache lies on disk.
+        rows: rows that the stream reads of the relation.
+        built: how many of those rows the cache holds.
+        payload_bytes: bytes of payload in the cache, of rows that other streams read too.
+    """
+
+    field: str
+    relation: str
+    column: str
+    form: str
+    fingerprint: str
+    folder: Path
+    rows: int
+    built: int
+    payload_bytes: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether the cache holds every row that the stream reads."""
+        return self.built == self.rows
+
+
 def caches(stages: Stages) -> Iterator[CacheWork]:
-    """The caches of a plan, each once a stream."""
+    """Yield the caches of a plan, each once per stream."""
     for k in range(len(stages.streams)):
         for image in {image.kinds[k].fingerprint: image for image in stages.images}.values():
             yield CacheWork(image.payloads[k], image.kinds[k], image.stores[k], image.name)
@@ -59,6 +91,26 @@ def built(work: CacheWork) -> int:
 def needed(work: CacheWork) -> int:
     """How many rows a stream reads of the relation that holds the payload."""
     return sum(len(shard.offsets) for shard in work.payload.needed())
+
+
+def status(work: CacheWork) -> CacheStatus:
+    """How far a cache is built; reads its ledger and no payload.
+
+    Raises:
+        DamageError: the ledger is not what was written; says who mends it.
+    """
+    kind = work.kind
+    return CacheStatus(
+        field=work.field,
+        relation=kind.relation,
+        column=kind.column,
+        form=kind.form,
+        fingerprint=kind.fingerprint,
+        folder=work.store.folder,
+        rows=needed(work),
+        built=built(work),
+        payload_bytes=work.store.stored_bytes(),
+    )
 
 
 def is_built(stages: Stages, tokens: TokenStage) -> bool:
@@ -121,6 +173,9 @@ def _tuple(progress: Progress) -> tuple[int, ...]:
 
 
 def _with_bar(work: CacheWork, threads: int) -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -28,6 +28,7 @@ from spiral_stream.catalog.registry import Registry
 from spiral_stream.decoders.limits import CLIPS
 from spiral_stream.errors import CacheError, PlanError, SourceError, SpiralWarning
 from spiral_stream.expr import parse
+from spiral_stream.extras import need as need_package
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
@@ -239,6 +240,7 @@ def _image(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamSta
 
 
 def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ClipStage:
+    need_package("av", f"collate: field {name!r} (decode={field.decode!r})")
     selection, program = clip_parts(field)
     limits = limits_of(field, CLIPS)
     payloads, indexes, kinds = [], [], []

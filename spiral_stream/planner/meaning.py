@@ -9,7 +9,6 @@ from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap,
 from spiral_stream.plan.mix import STREAM_ID, Mix
 from spiral_stream.plan.nodes import Node
 from spiral_stream.plan.tree import find, spine
-from spiral_stream.transforms.encoder import TextEncoder
 from spiral_stream.transforms.text import Tokenize
 
 
@@ -20,6 +19,8 @@ def tokenized(node: Node, tokenize: Tokenize, name: str, catalog: Registry) -> S
         CatalogError: the name is unknown.
         PlanError: its options do not fit the tokenizer, or the column is no text.
     """
+    from spiral_stream.transforms.encoder import TextEncoder
+
     encoder = TextEncoder(catalog.tokenizer(tokenize.tokenizer).path, tokenize)
     return SampleTokens(node, tokenize, name, encoder.digest, encoder.dtype.itemsize)
 

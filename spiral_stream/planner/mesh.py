@@ -43,6 +43,11 @@ def place_in_mesh(mesh: Any, dp_dims: Any = None) -> tuple[int, int]:
     Raises:
         BindError: the names do not say which dimensions are data-parallel, or the mesh lacks one of ``dp_dims``.
     """
+    if not hasattr(mesh, "mesh_dim_names"):
+        msg = (
+            f"bind: mesh is {shown(mesh)}; give a torch.distributed.device_mesh.DeviceMesh, or bind rank and world size"
+        )
+        raise BindError(msg)
     names = tuple(mesh.mesh_dim_names or ())
     if not names:
         msg = (

@@ -1,4 +1,4 @@
-"""The record of a run that went on with another plan; the state keeps it (decision 8)."""
+"""The record of a run that went on with another plan; the state keeps it (docs/decisions/0013)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -16,6 +16,7 @@ from spiral_stream.cache.video_index import IndexKind
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import CacheError, PlanError, shown
+from spiral_stream.extras import need
 from spiral_stream.plan.clips import TIMES, check_times
 from spiral_stream.planner.lower import cache_root
 from spiral_stream.semantic import H264_REF, semantic_of
@@ -54,7 +55,9 @@ def index_videos(
         PlanError: the column is no reference to videos, or a shard is unknown.
         SourceError: storage failed.
         CacheError: the cache folder cannot be written.
+        MissingExtraError: PyAV is not installed.
     """
+    need("av", "index_videos")
     with closing(catalog.entry(relation).open()) as base:
         if column not in base.schema.names or semantic_of(base.schema.field(column)) != H264_REF:
             msg = (

@@ -33,7 +33,9 @@ SETTINGS: Final = {
 }
 # Table functions that make rows; all others read files, settings, or other text.
 MAKERS: Final = frozenset(("generate_series", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest"))
+SETTING_READERS: Final = frozenset(("current_setting", "getvariable"))
 _BATCH_ROWS: Final = 65_536
+_HELD: Final = Path("/proc/self/statm")  # pages of this process, in Linux
 _GRACE_S: Final = 5  # the caller ends us at the deadline; if it died before, the kernel does
 
 
@@ -80,12 +82,19 @@ def used_relations(text: str, relations: list[str]) -> tuple[list[str], Any]:
             msg = f"the text is {kinds}; give one SELECT (PIVOT with its values: ON ... IN (...))"
             raise RefusedError(msg)
         (written,) = session.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchone() or ("{}",)
+        views = session.execute("SELECT lower(view_name) FROM duckdb_views() WHERE internal").fetchall()
     parsed = json.loads(written)
     for name in _values_of(parsed, "TABLE_FUNCTION", "function"):
         if name.get("function_name", "").lower() not in MAKERS:
             msg = f"{name.get('function_name')} reads no relation; register what it reads, and name that"
             raise RefusedError(msg)
-    return _resolved(set(_tables_in(parsed)), relations), parsed
+    tables = set(_tables_in(parsed))
+    asked = {name for name in _values_of(parsed, "FUNCTION", "function_name") if name.lower() in SETTING_READERS}
+    own = {name for name in tables - set(relations) if (name.rpartition(".")[2].lower(),) in views}
+    for name in sorted(asked | own):
+        msg = f"{name} reads no relation but the engine's own state, which differs by machine; leave it out"
+        raise RefusedError(msg)
+    return _resolved(tables, relations), parsed
 
 
 def _resolved(written: set[str], relations: list[str]) -> list[str]:
@@ -197,9 +206,14 @@ def _send(out: BinaryIO, answer: Mapping[str, Any], schema: pa.Schema, batches: 
 
 
 def _limit_memory(memory_bytes: int) -> None:
-    """Hold this process to what it has and so much more; where memory runs out, end it before others."""
-    page = resource.getpagesize()
-    held = int(Path("/proc/self/statm").read_text().split()[0]) * page if Path("/proc/self/statm").exists() else 0
+    """Hold this process to what it has and so much more; where memory runs out, end it before others.
+
+    A system that does not say what the process has (macOS) gets no limit: one below that would refuse every allocation.
+    """
+    try:
+        held = int(_HELD.read_text().split()[0]) * resource.getpagesize()
+    except OSError:
+        return
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     wanted = held + memory_bytes
     with suppress(OSError, ValueError):  # a system without such a limit

@@ -339,7 +339,7 @@ def spread(done: NDArray[Any], rows: NDArray[np.int64], count: int) -> NDArray[A
 
 
 def joined(drawn: Sequence[Drawn]) -> Drawn:
-    """Several batches as one (decision 7: ``merge``)."""
+    """Several batches as one: ``merge`` (docs/decisions/0025)."""
     if len(drawn) == 1:
         return drawn[0]
     parts = [each.membership for each in drawn]

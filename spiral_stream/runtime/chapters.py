@@ -1,7 +1,7 @@
 """Who shares a batch, where formation says so: chapter by chapter, window by window.
 
 A chapter is about 64 windows of a lane and a pure function of plan, data version, epoch,
-lane and number (decision 1). Its windows are taken only as far as batches are asked for:
+lane and number (docs/decisions/0007). Its windows are taken only as far as batches are asked for:
 of each the membership keys are measured (lengths from a cache, columns by address, maps
 where they decide), and the plan's `Former` answers with batches. What is known of a sample
 is kept until the batch that holds it has been built.

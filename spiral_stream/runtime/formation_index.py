@@ -1,7 +1,7 @@
 """How many batches each chapter of an epoch has, and with which batch of its lane it begins, as far as anybody knows.
 
 Counts come from the chapters formed here and from the *formation index* on disk, to which
-whoever forms a chapter appends (decision 1); beginnings from counts, and from the anchors of a
+whoever forms a chapter appends (docs/decisions/0007); beginnings from counts, and from the anchors of a
 loaded state. Finding the chapter that a batch is in or after is a binary search.
 """
 

@@ -1,7 +1,7 @@
 """Which samples form batch g of an epoch, and where the epoch's batches end.
 
 With a fixed count both are arithmetic. With a formation, batches are numbered by
-(k, lane), skipping lanes that have ended (decision 6): the k-th batch of a lane is found
+(k, lane), skipping lanes that have ended (docs/decisions/0024): the k-th batch of a lane is found
 through the number of batches of each chapter before it. What is known of these counts
 comes from three places, all of which say the same: chapters that were formed here, the
 *formation index* on disk (whoever forms a chapter appends to it), and the anchors of a
@@ -11,6 +11,7 @@ loaded state. Without any of them chapters are formed from the lane's start.
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import chain
 from operator import index
@@ -19,6 +20,7 @@ from typing import Final, final
 
 import numpy as np
 
+from spiral_stream import threads
 from spiral_stream.batching.formation import DropPartial, Membership, PadPartial, Tail
 from spiral_stream.errors import BindError, CacheError, ResumeError, SpiralWarning, shown
 from spiral_stream.integrity.blocks import need_sound
@@ -84,10 +86,9 @@ class Numbering(ABC):
 
     @abstractmethod
     def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
-        """Which positions of the epoch the batches from ``number`` on hold, where there is one lane.
+        """Return the positions (uint64) that batch ``number`` and later ones still owe of its chapter, and the chapter's end.
 
-        Returns:
-            some of them, uint64, and a position from which on it is all of them.
+        From that end on, every position is undelivered. There is one lane only.
         """
 
     def admits(self, epoch: int, first: int, group: int, own: range) -> range | None:
@@ -107,29 +108,15 @@ class Numbering(ABC):
         return range(own.start, there[-1] + 1) if there else None
 
     def need_countable(self, epoch: int) -> None:  # noqa: B027  arithmetic counts at once
-        """Refuse to count the batches of an epoch where that takes long.
-
-        Raises:
-            TypeError: says how to count them.
-        """
+        """Refuse (`TypeError`) to count the batches of an epoch where that takes long; say how to count them."""
 
     def anchors(self, epoch: int, number: int) -> list[Anchor] | None:
-        """Return where the chapters begin that hold batch ``number``, as far as known without forming anything.
-
-        None where there are no chapters.
-        """
+        """Where chapters begin around batch ``number``, as far as known; None where there are no chapters. Forms nothing."""
         del epoch, number
         return None
 
     def possible(self, epoch: int, number: int, anchors: Iterable[Anchor]) -> list[Anchor]:
-        """Refuse anchors of a state at batch ``number`` that cannot be. Forms nothing.
-
-        Returns:
-            Those that are certain, because the batches of all chapters before them are known.
-
-        Raises:
-            ResumeError: says which cannot be.
-        """
+        """Return the certain anchors of a state at batch ``number``; refuse (`ResumeError`) impossible ones. Forms nothing."""
         del epoch, number, anchors
         return []
 
@@ -146,6 +133,15 @@ class Numbering(ABC):
         Raises:
             BindError: says what, and the ways out.
         """
+
+    def held(self, asked: str) -> AbstractContextManager[None]:
+        """What is known of batches, for this thread alone; fixed ones share nothing.
+
+        Raises:
+            StreamError: another thread holds it past the deadline; says which, and what it is doing.
+        """
+        del asked
+        return nullcontext()
 
     def warn_of_nothing(self, epoch: int, bound: Bound) -> None:
         """Say why a pass over a whole epoch delivered nothing to this rank."""
@@ -230,6 +226,10 @@ class FormedBatches(Numbering):
         self._requests: list[Outlook] = []  # the one under way, and its parts
 
     # ---- what is known
+
+    def held(self, asked: str) -> AbstractContextManager[None]:
+        way_out = f"{asked} gave up. Leave the loop, which keeps its place and waits for no thread, then ask again"
+        return self._lock.within(threads.PLACE_TIMEOUT_S, way_out)
 
     def anchor(self, epoch: int, anchors: Iterable[Anchor]) -> None:
         with self._lock:

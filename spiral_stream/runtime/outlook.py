@@ -12,15 +12,14 @@ smaller of the two counts.
 import threading
 import warnings
 from time import monotonic, process_time
-from typing import Final, Self, final
-
-from rich.console import Console
-from rich.errors import LiveError
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from typing import TYPE_CHECKING, Final, Self, final
 
 from spiral_stream.batching.formation import CHAPTER_WINDOWS
 from spiral_stream.errors import SpiralWarning
 from spiral_stream.threads import OwnThread
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 MEASURED_CPU_S: Final = 0.25  # the least CPU time that a measurement covers
 MEASURED_WINDOWS: Final = 4  # the fewest windows that a measurement covers
@@ -46,8 +45,7 @@ class Outlook:
         self._part = (0.0, 0)  # the same, where the present measurement begins
         self._rates: list[float] = []  # CPU seconds per sample, by measurement
         self._told = False
-        self._bar: Progress | None = None
-        self._task = TaskID(0)
+        self._bar: tuple[Progress, TaskID] | None = None
 
     def chapter(self, samples: int) -> None:
         """Note that a chapter of this many samples is finished."""
@@ -94,27 +92,37 @@ class Outlook:
         )
 
     def _show(self, formed: float, left: float, each_s: float) -> None:
-        if self._bar is None:
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"))
-            console = Console(stderr=True)
-            self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-            self._task = self._bar.add_task(self._what, words="")
-            try:
-                self._bar.start()
-            except LiveError:  # the caller shows a display already
-                self._bar.disable = True
+        self._bar = self._bar or _started(self._what)
+        bar, task = self._bar
         total = formed + left
         words = (
             f"{formed:,.0f} of about {total:,.0f} chapters, {each_s:,.2g} CPU s each, {duration(left * each_s)} left"
         )
-        self._bar.update(self._task, completed=formed, total=total, words=f"{words}; Ctrl-C keeps them")
+        bar.update(task, completed=formed, total=total, words=f"{words}; Ctrl-C keeps them")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            self._bar[0].stop()
+
+
+def _started(what: str) -> "tuple[Progress, TaskID]":
+    """A bar, which shows nothing where there is no terminal or another display has it."""
+    from rich.console import Console
+    from rich.errors import LiveError
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"))
+    console = Console(stderr=True)
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(what, words="")
+    try:
+        bar.start()
+    except LiveError:  # the caller has a display of his own
+        bar.disable = True
+    return bar, task
 
 
 def duration(seconds: float) -> str:

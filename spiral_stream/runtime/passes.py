@@ -14,6 +14,7 @@ from spiral_stream.runtime.batches import BatchBuilder
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.delivery import Delivery, Devices
 from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.opening import Opening
 from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.place import Place
@@ -36,7 +37,8 @@ class Passes:
     def __init__(self, place: Place, metrics: Metrics, threads: ThreadShare, budget_bytes: int) -> None:
         self._place, self._metrics, self._threads, self._budget_bytes = place, metrics, threads, budget_bytes
         self._pipeline: Pipeline | None = None
-        self._opening: Opening | None = None  # that the pipeline reads
+        self._opening: Opening | None = None  # what the pipeline reads
+        self._numbering: Numbering | None = None  # whose batches it builds
         self._memory: Slots | None = None  # kept over epochs
         self._closed = False
 
@@ -46,24 +48,19 @@ class Passes:
         Raises:
             StreamError: another loop reads the stream.
         """
-        self.need_idle("iter", "one loop at a time moves the cursor. Leave it, or call close()")
-        self._place.adopt()
-        self._threads.processes = workers
-        opening, bound, devices = now()
-        _, numbering = opening.read(bound.run_seed)
-        numbering.need_known(bound.world_size, workers)
-        steps = self._place.begin(numbering, bound)
-        start, stages = steps.start, opening.stages
-        pipeline = Pipeline(
-            self._builder(opening, bound, bound.merge, delivery, devices),
-            steps.epoch,
-            steps.due(worker, workers),
-            stages.plan.prefetch,
-            self._budget_bytes,
-            self._threads.working(),
-            self._metrics,
-        )
-        self._pipeline, self._opening = pipeline, opening
+        with self._place.beginning() as alone:
+            self._need(alone and self.idle(), "iter", "one loop at a time moves the cursor. Leave it, or call close()")
+            self._place.adopt()
+            self._threads.processes = workers
+            opening, bound, devices = now()
+            _, numbering = opening.read(bound.run_seed)
+            numbering.need_known(bound.world_size, workers)
+            steps = self._place.begin(numbering, bound)
+            start, stages = steps.start, opening.stages
+            builder, due = self._builder(opening, bound, bound.merge, delivery, devices), steps.due(worker, workers)
+            limits = stages.plan.prefetch, self._budget_bytes, self._threads.working()
+            pipeline = Pipeline(builder, steps.epoch, due, *limits, self._metrics)
+            self._pipeline, self._numbering, self._opening = pipeline, numbering, opening
         batches = delivery.delivered(pipeline.get, devices, stages)
         try:
             for had, batch in zip(count(worker, workers), batches, strict=False):
@@ -106,14 +103,27 @@ class Passes:
         Raises:
             StreamError: a loop reads it.
         """
-        if not self.idle():
+        self._need(self.idle(), verb, way_out)
+
+    @staticmethod
+    def _need(free: bool, verb: str, way_out: str) -> None:
+        if not free:
             msg = f"{verb}: the stream is being read already; {way_out}"
             raise StreamError(msg)
 
     def idle(self) -> bool:
-        """Return whether no loop reads the stream. A loop that has had its last batch reads it no more."""
-        if self._pipeline is not None and self._place.over():
-            self._leave(self._pipeline)
+        """Return whether no loop reads the stream. A loop that has had its last batch reads it no more.
+
+        Raises:
+            StreamError: a thread that forms batches does not answer.
+        """
+        pipeline = self._pipeline
+        if pipeline is not None:
+            assert self._numbering is not None
+            with self._numbering.held("asking for the place"):
+                over = self._place.over()
+            if over:
+                self._leave(pipeline)
         return self._pipeline is None
 
     def _leave(self, pipeline: Pipeline) -> None:

@@ -5,13 +5,14 @@ from `Steps`, which the feeder walks one step ahead of the loop. Workers share a
 they learn where it moved.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import context, sharedctypes
 from typing import Any, final
 
 from spiral_stream.cursor import Cursor
-from spiral_stream.planner.bind import Bound
+from spiral_stream.planner.bind import Bound, epoch_number
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.steps import Steps, delivered_at, entered, need_inside
 
@@ -45,6 +46,7 @@ class Place:
         self._ended = False  # whether the last pass had all batches of this rank, and other ranks had one more
         self._shared: Any = sharedctypes.RawArray("q", _SHARED)
         self.seen = 0  # the last move of the main process that this worker followed
+        self._free = [True]  # taken while a pass begins
 
     @property
     def epoch(self) -> int:
@@ -59,7 +61,7 @@ class Place:
         """
         if self._pinned is not None:
             return self._pinned
-        return self.epoch if epoch is None else epoch
+        return self.epoch if epoch is None else epoch_number(epoch, "epoch")
 
     @property
     def by_workers(self) -> bool:
@@ -93,6 +95,19 @@ class Place:
         return self.cursor.next_epoch() if self._ended else self.cursor
 
     # ---- a pass
+
+    @contextmanager
+    def beginning(self) -> Iterator[bool]:
+        """While a pass begins; whether no other thread begins one."""
+        try:
+            self._free.pop()  # of several threads one gets it
+        except IndexError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            self._free.append(True)
 
     def begin(self, numbering: Numbering, bound: Bound) -> Steps:
         """Begin a pass from here.
@@ -185,7 +200,7 @@ class Place:
 
     def __getstate__(self) -> dict[str, Any]:
         spawning = context.get_spawning_popen() is not None  # shared memory travels to a child only while it is spawned
-        return {**self.__dict__, "steps": None, "_shared": self._shared if spawning else None}
+        return {**self.__dict__, "steps": None, "_free": [True], "_shared": self._shared if spawning else None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

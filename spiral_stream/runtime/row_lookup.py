@@ -29,6 +29,9 @@ def found_row(stages: Stages, identity: Any) -> tuple[int, int]:
     if len(values) == len(stages.identity) + 1:
         streams = [k for k in streams if stages.streams[k].name == values[0]]
         values = values[1:]
+    if len(values) != len(stages.identity):
+        msg = f"locate: {shown(identity)} has {len(values)} values; an identity here is ({', '.join(stages.identity)})"
+        raise KeyError(msg)
     wanted = dict(zip(stages.identity, values, strict=True))
     with sound():
         found = [(k, int(rows[0])) for k in streams if len(rows := stages.streams[k].selected.find(wanted))]

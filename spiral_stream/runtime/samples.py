@@ -278,7 +278,7 @@ class SampleReader:
         return Ragged.concat(found).take(np.argsort(np.concatenate(places), kind="stable"))
 
     def random_keys(self, epoch: int, samples: Samples, upto: int | None = None) -> NDArray[np.uint64]:
-        """The samples' own random keys (decision 18), as they are after ``upto`` maps; identity is fetched if missing.
+        """The samples' own random keys (docs/decisions/0032), as they are after ``upto`` maps; identity is fetched if missing.
 
         Samples that a later flat_map makes of one share its keys, so that it does not matter when a column is computed.
         """

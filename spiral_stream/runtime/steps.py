@@ -1,7 +1,8 @@
 """Which batches a rank delivers at each step, and whether the epoch has a further step.
 
 A pass walks the steps ahead of the loop (`due`, in the feeder), so the end is known one step early. A step is delivered
-only if its batches exist (decision 5). The place after the last step is the start of the next epoch (docs/decisions/0018).
+only if its batches exist (docs/decisions/0023). The place after the last step is the start of the next epoch
+(docs/decisions/0018).
 """
 
 from collections.abc import Iterator

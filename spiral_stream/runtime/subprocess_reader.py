@@ -1,6 +1,6 @@
 """Reading in a forked DataLoader worker, through an interpreter of its own.
 
-Lance and LanceDB run threads that a forked child does not have. Their next call in the child ends in a segmentation fault:
+Lance runs threads that a forked child does not have. Its next call in the child ends in a segmentation fault:
 with pylance 14, 0 to 5 of 10 children of a process that had read Lance survived 20 takes. Before CPython 3.14, Linux forks
 DataLoader workers by default. A forked worker therefore starts a fresh interpreter once, sends it the stream at the start
 of each pass, and receives the batches through a pipe.

@@ -2,7 +2,7 @@
 
 Without a mixture the pass of the order is the epoch. With one, `Mixture` says how many
 samples of its stream came before (the use u); pass and place in it are u divided by the
-stream's rows (decision 3). Cost: that of the mixture and of one arrangement for each pass
+stream's rows (docs/decisions/0021). Cost: that of the mixture and of one arrangement for each pass
 that the positions meet; arrangements are kept.
 """
 

@@ -2,7 +2,7 @@
 
 The epoch is cut into slices of about 4,096 positions, fewer where a short schedule moves the
 shares faster than that. Each slice holds every stream's share in whole samples, rounded at the slice's borders with a keyed phase
-so that the epoch's counts are exact, and is shuffled inside by key (decision 2).
+so that the epoch's counts are exact, and is shuffled inside by key (docs/decisions/0021).
 All is arithmetic on positions: memory is O(streams), and at most 2**20 cells of
 (slice, stream) while a call runs.
 

@@ -18,14 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.dialects.pushdown import all_of, split
-from spiral_stream.dialects.sql import to_lance
-from spiral_stream.errors import SourceError, SpiralError
+from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.expr import Expr
-from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed, shown
+from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key, without_columns
 from spiral_stream.sources.watch import Facts, Watch, facts_of
@@ -117,6 +114,8 @@ class LanceReader(Reader):
         return {os.path.relpath(path, self._root): path for paths in self._paths for path in paths}
 
     def refuse_outside(self) -> None:
+        import pyarrow.compute as pc
+
         for name in self._blobs if not self.allow_outside else ():
             if "lance.blob" not in str(self._dataset.schema.field(name).type):
                 continue  # the older form has no files of others
@@ -129,7 +128,7 @@ class LanceReader(Reader):
                     if len(outside):
                         msg = (
                             f"{self._place}: column {name!r} has blobs in files of their own, such as "
-                            f"{shown(outside[0].as_py()['blob_uri'])}, which Lance reads wherever they are. Store the bytes "
+                            f"{cut(outside[0].as_py()['blob_uri'])}, which Lance reads wherever they are. Store the bytes "
                             "inline, name them in a struct<uri, offset, length>, or register with allow_outside=True"
                         )
                         raise SourceError(msg)
@@ -140,6 +139,9 @@ class LanceReader(Reader):
         predicate: Expr | None = None,
         units: Sequence[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
+        from spiral_stream.dialects.pushdown import all_of, split
+        from spiral_stream.dialects.sql import to_lance
+
         chosen = range(len(self._fragments)) if units is None else sorted(units)
         if not columns and predicate is None:
             yield from self._ordinals_only(chosen)
@@ -258,7 +260,7 @@ class LanceReader(Reader):
             found[path] = facts = facts_of(os.stat(path))  # noqa: PTH116
             if file.file_size_bytes not in (None, facts[0]):
                 msg = (
-                    f"{self._place}: {shown(path)} has {facts[0]:,} bytes, its manifest says {file.file_size_bytes:,}. "
+                    f"{self._place}: {cut(path)} has {facts[0]:,} bytes, its manifest says {file.file_size_bytes:,}. "
                     "Restore the file, or write the dataset anew"
                 )
                 raise SourceError(msg)

@@ -16,8 +16,7 @@ from typing import Final, final
 import pyarrow as pa
 import xxhash
 
-from spiral_stream.errors import SourceError
-from spiral_stream.sources.paths import shown
+from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.reach import Reach, ReferenceDataError, ReferenceSourceError, reach_of
 from spiral_stream.sources.reference import Form, byte_ranges, form_of, inline_views, read_at, too_short, uris_of
 
@@ -159,13 +158,13 @@ class _Places:
 
     def _whole(self, uri: str, row: int) -> Located:
         path, size = self._found(uri, row)
-        return Located(shown(path), size, path, 0, uri, _files=self._files)
+        return Located(cut(path), size, path, 0, uri, _files=self._files)
 
     def _part(self, uri: str, start: int, length: int, row: int) -> Located:
         path, size = self._found(uri, row)
         if start + length > size:
             raise too_short(row, path, size, start, length)
-        return Located(f"{shown(path)}[{start} + {length}]", length, path, start, uri, _files=self._files)
+        return Located(f"{cut(path)}[{start} + {length}]", length, path, start, uri, _files=self._files)
 
     def _found(self, uri: str, row: int) -> tuple[str, int]:
         if uri not in self._sizes:

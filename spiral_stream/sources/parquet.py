@@ -16,17 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final, final
+from typing import TYPE_CHECKING, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as pads
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from pyarrow.fs import LocalFileSystem
 
-from spiral_stream.dialects.arrow import to_parquet
-from spiral_stream.dialects.pushdown import split
 from spiral_stream.errors import SourceError, SpiralError
 from spiral_stream.expr import Expr
 from spiral_stream.sources.paths import absolute, is_remote, not_found, open_file, outside_allowed
@@ -35,6 +30,9 @@ from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key,
 from spiral_stream.sources.views import plain
 from spiral_stream.sources.watch import Watch
 from spiral_stream.threads import Workers, thread_share
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 CACHE_BYTES: Final = 256 << 20  # decoded row groups kept by one reader
 FOOTER_THREADS: Final = 8  # at most, to read footers when the files are opened
@@ -75,7 +73,7 @@ class Parquet(Source):
 class _ParquetFile:
     name: str
     path: str
-    footer: pq.FileMetaData
+    footer: "pq.FileMetaData"
     schema: pa.Schema
     content_key: str
     size_bytes: int
@@ -170,6 +168,12 @@ class ParquetReader(Reader):
 
     def _surviving(self, file: _ParquetFile, predicate: Expr | None) -> list[int]:
         """Row groups of a file that its statistics cannot rule out."""
+        import pyarrow.dataset as pads
+        from pyarrow.fs import LocalFileSystem
+
+        from spiral_stream.dialects.arrow import to_parquet
+        from spiral_stream.dialects.pushdown import split
+
         lowered, _ = split(predicate, self.schema, to_parquet)
         if lowered is None or file.has_views:  # statistics are compared in the file's own types
             return list(range(file.footer.num_row_groups))
@@ -180,6 +184,8 @@ class ParquetReader(Reader):
             return sorted(group.id for piece in kept for group in piece.row_groups)
 
     def _read_batches(self, file: _ParquetFile, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        import pyarrow.parquet as pq
+
         with _storage(file), pq.ParquetFile(file.path, metadata=file.footer) as opened:
             batches = opened.iter_batches(batch_size=_SCAN_ROWS, row_groups=groups, columns=list(columns))
             while True:
@@ -193,6 +199,8 @@ class ParquetReader(Reader):
         """One decoded column of one row group, from the cache or the file."""
         found = self._cache.get((group, name))
         if found is None:
+            import pyarrow.parquet as pq
+
             unit = int(self._file_of[group])
             file = self._files[unit]
             with _storage(file), pq.ParquetFile(file.path, metadata=file.footer) as opened:
@@ -259,6 +267,8 @@ def _list_files(path: str) -> tuple[str, list[str]]:
 
 
 def _read_footer(root: str, name: str) -> _ParquetFile:
+    import pyarrow.parquet as pq
+
     path = os.path.join(root, name)  # noqa: PTH118
     try:
         number, facts = open_file(path)

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from spiral_stream.errors import SourceError, cut
+from spiral_stream.errors import SourceError, cut, shown
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
-SHOWN: Final = 200  # characters of a path or URI in a message
 _STORES: Final = frozenset(
-    ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "r2", "oss", "cos", "hf", "hdfs", "http", "https")
+    ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "r2", "oss", "cos", "hf", "hdfs")
 )
 _KINDS: Final = {
     stat.S_IFDIR: "a folder",
@@ -24,12 +23,6 @@ _KINDS: Final = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
-
-
-def shown(text: str) -> str:
-    """A path, URI or value as messages show it: printable, and cut to `SHOWN` characters."""
-    text = text if text.isprintable() else repr(text)[1:-1]
-    return text if len(text) <= SHOWN else f"{text[: SHOWN // 2]} ... {text[-SHOWN // 4 :]}"
 
 
 def is_remote(uri: str) -> bool:
@@ -41,6 +34,8 @@ def is_remote(uri: str) -> bool:
 def remote_fault(uri: str) -> str:
     """What a URI with a scheme is that nothing reads here, and the way out; a clause that follows the URI."""
     scheme = uri.partition("://")[0]
+    if scheme.lower() in ("http", "https"):
+        return "lies on a web server, which is not read here. Copy it, or register local paths"
     if scheme.lower() in _STORES:
         return "lies on an object store, which is not read here yet. Copy it, or register local paths"
     if scheme == "tar":
@@ -48,7 +43,7 @@ def remote_fault(uri: str) -> str:
             "names a member of a tar, which no URI does here. Give struct<uri, offset, length>: "
             "the tar's path, and where the member's bytes lie"
         )
-    return f"begins with {shown(scheme)}://, a scheme that is not known here. Give a local path, or a file:/// URI"
+    return f"begins with {cut(scheme)}://, a scheme that is not known here. Give a local path, or a file:/// URI"
 
 
 def local_path(uri: str) -> str:
@@ -66,7 +61,7 @@ def local_path(uri: str) -> str:
         raise ValueError(msg) from None
     if parts.netloc not in ("", "localhost"):
         msg = (
-            f"names a file of host {shown(parts.netloc)}, and only files of this machine are read. "
+            f"names a file of host {cut(parts.netloc)}, and only files of this machine are read. "
             "Give file:///path, or a path"
         )
         raise ValueError(msg)
@@ -87,7 +82,7 @@ def absolute(path: str | os.PathLike[str]) -> str:
     try:
         return os.path.abspath(local_path(text))  # noqa: PTH100  resolve() would follow links
     except ValueError as error:
-        msg = f"{shown(text)} {error}"
+        msg = f"{cut(text)} {error}"
         raise SourceError(msg) from error
 
 
@@ -98,7 +93,7 @@ def outside_allowed(base: str | None, asked: bool | None) -> bool:
         SourceError: what is asked is no yes or no.
     """
     if not isinstance(asked, bool | None):
-        msg = f"allow_outside={shown(repr(asked))}; give True or False"
+        msg = f"allow_outside={shown(asked)}; give True or False"
         raise SourceError(msg)
     return base is None if asked is None else asked
 
@@ -160,7 +155,7 @@ def local_folder(path: str | os.PathLike[str]) -> Path:
 def not_found(path: str, what: str) -> SourceError:
     """The error for a path at which there is no ``what``, with what lies near it."""
     if is_remote(path):
-        return SourceError(f"{what}: {shown(path)} {remote_fault(path)}")
+        return SourceError(f"{what}: {cut(path)} {remote_fault(path)}")
     place = Path(path)
     while not place.parent.exists():
         place = place.parent

@@ -3,11 +3,7 @@
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.dataset as pads
 
-from spiral_stream.dialects import numpy as reference
-from spiral_stream.dialects.arrow import to_arrow
-from spiral_stream.dialects.pushdown import Inexpressible, split
 from spiral_stream.expr import Expr
 
 
@@ -28,6 +24,12 @@ def passing(rows: pa.Table | pa.RecordBatch, predicate: Expr | None, columns: Se
     Raises:
         PlanError: the predicate does not fit the rows' types.
     """
+    import pyarrow.dataset as pads
+
+    from spiral_stream.dialects import numpy as reference
+    from spiral_stream.dialects.arrow import to_arrow
+    from spiral_stream.dialects.pushdown import split
+
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     lowered, residual = split(predicate, table.schema, to_arrow)
     if lowered is not None:
@@ -40,6 +42,7 @@ def passing(rows: pa.Table | pa.RecordBatch, predicate: Expr | None, columns: Se
 
 def split_without(predicate: Expr | None, schema: pa.Schema, hidden: frozenset[str]) -> tuple[Expr | None, Expr | None]:
     """Cut a predicate into what names none of the ``hidden`` columns, and the rest."""
+    from spiral_stream.dialects.pushdown import Inexpressible, split
 
     def lower(part: Expr, _: pa.Schema) -> None:
         if part.columns() & hidden:

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import final
 
-from spiral_stream.errors import DataError, SourceError
-from spiral_stream.sources.paths import is_remote, local_path, need_file, open_file, remote_fault, shown
+from spiral_stream.errors import DataError, SourceError, cut
+from spiral_stream.sources.paths import is_remote, local_path, need_file, open_file, remote_fault
 from spiral_stream.sources.pins import Pins
 
 
@@ -55,14 +55,14 @@ class Reach:
             ReferenceSourceError: it is a URI that is not read here.
         """
         if "\0" in uri:
-            msg = f"reference {shown(uri)} holds a NUL character, which no path has. Correct it, or filter the row out"
+            msg = f"reference {cut(uri)} holds a NUL character, which no path has. Correct it, or filter the row out"
             raise ReferenceDataError(row, msg)
         if is_remote(uri):
-            raise ReferenceSourceError(row, f"{shown(uri)} {remote_fault(uri)}")
+            raise ReferenceSourceError(row, f"{cut(uri)} {remote_fault(uri)}")
         try:
             return os.path.join(self.folder, local_path(uri))  # noqa: PTH118
         except ValueError as error:
-            raise ReferenceSourceError(row, f"{shown(uri)} {error}") from error
+            raise ReferenceSourceError(row, f"{cut(uri)} {error}") from error
 
     def stat(self, uri: str, row: int) -> tuple[str, os.stat_result]:
         """The path that a reference names, and what is there; opens nothing.
@@ -106,9 +106,9 @@ class Reach:
     def _need_inside(self, real: str, path: str, row: int) -> None:
         if real.startswith(self._real.rstrip(os.sep) + os.sep):
             return
-        to = "" if real == path else f" (which is {shown(real)})"
+        to = "" if real == path else f" (which is {cut(real)})"
         msg = (
-            f"{shown(path)}{to} lies outside {shown(self.folder)}, and the relation's references were registered as files "
+            f"{cut(path)}{to} lies outside {cut(self.folder)}, and the relation's references were registered as files "
             "below that base. Correct the reference, or register the source with allow_outside=True if you trust it"
         )
         raise ReferenceSourceError(row, msg)
@@ -116,7 +116,7 @@ class Reach:
     def _need_pinned(self, uri: str, path: str, facts: os.stat_result, row: int) -> None:
         fault = None if self.pins is None else self.pins.fault(uri, facts)
         if fault is not None:
-            raise ReferenceSourceError(row, f"{shown(path)} {fault}")
+            raise ReferenceSourceError(row, f"{cut(path)} {fault}")
 
 
 def reach_of(base: Reach | str) -> Reach:
@@ -127,7 +127,7 @@ def reach_of(base: Reach | str) -> Reach:
 def unreadable(row: int, path: str, error: OSError | ValueError) -> ReferenceSourceError:
     """The error for a file that cannot be opened or read."""
     reason = getattr(error, "strerror", None) or str(error)
-    return ReferenceSourceError(row, f"{shown(path)}: {reason}. Restore the file, or filter its rows out")
+    return ReferenceSourceError(row, f"{cut(path)}: {reason}. Restore the file, or filter its rows out")
 
 
 def _real(handle: int, path: str) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.sources.paths import shown
+from spiral_stream.errors import cut
 from spiral_stream.sources.reach import Reach, ReferenceDataError, ReferenceSourceError, reach_of, unreadable
 from spiral_stream.threads import doing
 
@@ -77,7 +77,7 @@ def form_of(array: pa.Array) -> Form:
         return Form.FILE
     if pa.types.is_struct(kind) and {field.name for field in kind} >= _RANGE:
         return Form.RANGE
-    msg = f"a reference of type {shown(str(kind))} names no bytes; it is binary, utf8 or struct<uri, offset, length>"
+    msg = f"a reference of type {cut(str(kind))} names no bytes; it is binary, utf8 or struct<uri, offset, length>"
     raise ReferenceSourceError(0, msg)
 
 
@@ -144,7 +144,7 @@ def need_fewer(row: int, name: str, size: int, most_bytes: int | None) -> None:
     """
     if most_bytes is not None and size > most_bytes:
         msg = (
-            f"{shown(name)}: the reference names {size:,} bytes, more than the {most_bytes:,} that a sample may have. "
+            f"{cut(name)}: the reference names {size:,} bytes, more than the {most_bytes:,} that a sample may have. "
             "Correct it, filter the row out, or raise max_bytes of the field"
         )
         raise ReferenceDataError(row, msg)
@@ -184,7 +184,7 @@ def byte_ranges(array: pa.StructArray) -> ByteRanges:
         raise ReferenceDataError(row, msg)
     texts = fields["uri"].type.value_type if pa.types.is_dictionary(fields["uri"].type) else fields["uri"].type
     if not (pa.types.is_string(texts) or pa.types.is_large_string(texts)):
-        msg = f"the reference's uri is {shown(str(texts))}; a uri is text. Register the column with struct<uri: string, ...>"
+        msg = f"the reference's uri is {cut(str(texts))}; a uri is text. Register the column with struct<uri: string, ...>"
         raise ReferenceSourceError(0, msg)
     encoded = fields["uri"].dictionary_encode()
     codes = encoded.indices.to_numpy(zero_copy_only=False)
@@ -204,7 +204,7 @@ def _whole_numbers(name: str, values: pa.Array) -> NDArray[np.int64]:
     """
     if not pa.types.is_integer(values.type):
         msg = (
-            f"the reference's {name} is {shown(str(values.type))}; it is a whole number of bytes. "
+            f"the reference's {name} is {cut(str(values.type))}; it is a whole number of bytes. "
             "Store it as int64, and register the column again"
         )
         raise ReferenceSourceError(0, msg)
@@ -223,7 +223,7 @@ def _ranges(array: pa.StructArray, reach: Reach, most_bytes: int | None) -> list
         rows = np.flatnonzero(named.files == code)
         if len(rows):
             ordered = rows[np.argsort(starts[rows], kind="stable")]
-            with doing(f"file {shown(uri)}"):
+            with doing(f"file {cut(uri)}"):
                 _read_ranges(uri, reach, ordered, most_bytes, starts=starts, lengths=lengths, found=found)
     return found
 
@@ -296,7 +296,7 @@ def read_at(handle: int, count: int, offset: int) -> bytes:
 def too_short(row: int, path: str, size: int, offset: int, length: int) -> ReferenceSourceError:
     """The error for a range that reaches past the end of its file."""
     msg = (
-        f"{shown(path)} has {size} bytes, the reference asks for {offset} + {length}. "
+        f"{cut(path)} has {size} bytes, the reference asks for {offset} + {length}. "
         "Restore the file, or register what it holds now"
     )
     return ReferenceSourceError(row, msg)

@@ -10,8 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final, final
 
-from spiral_stream.errors import SourceError
-from spiral_stream.sources.paths import shown
+from spiral_stream.errors import SourceError, cut
 
 EVERY_S: Final = 1.0  # between two looks at one file: shuffled batches come back to the same ones all the time
 
@@ -39,12 +38,12 @@ class Watch:
             try:
                 found = facts_of(os.stat(path))  # noqa: PTH116  a Path costs as much as the call
             except OSError as error:
-                msg = f"{shown(path)}: {error.strerror}, while it is being read. Restore the file, and open the stream again"
+                msg = f"{cut(path)}: {error.strerror}, while it is being read. Restore the file, and open the stream again"
                 raise SourceError(msg) from error
             if found != self._facts[path]:
                 size, _ = self._facts[path]
                 msg = (
-                    f"{shown(path)} changed while it is being read: it had {size:,} bytes, now {found[0]:,}"
+                    f"{cut(path)} changed while it is being read: it had {size:,} bytes, now {found[0]:,}"
                     f"{' and another time' if found[0] == size else ''}. Restore the file, or take the data as it is now "
                     "with catalog.refresh(<name>), and open the stream again"
                 )

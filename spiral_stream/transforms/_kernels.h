@@ -8,10 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define HAVE_X86 1
-#include <immintrin.h>
-#endif
+#include "../_build.h"
 
 enum {
     BLOCK = 32,            /* pixels; rows of scratch are padded to it */

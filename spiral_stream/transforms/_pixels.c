@@ -325,17 +325,20 @@ static PyObject *locate(PyObject *module, PyObject *args) {
         return NULL;
     images = PySequence_Fast(given, "locate: images must be a sequence");
     if (!images) goto done;
-    const Py_ssize_t count = PySequence_Fast_GET_SIZE(images);
+    const Py_ssize_t count = PySequence_Size(images);
     if (view[ADDRESSES].len != 8 * count || view[STRIDES].len != 8 * count || view[HEIGHTS].len != 4 * count ||
         view[WIDTHS].len != 4 * count) {
         PyErr_SetString(PyExc_ValueError, "locate: give B uint64 addresses, B int64 strides, B int32 heights, widths");
         goto done;
     }
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (locate_one(PySequence_Fast_GET_ITEM(images, i), i, (uint64_t *)view[ADDRESSES].buf + i,
-                       (int64_t *)view[STRIDES].buf + i, (int32_t *)view[HEIGHTS].buf + i,
-                       (int32_t *)view[WIDTHS].buf + i) < 0)
-            goto done;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *image = PySequence_GetItem(images, i);
+        const int failed = !image || locate_one(image, i, (uint64_t *)view[ADDRESSES].buf + i,
+                                                (int64_t *)view[STRIDES].buf + i, (int32_t *)view[HEIGHTS].buf + i,
+                                                (int32_t *)view[WIDTHS].buf + i) < 0;
+        Py_XDECREF(image);
+        if (failed) goto done;
+    }
     result = Py_NewRef(Py_None);
 done:
     Py_XDECREF(images);

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError, SourceError
+from spiral_stream.extras import need
 from spiral_stream.transforms.byte_pairs import twin_of
 from spiral_stream.transforms.proof import Core, Proof, apart_pattern, proof_beside, prove
 from spiral_stream.transforms.splitting import SEPARATOR, pattern_of
@@ -191,7 +192,9 @@ def open_tokenizer(data: bytes, where: str) -> "Tokenizer":
 
     Raises:
         SourceError: the bytes are no tokenizer.
+        MissingExtraError: the tokenizers library is not installed.
     """
+    need("tokenizers", "Tokenize")
     from tokenizers import Tokenizer
 
     try:

@@ -21,6 +21,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from spiral_stream.extras import need
 from spiral_stream.transforms.byte_pairs import Twin, Uncovered, bare, twin_of
 from spiral_stream.transforms.splitting import (
     SEPARATOR,
@@ -127,6 +128,7 @@ class Core:
     """tiktoken with a twin's table: many documents in one call, their ids in one array."""
 
     def __init__(self, twin: Twin, pattern: str) -> None:
+        need("tiktoken", "Tokenize")
         from tiktoken._tiktoken import CoreBPE
 
         self._between = len(twin.ranks)
@@ -214,4 +216,5 @@ def _sealed(proof: Proof) -> str:
 
 
 def _versions() -> dict[str, str]:
+    need("tiktoken", "Tokenize")
     return {"method": str(VERSION), "tokenizers": version("tokenizers"), "tiktoken": version("tiktoken")}

@@ -2,7 +2,7 @@
 
 A function runs on Arrow arrays of many samples (``batched``), or on one sample's Python
 values at a time. What it returns for a sample must depend on that sample alone. A
-random function gets a generator that belongs to the sample (decision 18), or, batched, the
+random function gets a generator that belongs to the sample (docs/decisions/0032), or, batched, the
 samples' 64-bit keys, so that neither workers nor batches can be seen in what it draws.
 """
 

@@ -244,8 +244,8 @@ class Normalize(Transform):
 
     NAME: ClassVar[str] = "normalize"
 
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: Sequence[float]  # three: red, green, blue; kept as a tuple
+    std: Sequence[float]  # likewise
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):

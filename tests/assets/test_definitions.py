@@ -79,7 +79,7 @@ import sys
 from pathlib import Path
 from spiral_assets.definitions import defs
 defs().get_repository_def().get_all_jobs()
-heavy = {"torch", "lancedb", "duckdb", "torchvision", "tokenizers", "transformers"}
+heavy = {"av", "duckdb", "lance", "lancedb", "tokenizers", "torch", "torchvision", "transformers"}
 print(sorted(heavy & set(sys.modules)), sorted(Path(".").iterdir()))
 """
 

@@ -1,4 +1,4 @@
-"""The seed programs run unchanged, on relations with the seed's schemas."""
+"""The example programs run unchanged, on relations with the schemas that they name."""
 
 import runpy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The seed's text program runs unchanged on three relations in Lance, and a small copy of it to an epoch's end."""
+"""The text program runs unchanged on three relations in Lance, and a small copy of it to an epoch's end."""
 
 import runpy
 import time

@@ -1,4 +1,4 @@
-"""The seed's video program runs unchanged over real H.264 files."""
+"""The video program runs unchanged over real H.264 files."""
 
 import runpy
 from pathlib import Path

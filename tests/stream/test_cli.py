@@ -119,3 +119,9 @@ def test_verify_reads_everything_says_what_is_damaged_and_mends_it(own: sp.Catal
         assert f"{blob} is damaged: bytes 65,536 to" in said
         assert "Build that shard again with stream.materialize()" in said
     assert re.search(r"│ 10 +│ 0 +│ 0 ", mended), mended
+
+
+def test_version_prints_the_installed_version_and_runs_no_command() -> None:
+    done = CliRunner().invoke(cli.app, ["--version"])
+
+    assert (done.exit_code, done.output) == (0, f"spiral {sp.__version__}\n")

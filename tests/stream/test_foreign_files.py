@@ -241,6 +241,7 @@ def test_a_fifo_in_a_class_folder_or_among_parquet_files_is_named(
             r"names a file of host elsewhere, and only files of this machine.*file:///path",
         ),
         ("s3://bucket/a.jpg", "lies on an object store.*Copy it"),
+        ("https://host/a.jpg", "lies on a web server.*Copy it"),
         ("tar://x.tar#k.jpg", r"names a member of a tar, which no URI does here. Give struct<uri, offset, length>"),
         ("weird://x", "begins with weird://, a scheme that is not known here. Give a local path"),
     ],

@@ -594,6 +594,19 @@ def test_numpy_streams_refuse_devices_with_the_way_out(catalog: sp.Catalog) -> N
 # ---- the end
 
 
+def test_an_epoch_or_identity_that_cannot_be_is_said_wherever_it_is_given(catalog: sp.Catalog) -> None:
+    with maker(catalog)() as stream:
+        for epoch in (-1, 1 << 70, 1.5, "1"):
+            for ask in (stream.count, lambda e: stream.batch(0, e), lambda e: stream.ledger(0, e)):
+                with pytest.raises(sp.BindError, match=r"epoch: .*; epochs count from 0. Give an integer"):
+                    ask(epoch)
+            with pytest.raises(sp.BindError, match=r"locate: .*; epochs count from 0. Give an integer"):
+                stream.locate(stream.ledger(0)[0], epoch)
+        for identity in ((1, 2, 3), ()):
+            with pytest.raises(KeyError, match=r"has . values; an identity here is \(sample_id\)"):
+                stream.locate(identity)
+
+
 def test_a_closed_stream_says_so(catalog: sp.Catalog) -> None:
     stream = maker(catalog)()
     with stream:
@@ -603,7 +616,7 @@ def test_a_closed_stream_says_so(catalog: sp.Catalog) -> None:
 
     with pytest.raises(sp.StreamError, match=r"closed while it was read; make a new one"):
         next(run)
-    for use in (lambda: next(iter(stream)), lambda: len(stream), stream.state_dict, lambda: stream.batch(0)):
+    for use in (lambda: next(iter(stream)), lambda: len(stream), stream.state_dict, stream.verify):
         with pytest.raises(sp.StreamError, match=r"the stream is closed; make a new one from its plan"):
             use()
     stream.close()

@@ -274,6 +274,21 @@ def test_an_epoch_that_had_not_begun_is_begun_by_the_new_plan(catalog: sp.Catalo
         assert new.epoch == 2
 
 
+def test_what_is_dropped_at_an_epochs_very_end_stays_out_and_a_step_before_it_is_left_over(
+    catalog: sp.Catalog,
+) -> None:
+    leg = Leg(EVEN, 102, "fixed", 0, last=sp.DropPartial)  # 25 batches of 4, and 2 samples
+    for steps, epoch, waiting in ((24, 1, 6), (25, 1, 0)):
+        with leg.plan(catalog) as old, leg.plan(catalog) as new:
+            for _ in islice(old, steps):
+                pass
+            new.rebase(old)
+            carries = new.state_dict()["rebase"]["streams"].values()
+            begun = [count for carry in carries for _, count in carry["left"]]
+            assert new.epoch == epoch
+            assert sum(begun) + 102 - sum(carry["then"] for carry in carries) == waiting
+
+
 def test_a_state_without_a_rebase_takes_a_stream_back(catalog: sp.Catalog) -> None:
     leg = Leg(EVEN, 60, "fixed", 0)
     with leg.plan(catalog) as plain, leg.plan(catalog) as old, leg.plan(catalog) as new:

@@ -1,11 +1,13 @@
 """Threads of the library: what they do is known in words, and they end in time or are left alone."""
 
 import gc
+import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +169,26 @@ def test_who_waits_for_a_lock_is_told_who_holds_it(gate: threading.Event, monkey
     opener.join()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # other libraries warn of forks
+def test_in_a_forked_process_a_lock_is_free_whoever_held_it(gate: threading.Event) -> None:
+    lock, held = ToldLock("the chapters"), threading.Event()
+
+    def holds() -> None:
+        with lock:
+            held.set()
+            gate.wait(WAIT_S)
+
+    thread = OwnThread(holds, "spiral-test")
+    thread.start()
+    assert held.wait(WAIT_S)
+    child = os.fork()
+    if child == 0:
+        with suppress(BaseException), lock.within(1.0, ""):
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_what_is_open_at_the_exit_is_closed_once(gate: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "CLOSE_TIMEOUT_S", 0.1)
     idle, stuck = Workers(1, "spiral-idle"), Workers(1, "spiral-stuck")
@@ -207,7 +229,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         start(thread)
 
     monkeypatch.setattr(OwnThread, "start", named)
-    monkeypatch.setattr(threads, "_cores", lambda: 8)
+    monkeypatch.setattr(threads, "available_cores", lambda: 8)
     return names
 
 
@@ -291,7 +313,7 @@ def test_a_share_is_in_force_inside_its_block_and_in_its_thread_only() -> None:
 def test_what_was_asked_for_wins_over_the_cores(
     monkeypatch: pytest.MonkeyPatch, asked: int | None, processes: int, working: int, waiting: int
 ) -> None:
-    monkeypatch.setattr(threads, "_cores", lambda: 8)
+    monkeypatch.setattr(threads, "available_cores", lambda: 8)
     share = ThreadShare(asked, processes)
 
     assert (share.working(), share.waiting(16)) == (working, waiting)

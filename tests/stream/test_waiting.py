@@ -24,7 +24,7 @@ import spiral_stream as sp
 from spiral_stream import threads
 from spiral_stream.cache.reader import CachedShard
 from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.errors import SpiralWarning
+from spiral_stream.errors import SpiralWarning, StreamError
 from spiral_stream.runtime import pipeline
 from spiral_stream.testing import same
 from tests.fixtures.streams import maker, our_threads, plan
@@ -231,6 +231,52 @@ def test_a_loop_that_waits_long_is_told_for_what(
         opener.join()
     told = [str(each.message) for each in found if each.category is SpiralWarning]
     assert any(re.match(r"iter: waited .* s for the next batch so far\. .*" + words, each) for each in told), told
+
+
+def test_a_place_asked_for_while_batches_are_formed_comes_or_says_whom_it_waited_for(
+    catalog: sp.Catalog, caches: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "PLACE_TIMEOUT_S", 0.2)
+    with mapped(catalog, gate, formed=True) as stream:
+        run = iter(stream)
+        first = next(run)["id"]
+        gate.shut()
+        assert gate.stuck.wait(WAIT_S)
+        for ask in (stream.state_dict, lambda: stream.set_epoch(3)):
+            with pytest.raises(StreamError, match="spiral-feed: .*" + FUNCTION + ".* Leave the loop"):
+                ask()
+        with pytest.warns(SpiralWarning, match="close: 1 thread"):
+            run.close()
+        state = stream.state_dict()  # of another book: the thread that hangs may keep the lock
+    gate.open()
+
+    with mapped(catalog, gate, formed=True) as resumed:
+        resumed.load_state_dict(state)
+        assert resumed.ledger(0) == first
+        assert resumed.ledger(1) == next(iter(resumed))["id"]
+
+
+def test_of_several_threads_that_begin_a_loop_one_reads_all_and_the_others_are_refused(
+    catalog: sp.Catalog, caches: Path
+) -> None:
+    together, ends = threading.Barrier(3), []
+
+    def read(stream: sp.PreparedStream) -> None:
+        together.wait(WAIT_S)
+        try:
+            ends.append(sum(1 for _ in stream))
+        except StreamError as error:
+            ends.append(str(error))
+
+    with maker(catalog, transforms=(), batch_size=1)() as stream:
+        readers = [threading.Thread(target=read, args=(stream,)) for _ in range(3)]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        whole = stream.count()
+    assert ends.count(whole) + sum("being read already" in str(each) for each in ends) == 3
+    assert whole in ends
 
 
 # ---- every way to drop an iterator

@@ -12,4 +12,4 @@ from spiral_assets.resources import CatalogResource
 def cache_is_complete(catalog: CatalogResource) -> dg.AssetCheckResult:
     """Every row of the relation, as it is now, is in the cache."""
     with plans.cache_plan(catalog.open()).to_numpy() as stream:
-        return complete(stream, stream.stages.images[0].store)
+        return complete(stream)

@@ -21,5 +21,4 @@ from spiral_assets.resources import CatalogResource
 def imagenet_decoded(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
     """Decoded images at a bounded side, for every row that may be trained or validated on."""
     with plans.cache_plan(catalog.open()).to_numpy() as stream:
-        store = stream.stages.images[0].store
-        return built(context, stream, store, plans.cache_code_version(), {"profile": str(plans.profile())})
+        return built(context, stream, {"profile": str(plans.profile())})

@@ -30,9 +30,8 @@ def _tokens(stream: str) -> dg.AssetsDefinition:
     )
     def tokens(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         with plans.cache_plan(catalog.open(), stream).to_numpy() as every:
-            (stage,) = every.stages.tokens
-            facts = {"tokenizer": plans.TOKENIZER, "tokens_are": str(stage.encoder.dtype)}
-            return built(context, every, stage.stores[0], stage.kinds[0].fingerprint, facts)
+            (cache,) = every.caches()
+            return built(context, every, {"tokenizer": plans.TOKENIZER, "tokens_are": cache.form})
 
     return tokens
 
@@ -41,7 +40,7 @@ def _complete(asset: dg.AssetsDefinition, stream: str) -> dg.AssetChecksDefiniti
     @dg.asset_check(asset=asset, blocking=True, description="Every row of the relation, as it is now, is in the cache.")
     def cache_is_complete(catalog: CatalogResource) -> dg.AssetCheckResult:
         with plans.cache_plan(catalog.open(), stream).to_numpy() as every:
-            return complete(every, every.stages.tokens[0].stores[0])
+            return complete(every)
 
     return cache_is_complete
 

@@ -21,15 +21,11 @@ from spiral_assets.resources import CatalogResource
 def video_clips(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
     """Decoded frames of every segment that may be trained or validated on, at a bounded side."""
     with plans.cache_plan(catalog.open()).to_numpy() as stream:
-        (stage,) = stream.stages.clips
-        (kind,) = stage.kinds
-        assert kind is not None, "the plan names a profile"
-        facts = {"profile": str(plans.profile()), "frames_of_a_clip": stage.frames}
-        return built(context, stream, stage.stores[0], kind.fingerprint, facts)
+        return built(context, stream, {"profile": str(plans.profile()), "frames_of_a_clip": plans.FRAMES})
 
 
 @dg.asset_check(asset=video_clips, blocking=True)
 def cache_is_complete(catalog: CatalogResource) -> dg.AssetCheckResult:
     """Every row of the relation, as it is now, is in the cache."""
     with plans.cache_plan(catalog.open()).to_numpy() as stream:
-        return complete(stream, stream.stages.clips[0].stores[0])
+        return complete(stream)

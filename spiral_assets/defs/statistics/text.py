@@ -61,7 +61,7 @@ def _lengths(catalog: CatalogResource, stream: str) -> "tuple[NDArray[np.int64],
 
     with plans.cache_plan(catalog.open(), stream).to_numpy() as batches:
         found = [batch["length"].copy() for batch in batches]
-        version = batches.stages.data_versions[plans.RELATIONS[stream]]
+        version = batches.data_versions[plans.RELATIONS[stream]]
     return np.concatenate([np.empty(0, dtype=np.int64), *found]), version
 
 

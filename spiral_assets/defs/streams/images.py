@@ -26,7 +26,7 @@ def images_stream(catalog: CatalogResource) -> dg.MaterializeResult[None]:
         opened.save_stream(plans.VALIDATION, validation)
         explained = train.explain()
         warnings = explained.to_dict()["warnings"]
-        versions = ":".join(version for _, version in sorted(train.stages.data_versions.items()))
+        versions = ":".join(version for _, version in sorted(train.data_versions.items()))
         return dg.MaterializeResult(
             data_version=dg.DataVersion(f"{train.fingerprint}:{validation.fingerprint}:{versions}"),
             metadata={

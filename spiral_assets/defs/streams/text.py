@@ -23,7 +23,7 @@ def text_stream(catalog: CatalogResource) -> dg.MaterializeResult[None]:
     with plans.training(opened).to_torch(prefetch=4) as train:
         opened.save_stream(plans.TRAIN, train)
         explained = train.explain()
-        versions = ":".join(version for _, version in sorted(train.stages.data_versions.items()))
+        versions = ":".join(version for _, version in sorted(train.data_versions.items()))
         return dg.MaterializeResult(
             data_version=dg.DataVersion(f"{train.fingerprint}:{versions}"),
             metadata={

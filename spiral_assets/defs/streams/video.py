@@ -26,14 +26,14 @@ def video_stream(catalog: CatalogResource) -> dg.MaterializeResult[None]:
         opened.save_stream(plans.TRAIN, train)
         opened.save_stream(plans.VALIDATION, validation)
         explained = train.explain()
-        versions = ":".join(version for _, version in sorted(train.stages.data_versions.items()))
+        versions = ":".join(version for _, version in sorted(train.data_versions.items()))
         return dg.MaterializeResult(
             data_version=dg.DataVersion(f"{train.fingerprint}:{validation.fingerprint}:{versions}"),
             metadata={
                 "explain": dg.MetadataValue.md(explained.to_markdown()),
                 "fingerprint": train.fingerprint,
-                "samples_per_epoch": train.stages.selected.total,
-                "validation_samples": validation.stages.selected.total,
+                "samples_per_epoch": train.rows,
+                "validation_samples": validation.rows,
                 "warnings": len(explained.to_dict()["warnings"]),
                 "open_it": reports.snippet(f'spiral_stream.open_stream("{plans.TRAIN}", epoch=0)'),
             },

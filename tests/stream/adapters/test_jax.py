@@ -88,7 +88,8 @@ def test_a_number_of_more_than_32_bits_is_an_error(tmp_path: Any) -> None:
 def test_without_jax_the_way_out_is_numpy(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jax", None)
     with image_plan(catalog.table("lance")).to_jax() as stream:
-        for use in (lambda: next(iter(stream)), stream.spec):
-            with pytest.raises(sp.BindError, match=r"to_numpy\(\)"):
+        for use in (lambda: next(iter(stream)), stream.spec, lambda: stream.bind(epoch=1)):
+            with pytest.raises(sp.MissingExtraError, match=r'spiral\[jax\]"; or use to_numpy\(\)'):
                 use()
+        assert stream.epoch == 0, "what was refused changes nothing"
         assert "EXPLAIN" in str(stream.explain())

@@ -22,7 +22,7 @@ WORLDS = st.sampled_from([1, 2, 3, 4, 6])
 
 
 def as_decided(batches: FixedBatches) -> list[list[int]]:
-    """Decision 6 in plain lists: whole batches by (k, lane), then the rests of all lanes; nothing dropped or filled."""
+    """docs/decisions/0024 in plain lists: whole batches by (k, lane), then the rests of all lanes; nothing dropped or filled."""
     total, size, lanes = batches.total, batches.batch_size, batches.lanes
     slices = [list(range(total * lane // lanes, total * (lane + 1) // lanes)) for lane in range(lanes)]
     whole = [
@@ -33,7 +33,7 @@ def as_decided(batches: FixedBatches) -> list[list[int]]:
 
 
 def rank_steps(batches: FixedBatches, world_size: int, rank: int, merge: int = 1, first: int = 0) -> list[list[int]]:
-    """The batch numbers of each step of a rank, as decision 7 takes them."""
+    """The batch numbers of each step of a rank, as docs/decisions/0025 takes them."""
     end = batches.count(world_size, merge, first)
     starts = [first + (s * world_size + rank) * merge for s in range(batches.steps(world_size, merge, rank, first))]
     return [list(range(start, min(start + merge, end))) for start in starts]

@@ -124,18 +124,17 @@ def test_a_commit_that_was_overtaken_is_tried_again(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys
-import lancedb
+import lance
 import pyarrow as pa
 from spiral_stream.catalog.registry import connect
 from spiral_stream.sources.arrow import Arrow
 
-def killed(self, name, *args, **kwargs):
-    if name == "relations":
-        os.makedirs(f"{sys.argv[1]}/{name}.lance/data")  # begun, not committed
+def killed(rows, place, **kwargs):
+    if place.endswith("relations.lance"):
+        os.makedirs(f"{place}/data")  # begun, not committed
         os._exit(9)
-    return original(self, name, *args, **kwargs)
-kind = type(lancedb.connect(sys.argv[1]))
-original, kind.create_table = kind.create_table, killed
+    return original(rows, place, **kwargs)
+original, lance.write_dataset = lance.write_dataset, killed
 connect(sys.argv[1]).register("t", Arrow(pa.table({"sample_id": range(3)})))
 """
 
@@ -228,12 +227,17 @@ def test_a_damaged_folder_is_named_with_the_way_out(tmp_path: Path, sound: Path,
 
 
 READ_ONLY = """
-import os, sys
+import os, pkgutil, sys
+from importlib import import_module
 import numpy as np
 import spiral_stream as sp
 import pyarrow as pa
+import pyarrow.compute, pyarrow.dataset, pyarrow.parquet
 from spiral_stream.catalog.registry import connect  # all that is imported later, before rights are dropped
-import lancedb, duckdb
+import lance, lance.file, lance.fragment, duckdb
+for room in pkgutil.walk_packages(sp.__path__, "spiral_stream."):
+    if not room.name.startswith(("spiral_stream.adapters", "spiral_stream.__main__")):
+        import_module(room.name)
 from spiral_stream.errors import CatalogError
 
 root, home = sys.argv[1:3]

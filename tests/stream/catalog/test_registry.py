@@ -164,6 +164,25 @@ def test_wrong_registrations_are_refused_with_the_way_out(
     assert catalog.tables() == []
 
 
+def test_rows_from_memory_stay_as_long_as_a_relation_of_another_base_has_them(
+    catalog: Registry, tmp_path: Path
+) -> None:
+    table = pa.table({"sample_id": ["a", "b"]})
+    for name in ("first", "second"):
+        catalog.register(name, Arrow(table, base=str(tmp_path / name)))
+
+    catalog.drop("first")
+    with catalog.entry("second").open() as reader:
+        assert reader.fetch(np.arange(2, dtype=np.uint64), ["sample_id"])["sample_id"].to_pylist() == ["a", "b"]
+    catalog.drop("second")
+    assert not list(catalog.root.glob("rows-*"))
+
+
+def test_a_column_whose_name_would_be_cut_when_it_is_kept_is_refused(catalog: Registry) -> None:
+    with pytest.raises(CatalogError, match=r"column 'a\\x00b' holds a NUL character.* Rename it"):
+        catalog.register("t", Arrow(pa.table({"sample_id": [1], "a\0b": [2]})))
+
+
 def test_refused_rows_from_memory_are_not_copied(catalog: Registry) -> None:
     with pytest.raises(CatalogError, match="identity repeats"):
         catalog.register("t", Arrow(pa.table({"sample_id": ["a", "a"]})))

@@ -1,4 +1,4 @@
-"""The seven relations of the seed register from every storage, under any name (SP-CAT-09, 10, 11)."""
+"""The seven relations of the example programs register from every storage, under any name."""
 
 from pathlib import Path
 

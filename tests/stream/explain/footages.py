@@ -1,4 +1,4 @@
-"""The seed's video program with parts to vary: over made-up references, which cost nothing, or over real files."""
+"""The video program with parts to vary: over made-up references, which cost nothing, or over real files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +22,7 @@ def measured(catalog: sp.Catalog) -> sp.Catalog:
 
 
 def made_up(folder: Path, rows: int = 300, change: Callable[[pa.Table], pa.Table] = lambda t: t) -> sp.Catalog:
-    """Segments of the seed's schema whose bytes are no videos."""
+    """Segments of the example's schema whose bytes are no videos."""
     folder.mkdir(parents=True, exist_ok=True)
     catalog = sp.connect(str(folder / "catalog"))
     clips.register(catalog, change(relations.training_segments(folder, rows)), relations.segment_labels(rows))

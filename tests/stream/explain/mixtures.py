@@ -1,4 +1,4 @@
-"""The seed's text program, tiny, with parts to vary; and what an epoch of it really delivers."""
+"""The text program, tiny, with parts to vary; and what an epoch of it really delivers."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,6 +1,9 @@
 """Derived files appear whole; drafts of writers that died go, those of writers that live stay."""
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +71,17 @@ def test_what_stays_damaged_is_an_error_and_what_was_set_aside_is_kept_once(tmp_
 
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(".damaged-mean.json", "second")]
     assert set_aside(file) is None
+
+
+@pytest.mark.parametrize("make", [publish, publish_file])
+def test_a_disk_that_fills_up_while_a_draft_is_written_is_named(make: Any, tmp_path: Path) -> None:
+    with (
+        pytest.raises(CacheError, match=r"name cannot be written .*; the disk is full: free space"),
+        make(tmp_path / "name"),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_says_which_kind_of_trouble_it_is(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_a_join_that_multiplies_rows_shows_five_of_them_and_the_ways_out(tmp_pat
 
 
 def test_a_condition_on_the_right_side_may_make_it_unique(catalog: Catalog) -> None:
-    """As in the seed's video program: several labels a segment, one of them trusted."""
+    """As in the video program: several labels a segment, one of them trusted."""
     joined = catalog.table("lance").join(catalog.table("f").project("k", "v"), on="k")
 
     assert "2 keys have several rows" in refusal(joined)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich import console
 from rich.console import Console
 
 import spiral_stream as sp
@@ -144,7 +145,7 @@ def test_a_bar_shows_how_far_it_is(
 ) -> None:
     shown = io.StringIO()
     monkeypatch.setattr(outlook, "BAR_AFTER_S", 0.0)
-    monkeypatch.setattr(outlook, "Console", lambda **_: Console(file=shown, force_terminal=True, width=200))
+    monkeypatch.setattr(console, "Console", lambda **_: Console(file=shown, force_terminal=True, width=200))
     with stream(catalog) as one:
         one.ledger(len(ledgers) - 1)
 

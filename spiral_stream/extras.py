@@ -1,0 +1,50 @@
+"""Packages that come with an extra: which extra brings each, and what to say where one is not installed.
+
+Whoever imports such a package asks `need` first. It looks the package up without importing it, so that a plan can be
+refused when it is made or lowered, before anything is read.
+"""
+
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Final
+
+from spiral_stream.errors import MissingExtraError
+
+EXTRA_OF: Final[Mapping[str, str]] = {
+    "accelerate": "trainer",
+    "av": "video",
+    "dagster": "dagster",
+    "jax": "jax",
+    "tiktoken": "text",
+    "tokenizers": "text",
+    "torch": "torch",
+    "transformers": "text",
+}
+
+
+def need(package: str, by: str, otherwise: str = "") -> None:
+    """Refuse to go on without a package.
+
+    Args:
+        package: as it is imported; one of `EXTRA_OF`.
+        by: what needs it: a verb, a field or a function, as the user wrote it.
+        otherwise: how to do without, such as ``"use to_numpy()"``.
+
+    Raises:
+        MissingExtraError: it is not installed; says what to install.
+    """
+    if not _is_installed(package):
+        msg = (
+            f'{by} needs the package {package}, which is not installed. Run: pip install "spiral[{EXTRA_OF[package]}]"'
+        )
+        raise MissingExtraError(f"{msg}; or {otherwise}" if otherwise else msg, name=package)
+
+
+def _is_installed(package: str) -> bool:
+    if package in sys.modules:
+        return sys.modules[package] is not None
+    try:
+        return find_spec(package) is not None
+    except ImportError:  # an import hook refuses it
+        return False

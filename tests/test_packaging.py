@@ -1,0 +1,188 @@
+"""What a user gets who has no checkout: a wheel that needs no compiler, with its types; and what CI says that it runs."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+WORKFLOWS = ROOT / ".github" / "workflows"
+PROGRAMS = ROOT / "tests" / "e2e" / "programs"
+CODE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+TYPED = """
+from typing import assert_type
+
+import spiral_stream as spiral
+
+
+def fields(size: int) -> dict[str, spiral.Stack | spiral.List]:
+    transforms = [spiral.RandomResizedCrop(size), spiral.RandomHorizontalFlip()]
+    return {"image": spiral.Stack("image_ref", decode="jpeg", transforms=transforms), "id": spiral.List("sample_id")}
+
+
+def steps(catalog: spiral.Catalog, name: str) -> int:
+    rows = catalog.table(name).filter(spiral.col("split") == "train")
+    assert_type(rows, spiral.Relation)
+    plan = rows.sample(identity="sample_id", order=spiral.GlobalShuffle(seed=3)).collate(batch_size=8, fields=fields(32))
+    with plan.to_numpy() as stream:
+        assert_type(stream, spiral.PreparedStream)
+        stream.load_state_dict(stream.state_dict())
+        try:
+            return sum(1 for _ in stream.bind(epoch=1))
+        except spiral.DataError:
+            return len(stream)
+
+
+print(steps(spiral.connect("catalog"), "train"), spiral.__version__)
+"""
+WRONG = {
+    'spiral.GlobalShuffle(seed="three")': "arg-type",
+    "spiral.connect(3)": "arg-type",
+    "spiral.Stak": "attr-defined",
+    'spiral.table("rows").collect()': "attr-defined",
+    "spiral.Packed(max_tokens=8).nothing": "attr-defined",
+}
+
+
+def run(*command: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "MYPYPATH"}}
+    return subprocess.run(
+        list(map(str, command)), cwd=cwd, env=environment | variables, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of what git knows, built outside the checkout."""
+    place = tmp_path_factory.mktemp("build")
+    names = run("git", "ls-files", "-z", "spiral_stream", "spiral_assets", cwd=ROOT).stdout.split("\0")
+    if names == [""]:
+        pytest.skip("not a git checkout: which files belong to the repository cannot be told")
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", *filter(None, names)):
+        if (ROOT / name).exists():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, place / name)
+    command = ("wheel", ".", "--no-deps", "--no-build-isolation", "--no-index", "-w", "dist")
+    done = run(sys.executable, "-m", "pip", *command, cwd=place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next((place / "dist").glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter that has the wheel, installed without a compiler, and behind it what this one has."""
+    place = tmp_path_factory.mktemp("installed")
+    made = run(sys.executable, "-m", "venv", "--without-pip", "venv", cwd=place)
+    assert made.returncode == 0, made.stderr
+    python = place / "venv" / "bin" / "python"
+    home = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=place).stdout.strip()
+    done = run(
+        *(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel),
+        cwd=place,
+        PATH=str(place / "venv" / "bin"),
+        CC="false",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (Path(home) / "behind.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
+
+
+@pytest.mark.slow
+def test_the_wheel_serves_every_version_and_holds_the_types(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    rooms = sorted(str(path.relative_to(ROOT).with_suffix("")) for path in (ROOT / "spiral_stream").rglob("_*.c"))
+
+    assert re.fullmatch(rf"spiral-{re.escape(PROJECT['version'])}-cp311-abi3-\w+\.whl", wheel.name)
+    assert len(rooms) == 6
+    assert [f"{room}.abi3.so" for room in rooms] == sorted(name for name in names if name.endswith(".so"))
+    assert [f"{room}.pyi" for room in rooms] == sorted(name for name in names if name.endswith(".pyi"))
+    assert {"spiral_stream/py.typed", "spiral_assets/py.typed"} <= set(names)
+    assert {name.split("/")[0] for name in names} == {
+        "spiral_stream",
+        "spiral_assets",
+        f"spiral-{PROJECT['version']}.dist-info",
+    }
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_is_imported_where_no_compiler_is(installed: Path, tmp_path: Path) -> None:
+    told = (
+        "import spiral_stream as s; from spiral_stream.transforms import _pixels as p; "
+        "print(s.__file__, p.__file__, s.__version__)"
+    )
+    done = run(installed, "-c", told, cwd=tmp_path, PATH=str(installed.parent))
+
+    assert done.returncode == 0, done.stderr
+    package, room, version = done.stdout.split()
+    assert Path(package).is_relative_to(installed.parents[1])
+    assert Path(room).is_relative_to(installed.parents[1])
+    assert version == PROJECT["version"]
+    spiral = run(installed.parent / "spiral", "--version", cwd=tmp_path, PATH=str(installed.parent))
+    assert spiral.stdout == f"spiral {version}\n"
+
+
+def checked(installed: Path, folder: Path, **programs: str) -> subprocess.CompletedProcess[str]:
+    for name, program in programs.items():
+        (folder / f"{name}.py").write_text(program)
+    (folder / "mypy.ini").write_text("[mypy]\n")  # a user's, not ours
+    options = ("--strict", "--python-executable", installed)
+    return run(sys.executable, "-m", "mypy", *options, *(f"{name}.py" for name in programs), cwd=folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_typed_user_programs_pass_mypy_strict_and_wrong_ones_do_not(installed: Path, tmp_path: Path) -> None:
+    programs = {f"seen_{path.stem}": path.read_text() for path in sorted(PROGRAMS.glob("*.py"))}
+    assert len(programs) == 3
+    readme = "\n".join(CODE.findall((ROOT / "README.md").read_text()))
+    assert "import spiral_stream" in readme
+    done = checked(installed, tmp_path, typed=TYPED, readme=readme, **programs)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    done = checked(installed, tmp_path, wrong="\n".join(["import spiral_stream as spiral", *WRONG, ""]))
+    assert re.findall(r"^wrong\.py:(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.MULTILINE) == [
+        (str(line), code) for line, code in enumerate(WRONG.values(), 2)
+    ], done.stdout
+
+
+def test_ci_runs_every_version_that_the_classifiers_name() -> None:
+    jobs = yaml.safe_load((WORKFLOWS / "ci.yml").read_text())["jobs"]
+    wheels = yaml.safe_load((WORKFLOWS / "wheels.yml").read_text())["jobs"]
+    said = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", line)]
+
+    assert PROJECT["requires-python"] == f">={said[0]}"
+    assert jobs["test"]["strategy"]["matrix"]["python"] == said
+    assert wheels["install"]["strategy"]["matrix"]["python"] == said
+
+
+def test_workflows_and_hooks_call_targets_and_tests_that_are_there() -> None:
+    targets = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    steps = [
+        step["run"]
+        for workflow in WORKFLOWS.glob("*.yml")
+        for job in yaml.safe_load(workflow.read_text())["jobs"].values()
+        for step in job["steps"]
+        if "run" in step
+    ]
+    called = [
+        found
+        for line in [*steps, *(hook["entry"] for hook in hooks)]
+        for found in re.findall(r"\bmake ([a-z-]+)", line)
+    ]
+
+    assert {"check", "test", "test-all", "install"} <= set(called) <= set(targets)
+    assert [hook["entry"] for hook in hooks] == ["make check"]
+    paths = [word for line in steps for word in line.split() if word.startswith("tests/")]
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
