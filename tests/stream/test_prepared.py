@@ -388,7 +388,7 @@ def test_a_state_of_another_plan_is_refused_with_the_difference(catalog: sp.Cata
         message = r"saved by plan \w{8}, this is plan \w{8}; they differ at .*batch_size.*16.*32.*Restore the old plan"
         with pytest.raises(sp.ResumeError, match=message):
             other.load_state_dict(state)
-        with pytest.raises(sp.ResumeError, match=r"where they differ is unknown, since .*Restore the old"):
+        with pytest.raises(sp.ResumeError, match=r"where they differ is unknown, because .*Restore the old"):
             stream.load_state_dict(unsealed(state, plan="0" * 32))
 
 
