@@ -34,9 +34,10 @@ from spiral_stream.fields.list import List
 from spiral_stream.fields.pad import Pad, PadMask
 from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
 from spiral_stream.fields.stack import Stack
+from spiral_stream.mixing import Stream, mix
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan.profiles import Frames, Jpeg, Original, Raw
-from spiral_stream.relation import Relation, Stream, mix
+from spiral_stream.relation import Relation
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
 from spiral_stream.sampling.sequential import Sequential

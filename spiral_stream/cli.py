@@ -1,4 +1,4 @@
-"""The ``spiral`` command: look into a catalog, register relations, explain streams, build caches."""
+"""The ``spiral`` command: inspect a catalog, register relations, explain streams, build and verify caches."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -27,17 +27,19 @@ Where = Annotated[str | None, typer.Option("--catalog", envvar="SPIRAL_CATALOG",
 
 Trusted = Annotated[
     list[str] | None,
-    typer.Option("--trust", help="Module whose functions the saved plan may name; it is imported. Repeat for several."),
+    typer.Option(
+        "--trust", help="A module whose functions the saved plan may name; it is imported. Repeat for several."
+    ),
 ]
 
 
 class SourceKind(StrEnum):
-    """Sources that a path alone describes."""
+    """The kinds of sources that a path alone describes."""
 
     lance = "lance"
     parquet = "parquet"
-    folder = "folder"  # of class folders of images
-    videos = "videos"  # likewise
+    folder = "folder"  # images in one folder per class
+    videos = "videos"  # videos in one folder per class
 
 
 def _tell_version(asked: bool) -> None:
@@ -84,7 +86,7 @@ def tables(where: Where = None) -> None:
 
 @app.command()
 def show(name: str, where: Where = None) -> None:
-    """Show the columns of a relation, and what its statistics say."""
+    """Show the columns of a relation, their types and roles."""
     catalog = _open(where)
     entry = catalog.entry(name)
     listing = Table("column", "type", "role")
@@ -103,11 +105,15 @@ def register(
     kind: SourceKind,
     path: str,
     identity: Annotated[
-        list[str] | None, typer.Option(help="Column that identifies a row; repeat for several.")
+        list[str] | None, typer.Option(help="A column that identifies a row. Repeat for several.")
     ] = None,
-    image: Annotated[list[str] | None, typer.Option(help="Column that names JPEG bytes.")] = None,
-    video: Annotated[list[str] | None, typer.Option(help="Column that names H.264 videos.")] = None,
-    replace: Annotated[bool, typer.Option(help="Take the place of a registered relation.")] = False,
+    image: Annotated[
+        list[str] | None, typer.Option(help="A column that refers to JPEG images. Repeat for several.")
+    ] = None,
+    video: Annotated[
+        list[str] | None, typer.Option(help="A column that refers to H.264 videos. Repeat for several.")
+    ] = None,
+    replace: Annotated[bool, typer.Option(help="Replace the relation that has this name.")] = False,
     where: Where = None,
 ) -> None:
     """Register a Lance dataset, Parquet files, or a folder of images or videos under a name."""
@@ -128,17 +134,17 @@ def register(
 def tokenizer(
     name: str,
     source: str,
-    replace: Annotated[bool, typer.Option(help="Take the place of a registered tokenizer.")] = False,
+    replace: Annotated[bool, typer.Option(help="Replace the tokenizer that has this name.")] = False,
     where: Where = None,
 ) -> None:
-    """Register a tokenizer: a tokenizer.json, a folder that transformers can load, or a hub name."""
+    """Register a tokenizer: a tokenizer.json, a folder that transformers can load, or a Hugging Face Hub name."""
     entry = _open(where).register_tokenizer(name, source, replace=replace)
     Console().print(f"{name}: {entry.vocab_size:,} tokens, content {entry.digest[:12]}; encoded by {entry.engine}")
 
 
 @app.command()
 def refresh(name: str, where: Where = None) -> None:
-    """Take a relation's data as it is now."""
+    """Accept the data of a relation as it is now, under a new data version."""
     entry = _open(where).refresh(name)
     Console().print(f"{name}: data version {entry.data_version[:12]}")
 
@@ -150,7 +156,7 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
     trust: Trusted = None,
 ) -> None:
-    """EXPLAIN DATA of a saved stream; reads no payload."""
+    """Explain what a saved stream does to its data (EXPLAIN DATA); reads no payload."""
     with _open(where).open_stream(stream, trust=trust or ()) as opened:
         found = opened.explain()
     typer.echo(found.to_json() if as_json else str(found))
@@ -158,7 +164,7 @@ def explain(
 
 @app.command()
 def materialize(stream: str, where: Where = None, trust: Trusted = None) -> None:
-    """Build the caches of a saved stream; goes on where an earlier build stopped."""
+    """Build the caches of a saved stream. Continues where an earlier build stopped."""
     with _open(where).open_stream(stream, trust=trust or ()) as opened:
         done = opened.materialize()
         used = [store.usage() for store in {work.store.folder: work.store for work in caches(opened.stages)}.values()]
@@ -173,12 +179,12 @@ def materialize(stream: str, where: Where = None, trust: Trusted = None) -> None
 def verify(
     name: str,
     mend: Annotated[
-        bool, typer.Option(help="Build what is damaged again (of a relation: drop it from its caches).")
+        bool, typer.Option(help="Rebuild what is damaged; for a relation, drop it from the caches.")
     ] = False,
     where: Where = None,
     trust: Trusted = None,
 ) -> None:
-    """Read all bytes of a relation or a saved stream, and of what was derived from them; exit code 1 if some are damaged."""
+    """Read all bytes of a relation or saved stream, and of all files derived from it. Exit code 1 if any are damaged."""
     catalog = _open(where)
     if name in catalog.streams():
         with catalog.open_stream(name, trust=trust or ()) as opened:
@@ -200,7 +206,7 @@ def verify(
 
 
 def _verify_sources(catalog: Catalog, name: str) -> bool:
-    """Whether a relation's own bytes are those that were registered."""
+    """Return whether a relation's own bytes are those that were registered."""
     found = catalog.verify(name)
     Console().print(f"{name}: {found.rows:,} rows, {found.bytes:,} bytes in {found.files:,} files of the source")
     for each in found.differences:
@@ -216,7 +222,7 @@ def _with_bar(name: str, run: Callable[[Callable[[int, int], None]], Verificatio
 
 
 def _show(found: Verification) -> None:
-    """What was verified as a table, a row for each cache or kind of file, and what is damaged."""
+    """Print a table of what was verified, one row per cache or kind of file, and then what is damaged."""
     listing = Table("derived files", "files", "bytes", "sound", "unverified", "damaged")
     kinds = dict.fromkeys(each.what for each in found.files)
     for what in kinds:
@@ -225,14 +231,16 @@ def _show(found: Verification) -> None:
         listing.add_row(what, str(len(files)), f"{sum(each.bytes for each in files):,}", *states)
     Console().print(listing)
     if any(each.state == "unverified" for each in found.files):
-        Console().print("unverified: from before there were sums; only what is built again can be verified")
+        Console().print("unverified: written before there were checksums; rebuild these files to verify them")
     Console().print(f"caches: {found.live_bytes:,} bytes live, {found.dead_bytes:,} dead until the next build")
     for each in found.damaged:
         Console(markup=False, highlight=False).print(each.found, soft_wrap=True)
 
 
 @app.command()
-def sql(text: str, where: Where = None, rows: Annotated[int, typer.Option(help="Rows to print.")] = 20) -> None:
+def sql(
+    text: str, where: Where = None, rows: Annotated[int, typer.Option(help="How many rows to print.")] = 20
+) -> None:
     """Run a query over the catalog's relations."""
     found = _open(where).sql(text).to_arrow()
     listing = Table(*found.column_names)
@@ -243,7 +251,7 @@ def sql(text: str, where: Where = None, rows: Annotated[int, typer.Option(help="
 
 
 def main() -> None:
-    """Run the command; an error of ours is one line, not a traceback."""
+    """Run the command. An error of this library is one line, not a traceback."""
     try:
         app()
     except SpiralError as error:

@@ -1,4 +1,4 @@
-"""The catalog as users hold it: `connect`, relations by name, saved streams, and what needs no catalog in the hand."""
+"""The catalog of the public API: `connect`, relations by name, saved streams; and short forms for the default catalog."""
 
 import os
 from collections.abc import Iterable
@@ -29,26 +29,39 @@ Trusted = Iterable[ModuleType | str] | ModuleType | str
 
 
 class Catalog(registry.Registry):
-    """An embedded catalog: relations by name, saved streams, and their caches beside them."""
+    """An embedded catalog: relations by name, tokenizers, saved streams, and their caches. Made by `connect`."""
 
     def table(self, name: str) -> Relation:
-        """All rows of a registered relation.
+        """Return all rows of a registered relation.
+
+        Args:
+            name: as it was registered, for example ``"vision.imagenet_train"``.
 
         Raises:
-            CatalogError: the name is unknown; lists near ones.
+            CatalogError: the name is unknown; the message lists similar ones.
         """
         return Relation(self._scan(name), self)
 
     def sql(self, text: str) -> Relation:
-        """A query in DuckDB's dialect over registered names, such as ``select * from "vision.imagenet_train"``.
+        """Return the rows of a query in DuckDB's dialect.
+
+        Args:
+            text: a query over registered names, such as ``select * from "vision.imagenet_train"``.
 
         Raises:
-            PlanError: the engine refuses the text; says where.
+            PlanError: the engine refuses the text; the message says where.
         """
         return Relation(self._sql(text), self)
 
     def measure(self, name: str) -> "Statistics":
-        """Count facts of every column, shard by shard, and keep them for EXPLAIN; reads no payload."""
+        """Measure statistics of every column, shard by shard, and keep them for EXPLAIN; reads no payload.
+
+        Args:
+            name: the relation.
+
+        Raises:
+            CatalogError: the name is unknown; the message lists similar ones.
+        """
         from spiral_stream.catalog.statistics import measure, save_statistics
 
         entry = self.entry(name)
@@ -58,12 +71,18 @@ class Catalog(registry.Registry):
         return found
 
     def verify(self, name: str) -> "Verified":
-        """Read every byte of a relation, files that references name too, and say which differ from what was registered.
+        """Read every byte of a relation and of the files that it refers to, and compare with what was registered.
 
-        The first call records a digest of every file, and later ones compare with it.
+        The first call records a digest of every file; later calls compare with it.
+
+        Args:
+            name: the relation.
+
+        Returns:
+            What was read, and which files differ.
 
         Raises:
-            CatalogError: the name is unknown; lists near ones.
+            CatalogError: the name is unknown; the message lists similar ones.
             SourceError: the source cannot be opened.
         """
         from spiral_stream.catalog.verify import verify
@@ -71,7 +90,7 @@ class Catalog(registry.Registry):
         return verify(self.entry(name))
 
     def skew(self, name: str, column: str) -> "Skew | None":
-        """How far the values of a column differ from shard to shard; None where nobody measured it."""
+        """Return how much the values of a column differ between shards; None if `measure` was not called."""
         from spiral_stream.catalog.skew import skew_of
         from spiral_stream.catalog.statistics import load_statistics
 
@@ -79,20 +98,20 @@ class Catalog(registry.Registry):
         return None if found is None else skew_of(found, column)
 
     def concentration(self, name: str, column: str) -> "Concentration":
-        """How unevenly a relation's rows are spread over the values of a column; reads that column."""
+        """Return how unevenly a relation's rows are spread over the values of a column; reads that column."""
         from spiral_stream.catalog.shares import concentration
 
         return concentration(self._codes(name, column)[0])
 
     def drift(self, name: str, column: str, along: str) -> "Drift":
-        """How far the values of a column move along another, such as a time of ingest; reads both."""
+        """Return how much the values of a column drift along another, such as the time of ingest; reads both columns."""
         from spiral_stream.catalog.shares import drift
 
         codes, axis = self._codes(name, column, along)
         return drift(codes, axis)
 
     def _codes(self, name: str, column: str, *others: str) -> "list[NDArray[Any]]":
-        """A column's values as numbers from 0, and other columns as they are, of rows where none of those is null."""
+        """Return a column's dictionary codes, and other columns unchanged; rows with nulls in the latter are dropped."""
         rows = self.table(name).project(column, *others).to_arrow()
         for other in others:
             rows = rows.filter(rows[other].is_valid())
@@ -100,7 +119,15 @@ class Catalog(registry.Registry):
         return [codes, *(rows[other].to_numpy() for other in others)]
 
     def save_stream(self, name: str, plan: "Relation | PreparedStream") -> None:
-        """Keep a stream's plan under a name, for `open_stream`. Bindings and cursor are not kept."""
+        """Save a stream's plan under a name, for `open_stream`. Bindings and place are not saved.
+
+        Args:
+            name: the stream's name.
+            plan: a stream, or the plan of one, which ends with a ``to_...`` verb.
+
+        Raises:
+            PlanError: it is neither, or the plan holds something that cannot be saved.
+        """
         from spiral_stream.plan.canonical import to_json
         from spiral_stream.prepared import PreparedStream
 
@@ -112,19 +139,19 @@ class Catalog(registry.Registry):
         self.saved.save(name, to_json(node))
 
     def open_stream(self, name: str, *, trust: Trusted = (), **bindings: Any) -> "PreparedStream":
-        """A prepared stream of a saved plan, bound.
+        """Prepare the stream of a saved plan.
 
         Args:
             name: as it was saved.
-            trust: modules whose functions and classes the plan may name, with those below them, and those in
-                ``$SPIRAL_TRUST`` (names, with commas between). Without that, code of your own that this process has
-                imported: opening imports nothing.
+            trust: modules whose functions and classes the plan may name, including their submodules. Modules in
+                ``$SPIRAL_TRUST`` (names separated by commas) count too. Without either, the plan may name code of your
+                own that this process has imported; opening imports nothing.
             **bindings: as for `PreparedStream.bind`.
 
         Raises:
-            CatalogError: the name is unknown; lists near ones.
+            CatalogError: the name is unknown; the message lists similar ones.
             TrustError: the plan names code that is not trusted.
-            PlanError: it cannot be read here, or code that it names has changed.
+            PlanError: the plan cannot be read here, or code that it names has changed.
             BindError: a binding is wrong.
         """
         from spiral_stream.plan.saved import from_json
@@ -154,10 +181,10 @@ class Catalog(registry.Registry):
 
 
 def connect(uri: str | None = None) -> Catalog:
-    """Open, or make, a catalog.
+    """Open a catalog, or make a new one.
 
     Args:
-        uri: its folder; by default ``$SPIRAL_CATALOG``, else ``./catalog``.
+        uri: its folder; None takes ``$SPIRAL_CATALOG``, else ``./catalog``.
 
     Raises:
         CatalogError: the folder cannot be made.
@@ -166,13 +193,13 @@ def connect(uri: str | None = None) -> Catalog:
 
 
 def cache_fingerprint(relation: str, column: str, profile: Profile | FormerProfile, decode: str = "jpeg") -> str:
-    """The fingerprint of a cache, from names alone: what an orchestrator uses as code version.
+    """Return the fingerprint of an image cache, from names alone; an orchestrator can use it as code version.
 
     Args:
         relation: name of the relation that owns the payload.
-        column: its semantic reference.
-        profile: the form it is kept in.
-        decode: how the field that reads it decodes.
+        column: the column with references to images.
+        profile: the form in which images are kept.
+        decode: the ``decode`` argument of the field that reads them.
 
     Returns:
         32 hex digits.
@@ -184,22 +211,22 @@ def cache_fingerprint(relation: str, column: str, profile: Profile | FormerProfi
 
 
 def table(name: str) -> Relation:
-    """All rows of a relation of the default catalog."""
+    """Return all rows of a relation of the default catalog; see `Catalog.table`."""
     return connect().table(name)
 
 
 def sql(text: str) -> Relation:
-    """A query over the default catalog."""
+    """Return the rows of a query over the default catalog; see `Catalog.sql`."""
     return connect().sql(text)
 
 
 def open_stream(name: str, *, trust: Trusted = (), **bindings: Any) -> "PreparedStream":
-    """A saved stream of the default catalog, bound; see `Catalog.open_stream`."""
+    """Prepare a saved stream of the default catalog; see `Catalog.open_stream`."""
     return connect().open_stream(name, trust=trust, **bindings)
 
 
 def _trust(modules: Trusted) -> "Trust":
-    """What a saved plan may name: what the caller says, and what the environment says."""
+    """Return which modules a saved plan may name: those of the caller and those of the environment."""
     from spiral_stream.plan.trust import TRUST_ENV, Trust
 
     given = (modules,) if isinstance(modules, str | ModuleType) else tuple(modules)

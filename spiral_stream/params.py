@@ -1,4 +1,4 @@
-"""Values of a plan that are known only when a run starts."""
+"""Parameters of a plan whose values are known only when a run starts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,10 +13,14 @@ ALIASES: Final = {"rank": "data_parallel_rank", "world_size": "data_parallel_wor
 @final
 @dataclass(frozen=True, slots=True)
 class RuntimeParam:
-    """Stands in a plan for a value that a run binds; never part of the fingerprint.
+    """Stands in a plan for a value that a run binds. The value is not part of the fingerprint.
 
-    ``rank`` and ``world_size`` are short for ``data_parallel_rank`` and
-    ``data_parallel_world_size``; ``name`` always holds the long one.
+    Args:
+        name: ``"epoch"``, ``"data_parallel_rank"`` (or ``"rank"``), or ``"data_parallel_world_size"`` (or
+            ``"world_size"``). The attribute ``name`` always holds the long form.
+
+    Raises:
+        PlanError: there is no such parameter.
     """
 
     name: str
@@ -24,17 +28,17 @@ class RuntimeParam:
     def __post_init__(self) -> None:
         full = ALIASES.get(self.name, self.name)
         if full not in NAMES:
-            msg = f"RuntimeParam: {self.name!r} is not a runtime parameter; there are {', '.join(NAMES)}"
+            msg = f"RuntimeParam: {self.name!r} is not a runtime parameter; give one of {', '.join(NAMES)}"
             raise PlanError(msg)
         object.__setattr__(self, "name", full)
 
 
 def resolve(value: int | RuntimeParam, bound: Mapping[str, int]) -> int:
-    """The integer that a plan's value stands for in this run.
+    """Return the integer that a value of the plan means in this run.
 
     Args:
         value: a fixed integer, or a parameter.
-        bound: what the run has bound, by full name.
+        bound: the run's bindings, by full name.
 
     Raises:
         BindError: the parameter is not bound.

@@ -1,14 +1,18 @@
-"""`PreparedStream`: a frozen plan, the bindings of a run, and a cursor that moves.
+"""`PreparedStream`: a plan that can be read, explained, stopped and resumed.
 
-Iterating starts at the cursor, leaving a loop keeps it; the place after an epoch's last
-batch is the start of the next epoch (docs/decisions/0018). Every batch is a function of plan, data version, epoch
-and batch number; threads, prefetch and caches only decide how fast it comes.
+This room is the face of a stream: it has one method per verb, hence more than 12, and more than 400 lines, half of which
+document the verbs. It holds the parts that do the work: the
+run's bindings, a `Place`, what is open (`Opening`), the `Passes` over it, and a `Delivery` for its framework. Streams of
+other frameworks hold another delivery and override nothing.
+
+Iterating starts at the stream's place, and leaving a loop keeps the place. After an epoch's last batch comes the start of
+the next epoch (docs/decisions/0018). Every batch is a function of plan, data version, epoch and batch number. Threads,
+prefetch and caches only decide how fast it comes.
 """
 
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import count
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -30,74 +34,101 @@ from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
 from spiral_stream.planner.resume import SavedState, check_data, check_plan
 from spiral_stream.planner.verify import Report, Verification
-from spiral_stream.runtime.batches import Batch, BatchBuilder
 from spiral_stream.runtime.blame import identities
-from spiral_stream.runtime.buffers import Slots
-from spiral_stream.runtime.formed_batches import FormedBatches
+from spiral_stream.runtime.delivery import Delivery, Devices, HostDelivery
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
-from spiral_stream.runtime.opening import Opening, found_row, left_over, need_stream
-from spiral_stream.runtime.pipeline import Pipeline
-from spiral_stream.runtime.place import Place
-from spiral_stream.runtime.samples import SampleReader
-from spiral_stream.runtime.steps import delivered_at
-from spiral_stream.threads import Workers, available_cores
+from spiral_stream.runtime.opening import Opening
+from spiral_stream.runtime.passes import Passes
+from spiral_stream.runtime.place import Place, Reached
+from spiral_stream.runtime.rebasing import left_over, need_stream
+from spiral_stream.runtime.row_lookup import found_row
+from spiral_stream.runtime.subprocess_reader import SubprocessReader
+from spiral_stream.runtime.worker_place import WorkerPlace
+from spiral_stream.threads import ThreadShare
 
 DEFAULT_BUDGET_BYTES: Final = 4 << 30
+HOST: Final = HostDelivery()
 
 
 class PreparedStream:
-    """Batches of a plan as dicts of NumPy arrays and lists; adapters turn them into a framework's.
+    """A stream of batches: dicts of NumPy arrays and lists, or of another framework's arrays.
+
+    Made by ``to_numpy()``, ``to_torch()`` and ``to_jax()`` of a collated relation, and by ``open_stream``. A stream is a
+    context manager; close it to end its threads. One loop at a time reads it.
 
     Args:
         plan: from ``relation.sample(...).collate(...)`` and a ``to_...`` verb.
         catalog: where its relations are registered.
-        threads: decoding threads; None takes the cores this process may use.
-        budget_bytes: bound on the bytes of batches built ahead.
+        threads: how many threads decode, and how many encode; None divides the cores that this process may use among the
+            processes that read the stream.
+        budget_bytes: most bytes of batches that are built ahead of the loop.
+        delivery: what batches become; None leaves them on the host as NumPy arrays.
+
+    Example:
+        >>> with plan.to_numpy() as stream:
+        ...     for batch in stream:
+        ...         train(batch["image"], batch["label"])
+        ...     state = stream.state_dict()
     """
 
     def __init__(
-        self, plan: Deliver, catalog: Registry, threads: int | None = None, budget_bytes: int = DEFAULT_BUDGET_BYTES
+        self,
+        plan: Deliver,
+        catalog: Registry,
+        threads: int | None = None,
+        budget_bytes: int = DEFAULT_BUDGET_BYTES,
+        delivery: Delivery | None = None,
     ) -> None:
         self.plan = plan
         self.catalog = catalog
         self._collate = need(plan, Collate)
         self._sample = need(plan, Sample)
-        self._threads = threads
+        self._threads = ThreadShare(threads)
         self._budget_bytes = budget_bytes
+        self._delivery = HOST if delivery is None else delivery
         self._bindings = Bindings()
-        self._place = Place(self._sample.epoch if isinstance(self._sample.epoch, int) else None)
-        self._metrics = Metrics()
-        self._memory: Slots | None = None
-        self._opening = Opening(plan, catalog, self._metrics)
-        self._pipeline: Pipeline | None = None
         self._resumed_seed: int | None = None
-        self._pid = os.getpid()
+        self._place = Place(self._sample.epoch if isinstance(self._sample.epoch, int) else None)
+        self._worker = WorkerPlace()
         self._closed = False
+        self._open_anew(None)
+
+    def _open_anew(self, rebase: Rebase | None) -> None:
+        """Make the parts that no other process can share."""
+        self._pid = os.getpid()
+        self._metrics = Metrics()
+        self._opening = self._opened(rebase)
+        self._passes = Passes(self._place, self._metrics, self._threads, self._budget_bytes)
+        self._subprocess = SubprocessReader()
 
     # ---- bindings and place
 
     def bind(self, **bindings: Any) -> Self:
-        """Set what is known only at run start; returns the stream.
+        """Set what is known only when a run starts.
 
         Args:
             **bindings: ``epoch``, ``data_parallel_rank`` (or ``rank``), ``data_parallel_world_size`` (or
-                ``world_size``), ``run_seed``, ``device`` (overrides every field's), ``merge`` (batches concatenated
+                ``world_size``), ``run_seed``, ``device`` (for all fields), ``merge`` (how many batches to concatenate
                 into one), ``mesh`` (a ``DeviceMesh``, for rank and world size), ``dp_dims`` (the mesh's data-parallel
-                dimensions, where their names do not say it).
+                dimensions, if their names do not say so).
+
+        Returns:
+            The stream itself.
 
         Raises:
-            BindError: unknown name, value out of range, a device that is not there, or the stream is being read.
+            BindError: a name is unknown, a value is out of range, this machine does not have the device, or a loop reads
+                the stream.
             MissingExtraError: the framework that batches go to is not installed.
         """
-        if not self._idle():
+        if not self._passes.idle():
             msg = "bind: the stream is being read; leave the loop (or close its iterator), then bind"
             raise BindError(msg)
         before, updated = self._bindings, self._bindings.updated(**bindings)
         settle(updated, self._sample)
         try:
             self._bindings = updated
-            self._need_bound_devices()
+            self._delivery.need_bound(self._devices_here())
         except SpiralError:
             self._bindings = before
             raise
@@ -106,12 +137,15 @@ class PreparedStream:
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch; nothing happens if the cursor is in it already."""
+        """Go to the start of an epoch, unless the stream stands in it already.
+
+        Raises:
+            BindError: ``epoch`` is not a whole number from 0 up.
+            StreamError: a loop reads the stream.
+        """
         epoch = epoch_number(epoch)
         if epoch != self.epoch:
-            if not self._idle():
-                msg = "set_epoch: the stream is being read; leave the loop first"
-                raise StreamError(msg)
+            self._passes.need_idle("set_epoch")
             self._place.move(Cursor(epoch))
 
     def _bound(self) -> Bound:
@@ -119,14 +153,14 @@ class PreparedStream:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the cursor is in: inside a loop that of its batches, behind an epoch's last batch the next."""
+        """The epoch of the loop's batches; after an epoch's last batch, the next epoch."""
         return self._place.epoch
 
     # ---- what is known before the first read
 
     @property
     def fingerprint(self) -> str:
-        """The plan's fingerprint."""
+        """The plan's fingerprint: 32 hex digits."""
         return self.stages.fingerprint
 
     @property
@@ -140,17 +174,32 @@ class PreparedStream:
         return dict(self.stages.data_versions)
 
     def spec(self) -> dict[str, FieldSpec]:
-        """Names, dtypes and shapes of a batch, before anything is read."""
+        """Return dtype and shape of each field of a batch; reads nothing.
+
+        Raises:
+            MissingExtraError: the framework that decides on the dtypes is not installed.
+        """
+        return self._delivery.spec(self._host_spec())
+
+    def _host_spec(self) -> dict[str, FieldSpec]:
         have = self._collate.schema()
         return {name: field_spec(name, field, have.field(field.column)) for name, field in self._collate.fields}
 
+    def devices(self) -> dict[str, str | None]:
+        """Return the device of each array field; None if neither ``bind``, nor the field, nor the plan names one."""
+        return self._delivery.devices(self._host_spec(), self.plan.device, self._bindings.device)
+
+    def _devices_here(self) -> Devices:
+        """The devices that this process delivers to; a worker's batches stay on the host."""
+        return {} if self._place.in_worker else self.devices()
+
     @property
     def stages(self) -> Stages:
-        """The lowered plan; made at the first use, again in a forked process."""
+        """The lowered plan. It is made at the first use, and again in a forked process."""
         return self._open().stages
 
     def _open(self) -> Opening:
-        """What the stream has open, or opens at its first use.
+        """Return what the stream has open, or opens at its first use.
 
         Raises:
             StreamError: the stream is closed.
@@ -160,221 +209,174 @@ class PreparedStream:
             raise StreamError(msg)
         return self._opening
 
+    def _opened(self, rebase: Rebase | None) -> Opening:
+        return Opening(self.plan, self.catalog, self._metrics, rebase, self._threads)
+
     @property
     def numbering(self) -> Numbering:
         """Which samples form which batch."""
         return self._open().read(self._bound().run_seed)[1]
 
-    @property
-    def _reader(self) -> SampleReader:
-        return self._opening.read(self._bound().run_seed)[0]
-
     def __len__(self) -> int:
-        """Steps of the whole current epoch for this rank.
+        """Return the steps of the whole present epoch for this rank.
 
         Raises:
-            TypeError: formation would have to form many batches to know; says what would count them.
+            TypeError: many batches would have to be formed to know; the message says what counts them.
         """
         bound, numbering = self._bound(), self.numbering
         numbering.need_countable(self._place.drawn())
         return numbering.steps(self._place.drawn(), bound.world_size, bound.merge, bound.rank)
 
     def count(self, epoch: int | None = None) -> int:
-        """Batches of a whole epoch before the tail rule; the formation index keeps what was formed to know."""
+        """Return the batches of a whole epoch over all ranks, before the tail rule.
+
+        Where a formation decides, the epoch is formed once; the formation index keeps the result.
+
+        Args:
+            epoch: None takes the present epoch.
+        """
         return self.numbering.total(self._place.drawn(epoch))
 
     def metrics(self) -> dict[str, Any]:
-        """Totals since the stream was made: rows, bytes, seconds by stage, queue depth, what bounds it."""
-        if self._pipeline is not None:
-            self._pipeline.record()
-        return {**self._metrics.as_dict(), "slots": 0 if self._memory is None else self._memory.allocated}
+        """Return totals since the stream was made: rows, bytes, seconds by stage, queue depth, and what bounds it."""
+        return self._passes.totals()
 
     def explain(self, *, analyze: bool = False) -> Explanation:
-        """EXPLAIN DATA: what this stream does to its data, from facts; reads no payload.
+        """Explain what this stream does to its data (EXPLAIN DATA), from facts; reads no payload.
 
         Args:
-            analyze: add what the stream measured so far.
+            analyze: add what the stream has measured so far.
         """
         metrics, bound = self.metrics() if analyze else None, replace(self._bound(), epoch=self._place.drawn())
         return explain_stream(
-            self.stages, bound, self.devices(), self._thread_count(1), metrics, self.numbering, self.catalog
+            self.stages, bound, self.devices(), self._threads.working(), metrics, self.numbering, self.catalog
         )
-
-    def _thread_count(self, workers: int) -> int:
-        return self._threads or max(1, available_cores() // workers)
 
     # ---- iterating
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches of this rank from the cursor to the end of the epoch."""
-        self._need_devices()
-        return self._run(0, 1)
+        """Yield the batches of this rank, from the stream's place to the end of the epoch.
 
-    def _run(self, worker: int, workers: int) -> Iterator[Any]:
-        """Every ``workers``-th batch from the ``worker``-th on; alone, all of them."""
-        with self._place.beginning() as alone:
-            if not (alone and self._idle()):
-                msg = "iter: the stream is being read already; one loop at a time moves the cursor. Leave it, or call close()"
-                raise StreamError(msg)
-            self._place.adopt()
-            bound, numbering = self._bound(), self.numbering
-            numbering.need_known(bound.world_size, workers)
-            steps = self._place.begin(numbering, bound)
-            start = steps.start
-            builder, due, threads = self._builder(bound.merge), steps.due(worker, workers), self._thread_count(workers)
-            pipeline = self._pipeline = Pipeline(
-                builder, steps.epoch, due, self.plan.prefetch, self._budget_bytes, threads, self._metrics
-            )
-        try:
-            for had, batch in zip(count(worker, workers), self._delivered(pipeline.get), strict=False):
-                self._place.cursor = start.advanced(had + 1)
-                yield batch
-                if self._pipeline is not pipeline and not self._closed:  # all was had, and the stream has gone on since
-                    return
-            if self._place.cursor == start and start.batch == worker == 0:
-                numbering.warn_of_nothing(steps.epoch, bound)
-            self._place.cursor = start.next_epoch()
-        finally:
-            self._leave(pipeline)
-
-    def _leave(self, pipeline: Pipeline) -> None:
-        """End a pass, unless that was done."""
-        if self._pipeline is pipeline and not pipeline.over:  # at the interpreter's exit it is, and the rest half gone
-            self._pipeline = None
-            self._place.leave(lambda: self._opening.let_go() if pipeline.close() else None)
-
-    def _idle(self) -> bool:
-        """Whether no loop reads the stream; one that has had its last batch reads it no more."""
-        if self._pipeline is not None:
-            with self.numbering.held("asking for the place"):
-                over = self._place.over()
-            if over:
-                self._leave(self._pipeline)
-        return self._pipeline is None
-
-    def _builder(self, merge: int = 1) -> BatchBuilder:
-        refusals, slots = self._opening.refusals, self._slots()
-        split, read = self._split(), (self.numbering, self._reader)
-        return BatchBuilder(self.stages, *read, self._metrics, slots, refusals, merge, split)
-
-    def _slots(self) -> Slots:
-        """The stream's batch memory, kept over epochs."""
-        self._memory = self._memory or self._new_slots()
-        return self._memory
-
-    def _new_slots(self) -> Slots:
-        return Slots()
-
-    def _split(self) -> frozenset[str]:
-        """Image fields whose normalization is left to the device."""
-        return frozenset()
-
-    def _delivered(self, get: Callable[[], Batch | None]) -> Iterator[Any]:
-        """Turn host batches into what the loop gets."""
-        while (batch := get()) is not None:
-            yield batch.fields
-
-    def _need_bound_devices(self) -> None:
-        """Refuse devices that this machine does not have, when the stream is bound."""
-
-    def _need_devices(self) -> None:
-        """Refuse devices that batches cannot be delivered to.
+        In a worker of a DataLoader: every n-th of them.
 
         Raises:
-            BindError: names a field, the device, and the way out.
+            BindError: a field asks for a device that batches cannot be delivered to.
+            StreamError: another loop reads the stream.
         """
-        wanted = {name: device for name, device in self.devices().items() if device not in (None, "cpu")}
-        if wanted:
-            name, device = next(iter(wanted.items()))
-            msg = (
-                f"field {name!r} asks for device {device!r}; NumPy arrays live on the host. "
-                "Use to_torch(), or bind(device='cpu')"
-            )
-            raise BindError(msg)
+        worker = self._delivery.worker()
+        if worker is not None:
+            began, first = self._worker.begin(self._place, worker)
+            return self._as_worker(began, first, worker[1])
+        self._delivery.need(self.devices())
+        return self._passes.run(self._now, self._delivery, 0, 1)
 
-    def devices(self) -> dict[str, str | None]:
-        """Where each array field is delivered: ``bind``, else the field's own, else the ``to_...`` verb's; "auto" is settled."""
-        out: dict[str, str | None] = {}
-        for name, spec in self.spec().items():
-            if spec.dtype is not None:
-                device = self._bindings.device or spec.device or self.plan.device
-                out[name] = self._auto() if device == "auto" else None if device is None else str(device)
-        return out
+    def _now(self) -> tuple[Opening, Bound, Devices]:
+        return self._open(), self._bound(), self._devices_here()
 
-    def _auto(self) -> str:
-        """What ``device="auto"`` comes to."""
-        return "cpu"
+    def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Any]:
+        """Yield the batches of a DataLoader's worker, or the rest of them."""
+        self._place.cursor = began  # a pass left early may have ended since, and put its own beginning there
+        reading = self._elsewhere if self.forked else self._here
+        for batch in reading(first, workers):
+            self._worker.had += 1
+            yield batch
+
+    def _here(self, worker: int, workers: int) -> Iterator[Any]:
+        return self._passes.run(self._now, self._delivery, worker, workers)
+
+    def _elsewhere(self, worker: int, workers: int) -> Iterator[Any]:
+        """In a forked worker, where Lance cannot be called: let another interpreter read."""
+        bound = self._bound()
+        self._bindings = self._bindings.updated(rank=bound.rank, world_size=bound.world_size)
+        for fields, reached in self._subprocess.batches(self, worker, workers):
+            self._worker.reached = reached
+            yield self._delivery.on_host(fields)
+
+    def worker_batches(self, worker: int, workers: int) -> Iterator[tuple[dict[str, Any], Reached]]:
+        """Yield every ``workers``-th batch from the ``worker``-th on, on the host, for another process.
+
+        Returns:
+            The fields as NumPy arrays and lists, and where the batch stands in its epoch.
+        """
+        self._place.in_worker = True
+        for fields in self._passes.run(self._now, HOST, worker, workers):
+            yield fields, self._place.reached()
 
     # ---- random access
 
     def batch(self, number: int, epoch: int | None = None) -> Any:
-        """Build one global batch on its own, whichever rank gets it.
+        """Build one global batch by itself, whichever rank it belongs to.
 
         Args:
             number: global batch number, from 0; with one rank and no merge, the step.
-            epoch: None takes the cursor's.
+            epoch: None takes the present epoch.
 
         Raises:
             IndexError: the epoch has no such batch.
         """
-        builder, at = self._builder(), self._place.drawn(epoch)
-        number = self.numbering.whole(number)
-        with Workers(self._thread_count(1), "spiral-batch") as pool:
-            done = builder.begin(at, range(number, number + 1), pool).result()
-        return next(self._delivered(iter([done, None]).__next__))
+        return self._passes.build(self._now, self._delivery, self._place.drawn(epoch), self.numbering.whole(number))
 
     def ledger(self, number: int, epoch: int | None = None) -> list[Any]:
-        """Which samples a global batch holds as planned, in order; no payload is read that does not decide membership.
+        """Return which samples a global batch holds, without reading payload that does not decide this.
+
+        Args:
+            number: global batch number, from 0.
+            epoch: None takes the present epoch.
 
         Returns:
-            identities, also of samples that cannot be read (`quarantine` lists them); tuples where the identity has several
-            columns, the stream's name first where several are mixed, and last which of its parent's parts one of flat_map is.
+            One identity per sample, in batch order, including unreadable samples (see `quarantine`). An identity is a
+            value, or a tuple: stream name (mixtures only), identity columns, part number (after ``flat_map``).
+
+        Raises:
+            IndexError: the epoch has no such batch.
         """
         at, stages = self._place.drawn(epoch), self.stages
-        samples = self.numbering.draw(at, number).samples
-        self._reader.need_identity(at, samples)
+        reader, numbering = self._opening.read(self._bound().run_seed)
+        samples = numbering.draw(at, number).samples
+        reader.need_identity(at, samples)
         return identities(stages, samples)
 
     def quarantine(self) -> pa.Table:
-        """Samples of this plan and data that could not be read: of every rank and process, one row a place in a batch."""
+        """Return the samples that could not be read, one row per occurrence in a batch, of all ranks and processes."""
         return self._open().refusals.quarantine.read()
 
     def locate(self, identity: Any, epoch: int | None = None) -> dict[str, int] | None:
-        """Where a sample is first delivered: epoch, batch, and the step and rank under the present bindings.
+        """Return where a sample is delivered first, under the present bindings.
 
         Args:
-            identity: the value that tells it apart; a tuple of several, the stream's name first where several are mixed.
-            epoch: None takes the cursor's.
+            identity: as in `ledger`; the stream's name may be left out if one stream has it.
+            epoch: None takes the present epoch.
 
         Returns:
-            None where this epoch does not use it, or the tail rule drops it.
+            ``epoch``, ``batch``, ``step`` and ``rank``; None if the epoch does not use the sample, or the tail rule drops
+            it.
 
         Raises:
-            KeyError: no surviving row has this identity.
+            KeyError: the plan keeps no row with this identity.
         """
         stages, bound, numbering = self.stages, self._bound(), self.numbering
         at = self.epoch if epoch is None else epoch_number(epoch, "locate")
         stream, row = found_row(stages, identity)
-        place = self._place.cursor if at == self._place.cursor.epoch else Cursor(at)
-        place = place.enter(bound.world_size, bound.merge)
-        for number in numbering.find(self._place.drawn(at), stream, row):
-            step, rank = place.batch_to_step(number)
-            due = delivered_at(numbering, self._place.drawn(at), place.segment_of(number), step, rank)
-            if due is not None and number in due:
-                return {"epoch": at, "batch": number, "step": step, "rank": rank}
-        return None
+        numbers = numbering.find(self._place.drawn(at), stream, row)
+        return self._place.first_delivery(at, numbers, numbering, bound)
 
     # ---- state
 
     def state_dict(self, delivered: int | None = None) -> dict[str, Any]:
-        """Where the run stands, as JSON values.
+        """Return where the run stands, as JSON values. All ranks have the same state.
 
         Args:
-            delivered: batches that the loop has had since the pass began; needed where a DataLoader has workers.
+            delivered: how many batches the loop has had since the pass began. Needed only where workers of a DataLoader
+                read the stream.
 
         Raises:
-            StreamError: iterated in worker processes and ``delivered`` is not given, or a thread does not answer.
+            StreamError: workers read the stream, and ``delivered`` is missing; or a thread that forms batches does not
+                answer.
+            ResumeError: ``delivered`` is not a whole number from 0 up, or more than the epoch has.
         """
+        worker = self._delivery.worker()
+        if worker is not None:  # torchdata's StatefulDataLoader asks each worker
+            return self._worker.state(self._place, worker, None if self.forked else self.fingerprint)
         if delivered is None and self._place.by_workers:
             msg = (
                 "state_dict: the stream was iterated in DataLoader workers, so only the loop knows what was delivered. "
@@ -390,14 +392,21 @@ class PreparedStream:
         return self._open().saved(cursor, bound.run_seed, self._place.drawn(cursor.epoch)).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved place; the cost does not depend on where it is.
+        """Go to a saved place. The cost does not depend on where it is; a refused state changes nothing.
+
+        Args:
+            state: what `state_dict` returned, also after a way through JSON.
 
         Raises:
-            ResumeError: the state is of another plan, data version or run seed; the message says where they differ.
+            ResumeError: the state is damaged, or of another plan, data version or run seed; the message says where they
+                differ.
+            StreamError: a loop reads the stream.
         """
-        if not self._idle():
-            msg = "load_state_dict: the stream is being read; leave the loop first"
-            raise StreamError(msg)
+        worker = self._delivery.worker()
+        if worker is not None or (isinstance(state, Mapping) and "worker" in state):
+            self._worker.load(state, self._place, worker, None if self.forked else self.fingerprint)
+            return
+        self._passes.need_idle("load_state_dict")
         saved, present = SavedState.from_json(state), self._open()
         check_plan(saved, present.stages, self.catalog)
         check_data(saved, present.stages)
@@ -414,34 +423,29 @@ class PreparedStream:
         if bindings is not self._bindings:
             self._bindings, self._resumed_seed = bindings, saved.run_seed
         self._go_on_with(opening)
-        if isinstance(self.numbering, FormedBatches):
-            self.numbering.anchor(epoch, anchors)
+        self.numbering.anchor(epoch, anchors)
         self._place.move(cursor)
 
     def rebase(self, earlier: "PreparedStream") -> None:
-        """Go on where a stream of another plan stands: each stream of the mixture keeps its own place (docs/decisions/0013).
+        """Go on where a stream of another plan stands; each stream of the mixture keeps its own place (docs/decisions/0013).
 
-        If ``earlier`` is in mid-epoch, that ends there; this stream begins the next one with the samples that were
-        not delivered yet, so none is repeated or skipped. The state records it.
+        If ``earlier`` stands in mid-epoch, that epoch ends there. This stream begins the next epoch with the samples that
+        were not delivered, so none is repeated or skipped. The state records the rebase.
 
         Args:
             earlier: a stream of the run's plan so far, where it stands or after ``load_state_dict``.
 
         Raises:
-            ResumeError: a plan mixes nothing, the earlier one has several lanes, or a stream is not the same in both.
+            ResumeError: a plan mixes nothing, the earlier one has several lanes, or a stream changed its rows.
+            StreamError: a loop reads the stream.
         """
-        if not self._idle():
-            msg = "rebase: the stream is being read; leave the loop first"
-            raise StreamError(msg)
+        self._passes.need_idle("rebase")
         need_stream(earlier, PreparedStream)
         at = SavedState.from_json(earlier.state_dict())
         epoch = earlier._place.drawn(at.cursor.epoch)  # noqa: SLF001  another stream
         rebase = left_over(earlier.stages, earlier.numbering, epoch, at.cursor.batch, at.rebase, self.stages)
         self._go_on_with(self._opened(rebase))
         self._place.move(Cursor(rebase.epoch))
-
-    def _opened(self, rebase: Rebase | None) -> Opening:
-        return Opening(self.plan, self.catalog, self._metrics, rebase)
 
     def _go_on_with(self, opening: Opening) -> None:
         before, self._opening = self._opening, opening
@@ -456,46 +460,49 @@ class PreparedStream:
     # ---- caches, other streams, the end
 
     def materialize(self, report: Callable[[Progress], None] | None = None) -> Progress:
-        """Build the caches of this plan, for the rows it needs; goes on where an earlier build stopped.
+        """Build the caches of this plan, for the rows that it needs. Continues where an earlier build stopped.
 
         Args:
-            report: called with what is done so far; None shows a progress bar on a terminal.
+            report: called with the progress; None shows a progress bar on a terminal.
 
         Raises:
             CacheError: the cache folder cannot be written.
         """
-        return self._opening.materialize(self.stages, self._thread_count(1), report, keep=self._pipeline is not None)
+        return self._opening.materialize(self.stages, self._threads.working(), report, keep=self._passes.running)
 
     def caches(self) -> list[CacheStatus]:
         """Return how far each cache of this plan is built. Reads no payload; empty if the plan has nothing to cache.
 
         Raises:
-            DamageError: the ledger of a cache is not what was written; says who mends it.
+            DamageError: the ledger of a cache is not what was written; the message says who mends it.
         """
         return [status(work) for work in caches(self.stages)]
 
     def verify(self, report: Report | None = None) -> Verification:
-        """Read all derived files of this plan, payload of caches too, and compare them with what was written."""
+        """Read all derived files of this plan, cached payload too, and compare them with what was written.
+
+        Args:
+            report: called with the bytes done and the bytes in total.
+        """
         return self._open().verify(self._bound().run_seed, report)
 
     def eval(self) -> Self:
-        """A stream for evaluation: epoch pinned, nothing dropped, deterministic transforms, its own cursor."""
+        """Return a stream for evaluation: pinned epoch, deterministic transforms, nothing dropped, its own place."""
         plan = evaluation(self.plan, self._place.drawn(), KeepPartial())
-        out = type(self)(plan, self.catalog, self._threads, self._budget_bytes)
-        out._bindings = self._bindings  # noqa: SLF001
+        out = type(self).__new__(type(self))
+        PreparedStream.__init__(out, plan, self.catalog, self._threads.asked, self._budget_bytes, self._delivery)
+        out._bindings = self._bindings  # noqa: SLF001  a stream of our own
         return out
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Stop threads and release handles. The cursor stays readable in saved states only.
+        """Stop the threads and release all handles. The place stays readable in saved states only.
 
         Args:
-            timeout_s: seconds to wait for calls that do not return, such as a read or a function of yours; None waits 5.
-                Then a `SpiralWarning` says which thread is in which call.
+            timeout_s: how many seconds to wait for calls that do not return, such as a read or a function of yours; None
+                waits 5. Then a `SpiralWarning` says which thread is in which call.
         """
-        pipeline, self._pipeline = self._pipeline, None
-        left = pipeline is not None and pipeline.close(timeout_s)
+        left = self._passes.close(timeout_s)
         self._opening.close(0.0 if left else timeout_s)
-        self._memory = None
         self._closed = True
 
     def __enter__(self) -> Self:
@@ -505,12 +512,13 @@ class PreparedStream:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        state.update(_opening=self._opening.rebase, _pipeline=None, _metrics=None, _memory=None, _subprocess=None)
-        return state
+        ours = ("_opening", "_passes", "_metrics", "_subprocess")
+        return {
+            **{name: each for name, each in self.__dict__.items() if name not in ours},
+            "rebase": self._opening.rebase,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        rebase = state.pop("rebase")
         self.__dict__.update(state)
-        self._metrics = Metrics()
-        self._opening = Opening(self.plan, self.catalog, self._metrics, state["_opening"])
-        self._pid = os.getpid()
+        self._open_anew(rebase)

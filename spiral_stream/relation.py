@@ -1,7 +1,9 @@
-"""The verbs: what a user calls to build a plan. Each is a few lines over a plan node.
+"""The verbs that build a plan. Each is a few lines over a plan node.
 
-A `Relation` is a frozen plan and the catalog its names are looked up in. Every
-verb returns a new one, so a prefix may feed several streams.
+A `Relation` is a frozen plan, and the catalog in which its names are looked up. Every verb returns a new relation, so
+several streams may share the beginning of a plan.
+
+`Relation` has one method per verb, hence more than 12. The room has more than 400 lines; most of them document the verbs.
 """
 
 import warnings
@@ -23,7 +25,6 @@ from spiral_stream.plan import combining, maps, nodes
 from spiral_stream.plan.checks import column_list, need_new_names, unheeded_sort
 from spiral_stream.plan.decoded import with_decoded
 from spiral_stream.plan.fingerprint import fingerprint
-from spiral_stream.plan.mix import Mix, Part, schedule_points, whole_count
 from spiral_stream.plan.profiles import Profile, renewed
 from spiral_stream.plan.refusal import OnError
 from spiral_stream.plan.tree import base_scan
@@ -47,82 +48,18 @@ _RANKS = DataParallel(RuntimeParam("data_parallel_rank"), RuntimeParam("data_par
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Stream:
-    """One stream of a mixture.
-
-    Args:
-        name: what ``stream_id`` is for its samples.
-        relation: the samples.
-        proportion: share of the epoch's samples; all streams have one, or none.
-        repeat: how often its rows come in an epoch, 1.5 for one and a half times.
-        choose: how many of its samples come in an epoch.
-    """
-
-    name: str
-    relation: "Relation"
-    proportion: float | None = None
-    repeat: float | None = None
-    choose: int | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.relation, Relation):
-            found = repr(self.relation) if isinstance(self.relation, str) else f"a {type(self.relation).__name__}"
-            example = self.relation if isinstance(self.relation, str) else "text.web"
-            msg = f'Stream {self.name!r}: relation is {found}; give a relation, for example catalog.table("{example}")'
-            raise PlanError(msg)
-
-
-def mix(
-    streams: Sequence[Stream],
-    *,
-    epoch_size: int | str | None = None,
-    by: str | None = None,
-    schedule: Mapping[int, Mapping[str, float]] | None = None,
-    samples_per_step: int = 1,
-) -> "Relation":
-    """Several relations as one, with the column ``stream_id``; counts of an epoch are exact.
-
-    Args:
-        streams: at least one.
-        epoch_size: samples an epoch, whatever the relations hold; a number, or a text such as ``"10b"``. None: as many
-            as there are rows.
-        by: what proportions are of, instead of samples: a numeric column or expression such as ``token_count_estimate``.
-        schedule: proportions that change during a run: step -> name -> proportion, linear in between.
-        samples_per_step: what a step of the schedule is, in samples of all ranks.
-
-    Raises:
-        PlanError: proportions that are negative, NaN or mixed with none; columns of one name and two types.
-
-    Warns:
-        UserWarning: proportions do not sum to 1; they are taken in relation to their sum.
-    """
-    kinds = [type(each).__name__ for each in streams] if isinstance(streams, list | tuple) else None
-    if not kinds or set(kinds) != {"Stream"}:
-        found = (
-            f"a {type(streams).__name__}"
-            if kinds is None
-            else f"a list of {', '.join(dict.fromkeys(kinds)) or 'nothing'}"
-        )
-        msg = f"mix: takes a list of streams, and this is {found}; give [Stream(name, relation, proportion=...), ...]"
-        raise PlanError(msg)
-    first, *others = [stream.relation for stream in streams]
-    first._need_relations("mix", *others)  # noqa: SLF001  a verb of relations
-    parts = tuple(Part(s.name, s.relation.node, s.proportion, s.repeat, s.choose) for s in streams)
-    points = schedule_points(schedule, [stream.name for stream in streams], samples_per_step)
-    return Relation(Mix(parts, whole_count("mix: epoch_size", epoch_size), by, points), first.catalog)
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
 class Relation:
-    """A plan so far. Frozen: every verb returns a new one."""
+    """A plan so far: rows, then samples (after `sample`), then batches (after `collate`). Every verb returns a new one.
+
+    Made by ``catalog.table(name)`` and ``catalog.sql(text)``.
+    """
 
     node: nodes.Node
     catalog: Registry
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns this plan leaves."""
+        """The columns of the result."""
         return self.node.schema()
 
     @property
@@ -135,30 +72,44 @@ class Relation:
     def filter(
         self, *predicates: Expr | Callable[..., Any], columns: Sequence[str] = (), batched: bool = True
     ) -> "Relation":
-        """Keep the rows for which every predicate is true; after ``sample`` a Python function may be one.
+        """Keep the rows for which every predicate is true. After `sample`, a predicate may be a Python function.
 
         Args:
-            *predicates: expressions over columns; after ``sample`` also functions that return booleans.
-            columns: what a function takes, in order.
-            batched: whether a function takes Arrow arrays, or one sample's values at a time.
+            *predicates: expressions over columns; after `sample` also functions that return booleans.
+            columns: the columns that a function takes, in order.
+            batched: whether a function takes Arrow arrays; else it takes the values of one sample at a time.
+
+        Raises:
+            PlanError: a predicate is not an expression or function, a column is unknown, or types do not fit.
+
+        Example:
+            >>> relation.filter((col("width") >= 256) & col("label_id").is_not_null())
         """
         node = self.node
         for predicate in predicates:
             if isinstance(node, nodes.Sampled):
-                called = (
-                    None
+                test = (
+                    predicate
                     if isinstance(predicate, Expr)
                     else Function(predicate, column_list("filter", columns), pa.bool_(), batched)
                 )
-                node = maps.SampleFilter(node, called or predicate)  # type: ignore[arg-type]  # an expression where nothing is called
+                node = maps.SampleFilter(node, test)
             else:
-                node = nodes.Filter(node, predicate)  # type: ignore[arg-type]  # it refuses what is no expression
+                node = nodes.Filter(node, predicate)  # type: ignore[arg-type]  # the node refuses functions
         return self._with(node)
 
     where = filter  # noqa: A003  SQL's spelling; `filter` is Polars'
 
     def project(self, *columns: str | Expr, **computed: Expr) -> "Relation":
-        """Keep these columns in this order; ``name=expression`` computes one."""
+        """Keep these columns, in this order.
+
+        Args:
+            *columns: names, or expressions with a name: ``(col("a") + 1).alias("b")``.
+            **computed: further columns, ``name=expression``.
+
+        Raises:
+            PlanError: a column is unknown, a name comes twice, or an expression has no name.
+        """
         named: dict[str, Expr] = {}
         for each in columns:
             expr = col(each) if isinstance(each, str) else each
@@ -177,7 +128,14 @@ class Relation:
     select = project
 
     def with_columns(self, **computed: Expr) -> "Relation":
-        """Add or replace columns; a number or text makes a constant one."""
+        """Add or replace columns.
+
+        Args:
+            **computed: ``name=expression``; a number or text makes a constant column.
+
+        Raises:
+            PlanError: an expression names an unknown column, or types do not fit.
+        """
         exprs = tuple(e.source if isinstance(e, Alias) else e for e in map(lit, computed.values()))
         verb = maps.SampleColumns if isinstance(self.node, nodes.Sampled) else nodes.WithColumns
         return self._with(verb(self.node, tuple(computed), exprs))
@@ -192,34 +150,47 @@ class Relation:
         right_on: str | Sequence[str] | None = None,
         suffix: str = "_right",
     ) -> "Relation":
-        """Add the columns of the one right row with equal keys (N:1); null keys match nothing.
+        """Add the columns of the one right row with equal keys (N:1). Null keys match nothing.
+
+        Args:
+            other: the right relation.
+            on: key columns that both relations have.
+            how: ``"inner"`` drops left rows without a match, ``"left"`` gives them nulls.
+            left_on: key columns of the left relation, instead of ``on``.
+            right_on: key columns of the right relation, in the same order.
+            suffix: added to the names of right columns that the left relation has too.
 
         Raises:
-            PlanError: unknown or unequal key columns. Several right rows for a key are an error when the plan is prepared.
+            PlanError: a key column is unknown, or the keys differ in number or type. Several right rows with one key
+                raise when the stream is prepared.
         """
-        self._need_relations("join", other)
+        need_relations("join", self, other)
         left, right = _names(left_on if on is None else on), _names(right_on if on is None else on)
         return self._with(combining.Join(self.node, other.node, left, right, how, suffix))
 
     def group_by(self, *keys: str) -> "Grouped":
-        """Group rows by these columns; ``.aggregate(...)`` follows."""
+        """Group the rows by these columns; `Grouped.aggregate` follows."""
         return Grouped(self, keys)
 
     def aggregate(self, **measures: tuple[str, str]) -> "Relation":
-        """One row: ``name=(column, "count" | "count_distinct" | "sum" | "min" | "max" | "avg")``."""
+        """Aggregate all rows into one; arguments and errors as for `Grouped.aggregate`."""
         return Grouped(self, ()).aggregate(**measures)
 
     def distinct(self, *columns: str) -> "Relation":
-        """Keep the first row of every distinct value of these columns (all columns if none are named).
+        """Keep one row per distinct value of these columns (of all columns, if none are named).
 
-        The first of a ``sort`` before it, else in relation order; NaN equals NaN here.
+        It is the first row: by the `sort` before this verb, else as stored. NaN equals NaN here.
         """
         return self._with(nodes.Distinct(self.node, columns or tuple(self.schema.names)))
 
     def sort(self, *columns: str, descending: bool = False) -> "Relation":
-        """Order the rows, for a following ``limit`` or ``distinct`` and for `to_arrow`; training order is ``sample``'s.
+        """Order the rows for a `limit` or `distinct` that follows, or for `to_arrow`. `sample` decides the training order.
 
-        NaN, then null, come last in both directions; equal rows stay in the order that they had.
+        NaN and then null come last in both directions. Equal rows keep their order.
+
+        Args:
+            *columns: the columns to sort by, most significant first.
+            descending: largest first.
         """
         return self._with(nodes.Sort(self.node, columns, descending))
 
@@ -228,12 +199,23 @@ class Relation:
         return self._with(nodes.Limit(self.node, count))
 
     def union(self, *others: "Relation") -> "Relation":
-        """The rows of several relations with equal columns."""
-        self._need_relations("union", *others)
+        """Append the rows of other relations, which have the same columns.
+
+        Raises:
+            PlanError: the columns differ, or the relations are of different catalogs.
+        """
+        need_relations("union", self, *others)
         return self._with(combining.Union((self.node, *(other.node for other in others))))
 
     def cache(self, **profiles: Profile | FormerProfile) -> "Relation":
-        """Declare in which form payload columns may be kept; ``materialize()`` builds it."""
+        """Declare a cache: the form in which payload columns are kept. `PreparedStream.materialize` builds it.
+
+        Args:
+            **profiles: ``column=profile``: `Original`, `Jpeg`, `Raw` or `Frames`.
+
+        Raises:
+            PlanError: a column is unknown, or cannot be kept in this form.
+        """
         return self._with(nodes.Cache(self.node, tuple((name, renewed(profile)) for name, profile in profiles.items())))
 
     # ---- the stream
@@ -246,28 +228,29 @@ class Relation:
         epoch: RuntimeParam | int | None = None,
         assignment: DataParallel | None = None,
     ) -> "Relation":
-        """Fix which example comes when: identity, order, epoch and who gets it.
+        """Turn rows into samples: fix their identity, their order in each epoch, and which rank gets them.
 
         Args:
-            identity: columns that identify a sample; by default those the relation was registered with.
+            identity: columns that identify a sample; None takes those that the relation was registered with.
             order: for example ``ShardAwareShuffle(seed=17)``.
-            epoch: ``RuntimeParam("epoch")`` (default) or a number.
-            assignment: ``DataParallel(...)``; by default of the run's rank and world size.
+            epoch: ``RuntimeParam("epoch")`` (the default), or a number: every epoch is then like that one.
+            assignment: ``DataParallel(...)``; None takes the run's rank and world size.
 
         Raises:
-            PlanError: an argument is not one of these, or a ``sort`` comes before ``Sequential``, which keeps to storage.
+            PlanError: an argument is none of these; the rows have no addresses, as after `aggregate`; or a `sort` comes
+                before ``Sequential``, which follows storage.
 
         Warns:
-            SpiralWarning: a ``sort`` comes before another order, which decides anyway.
+            SpiralWarning: a `sort` comes before another order, which has the last word.
         """
-        names = base_scan(self.node).identity if identity is None else _names(identity)
-        base_scan(self.node)
+        base = base_scan(self.node)  # refuses rows without addresses
+        names = base.identity if identity is None else _names(identity)
         when = RuntimeParam("epoch") if epoch is None else epoch
         sampled = self._with(nodes.Sample(self.node, names, order, when, assignment or _RANKS))
         if (sorted_by := unheeded_sort(self.node)) is not None:
             msg = (
-                f"sample: sort({sorted_by}) has no effect, since {type(order).__name__} decides the order. Drop it, or put "
-                "a limit or distinct after it"
+                f"sample: sort({sorted_by}) has no effect, because {type(order).__name__} decides the order. Drop the sort, or "
+                "put a limit or distinct after it"
             )
             warnings.warn(msg, SpiralWarning, stacklevel=2)
         return sampled
@@ -283,23 +266,24 @@ class Relation:
         random: bool = False,
         version: str | None = None,
     ) -> "Relation":
-        """Add a column to samples: ``.map(Tokenize("text", tokenizer="...") >> "tokens")``, or by a Python function.
+        """Add a column to samples: tokens of a text, or the values that a Python function returns.
 
         Args:
-            what: a named transform, or a function.
-            name: the column that a function's values become.
-            columns: what it takes, in order: Arrow arrays of many samples, or with ``batched=False`` one sample's values.
+            what: ``Tokenize("text", tokenizer="...") >> "tokens"``, or a function.
+            name: the column that a function adds.
+            columns: the columns that it takes, in order.
             returns: Arrow type of its values.
-            batched: see ``columns``.
-            random: it also takes the samples' random keys (uint64), or with ``batched=False`` a NumPy generator.
-            version: stands for its code in the fingerprint; by default its code and that of its helpers does.
+            batched: whether it takes Arrow arrays of many samples; else it takes the values of one sample at a time.
+            random: also pass it randomness: with ``batched`` the samples' random keys, shape [S], uint64; else a NumPy
+                generator per sample.
+            version: stands for the function's code in the fingerprint; None takes its code, and that of its helpers.
 
         Raises:
-            PlanError: a column is unknown, or something is missing.
+            PlanError: a column is unknown, ``name`` or ``returns`` is missing, or the transform is one of images.
         """
         if isinstance(what, Named):
             if not isinstance(what.transform, Tokenize):
-                msg = f"map: {type(what.transform).__name__} is a transform of images; give it to Stack(..., transforms=[...])"
+                msg = f"map: {type(what.transform).__name__} transforms images; give it to Stack(..., transforms=[...])"
                 raise PlanError(msg)
             return self._with(tokenized(self.node, what.transform, what.name, self.catalog))
         if name is None or returns is None:
@@ -323,17 +307,22 @@ class Relation:
         random: bool = False,
         version: str | None = None,
     ) -> "Relation":
-        """Replace each sample by those in the list that a function returns; the column ``part`` counts them.
+        """Replace each sample by several: one per value in the list that a function returns.
+
+        The column ``part`` numbers the new samples of a parent from 0.
 
         Args:
-            function: takes ``columns`` and returns a list of at most ``fan_out`` values a sample.
-            name: the column that the values become.
-            columns: what it takes, in order.
+            function: takes ``columns`` and returns a list of at most ``fan_out`` values per sample.
+            name: the column that holds the values.
+            columns: the columns that the function takes, in order.
             returns: Arrow type of one value of the list.
-            fan_out: most values a sample.
-            batched: whether it takes Arrow arrays and returns a list array.
+            fan_out: the most values per sample.
+            batched: whether it takes Arrow arrays of many samples and returns a list array.
             random: as for `map`.
             version: as for `map`.
+
+        Raises:
+            PlanError: a column is unknown or exists already, or an argument does not fit.
         """
         made = Function(function, column_list("flat_map", columns), pa.list_(returns), batched, random, version)
         return self._with(maps.SampleFlatMap(self.node, made, name, fan_out))
@@ -346,14 +335,17 @@ class Relation:
         returns: pa.Schema,
         version: str | None = None,
     ) -> "Relation":
-        """Make samples of several others: stateful, in order, within one chapter (64 windows of a lane).
+        """Assemble new samples from several others, with code that keeps state within a chapter (64 windows of a lane).
 
         Args:
-            factory: called with a context (``epoch``, ``lane``, ``chapter``) at each chapter's start; what it returns has
-                ``push(table)`` and ``finish()``, which return tables of new samples, or None.
-            columns: what ``push`` gets.
-            returns: the columns of a new sample, the identity's among them.
+            factory: called at the start of each chapter with a context that has ``epoch``, ``lane`` and ``chapter``. It
+                returns an object with ``push(table)`` and ``finish()``, which return tables of new samples, or None.
+            columns: the columns of the tables that ``push`` takes.
+            returns: the columns of a new sample; they include the identity.
             version: as for `map`.
+
+        Raises:
+            PlanError: a column is unknown, or ``returns`` lacks the identity.
         """
         made = Function(factory, column_list("assemble", columns), pa.struct(list(returns)), version=version)
         return self._with(maps.SampleAssembly(self.node, made))
@@ -369,23 +361,27 @@ class Relation:
         on_error: OnError = "raise",
         error_budget: float | None = None,
     ) -> "Relation":
-        """Fix who shares a batch, what becomes of a short last one, and what each field is.
+        """Turn samples into batches: fix which samples share one, what happens to a short last one, and the fields.
 
         Args:
-            batch_size: samples a batch (rows, where several samples are packed into one); with a budget, at most;
-                None leaves it to the budget.
-            fields: the batch's keys and what each holds.
-            formation: who shares a batch: ``WindowedBucket(...)``, ``Packed(...)``; None takes ``batch_size`` samples in order.
-            composition: how the streams of a mixture share a batch: ``StratifiedByStream("stream_id")``, ``OneStream()``.
-            last: ``DropPartial``, ``KeepPartial`` or ``PadPartial``.
-            on_error: what becomes of a sample whose payload cannot be read: ``"raise"`` stops the stream, ``"skip"`` delivers
-                the batch without it, ``"substitute"`` with a copy of the next good sample of the batch in its place.
-                `PreparedStream.quarantine` lists them.
-            error_budget: most of them that a process puts up with in an epoch: a count, or a fraction of the epoch's
-                samples (by default 0.01).
+            batch_size: samples per batch, or rows per batch where `Packed` puts several samples into a row. With a budget
+                it is the most; None leaves the size to the budget.
+            fields: the keys of a batch, and what each holds, for example ``{"x": Stack("x"), "id": List("sample_id")}``.
+            formation: which samples share a batch: ``WindowedBucket(...)`` or ``Packed(...)``; None takes ``batch_size``
+                neighbours.
+            composition: how the streams of a mixture share a batch: ``StratifiedByStream("stream_id")`` or ``OneStream()``.
+            last: what happens to a short last batch: ``DropPartial``, ``KeepPartial`` or ``PadPartial``.
+            on_error: what happens to a sample whose payload cannot be read. ``"raise"`` stops the stream, ``"skip"``
+                delivers the batch without it, ``"substitute"`` puts a copy of the next good sample of the batch in its
+                place. `PreparedStream.quarantine` lists these samples.
+            error_budget: the most such samples per epoch that a process accepts: a count, or a fraction of the epoch's
+                samples (0.01 if None).
+
+        Raises:
+            PlanError: ``fields`` is not a dict, a field does not fit its column, or the arguments contradict each other.
 
         Warns:
-            SpiralWarning: two fields decode one column with equal random transforms, which draw alike.
+            SpiralWarning: two fields decode one column with equal random transforms, which draw the same numbers.
         """
         if not isinstance(fields, Mapping):
             msg = f'collate: fields={shown(fields)}; give a dict of name -> field, for example {{"x": Stack("x")}}'
@@ -396,10 +392,15 @@ class Relation:
         return self._with(nodes.Collate(node, *values))
 
     def to_torch(self, *, prefetch: int = 2, device: str | None = None) -> "TorchStream":
-        """A stream of dicts of tensors; also a torch ``IterableDataset``.
+        """Return a stream of dicts of tensors, which is also a PyTorch ``IterableDataset``.
+
+        Args:
+            prefetch: how many batches are built ahead of the loop.
+            device: the device of fields that name none, such as ``"cuda"``; None leaves them on the CPU.
 
         Raises:
             MissingExtraError: PyTorch is not installed.
+            PlanError: the plan does not end with `collate`, or a number or device is wrong.
         """
         need("torch", "to_torch", OTHERWISE)
         from spiral_stream.adapters.torch import TorchStream
@@ -407,13 +408,20 @@ class Relation:
         return TorchStream(nodes.Deliver(self.node, "torch", prefetch, device), self.catalog)
 
     def to_numpy(self, *, prefetch: int = 2) -> "PreparedStream":
-        """A stream of dicts of NumPy arrays."""
+        """Return a stream of dicts of NumPy arrays.
+
+        Args:
+            prefetch: how many batches are built ahead of the loop.
+
+        Raises:
+            PlanError: the plan does not end with `collate`.
+        """
         from spiral_stream.prepared import PreparedStream
 
         return PreparedStream(nodes.Deliver(self.node, "numpy", prefetch), self.catalog)
 
     def to_jax(self, *, prefetch: int = 2) -> "JaxStream":
-        """A stream of dicts of JAX arrays; JAX has to be installed where it is bound or read."""
+        """Return a stream of dicts of JAX arrays, on JAX's default device; JAX must be installed when it is bound or read."""
         from spiral_stream.adapters.jax import JaxStream
 
         return JaxStream(nodes.Deliver(self.node, "jax", prefetch), self.catalog)
@@ -421,32 +429,24 @@ class Relation:
     # ---- looking
 
     def to_arrow(self) -> pa.Table:
-        """All rows of a relational plan as a table."""
+        """Return all rows as a table; only before `sample`.
+
+        Raises:
+            PlanError: the plan has samples already.
+            SourceError: a source cannot be read.
+        """
         if not isinstance(self.node, nodes.Relational):
-            msg = f"to_arrow: follows {self.node.VERB}; collect the relation before sample, or iterate the stream"
+            msg = f"to_arrow: it comes after {self.node.VERB}; call it before sample, or iterate the stream"
             raise PlanError(msg)
         from spiral_stream.planner.select import collect
 
         return collect(self.node, lambda name: OpenRelation(self.catalog.entry(name)))
 
     def explain(self) -> "Explanation":
-        """The outline of a plan that is no stream yet; a stream's ``explain()`` has every section."""
+        """Return the outline of the plan. `PreparedStream.explain` has every section."""
         from spiral_stream.explain import explain_plan
 
         return explain_plan(self.node)
-
-    def _need_relations(self, verb: str, *others: "Relation") -> None:
-        """Names are looked up in one catalog: that of the first relation."""
-        for other in others:
-            if not isinstance(other, Relation):
-                msg = f"{verb}: {shown(other)} is a {type(other).__name__}; give a relation, for example catalog.table(...)"
-                raise PlanError(msg)
-            if other.catalog.root != self.catalog.root:
-                msg = (
-                    f"{verb}: the relations are of two catalogs, {self.catalog.root} and {other.catalog.root}; "
-                    "register both in one"
-                )
-                raise PlanError(msg)
 
     def _with(self, node: nodes.Node) -> "Relation":
         return replace(self, node=node)
@@ -455,19 +455,27 @@ class Relation:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Grouped:
-    """A relation grouped by keys, waiting for its measures."""
+    """A relation grouped by keys; `aggregate` follows. Made by `Relation.group_by`."""
 
     relation: Relation
     keys: tuple[str, ...]
 
     def aggregate(self, **measures: tuple[str, str]) -> Relation:
-        """One row a group: ``name=(column, function)``. Float sums and averages depend on the thread count's order."""
+        """Return one row per group.
+
+        Args:
+            **measures: ``name=(column, function)``, where the function is ``"count"``, ``"count_distinct"``, ``"sum"``,
+                ``"min"``, ``"max"`` or ``"avg"``.
+
+        Raises:
+            PlanError: a measure is not a pair, or its column or function is unknown.
+        """
         for name, each in measures.items():
             if not (isinstance(each, tuple) and len(each) == 2):  # noqa: PLR2004  column and function
                 msg = f'aggregate ({name}): {each!r}; give (column, function), for example {name}=("x", "sum")'
                 raise PlanError(msg)
         parts = tuple((column, function, name) for name, (column, function) in measures.items())
-        return self.relation._with(combining.Aggregate(self.relation.node, self.keys, parts))  # noqa: SLF001  one of our own kind
+        return replace(self.relation, node=combining.Aggregate(self.relation.node, self.keys, parts))
 
     agg = aggregate
 
@@ -477,3 +485,21 @@ def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
         msg = "join: no keys; give on=..., or left_on=... and right_on=..."
         raise PlanError(msg)
     return (names,) if isinstance(names, str) else tuple(names)
+
+
+def need_relations(verb: str, first: Relation, *others: Relation) -> None:
+    """Refuse what is not a relation of the first one's catalog.
+
+    Raises:
+        PlanError: names the verb and the relation.
+    """
+    for other in others:
+        if not isinstance(other, Relation):
+            msg = f"{verb}: {shown(other)} is a {type(other).__name__}; give a relation, for example catalog.table(...)"
+            raise PlanError(msg)
+        if other.catalog.root != first.catalog.root:
+            msg = (
+                f"{verb}: the relations are of two catalogs, {first.catalog.root} and {other.catalog.root}; "
+                "register both in one"
+            )
+            raise PlanError(msg)

@@ -1,10 +1,8 @@
-"""All random bits of the project, by one rule: a keyed 64-bit mixer over counters.
+"""The source of all randomness: a keyed 64-bit mixer over counters.
 
-No generator has state. A key is made by hashing what identifies the draw, and
-numbers come from mixing (key, counter), so any draw can be repeated alone, in
-any order, on any worker. Strings and bytes enter through XXH3-128 (unseeded,
-specified at xxhash.com); integers are mixed by the finalizer of SplitMix64
-(Steele, Lea and Flood 2014), evaluated on arrays.
+No generator has state. Hashing whatever identifies a draw makes its key, and mixing (key, counter) gives the numbers. Any
+draw can therefore be repeated by itself, in any order, on any worker. Strings and bytes enter through XXH3-128 (unseeded,
+specified at xxhash.com). Integers are mixed by the finalizer of SplitMix64 (Steele, Lea and Flood 2014), on arrays.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +21,7 @@ _S27, _S30, _S31, _S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(
 
 
 def mix64(values: UInt64) -> UInt64:
-    """The SplitMix64 finalizer: a bijection of 64-bit words.
+    """Apply the SplitMix64 finalizer, a bijection of 64-bit words.
 
     Args:
         values: any shape, uint64.
@@ -39,7 +37,7 @@ def mix64(values: UInt64) -> UInt64:
 
 
 def combine(keys: UInt64 | np.uint64, values: UInt64 | np.uint64) -> UInt64:
-    """Fold ``values`` into ``keys``, broadcasting: a new key for each pair."""
+    """Fold ``values`` into ``keys``, with broadcasting; each pair gives a new key."""
     k = np.asarray(keys, dtype=np.uint64)
     v = np.asarray(values, dtype=np.uint64)
     with np.errstate(over="ignore"):
@@ -47,7 +45,7 @@ def combine(keys: UInt64 | np.uint64, values: UInt64 | np.uint64) -> UInt64:
 
 
 def key(*parts: int | str | bytes) -> int:
-    """One 64-bit key from named parts: ``key("shard", seed, pass_number)``.
+    """Make one 64-bit key of several parts: ``key("shard", seed, pass_number)``.
 
     Each part enters with its type and length, so ("ab", "c") and ("a", "bc")
     differ, and so do 1 and "1". Integers may have any size and sign.
@@ -65,14 +63,14 @@ def key(*parts: int | str | bytes) -> int:
 
 
 def identity_hashes(stream: str, identities: Sequence[str | bytes | int] | Iterable[str | bytes | int]) -> UInt64:
-    """The 128-bit hash of (stream, identity): unseeded, equal on every platform.
+    """Return 128-bit hashes of (stream, identity): unseeded, and equal on every platform.
 
     The hashed bytes are: UTF-8 of the stream, a zero byte, then ``s`` and the
     UTF-8 text, ``b`` and the bytes, or ``i`` and the little-endian signed integer: 8 bytes,
-    or 9 from 2**63 on. Measured at 0.35 us an identity (CPython loop over xxhash).
+    or 9 from 2**63 on. Measured at 0.35 us per identity (a CPython loop over xxhash).
 
     Args:
-        stream: name of the stream in a mixture, "" without one.
+        stream: name of the stream in a mixture; "" without one.
         identities: N values of one type.
 
     Returns:
@@ -96,13 +94,13 @@ def identity_hashes(stream: str, identities: Sequence[str | bytes | int] | Itera
 
 
 def sample_keys(run_seed: int, epoch: int, hashes_N2: UInt64, occurrences: UInt64) -> UInt64:
-    """A key for each sample's own random bits.
+    """Make the keys of the samples' own random bits.
 
     Args:
         run_seed: the run's seed, any integer.
         epoch: the epoch.
         hashes_N2: shape [N, 2], uint64, from `identity_hashes`.
-        occurrences: shape [N] or scalar, uint64: the pass, or the draw for orders with replacement.
+        occurrences: shape [N] or scalar, uint64: the pass over the rows; for orders with replacement, the draw.
 
     Returns:
         shape [N], uint64.
@@ -113,13 +111,13 @@ def sample_keys(run_seed: int, epoch: int, hashes_N2: UInt64, occurrences: UInt6
 
 
 def uniforms(keys: UInt64, name: str, nth: int, count: int) -> NDArray[np.float64]:
-    """Numbers in [0, 1) for the ``nth`` transform called ``name`` of each sample.
+    """Draw numbers in [0, 1) for the ``nth`` transform called ``name``, for each sample.
 
     Args:
         keys: shape [N], uint64, from `sample_keys`.
         name: the transform's registered name.
         nth: 0 for the first transform of that name in the chain.
-        count: numbers a sample.
+        count: how many numbers per sample.
 
     Returns:
         shape [N, count], float64: multiples of 2**-53.

@@ -1,12 +1,16 @@
-"""Threads of this library: what each one does, how it ends, and what becomes of one that does not.
+"""Threads of this library: how many there are, what each one does, and how it ends.
 
-Every thread is a daemon, has a name and an owner, and knows in words what it is doing. An owner that closes tells its
-threads to stop. A thread stops at the end of the call that it is in: `doing` raises there. The owner waits for that
-until a deadline and then leaves the thread alone, with all that it was given: its memory stays alive as long as the
-thread does, and what it returns is dropped.
+How many: `ThreadShare` decides, for every pool. A stream puts its own share in force with `sharing` while it opens files;
+rooms below ask `thread_share`.
 
-Owners that are still open when the interpreter exits are closed before daemon threads are killed. A thread that comes
-back from Lance after that would end the process with SIGABRT.
+What it does: every thread is a daemon, has a name and an owner, and says what it is doing (`doing`).
+
+How it ends: an owner that closes tells its threads to stop. A thread stops at the end of its present call, where `doing`
+raises. The owner waits for that until a deadline. Then it leaves the thread alone, together with everything the thread was
+given: that memory stays alive as long as the thread, and the thread's result is dropped.
+
+Owners that are still open when the interpreter exits are closed before daemon threads are killed. A thread that returned
+from Lance later would end the process with SIGABRT.
 """
 
 import atexit
@@ -18,18 +22,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Final, TypeVar, final
 
 from spiral_stream.errors import SpiralWarning, StreamError
 
-CLOSE_TIMEOUT_S: Final = 5.0  # that closing waits for threads whose calls do not return
-TELL_AFTER_S: Final = 60.0  # of waiting
-PLACE_TIMEOUT_S: Final = 600.0  # that asking for a stream's place waits for the thread that forms batches
+CLOSE_TIMEOUT_S: Final = 5.0  # how long closing waits for threads whose calls do not return
+TELL_AFTER_S: Final = 60.0  # of waiting, then a warning says for what
+PLACE_TIMEOUT_S: Final = 600.0  # how long asking for a stream's place waits for the thread that forms batches
 _SHOWN: Final = 3  # threads that a message names
-_OWNERS: "Final[weakref.WeakSet[Owner]]" = weakref.WeakSet()  # open ones, which the interpreter's exit closes
-_HOOKED: Final[set[int]] = set()  # processes that close them at exit
+_OWNERS: "Final[weakref.WeakSet[Owner]]" = weakref.WeakSet()  # those to close when the interpreter exits
+_HOOKED: Final[set[int]] = set()  # process ids that registered the exit hook
 
 T = TypeVar("T")
 
@@ -41,27 +46,66 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+@final
+class ThreadShare:
+    """How many threads each pool of this process may have.
+
+    Args:
+        asked: the number the user gave; None divides the cores that this process may use.
+        processes: how many processes read one stream together and divide the cores.
+    """
+
+    def __init__(self, asked: int | None = None, processes: int = 1) -> None:
+        self.asked, self.processes = asked, processes
+
+    def working(self) -> int:
+        """Return the size of a pool whose threads decode, encode or build."""
+        return self.asked or max(1, available_cores() // self.processes)
+
+    def waiting(self, most: int) -> int:
+        """Return the size of a pool whose threads mostly wait for storage: ``most``, or less where that was asked for."""
+        return min(most, self.asked or max(1, most // self.processes))
+
+
+_SHARE: Final = ContextVar("thread_share", default=ThreadShare())  # noqa: B039  never changed
+
+
+def thread_share() -> ThreadShare:
+    """Return the share in force: that of the stream that calls, else the whole process's."""
+    return _SHARE.get()
+
+
+@contextmanager
+def sharing(share: ThreadShare) -> Iterator[None]:
+    """Put a share in force for the pools that are made inside the block, by this thread."""
+    token = _SHARE.set(share)
+    try:
+        yield
+    finally:
+        _SHARE.reset(token)
+
+
 class Stopped(BaseException):
     """Ends a thread that was told to stop."""
 
 
 @final
 class OwnThread(threading.Thread):
-    """A daemon that knows what it is doing, and that it was told to stop."""
+    """A daemon thread that records what it is doing, and whether it was told to stop."""
 
     def __init__(self, target: Callable[..., None], name: str, args: tuple[Any, ...] = ()) -> None:
         super().__init__(target=target, name=name, args=args, daemon=True)
         self.told_to_stop = False
-        self.left_alone = False  # its owner waited in vain; nobody waits for it again
-        self.calls: list[tuple[str, float]] = []  # what it is doing, the outermost first, and since when
+        self.left_alone = False  # its owner waited until the deadline; nobody waits again
+        self.calls: list[tuple[str, float]] = []  # what it is doing and since when, outermost call first
 
     def run(self) -> None:
-        """What it was made for, until it is told to stop."""
+        """Run the target, until it ends or the thread is told to stop."""
         with suppress(Stopped):
             super().run()
 
     def activity(self) -> str:
-        """Its name, and what it is doing."""
+        """Return its name and what it is doing."""
         calls = list(self.calls)
         if not calls:
             return f"{self.name}: between two calls"
@@ -70,9 +114,9 @@ class OwnThread(threading.Thread):
 
 @final
 class doing:  # noqa: N801  read as a word: ``with doing("reading x"):``
-    """Says what this thread does while the block runs, and ends it there if it was told to stop. Costs 0.5 us.
+    """Record what this thread does while the block runs; end the thread here if it was told to stop. Costs 0.5 us.
 
-    Does nothing in a thread that is not ours.
+    Does nothing in a thread of somebody else.
     """
 
     __slots__ = ("_thread", "_words")
@@ -97,10 +141,10 @@ class doing:  # noqa: N801  read as a word: ``with doing("reading x"):``
 
 @final
 class ToldLock:
-    """A re-entrant lock. Whoever waits for it long is told what its holder is doing. In a forked process nobody holds it.
+    """A re-entrant lock that warns whoever waits for long, with what its holder is doing. A forked process holds no lock.
 
     Args:
-        name: of what it guards.
+        name: what it guards, as the warning names it.
     """
 
     def __init__(self, name: str) -> None:
@@ -147,11 +191,11 @@ class ToldLock:
 
 
 class Owner(ABC):
-    """Has threads, and ends them; the interpreter's exit does so where nobody did."""
+    """Owns threads and ends them. The interpreter's exit ends those of owners that nobody closed."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._over = False  # closed, or in a forked process, which has none of the threads
+        self._over = False  # closed; or this is a forked process, which has none of the threads
         _OWNERS.add(self)
         if self._pid not in _HOOKED:
             _HOOKED.add(self._pid)
@@ -159,30 +203,28 @@ class Owner(ABC):
 
     @property
     def over(self) -> bool:
-        """Whether it was ended, by its user or by the interpreter's exit."""
+        """Whether its threads were ended, by its user or by the interpreter's exit."""
         return self._over
 
     @property
     @abstractmethod
     def threads(self) -> Sequence[OwnThread]:
-        """Those that were started."""
+        """The threads that were started."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Wake the threads that wait for something of the owner's, so that they end. Does not wait; may be called again."""
+        """Wake the threads that wait for this owner, so that they end. Returns at once; may be called again."""
 
     def end(self, timeout_s: float) -> list[OwnThread]:
         """Stop the threads and wait for them.
 
         Args:
-            timeout_s: how long, for all of them together.
+            timeout_s: how long to wait, for all of them together.
 
         Returns:
-            those that still run then, and that nobody waited for before.
+            The threads that still run then and were not left alone before.
         """
-        if (
-            self._over
-        ):  # nothing is looked at: the interpreter may be half gone, or a lock held by a thread of the parent
+        if self._over:  # touch nothing: the interpreter may be half gone, or a thread of the parent may hold a lock
             return []
         if self._pid != os.getpid():
             self._over = True
@@ -201,7 +243,7 @@ def tell(owner: Owner) -> None:
 
 
 def joined(threads: Iterable[OwnThread], timeout_s: float) -> list[OwnThread]:
-    """Wait for threads; those that do not end are left alone and returned."""
+    """Wait for threads. Those that do not end in time are left alone and returned."""
     deadline, here, left = monotonic() + timeout_s, threading.current_thread(), []
     for thread in threads:
         if thread is here or thread.left_alone:  # the collector may close an owner in a thread of its own
@@ -214,17 +256,17 @@ def joined(threads: Iterable[OwnThread], timeout_s: float) -> list[OwnThread]:
 
 
 def named(threads: Sequence[OwnThread]) -> str:
-    """What some threads are doing, in one line."""
+    """Describe what some threads are doing, in one line."""
     shown = "; ".join(thread.activity() for thread in threads[:_SHOWN])
     return shown + (f"; and {len(threads) - _SHOWN} more" if len(threads) > _SHOWN else "")
 
 
 def warn_left_alone(where: str, threads: Sequence[OwnThread], timeout_s: float) -> None:
-    """Say which threads did not end within the deadline; nothing where all did."""
+    """Warn of threads that did not end within the deadline, if there are any."""
     if threads:
         warnings.warn(
             f"{where}: {len(threads)} thread(s) still run {timeout_s:g} s after they were told to stop. {named(threads)}. "
-            "All is closed, they are waited for no longer, and what they return is dropped. Look at what does not answer, "
+            "Everything else is closed, and the results of these threads are dropped. Look at the call that does not return, "
             "or wait longer with close(timeout_s=...)",
             SpiralWarning,
             stacklevel=2,
@@ -232,7 +274,7 @@ def warn_left_alone(where: str, threads: Sequence[OwnThread], timeout_s: float) 
 
 
 def _end_at_exit() -> None:
-    """Close what is open. Runs before daemon threads are killed, and after the other threads have ended."""
+    """Close the open owners. Runs after other threads have ended and before daemon threads are killed."""
     here = os.getpid()
     owners = [owner for owner in list(_OWNERS) if not owner._over]  # noqa: SLF001  of this room
     mine = [owner for owner in owners if owner._pid == here]  # noqa: SLF001  likewise
@@ -249,14 +291,18 @@ _Task = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any]
 
 @final
 class Workers(Owner, Executor):
-    """A pool of our threads. A task is in the words of the thread that submitted it; `close` has a deadline.
+    """A pool of threads whose `close` has a deadline. A task inherits the words of the thread that submitted it.
 
-    Unlike `ThreadPoolExecutor`, whose threads the interpreter joins without end before it exits.
+    The interpreter joins the threads of a `ThreadPoolExecutor` without a deadline before it exits; not these.
+
+    Args:
+        threads: the most threads to start; see `ThreadShare`.
+        name: what the threads' names begin with.
     """
 
     def __init__(self, threads: int, name: str) -> None:
         self._count, self._name = threads, name
-        self._threads: list[OwnThread] = []  # started with the first tasks
+        self._threads: list[OwnThread] = []  # one is started with each of the first tasks
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._lock = threading.RLock()  # the collector may close a pool from inside `submit`
         self._stopped = False
@@ -264,11 +310,11 @@ class Workers(Owner, Executor):
 
     @property
     def threads(self) -> Sequence[OwnThread]:
-        """Those that were started."""
+        """The threads that were started."""
         return tuple(self._threads)
 
     def submit(self, work: Callable[..., T], /, *args: Any, **options: Any) -> "Future[T]":
-        """Have work done by one of the threads; once the pool is closed, the future is a cancelled one."""
+        """Let one of the threads do the work. Once the pool is closed, the future returned is cancelled."""
         future: Future[T] = Future()
         here = threading.current_thread()
         words = list(here.calls) if isinstance(here, OwnThread) else []
@@ -284,7 +330,7 @@ class Workers(Owner, Executor):
         return future
 
     def stop(self) -> None:
-        """Cancel what has not begun, and end the threads once they are done with what has."""
+        """Cancel the tasks that have not begun, and end each thread after its present task."""
         with self._lock:
             self._stopped = True
             while not self._tasks.empty():
@@ -298,16 +344,16 @@ class Workers(Owner, Executor):
                 self._tasks.put(None)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S, where: str = "close") -> None:
-        """End the threads; warns of those that do not end within the deadline."""
+        """End the threads, and warn of those that do not end within the deadline."""
         warn_left_alone(where, self.end(timeout_s), timeout_s)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """What ``with`` does at its end: `close`."""
+        """Close the pool; called at the end of ``with``."""
         del wait, cancel_futures
         self.close()
 
     def __del__(self) -> None:
-        for _ in self._threads:  # nobody closed it: the threads end once they are done
+        for _ in self._threads:  # nobody closed it: each thread ends after its present task
             self._tasks.put(None)
 
 
@@ -322,7 +368,7 @@ def _work(tasks: "SimpleQueue[_Task | None]") -> None:
                 future.set_result(work(*args, **options))
             except Stopped:
                 future.set_exception(CancelledError())
-            except BaseException as error:  # noqa: BLE001  whoever asks for the result meets it
+            except BaseException as error:  # noqa: BLE001  raised again by `Future.result`
                 future.set_exception(error)
             thread.calls.clear()
-        del task, future, work, args, options, words  # nothing is held while there is nothing to do
+        del task, future, work, args, options, words  # hold no memory while waiting for the next task

@@ -16,7 +16,8 @@ from spiral_stream.extras import EXTRA_OF
 
 ROOT = Path(__file__).parents[1]
 LONGEST_ROOM = 500  # lines: one sitting
-LONGER = {"spiral_stream/prepared.py": 520}  # until the face and the place are two rooms
+# Faces of verbs: half of their lines document the verbs, as their heads say.
+LONGER = {"spiral_stream/prepared.py": 530, "spiral_stream/relation.py": 510}
 
 # A heavy package enters by these rooms only.
 DOORS = {

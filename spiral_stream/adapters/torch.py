@@ -1,26 +1,26 @@
 """Streams as PyTorch users know them: tensors, `IterableDataset`, pinned memory and CUDA streams.
 
-Host arrays become tensors without a copy. For fields on a CUDA device the images
-travel as uint8 NHWC in pinned, reused slots; a side stream copies them while the
-model works and one kernel sequence normalizes, casts and lays them out there.
+Host arrays become tensors without a copy. Images for a CUDA device travel as uint8 NHWC in pinned memory that is used
+again. A side stream copies them while the model works; on the device, one sequence of kernels normalizes them, casts them
+and arranges them as NCHW.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.adapters.subprocess_reader import SubprocessReader
-from spiral_stream.cursor import Cursor
-from spiral_stream.errors import BindError, ResumeError
+from spiral_stream.catalog.registry import Registry
+from spiral_stream.errors import BindError
 from spiral_stream.extras import need
-from spiral_stream.planner.physical import ClipStage, ImageStage
-from spiral_stream.planner.resume import WorkerState
-from spiral_stream.prepared import PreparedStream
+from spiral_stream.plan.nodes import Deliver
+from spiral_stream.planner.physical import ClipStage, ImageStage, Stages
+from spiral_stream.prepared import DEFAULT_BUDGET_BYTES, PreparedStream
 from spiral_stream.runtime.batches import Batch
-from spiral_stream.runtime.buffers import Slots
+from spiral_stream.runtime.buffers import Allocate
+from spiral_stream.runtime.delivery import Delivery, Devices, Get
 from spiral_stream.runtime.place import Reached
 
 need("torch", "spiral_stream.adapters.torch")
@@ -31,180 +31,118 @@ Tensors = dict[str, Any]
 
 
 @final
-class TorchStream(PreparedStream, IterableDataset[Tensors]):
-    """A `PreparedStream` of dicts of tensors and lists. Iterate it bare or under ``DataLoader(batch_size=None)``."""
+class TorchDelivery(Delivery):
+    """Tensors on the CPU, or on one CUDA device."""
 
-    _subprocess: SubprocessReader | None = None
-    _began: Cursor | None = None  # where passes of this worker begin, until the main process moves
-    _had = 0  # batches that it gave in it
-    _loaded = 0  # batches of the next pass that it gave in an earlier run
-    _reached: Reached | None = None  # what this worker's last batch was, where another interpreter reads
+    def on_host(self, fields: dict[str, Any]) -> Tensors:
+        return {name: _host(value) for name, value in fields.items()}
+
+    def delivered(self, get: Get, devices: Devices, stages: Stages) -> Iterator[Tensors]:
+        device = _cuda(devices)
+        if device is None:
+            return super().delivered(get, devices, stages)
+        return _CudaCopies(stages, devices, device).run(get)
+
+    def need(self, devices: Devices) -> None:
+        _cuda(devices)
+
+    def need_bound(self, devices: Devices) -> None:
+        _cuda(devices)
+
+    def auto(self) -> str:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+    def allocate(self, devices: Devices) -> Allocate:
+        return super().allocate(devices) if _cuda(devices) is None else pinned
+
+    def split(self, devices: Devices) -> frozenset[str]:
+        return frozenset() if _cuda(devices) is None else _moved(devices)
+
+    def worker(self) -> tuple[int, int] | None:
+        info = get_worker_info()
+        return None if info is None else (info.id, info.num_workers)
+
+
+@final
+class TorchStream(PreparedStream, IterableDataset[Tensors]):
+    """A stream of dicts of tensors and lists, and a PyTorch data set.
+
+    Iterate it bare, under ``DataLoader(stream, batch_size=None)``, or through a `StreamLoader`. Host tensors share the
+    memory of the batch; those on a CUDA device were copied while the model worked on the batch before.
+
+    Args:
+        plan: from ``relation.sample(...).collate(...).to_torch()``.
+        catalog: where its relations are registered.
+        threads: as for `PreparedStream`.
+        budget_bytes: as for `PreparedStream`.
+    """
+
+    def __init__(
+        self, plan: Deliver, catalog: Registry, threads: int | None = None, budget_bytes: int = DEFAULT_BUDGET_BYTES
+    ) -> None:
+        super().__init__(plan, catalog, threads, budget_bytes, TorchDelivery())
 
     @property
     def place(self) -> tuple[int, int]:
-        """Epoch, and the global batches of it that were delivered, as far as this process knows, in the form of a state."""
+        """Epoch, and how many of its global batches were delivered, as far as this process knows."""
         here = self._place.here()
         return here.epoch, here.batch
 
     @property
     def share(self) -> tuple[int, int, int]:
-        """Rank, world size, and the batches that are merged into one, as bound or found in the environment."""
+        """Rank, world size, and how many batches are merged into one, as bound or found in the environment."""
         bound = self._bound()
         return bound.rank, bound.world_size, bound.merge
 
-    def __iter__(self) -> Iterator[Tensors]:
-        info = get_worker_info()
-        if info is None:
-            return super().__iter__()
-        self._place.in_worker, seen = True, self._place.seen
-        self._place.adopt()
-        if self._began is None or self._place.seen != seen:  # else a pass that was left has moved the cursor on
-            self._began = self._place.cursor
-        self._had, self._loaded = self._loaded, 0
-        return self._as_worker(self._began, info.id + self._had * info.num_workers, info.num_workers)
-
-    def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Tensors]:
-        """One pass of a DataLoader's worker, or the rest of one."""
-        self._place.cursor = began  # a pass left early may have ended since, and put its own beginning there
-        for batch in self._forked(first, workers) if self.forked else self._run(first, workers):
-            self._had += 1
-            yield batch
-
-    def _forked(self, worker: int, workers: int) -> Iterator[Tensors]:
-        """In a forked worker, where Lance cannot be called: another interpreter reads."""
-        if self._subprocess is None:
-            self._subprocess = SubprocessReader()
-        bound = self._bound()
-        self._bindings = self._bindings.updated(rank=bound.rank, world_size=bound.world_size)
-        for batch, reached in self._subprocess.batches(self, worker, workers):
-            self._reached = reached
-            yield {name: _host(value) for name, value in batch.items()}
-
-    def state_dict(self, delivered: int | None = None) -> dict[str, Any]:
-        """Where the run stands; asked for in a worker (by torchdata's StatefulDataLoader), where that worker's pass stands."""
-        info = get_worker_info()
-        if info is None:
-            return super().state_dict(delivered)
-        known = None if self.forked else self.fingerprint  # a forked worker can open nothing
-        began = self._began or self._place.cursor
-        return WorkerState(known, began, (info.id, info.num_workers), self._had).to_json()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved place; in a worker, to that of its own pass."""
-        info = get_worker_info()
-        if info is None and not (isinstance(state, Mapping) and "worker" in state):
-            super().load_state_dict(state)
-            return
-        saved = WorkerState.from_json(state)
-        if info is None or saved.worker != (info.id, info.num_workers):
-            here = "the main process" if info is None else f"worker {info.id} of {info.num_workers}"
-            msg = (
-                f"resume: {here} was given a state of worker {saved.worker[0]} of {saved.worker[1]}. A StatefulDataLoader's "
-                "state goes to one with as many workers; stream.state_dict(delivered=n) fits any number"
-            )
-            raise ResumeError(msg)
-        if saved.plan is not None and not self.forked and saved.plan != self.fingerprint:
-            msg = (
-                f"resume: saved by plan {saved.plan:.32}, this is plan {self.fingerprint}. Restore the old plan, or start a "
-                "new epoch"
-            )
-            raise ResumeError(msg)
-        self._place.cursor, self._began, self._loaded = saved.cursor, None, saved.had
-
-    def worker_batches(self, worker: int, workers: int) -> Iterator[tuple[dict[str, Any], Reached]]:
-        """Every ``workers``-th batch from the ``worker``-th on, as arrays; for `SubprocessReader`."""
-        self._place.in_worker = True
-        for batch in self._run(worker, workers):
-            arrays = {
-                name: value.numpy() if isinstance(value, torch.Tensor) else value for name, value in batch.items()
-            }
-            yield arrays, self._place.reached()
-
     def reached(self) -> Reached:
-        """In a worker: what its last batch was."""
-        return self._reached or self._place.reached()
+        """In a worker: return what its last batch was."""
+        return self._worker.reached or self._place.reached()
 
     def follow(self, delivered: int, reached: Reached) -> None:
-        """In the main process: go behind the last batch of a pass that workers read."""
+        """In the main process: go to the place after the last batch of a pass that workers read.
+
+        Args:
+            delivered: how many batches the loop has had.
+            reached: what the last of them was.
+        """
         bound = self._bound()
         self._place.move(
             self._place.followed(delivered, reached, bound), ended=reached.over and not reached.over_for_all
         )
 
     def state_following(self, delivered: int, reached: Reached) -> dict[str, Any]:
-        """In the main process: the state behind a batch of a pass that workers read."""
+        """In the main process: return the state after a batch of a pass that workers read; arguments as for `follow`."""
         bound = self._bound()
         return self._saved(self._place.followed(delivered, reached, bound), bound)
 
-    def _cuda(self) -> torch.device | None:
-        """The CUDA device that fields go to, checked; None if all stay on the host."""
-        wanted = {name: torch.device(d) for name, d in self.devices().items() if d not in (None, "cpu")}
-        if not wanted or self._place.in_worker:
-            return None
-        name, device = next(iter(wanted.items()))
-        if device.type != "cuda" or len(set(map(str, wanted.values()))) > 1:
-            found = ", ".join(sorted(set(map(str, wanted.values()))))
-            msg = f"field {name!r}: devices {found}; one stream delivers to the CPU and to one CUDA device. Use bind(device=...)"
-            raise BindError(msg)
-        have = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (device.index or 0) >= have:
-            found = "no CUDA device" if not have else f"{have} CUDA device(s), numbered from 0"
-            msg = (
-                f"field {name!r} asks for device {str(device)!r} and this machine has {found}. Run it on the CPU with "
-                'stream.bind(device="cpu"), or on what there is with device="auto"'
-            )
-            raise BindError(msg)
-        return device
-
-    def _need_devices(self) -> None:
-        self._cuda()
-
-    def _need_bound_devices(self) -> None:
-        self._cuda()
-
-    def _auto(self) -> str:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-
-    def _new_slots(self) -> Slots:
-        return Slots() if self._cuda() is None else Slots(pinned)
-
-    def _split(self) -> frozenset[str]:
-        return (
-            frozenset()
-            if self._cuda() is None
-            else frozenset(n for n, d in self.devices().items() if d not in (None, "cpu"))
-        )
-
-    def _delivered(self, get: Callable[[], Batch | None]) -> Iterator[Tensors]:
-        device = self._cuda()
-        if device is None:
-            while (batch := get()) is not None:
-                yield {name: _host(value) for name, value in batch.fields.items()}
-            return
-        yield from _CudaDelivery(self, device).run(get)
-
 
 class StreamLoader(IterableDataset[Tensors]):
-    """A stream read by worker processes that knows its place as if it were read here.
+    """Reads a stream in worker processes, and knows its place as if the stream were read here.
 
-    One pass goes from the stream's cursor to the end of the epoch and leaves the cursor behind the last batch that
-    the loop had, in whatever epoch that is; ``state_dict()`` tells it at any time.
+    One pass goes from the stream's place to the end of the epoch. It leaves the stream after the last batch that the loop
+    had; `state_dict` returns that place at any time.
 
     Args:
         stream: from ``to_torch()``.
-        num_workers: 0 reads in this process.
-        **options: of `torch.utils.data.DataLoader`, for its workers and pinned memory.
+        num_workers: how many processes read; 0 reads in this one.
+        **options: further arguments of `torch.utils.data.DataLoader`, for its workers and pinned memory.
+
+    Example:
+        >>> loader = StreamLoader(plan.to_torch(), num_workers=4)
+        >>> for batch in loader:
+        ...     train(batch["image"])
+        >>> state = loader.state_dict()
     """
 
     def __init__(self, stream: TorchStream, num_workers: int = 0, **options: Any) -> None:
         self.stream = stream
         self._loader = DataLoader(_Followed(stream), None, num_workers=num_workers, **options) if num_workers else None
-        self._delivered: int | None = None  # in the pass under way, by workers
-        self._reached: Reached | None = None  # of the last of them
+        self._delivered: int | None = None  # batches of the pass under way, if workers read it
+        self._reached: Reached | None = None  # what the last of them was
         self._reading: Iterator[Tensors] | None = None
 
     def __iter__(self) -> Iterator[Tensors]:
-        """One pass; a pass that was left open ends."""
+        """Begin a pass; one that is under way ends."""
         self.close()
         self._reading = reading = iter(self.stream) if self._loader is None else self._through_workers(self._loader)
         return reading
@@ -224,13 +162,13 @@ class StreamLoader(IterableDataset[Tensors]):
                 self.stream.follow(delivered, self._reached)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loop stands; see `PreparedStream.state_dict`."""
+        """Return where the loop stands; see `PreparedStream.state_dict`."""
         if not self._delivered or self._reached is None:
             return self.stream.state_dict(self._delivered)
         return self.stream.state_following(self._delivered, self._reached)
 
     def close(self) -> None:
-        """End the pass under way; the next one goes on behind the last batch that the loop had."""
+        """End the pass under way. The next one goes on after the last batch that the loop had."""
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.close()  # type: ignore[attr-defined]  # both are generators
@@ -238,7 +176,7 @@ class StreamLoader(IterableDataset[Tensors]):
 
 @final
 class _Followed(IterableDataset[tuple[Tensors, Reached]]):
-    """A stream in workers, with what the main process has to know of each batch beside it."""
+    """Yields the stream's batches in workers, each with what the main process has to know of it."""
 
     def __init__(self, stream: TorchStream) -> None:
         self._stream = stream
@@ -253,29 +191,60 @@ def _host(value: Any) -> Any:
 
 
 def pinned(nbytes: int) -> NDArray[np.uint8]:
-    """Page-locked memory, from which a device copies without the CPU."""
+    """Allocate page-locked memory, which a device copies without the CPU."""
     array: NDArray[np.uint8] = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
     return array
 
 
-@final
-class _CudaDelivery:
-    """Copies batches to the device ahead of the loop and hands them over in order."""
+def _moved(devices: Devices) -> frozenset[str]:
+    """The fields that leave the host."""
+    return frozenset(name for name, device in devices.items() if device not in (None, "cpu"))
 
-    def __init__(self, stream: TorchStream, device: torch.device) -> None:
-        self._ahead = stream.plan.prefetch
+
+def _cuda(devices: Devices) -> torch.device | None:
+    """Return the CUDA device that fields go to; None if all of them stay on the host.
+
+    Raises:
+        BindError: there are several, it is none of CUDA's, or this machine does not have it.
+    """
+    wanted = {name: torch.device(device) for name, device in devices.items() if device not in (None, "cpu")}
+    if not wanted:
+        return None
+    name, device = next(iter(wanted.items()))
+    if device.type != "cuda" or len(set(map(str, wanted.values()))) > 1:
+        found = ", ".join(sorted(set(map(str, wanted.values()))))
+        msg = f"field {name!r}: devices {found}; one stream delivers to the CPU and to one CUDA device. Use bind(device=...)"
+        raise BindError(msg)
+    have = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) >= have:
+        found = "no CUDA device" if not have else f"{have} CUDA device(s), numbered from 0"
+        msg = (
+            f"field {name!r} asks for device {str(device)!r} and this machine has {found}. Run it on the CPU with "
+            'stream.bind(device="cpu"), or on whatever is there with device="auto"'
+        )
+        raise BindError(msg)
+    return device
+
+
+@final
+class _CudaCopies:
+    """Copies batches to the device ahead of the loop, and hands them over in order."""
+
+    def __init__(self, stages: Stages, devices: Devices, device: torch.device) -> None:
+        self._ahead = stages.plan.prefetch
         self._device = device
         self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._devices = stream.devices()
-        decoded: list[ImageStage | ClipStage] = [*stream.stages.images, *stream.stages.clips]
+        self._moved = _moved(devices)
+        decoded: list[ImageStage | ClipStage] = [*stages.images, *stages.clips]
         self._finishers = {
             stage.name: _Finisher(stage.program, stage.spec.dtype, stage.program.layout, device)
             for stage in decoded
-            if self._devices.get(stage.name) not in (None, "cpu")
+            if stage.name in self._moved
         }
         self._copying: deque[tuple[torch.cuda.Event, Batch]] = deque()
 
-    def run(self, get: Callable[[], Batch | None]) -> Iterator[Tensors]:
+    def run(self, get: Get) -> Iterator[Tensors]:
+        """Yield the batches in order, ``prefetch`` of them copied ahead."""
         ready: deque[tuple[Tensors, torch.cuda.Event]] = deque()
         ended = False
         while not ended or ready:
@@ -293,7 +262,7 @@ class _CudaDelivery:
         with torch.cuda.stream(self._side):
             for name, value in batch.fields.items():
                 host = _host(value)
-                if isinstance(host, torch.Tensor) and self._devices.get(name) not in (None, "cpu"):
+                if isinstance(host, torch.Tensor) and name in self._moved:
                     moved = host.to(self._device, non_blocking=True)
                     finisher = self._finishers.get(name)
                     out[name] = moved if finisher is None else finisher(moved)

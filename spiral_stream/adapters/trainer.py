@@ -1,11 +1,12 @@
-"""Streams in ``transformers.Trainer``: its loop, our batches, one place.
+"""Streams in ``transformers.Trainer``: its training loop, the stream's batches, one place.
 
-Trainer wraps a data set into a DataLoader that collates again, and accelerate then deals its
-batches out to the ranks again. Here it gets a loader that it takes as it is: the stream's own
-batches of this rank. A checkpoint holds the stream's state (``spiral_stream.json``), and resuming
-goes there at once: Trainer skips the batches it had by drawing them, so it draws stand-ins, 7 us
-each, that no sample is read for. Checked at each step: what is trained on is what the stream gave.
-Only Trainer's public methods are overridden (read in transformers 5.23 and accelerate 1.15).
+Trainer wraps a data set into a DataLoader that collates again, and accelerate then distributes its batches over the ranks
+again. Here Trainer gets a loader that it uses as it is: the stream's own batches of this rank.
+
+A checkpoint holds the stream's state (``spiral_stream.json``), so resuming goes to the place at once. Trainer skips the
+batches of the earlier run by drawing them; it draws empty stand-ins, for which no sample is read (7 us each). Each step
+checks that Trainer trains on what the stream gave. Only public methods of Trainer are overridden (read in transformers 5.23
+and accelerate 1.15).
 """
 
 import json
@@ -24,7 +25,6 @@ from spiral_stream.extras import need as need_package
 from spiral_stream.fields.labels import ShiftedLabels
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
-from spiral_stream.runtime.formed_batches import FormedBatches
 
 for _package in ("transformers", "accelerate"):
     need_package(_package, "spiral_stream.adapters.trainer")
@@ -37,17 +37,17 @@ PLACE_FILE: Final = "spiral_stream.json"
 
 
 class TrainerFeed(StreamLoader):
-    """What Trainer iterates: dicts of tensors, one epoch a pass, or epoch after epoch.
+    """What Trainer iterates: dicts of tensors, one epoch per pass, or epoch after epoch.
 
     Args:
-        stream: what is read.
-        steps: batches of an epoch, which is a pass then; None goes on without end.
+        stream: the stream to read.
+        steps: batches per epoch, so that a pass is an epoch; None continues with the next epoch without end.
         skipped: how many batches Trainer skips in the first pass, because an earlier run had them.
-        num_workers: 0 reads in this process.
-        **options: of the workers.
+        num_workers: how many processes read; 0 reads in this one.
+        **options: further arguments of `StreamLoader`.
     """
 
-    # What accelerate's `skip_first_batches` asks of a loader; it draws from `dataset` by a loader without workers.
+    # accelerate's `skip_first_batches` reads these from a loader; it draws from `dataset` with a loader without workers.
     batch_size = None
     drop_last = False
     prefetch_factor = None
@@ -67,17 +67,17 @@ class TrainerFeed(StreamLoader):
 
     @property
     def dataset(self) -> "TrainerFeed":
-        """Itself: what draws batches from it gets this object's."""
+        """The loader itself, so that whoever draws from the data set gets the loader's batches."""
         return self
 
     @staticmethod
     def collate_fn(batch: Any) -> Any:
-        """Nothing is collated twice."""
+        """Return the batch as it is."""
         return batch
 
     def __len__(self) -> int:
         if self.steps is None:
-            msg = "len: epoch follows epoch here; TrainingArguments(max_steps=...) ends the run"
+            msg = "len: the loader goes on from epoch to epoch and has no length; TrainingArguments(max_steps=...) ends the run"
             raise TypeError(msg)
         return self.steps
 
@@ -101,21 +101,23 @@ class TrainerFeed(StreamLoader):
 
 
 class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read by mypy
-    """`transformers.Trainer` on a stream: its batches as they are, and checkpoints that know the place.
+    """`transformers.Trainer` on a stream: it trains on the stream's own batches, and its checkpoints hold the place.
 
-    Tensors of a batch are the model's arguments; lists stay in ``batch_lists``. With ``max_steps`` epoch follows
-    epoch and Trainer sees one long pass; without, Trainer counts epochs, which needs the same number of batches in
-    each: a fixed ``batch_size``. ``train()`` goes on where the stream stands, ``train(resume_from_checkpoint=...)``
-    where the checkpoint's stream stood, with ``max_steps`` on any number of ranks.
+    The tensors of a batch become the model's arguments; lists stay in ``batch_lists``. With ``max_steps``, epoch follows
+    epoch and Trainer sees one long pass. Without it, Trainer counts epochs, which needs the same number of batches in each
+    epoch: a fixed ``batch_size``.
+
+    ``train()`` starts where the stream stands. ``train(resume_from_checkpoint=...)`` starts where the checkpoint's stream
+    stood; with ``max_steps``, on any number of ranks.
 
     Args:
         model: as in Trainer.
-        args: as in Trainer; ``per_device_train_batch_size`` only enters its logs.
+        args: as in Trainer; ``per_device_train_batch_size`` only appears in its logs.
         train_dataset: a stream from ``to_torch()``; ``eval_dataset`` may be one too.
-        **options: the rest of Trainer's.
+        **options: further arguments of Trainer.
 
     Raises:
-        BindError: something would collate, shard, shift or count twice, or not at all.
+        BindError: batches would be collated, shared out, shifted or counted twice, or not at all.
     """
 
     def __init__(self, model: Any = None, args: Any = None, *, train_dataset: TorchStream, **options: Any) -> None:
@@ -133,26 +135,26 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
     # ---- what Trainer reads
 
     def get_train_dataloader(self) -> Any:
-        """The stream's batches for this rank; accelerate has no part in it."""
+        """Return the stream's batches for this rank; accelerate does not change them."""
         self._feed = self._feed_of(self.train_dataset, *self._passes(self.train_dataset))
         return self._feed
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """A stream's batches as they are; other data sets as Trainer has them."""
+        """Return a stream's batches as they are; other data sets are read as Trainer does."""
         found = self.eval_dataset if eval_dataset is None else eval_dataset
         found = self.eval_dataset[found] if isinstance(found, str) else found
         return self._judged(found) if isinstance(found, TorchStream) else super().get_eval_dataloader(eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """A stream's batches as they are; other data sets as Trainer has them."""
+        """Return a stream's batches as they are; other data sets are read as Trainer does."""
         found = isinstance(test_dataset, TorchStream)
         return self._judged(test_dataset) if found else super().get_test_dataloader(test_dataset)
 
     def _judged(self, stream: TorchStream) -> TrainerFeed:
         if isinstance(need(stream.plan, Collate).last, KeepPartial) and self.args.world_size > 1:
             msg = (
-                "evaluate: with KeepPartial one rank may have a batch more than another, and Trainer's ranks would wait for "
-                "it without end. Evaluate on one rank, or give a stream of sample(epoch=0) and collate(last=PadPartial)"
+                "evaluate: with KeepPartial one rank may have one batch more than another, and Trainer's ranks would wait for "
+                "each other forever. Evaluate on one rank, or give a stream with sample(epoch=0) and collate(last=PadPartial)"
             )
             raise BindError(msg)
         return self._feed_of(stream, 1)
@@ -171,17 +173,22 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
         return TrainerFeed(stream, steps, skipped, args.dataloader_num_workers, **options)
 
     def num_examples(self, dataloader: Any) -> int:
-        """Samples of an epoch, by ``per_device_train_batch_size``."""
+        """Return the samples per epoch, computed with ``per_device_train_batch_size``."""
         found = isinstance(dataloader, TrainerFeed)
         return int(len(dataloader) * self._train_batch_size if found else super().num_examples(dataloader))
 
     # ---- training
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any) -> Any:
-        """Train on, from where the stream stands or a checkpoint stood; see `transformers.Trainer.train`.
+        """Train from where the stream stands, or where a checkpoint stood; see `transformers.Trainer.train`.
+
+        Args:
+            resume_from_checkpoint: folder of a checkpoint, or True for the last one; None starts where the stream stands.
+            *args: further arguments of Trainer.
+            **options: further arguments of Trainer.
 
         Raises:
-            ResumeError: the checkpoint has no state of a stream, or one of another plan or data.
+            ResumeError: the checkpoint has no state of a stream, or a state of another plan or data.
         """
         folder = resume_from_checkpoint or None
         if folder is True:
@@ -197,7 +204,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
                 self._feed.close()
 
     def training_step(self, model: Any, inputs: Any, *args: Any, **options: Any) -> Any:
-        """One batch; its lists are in ``batch_lists`` meanwhile."""
+        """Train on one batch; its lists are in ``batch_lists`` meanwhile."""
         assert self._feed is not None
         tensors, lists = self._feed.handed.popleft() if self._feed.handed else (None, {})
         if inputs is not tensors:
@@ -210,7 +217,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
         return super().training_step(model, inputs, *args, **options)
 
     def set_initial_training_values(self, *args: Any, **options: Any) -> Any:
-        """Trainer's counts; what has no length is one epoch of ``max_steps``."""
+        """Return Trainer's counts; a loader without length is one epoch of ``max_steps``."""
         epochs, *counts = super().set_initial_training_values(*args, **options)
         endless = self._feed is not None and self._feed.steps is None
         return (1 if endless else epochs, *counts)
@@ -218,7 +225,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
     # ---- the place
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Trainer's, and in checkpoints the stream's state, written before ``trainer_state.json`` makes them whole."""
+        """Save the model; in a checkpoint also the stream's state, before ``trainer_state.json`` completes the checkpoint."""
         super().save_model(output_dir, _internal_call)
         if _internal_call and output_dir and self.is_in_train and self._feed is not None and self.args.should_save:
             target = Path(output_dir, PLACE_FILE)
@@ -236,13 +243,13 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
         except (OSError, ValueError, KeyError, TypeError) as error:
             msg = (
                 f"resume: {folder} has no {PLACE_FILE} that can be read ({error!r}); StreamTrainer writes it into each "
-                "checkpoint. Resume from one of its checkpoints, or load the weights into the model and call train()"
+                "checkpoint. Resume from a checkpoint that it wrote, or load the weights into the model and call train()"
             )
             raise ResumeError(msg) from error
         self.train_dataset.load_state_dict(state)
 
     def _passes(self, stream: TorchStream) -> tuple[int | None, int]:
-        """Batches of a pass, None where it has no end, and those of the first pass that Trainer counts as had."""
+        """Return (batches per pass, or None if endless; batches of the first pass that Trainer believes it has consumed)."""
         accumulated = self.args.gradient_accumulation_steps
         if self.args.max_steps > 0:
             return None, self._updates % self.args.max_steps * accumulated
@@ -256,7 +263,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
         self._first_epoch = first = epoch if self._first_epoch is None else self._first_epoch
         if (epoch, batch) != (first + epochs, had * group):
             msg = (
-                f"train: Trainer counts {epochs} epochs and {had} batches a rank, the stream stands in epoch {epoch - first} "
+                f"train: Trainer counts {epochs} epochs and {had} batches per rank; the stream stands in epoch {epoch - first} "
                 f"at batch {batch} of {ranks} rank(s). Trainer can count epochs only from their beginning and with one "
                 "world size and accumulation: set_epoch(...) first, or give max_steps, which needs neither"
             )
@@ -264,7 +271,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
         return steps, had
 
     def _check_share(self, stream: TorchStream) -> None:
-        """Every data-parallel rank must have its own batches, and all of them together the stream's."""
+        """Refuse a share that would repeat or lose batches: each data-parallel rank must read its own."""
         rank, ranks, _ = stream.share
         alike = self.get_tp_size() * self.get_cp_size() * self.get_sp_size()  # ranks that need the same batches
         world, expected = self.args.world_size // alike, self.args.process_index
@@ -286,25 +293,25 @@ def _check_arguments(args: Any, stream: Any, collator: Any) -> None:
         raise BindError(msg)
     if collator is not None:
         raise BindError(
-            "StreamTrainer: batches come collated, data_collator would have no say. Leave it out; "
-            "what it did goes into collate(fields=...) or map(...)"
+            "StreamTrainer: batches are collated already, so data_collator would have no effect. Leave it out; "
+            "move what it did into collate(fields=...) or map(...)"
         )
     if args.auto_find_batch_size or args.ignore_data_skip:
         raise BindError(
-            "StreamTrainer: auto_find_batch_size would lose the batches it tries, ignore_data_skip the place in the epoch. "
-            "Leave both off: batches have the plan's size, and resuming reads nothing that was had"
+            "StreamTrainer: auto_find_batch_size would lose the batches that it tries, and ignore_data_skip the place in the "
+            "epoch. Leave both off: batches have the plan's size, and resuming reads no batch again"
         )
     if args.max_steps <= 0:
         _check_countable(args, stream)
 
 
 def _check_countable(args: Any, stream: TorchStream) -> None:
-    """Epochs are counted by Trainer, once for all of them and on every rank alike."""
-    formed = isinstance(stream.numbering, FormedBatches)
+    """Refuse streams whose epochs or ranks differ in their number of batches, because Trainer counts them once for all."""
+    formed = stream.stages.formed
     if formed or (args.world_size > 1 and isinstance(need(stream.plan, Collate).last, KeepPartial)):
-        why = "batches are formed, so that epochs differ in their number" if formed else "with KeepPartial ranks differ"
+        why = "epochs of formed batches differ in their number" if formed else "with KeepPartial ranks differ"
         msg = (
-            f"StreamTrainer: {why}, and Trainer wants to count. Give TrainingArguments(max_steps=...); "
+            f"StreamTrainer: {why}, and Trainer needs one count for all. Give TrainingArguments(max_steps=...); "
             f"stream.count(epoch) // {args.world_size} are the steps of an epoch"
         )
         raise BindError(msg)

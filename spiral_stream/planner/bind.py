@@ -1,4 +1,4 @@
-"""What a run binds: epoch, rank, world size, run seed, device, merge, and the defaults for what it leaves open."""
+"""What a run binds (epoch, rank, world size, run seed, device, merge), and the defaults of what it leaves open."""
 
 import operator
 import os
@@ -19,7 +19,7 @@ _RANK, _WORLD = "data_parallel_rank", "data_parallel_world_size"
 @final
 @dataclass(frozen=True, slots=True)
 class Bindings:
-    """Explicit bindings of a run; None leaves a value to the defaults."""
+    """The explicit bindings of a run; None leaves a value to its default."""
 
     epoch: int | None = None
     data_parallel_rank: int | None = None
@@ -29,10 +29,10 @@ class Bindings:
     merge: int = 1
 
     def updated(self, **values: Any) -> "Bindings":
-        """The bindings with some replaced.
+        """Return the bindings with some of them replaced.
 
         Raises:
-            BindError: unknown name, or a value out of range.
+            BindError: a name is unknown, or a value is out of range.
         """
         mesh, dp_dims = values.pop("mesh", None), values.pop("dp_dims", None)
         if mesh is not None:
@@ -62,7 +62,7 @@ def _device(value: Any) -> str:
 
 
 def _whole(name: str, value: Any) -> int:
-    """The value as an integer in range; NumPy's integers are integers too."""
+    """Return the value as an integer in range. NumPy's integers are integers too."""
     least = {"run_seed": None, _WORLD: 1, "merge": 1}.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         msg = f"bind: {name}={shown(value)} is a {type(value).__name__}; give an integer"
@@ -78,10 +78,10 @@ def _whole(name: str, value: Any) -> int:
 
 
 def epoch_number(value: Any, asked: str = "set_epoch") -> int:
-    """The epoch that `set_epoch`, or another call, is given.
+    """Return the epoch that `set_epoch`, or another call, is given.
 
     Raises:
-        BindError: it is no integer of at least 0.
+        BindError: it is not an integer from 0 up.
     """
     whole = isinstance(value, SupportsIndex) and not isinstance(value, bool)
     if not whole or not 0 <= operator.index(value) <= LAST_EPOCH:
@@ -93,7 +93,7 @@ def epoch_number(value: Any, asked: str = "set_epoch") -> int:
 @final
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The values a run goes with."""
+    """The values that a run uses, all of them known."""
 
     epoch: int
     rank: int
@@ -106,7 +106,7 @@ def settle(bindings: Bindings, sample: Sample) -> Bound:
     """Fill in the defaults: the plan's integers, ``torch.distributed``, the environment, then 0 of 1.
 
     Raises:
-        BindError: rank and world size contradict each other, or what the plan fixes.
+        BindError: rank and world size contradict each other, or contradict the plan.
     """
     rank, world = _place()
     for name, given, fixed in (
@@ -138,12 +138,12 @@ def settle(bindings: Bindings, sample: Sample) -> Bound:
 
 
 def resumed(bindings: Bindings, run_seed: int, earlier: int | None) -> Bindings:
-    """The bindings of a run that goes on from a state; what an earlier state had bound gives way.
+    """Return the bindings of a run that goes on from a state. They replace a run seed that came from an earlier state.
 
     Args:
-        bindings: those of now.
-        run_seed: the state's.
-        earlier: what an earlier state has bound; None if none has.
+        bindings: the present bindings.
+        run_seed: the state's run seed.
+        earlier: the run seed that an earlier state has bound; None if none has.
 
     Raises:
         ResumeError: another run seed is bound.
@@ -152,7 +152,7 @@ def resumed(bindings: Bindings, run_seed: int, earlier: int | None) -> Bindings:
         return replace(bindings, run_seed=run_seed)
     if bindings.run_seed != run_seed:
         msg = (
-            f"resume: saved with run_seed {run_seed}, bound to {bindings.run_seed}; random transforms "
+            f"resume: saved with run_seed {run_seed}, and {bindings.run_seed} is bound; random transforms "
             "would change in mid-epoch. Leave run_seed unbound, or start a new epoch"
         )
         raise ResumeError(msg)
@@ -160,7 +160,7 @@ def resumed(bindings: Bindings, run_seed: int, earlier: int | None) -> Bindings:
 
 
 def _place() -> tuple[int, int]:
-    """Rank and world size of this process. A process that never imported torch has no process group."""
+    """Return rank and world size of this process. A process that has not imported torch has no process group."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()), int(distributed.get_world_size())

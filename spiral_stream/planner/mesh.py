@@ -1,8 +1,9 @@
-"""Which batches a process of a `DeviceMesh` gets: by its place along the data-parallel dimensions, and by nothing else.
+"""Which batches a process of a `DeviceMesh` gets: its place along the data-parallel dimensions decides.
 
-Ranks that differ only along other dimensions (tensor, pipeline, context parallel) need equal batches. A name
-counts only where all who use it mean one thing; a dimension that holds context-parallel ranks as well, or whose name
-is not known, is refused rather than guessed. torchtitan's ``fsdp`` holds them since it has ``batch``: give that one.
+Ranks that differ only along other dimensions (tensor, pipeline, context parallel) need equal batches. A dimension counts
+as data-parallel by its name only if everybody who uses the name means that. A dimension with an unknown name, or one that
+also holds context-parallel ranks, is refused, not guessed. torchtitan's ``fsdp`` holds context-parallel ranks in versions
+that also have a ``batch`` dimension: pass the mesh of ``batch`` there.
 """
 
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 from spiral_stream.errors import BindError, shown
 
-# Names of mesh dimensions, as DeviceMesh's and FSDP2's documents, torchtitan, accelerate, Megatron-FSDP, NeMo and verl use them.
+# Names of mesh dimensions in the documents of DeviceMesh and FSDP2, torchtitan, accelerate, Megatron-FSDP, NeMo and verl.
 DATA_DIMS: Final = frozenset(
     (
         *("dp", "ddp", "data", "data_parallel", "batch"),
@@ -25,7 +26,7 @@ SAME_DATA_DIMS: Final = frozenset(
     )
 )
 _CONTEXT: Final = "it holds context-parallel ranks, which need equal batches"
-_EXPERT: Final = "experts are spread over data-parallel ranks in some meshes and beside them in others"
+_EXPERT: Final = "in some meshes expert-parallel ranks are data-parallel ones, in others they are not"
 _MIXED: Final = {
     **dict.fromkeys(("dp_shard_cp", "dp_cp", "dp_cp_shard", "hsdp", "loss"), _CONTEXT),
     **dict.fromkeys(("ep", "etp", "efsdp", "expert", "dp_shard_in_ep", "dp_shard_mod_ep"), _EXPERT),
@@ -33,14 +34,14 @@ _MIXED: Final = {
 
 
 def place_in_mesh(mesh: Any, dp_dims: Any = None) -> tuple[int, int]:
-    """Rank and size along a mesh's data-parallel dimensions, in the mesh's order.
+    """Return rank and size along a mesh's data-parallel dimensions, in the mesh's order.
 
     Args:
         mesh: a ``torch.distributed.device_mesh.DeviceMesh`` with names.
-        dp_dims: its data-parallel dimensions; None goes by their names.
+        dp_dims: its data-parallel dimensions; None finds them by their names.
 
     Raises:
-        BindError: which dimensions they are cannot be told from their names, or those given are not the mesh's.
+        BindError: the names do not say which dimensions are data-parallel, or the mesh lacks one of ``dp_dims``.
     """
     if not hasattr(mesh, "mesh_dim_names"):
         msg = (
@@ -67,19 +68,19 @@ def place_in_mesh(mesh: Any, dp_dims: Any = None) -> tuple[int, int]:
 
 
 def _data_dims(mesh: Any, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The dimensions that are data-parallel by name; one of a single rank decides nothing."""
+    """Return the dimensions that are data-parallel by name. A dimension of one rank may have any name."""
     data = tuple(name for name in names if name in DATA_DIMS)
     unknown = [name for name in names if name not in DATA_DIMS | SAME_DATA_DIMS and mesh[name].size() > 1]
     if unknown or not data:
         found = (
-            f"whether {unknown[0]!r} is data-parallel its name does not say"
+            f"the name {unknown[0]!r} does not say whether it is data-parallel"
             if unknown
             else "none is data-parallel by name"
         )
         why = f" ({_MIXED[unknown[0]]})" if unknown and unknown[0] in _MIXED else ""
         msg = (
             f"bind: the mesh has dimensions {names}; {found}{why}. Ranks along data-parallel ones get different batches, "
-            'all others the same: say which they are, bind(mesh=mesh, dp_dims=("dp",)), or dp_dims=() for none'
+            'all others the same. Name them, for example bind(mesh=mesh, dp_dims=("dp",)), or dp_dims=() for none'
         )
         raise BindError(msg)
     return data

@@ -1,4 +1,4 @@
-"""Where a run went on with another plan: an edit that the state keeps (docs/decisions/0013)."""
+"""The record of a run that went on with another plan; the state keeps it (docs/decisions/0013)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from spiral_stream.sampling.order import LARGEST
 @final
 @dataclass(frozen=True, slots=True)
 class Rebase:
-    """The epoch that began with this plan, and where each stream of the earlier one stood."""
+    """The epoch that began with this plan, and what each stream of the earlier plan had left to deliver."""
 
     epoch: int
     left_overs: tuple[tuple[str, LeftOver], ...]
 
     def left_over(self, stream: str) -> LeftOver | None:
-        """Where a stream goes on; None for one that the earlier plan did not have."""
+        """Return what a stream has left; None for a stream that the earlier plan did not have."""
         return dict(self.left_overs).get(stream)
 
     def to_json(self) -> dict[str, Any]:
-        """The edit as JSON values."""
+        """Return the record as JSON values."""
         streams = {name: {"left": [list(each) for each in c.left], "then": c.then} for name, c in self.left_overs}
         return {"epoch": self.epoch, "streams": streams}
 
@@ -50,7 +50,7 @@ class Rebase:
 
 
 def _need_ranges(left: Any, then: Any) -> bool:
-    """Refuse ranges that are empty, overlap, do not ascend, or lie past what follows them."""
+    """Refuse ranges that are empty, overlap, do not ascend, or lie after the uses that follow them."""
     _need_counts(then, *(number for pair in left for number in pair))
     ends = [0, *(first + count for first, count in left)]
     begins = [*(first for first, _ in left), then]

@@ -1,7 +1,7 @@
-"""Whether a saved state is whole, and belongs to this plan, data and run: where it does not, in words.
+"""Whether a saved state is undamaged, and belongs to this plan and data. If not, the error says where they differ.
 
-A state is read once into a `SavedState`, with everything checked that needs no plan; what it
-is then held against raises before anything of the stream has changed.
+A state is read once into a `SavedState`, which checks everything that needs no plan. It is then compared with plan and data
+before anything in the stream changes.
 """
 
 import json
@@ -29,7 +29,7 @@ _KEYS: Final = (
     "segments",
     "chapters",
     "rebase",
-)  # that it covers
+)  # the values that the checksum covers
 _HEX: Final = re.compile("[0-9a-f]{1,64}")
 _CHAPTERS: Final = "chapters cannot be read:"
 
@@ -39,10 +39,10 @@ Anchor = tuple[int, int, int]  # lane, chapter, and the number in the lane of th
 @final
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """Where a run stands, with what it stands on.
+    """Where a run stands, and of which plan, data and seed.
 
-    ``chapters`` says where chapters of formed batches begin; None where batches are counted, or in a state that
-    says nothing of them. ``sealed`` tells a state with a checksum from one of before there were any.
+    ``chapters`` says where the chapters of formed batches begin; None where batches are counted, or where the state does
+    not say. ``sealed`` says whether the state has a checksum; old states have none.
     """
 
     plan: str
@@ -54,7 +54,7 @@ class SavedState:
     sealed: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """The state as JSON values, with a checksum over all of them."""
+        """Return the state as JSON values, with a checksum over all of them."""
         out = {
             "spiral": STATE_VERSION,
             "plan": self.plan,
@@ -73,7 +73,7 @@ class SavedState:
         """Read `to_json` back, also after a way through JSON.
 
         Raises:
-            ResumeError: this is no state of this version, it was edited or damaged, or it says what cannot be.
+            ResumeError: this is not a state of this version, it was edited or damaged, or it contradicts itself.
         """
         if not isinstance(state, Mapping) or not _of_version(state.get("spiral")):
             found = state.get("spiral") if isinstance(state, Mapping) else type(state).__name__
@@ -99,15 +99,15 @@ class SavedState:
 @final
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """Where the pass of one worker of a StatefulDataLoader stands: where it began, and how many batches it has had."""
+    """Where the pass of one StatefulDataLoader worker stands: where it began, and how many batches it has given."""
 
-    plan: str | None  # None where the worker could not know it
+    plan: str | None  # None if the worker could not know it
     cursor: Cursor
-    worker: tuple[int, int]  # number, of how many
+    worker: tuple[int, int]  # its number, and how many workers there are
     had: int
 
     def to_json(self) -> dict[str, Any]:
-        """The state as JSON values, with a checksum over all of them."""
+        """Return the state as JSON values, with a checksum over all of them."""
         return sealed({"plan": self.plan, **self.cursor.to_json(), "worker": [*self.worker, self.had]})
 
     @classmethod
@@ -115,11 +115,11 @@ class WorkerState:
         """Read `to_json` back.
 
         Raises:
-            ResumeError: it is no such state, or was edited or damaged.
+            ResumeError: it is not the state of a worker, or was edited or damaged.
         """
         worker: Any = state.get("worker") if isinstance(state, Mapping) else None
         read = isinstance(worker, list | tuple) and len(worker) == 3 and all(_is_whole(n) and n >= 0 for n in worker)  # noqa: PLR2004
-        _need(read, f"worker is {shown(worker)}, not a number, of how many, and the batches it has had")
+        _need(read, f"worker is {shown(worker)}, not [number, number of workers, batches given]")
         plan = state.get("plan")
         _need(plan is None or isinstance(plan, str), f"plan is {shown(plan)}, not a fingerprint")
         out = cls(plan, Cursor.from_json(state), (worker[0], worker[1]), worker[2])
@@ -128,18 +128,18 @@ class WorkerState:
 
 
 def sealed(state: dict[str, Any]) -> dict[str, Any]:
-    """A state with its checksum, over what it says and not over how it is written."""
+    """Return a state with its checksum, which covers the values and not how they are written."""
     return {**state, "checksum": _checksum(state)}
 
 
 def need_sealed(state: Mapping[str, Any], read: Mapping[str, Any]) -> None:
-    """Refuse a state whose checksum is not that of what was read from it; one of before there were any has none.
+    """Refuse a state whose checksum is not that of the values read from it. Old states have no checksum and pass.
 
     Raises:
         ResumeError: it was edited or damaged.
     """
     if "checksum" in state and state["checksum"] != read["checksum"]:
-        msg = "resume: the state was edited or damaged: its checksum is of another; pass what state_dict() returned, unchanged"
+        msg = "resume: the state was edited or damaged: its checksum does not fit; pass what state_dict() returned, unchanged"
         raise ResumeError(msg)
 
 
@@ -149,7 +149,7 @@ def _checksum(state: Mapping[str, Any]) -> str:
 
 
 def _anchors(chapters: Any) -> tuple[Anchor, ...] | None:
-    """Where a state says that chapters begin."""
+    """Return where a state says that chapters begin."""
     if chapters is None:
         return None
     try:
@@ -181,22 +181,26 @@ def _need(holds: object, found: str) -> None:
 
 
 def check_plan(state: SavedState, stages: Stages, catalog: Registry) -> None:
-    """Refuse a state of another plan; says where the two differ. One that only stops at bad samples is no other.
+    """Refuse a state of another plan, and say where the two differ.
+
+    A state of a plan that stops at bad samples is accepted by the same plan that does not stop.
 
     Raises:
-        ResumeError: they differ.
+        ResumeError: the plans differ.
     """
     if state.plan == stages.fingerprint:
         return
     old = saved_plan(catalog, state.plan)
     if old is not None and _refused_nothing(old, stages.canonical):
         return
-    found, way_out = "where they differ is unknown, since the old plan is not in this catalog", ""
+    found, way_out = "where they differ is unknown, because the old plan is not in this catalog", ""
     if old is not None:
         places = differences(old, stages.canonical)
         found = f"they differ at {'; '.join(map(str, places))}"
         if any(each.of_shares for each in places) and all(each.of_shares or each.of_collate for each in places):
-            way_out = ", or take its place over: load the state into a stream of the old plan, then new_stream.rebase(old_stream)"
+            way_out = (
+                ", or keep the place: load the state into a stream of the old plan, then new_stream.rebase(old_stream)"
+            )
     msg = (
         f"resume: saved by plan {state.plan[:8]}, this is plan {stages.fingerprint[:8]}; {found}. "
         f"Restore the old plan, or start a new epoch{way_out}"
@@ -205,16 +209,16 @@ def check_plan(state: SavedState, stages: Stages, catalog: Registry) -> None:
 
 
 def _refused_nothing(old: Any, new: Any) -> bool:
-    """Whether the new plan only goes on where the old one would have stopped: all batches so far are alike in both."""
+    """Return whether the new plan differs only by going on where the old one would have stopped."""
     places = differences(old, new)
     return len(places) == 1 and (places[0].at, places[0].before) == ("collate.on_error", "null")
 
 
 def check_data(state: SavedState, stages: Stages) -> None:
-    """Refuse a state of other data; says which relations changed.
+    """Refuse a state of other data, and say which relations changed.
 
     Raises:
-        ResumeError: they changed.
+        ResumeError: a relation changed.
     """
     saved, present = dict(state.data), dict(stages.data_versions)
     if saved == present:

@@ -19,7 +19,7 @@ from spiral_stream.extras import need
 from spiral_stream.plan.clips import TIMES, check_times
 from spiral_stream.planner.lower import cache_root
 from spiral_stream.semantic import H264_REF, semantic_of
-from spiral_stream.threads import available_cores
+from spiral_stream.threads import thread_share
 
 
 def index_videos(
@@ -70,7 +70,7 @@ def index_videos(
         store = CacheStore(cache_root(catalog) / "caches" / kind.fingerprint, kind.facts())
         if afresh:
             shutil.rmtree(store.folder, ignore_errors=True)
-        build(base, kind, store, works, available_cores(), report)
+        build(base, kind, store, works, thread_share().working(), report)
         reader = store.open()
         tables = []
         for work in works:

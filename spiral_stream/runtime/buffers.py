@@ -1,9 +1,8 @@
-"""Batch slots: memory that is written in place and used again.
+"""Batch slots: memory that batches are written into, and that is used again.
 
-A fresh 38 MB array costs page faults at every batch (46 ms for new shared memory,
-4 ms for new pages, 1.6 ms for a slot used again). A slot goes back
-to the pool only when no array, slice or tensor of its batch is alive (docs/decisions/0034):
-the arrays' base is a small `_Lease` that returns the memory when it dies.
+A fresh array of 38 MB costs page faults with every batch: 46 ms in new shared memory, 4 ms in new pages, 1.6 ms in a slot
+that is used again. A slot returns to the pool only when no array, slice or tensor of its batch is alive: the base of these
+arrays is a small `_Lease`, which returns the memory when it dies (docs/decisions/0034).
 """
 
 import threading
@@ -17,18 +16,18 @@ from numpy.typing import NDArray
 Allocate = Callable[[int], NDArray[np.uint8]]
 
 
-LINE: Final = 64  # bytes of a cache line; from an aligned slot on, the pixel kernel writes whole lines (10 % faster)
+LINE: Final = 64  # bytes of a cache line; in an aligned slot, the pixel kernel writes whole lines (10 % faster)
 
 
 def pageable(nbytes: int) -> NDArray[np.uint8]:
-    """Ordinary memory that begins at a cache line."""
+    """Allocate ordinary memory that begins at a cache line."""
     memory = np.empty(nbytes + LINE, dtype=np.uint8)
     start = -memory.ctypes.data % LINE
     return memory[start : start + nbytes]
 
 
 class _Lease:
-    """Owns one use of a slot; NumPy arrays keep it alive through ``base``."""
+    """One use of a slot; NumPy arrays keep it alive through their ``base``."""
 
     __slots__ = ("__array_interface__", "_free", "memory")
 
@@ -50,21 +49,25 @@ class _Lease:
 
 @final
 class Slots:
-    """The slots of one stream, by size. Thread-safe."""
+    """The slots of one stream, by size. Thread-safe.
+
+    Args:
+        allocate: returns new memory of a number of bytes.
+    """
 
     def __init__(self, allocate: Allocate = pageable) -> None:
-        self.allocated = 0  # slots ever made; steady state adds none
+        self.allocated = 0  # slots made so far; a steady loop makes no more
         self._allocate = allocate
         self._free: dict[int, list[NDArray[np.uint8]]] = {}
         self._lock = threading.Lock()
 
     def take(self, shape: Sequence[int], dtype: str, rows: int) -> NDArray[Any]:
-        """An array in a free slot, or in a new one if none is free.
+        """Return an array in a free slot, or in a new one if none is free.
 
         Args:
-            shape: [B, ...] of the array.
-            dtype: NumPy name.
-            rows: B of a full batch, which the slot has room for.
+            shape: [B, ...], of the array.
+            dtype: its dtype, by NumPy's name.
+            rows: rows that the slot has room for, at least B.
         """
         kind = np.dtype(dtype)
         assert shape[0] <= rows, (shape, rows)

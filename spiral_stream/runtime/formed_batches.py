@@ -22,7 +22,7 @@ from spiral_stream.planner.resume import Anchor
 from spiral_stream.runtime.chapters import Chapter, Drawn, Grown
 from spiral_stream.runtime.formation_index import FormationIndex
 from spiral_stream.runtime.forming import Forming
-from spiral_stream.runtime.known_chapters import KnownChapters
+from spiral_stream.runtime.known_chapters import Known, KnownChapters
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.outlook import Outlook
 from spiral_stream.sampling.order import UInt64
@@ -30,8 +30,6 @@ from spiral_stream.threads import ToldLock
 
 _OPEN_CHAPTERS: Final = 4  # kept besides one per lane; they serve random access
 _COUNTED_AT_ONCE: Final = 1 << 22  # samples: about a second of forming
-
-Known = dict[int, KnownChapters]  # by epoch
 
 
 class _Found(NamedTuple):
@@ -69,26 +67,19 @@ class FormedBatches(Numbering):
     # ---- what a state says
 
     def anchors(self, epoch: int, number: int) -> list[Anchor]:
-        """Return where the chapters nearest to batch ``number`` begin, as far as it is known without forming anything."""
         with self._lock:
             return self._known(epoch).anchors(number)
 
     def anchor(self, epoch: int, anchors: Iterable[Anchor]) -> None:
-        """Learn where chapters begin from a saved state, in place of any earlier one."""
         with self._lock:
             self._known(epoch).follow(anchors)
 
     def possible(self, epoch: int, number: int, anchors: Iterable[Anchor]) -> list[Anchor]:
-        """Refuse anchors of a state at batch ``number`` that cannot be; forms nothing.
-
-        Returns:
-            the anchors that are certain.
-
-        Raises:
-            ResumeError: says which anchor cannot be.
-        """
         with self._lock:
             return self._known(epoch).certain(number, anchors)
+
+    def handed_on(self) -> tuple[Path, Known]:
+        return self.folder, self.known
 
     # ---- what the stream asks
 

@@ -119,3 +119,6 @@ def _impossible(lane: int, chapter: int, first: int, why: str) -> ResumeError:
         f"resume: the state says that chapter {chapter} of lane {lane} begins with batch {first} of it, which cannot be: "
         f"{why}. Pass what state_dict() returned, unchanged"
     )
+
+
+Known = dict[int, KnownChapters]  # by epoch

@@ -1,4 +1,4 @@
-"""What a running stream counts: whole numbers and seconds, added up by stage."""
+"""What a running stream counts: whole numbers, and seconds by stage."""
 
 import threading
 from collections.abc import Iterator
@@ -11,22 +11,22 @@ from typing import Any, final
 @final
 @dataclass
 class Metrics:
-    """Totals since the stream was opened. Seconds of ``fetch`` and ``transform`` add up over threads."""
+    """Totals since the stream was made. ``fetch_s`` and ``transform_s`` add up the seconds of all threads."""
 
     batches: int = 0
     samples: int = 0
     cached_rows: int = 0
     source_rows: int = 0
     source_bytes: int = 0
-    refused: int = 0  # of delivered batches: samples that could not be read, and what became of them
+    refused: int = 0  # samples of delivered batches that could not be read; the next two say what happened to them
     skipped: int = 0
     substituted: int = 0
-    filtered: int = 0  # this and the three below: of samples whose batches were formed here, each time they were
+    filtered: int = 0  # this and the next three: samples in windows that were formed here, each time they were
     dropped: int = 0
     truncated: int = 0
     alone: int = 0
-    short_clips: int = 0  # segments with too few frames, padded or looped
-    frames_kept: int = 0  # this and the next: of clips decoded from originals
+    short_clips: int = 0  # segments with too few frames, which were padded or looped
+    frames_kept: int = 0  # this and the next: frames of clips decoded from originals
     frames_decoded: int = 0
     plan_s: float = 0.0
     fetch_s: float = 0.0
@@ -34,8 +34,8 @@ class Metrics:
     consumer_waited_s: float = 0.0
     feeder_waited_s: float = 0.0
     queued: int = 0
-    peak_queue_bytes: int = 0  # of batches ahead: arrays, and Python values as `object_bytes` counts them
-    peak_batch_bytes: int = 0  # of the largest batch so far
+    peak_queue_bytes: int = 0  # most bytes of batches ahead: arrays, and Python values as `object_bytes` counts them
+    peak_batch_bytes: int = 0  # bytes of the largest batch so far
     _lock: AbstractContextManager[Any] = field(
         default_factory=threading.RLock, repr=False
     )  # the collector may close a stream from inside
@@ -48,16 +48,16 @@ class Metrics:
 
     @contextmanager
     def locked(self) -> Iterator["Metrics"]:
-        """Set several totals at once."""
+        """Hold the totals, to set several of them at once."""
         with self._lock:
             yield self
 
     def timed(self, name: str) -> "_Timed":
-        """Add the block's wall time to ``name``."""
+        """Return a context manager that adds the wall time of its block to ``name``."""
         return _Timed(self, name)
 
     def as_dict(self) -> dict[str, Any]:
-        """Totals, and a verdict on what bounds the stream."""
+        """Return the totals, the cache's hit rate, and a verdict on what bounds the stream."""
         out: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if not f.name.startswith("_")}
         rows = self.cached_rows + self.source_rows
         out["cache_hit_rate"] = self.cached_rows / rows if rows else None
@@ -74,7 +74,7 @@ class Metrics:
 
 @final
 class _Timed:
-    """Measures one block. A class, for a generator costs three times as much and every batch has six."""
+    """Measures one block. A class, because a generator costs three times as much, and every batch has six of these."""
 
     __slots__ = ("_begun", "_metrics", "_name")
 

@@ -6,9 +6,11 @@
 
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from operator import index
+from pathlib import Path
 from typing import final
 
 import numpy as np
@@ -19,7 +21,9 @@ from spiral_stream.errors import SpiralWarning, shown
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.physical import Stages
+from spiral_stream.planner.resume import Anchor
 from spiral_stream.runtime.chapters import Drawn
+from spiral_stream.runtime.known_chapters import Known
 from spiral_stream.runtime.samples import Samples
 from spiral_stream.sampling.order import UInt64
 
@@ -84,6 +88,27 @@ class Numbering(ABC):
     def steps(self, epoch: int, world_size: int, merge: int, rank: int) -> int:
         """Return how many steps of a whole epoch a rank makes."""
         return tail.steps(self.last, self.total(epoch), world_size, merge, rank)
+
+    def anchors(self, epoch: int, number: int) -> list[Anchor] | None:
+        """Return where the chapters around batch ``number`` begin, as far as known; None if there are none. Forms nothing."""
+        del epoch, number
+        return None
+
+    def possible(self, epoch: int, number: int, anchors: Iterable[Anchor]) -> list[Anchor]:
+        """Return the certain anchors of a state at batch ``number``. Forms nothing.
+
+        Raises:
+            ResumeError: an anchor cannot be; says which.
+        """
+        del epoch, number, anchors
+        return []
+
+    def anchor(self, epoch: int, anchors: Iterable[Anchor]) -> None:  # noqa: B027  arithmetic needs none
+        """Learn from a saved state where chapters begin, in place of any earlier state."""
+
+    def handed_on(self) -> tuple[Path, Known] | None:
+        """Return what a new numbering of the same batches may know from this one, with the folder of its index."""
+        return None
 
     def need_known(self, world_size: int, workers: int) -> None:  # noqa: B027  arithmetic is always known
         """Refuse several readers if each would have to compute again which samples share a batch.

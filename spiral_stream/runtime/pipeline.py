@@ -1,11 +1,10 @@
 """The moving parts of a stream: a feeder thread, worker threads, one bounded queue.
 
-The feeder walks the plan's batch numbers, reserves room, settles each batch's
-membership and starts its pieces on the workers; the consumer takes batches in the
-plan's order. One object owns the threads and ends them.
+The feeder walks the plan's batch numbers, reserves room, decides which samples form each batch, and starts the batch's
+pieces on the workers. The consumer takes batches in the plan's order. One object owns the threads and ends them.
 
-Nobody waits without end or without a word. A consumer that has waited for a minute is told what its batch waits for; closing
-has a deadline, after which threads whose calls do not return are named and left alone (`threads`).
+Nobody waits forever or silently. After a minute, a warning tells the consumer what its batch waits for. Closing has a
+deadline, after which it names the threads whose calls do not return and leaves them alone (`threads`).
 """
 
 import warnings
@@ -29,12 +28,22 @@ from spiral_stream.threads import (
     warn_left_alone,
 )
 
-POLL_S: Final = 0.5  # after so long a waiting consumer looks whether another thread has closed the stream
+POLL_S: Final = 0.5  # how often a waiting consumer looks whether another thread has closed the stream
 
 
 @final
 class Pipeline(Owner):
-    """Batches of one rank in order, built ahead of the consumer. Close it."""
+    """Builds the batches of one rank, in order and ahead of the consumer. Close it.
+
+    Args:
+        builder: builds a batch.
+        epoch: the epoch whose order is drawn.
+        numbers: global batch numbers of each step.
+        prefetch: most batches built ahead.
+        budget_bytes: most bytes of batches built ahead; one batch is always built.
+        threads: worker threads.
+        metrics: where time is counted.
+    """
 
     def __init__(
         self,
@@ -77,7 +86,7 @@ class Pipeline(Owner):
             return next(numbers, None)
 
     def _learn(self, pending: Pending) -> None:
-        """Reserve as much for the next batches as the largest so far has."""
+        """Note the size of the largest batch so far; as much is reserved for the next ones."""
         if pending.settled:
             self._largest = max(self._largest, pending.nbytes)
 
@@ -88,11 +97,11 @@ class Pipeline(Owner):
 
     @property
     def ready(self) -> int:
-        """Batches begun and not taken."""
+        """Batches that were begun and not taken."""
         return len(self._queue)
 
     def get(self) -> Batch | None:
-        """The next batch, or None after the last."""
+        """Return the next batch; None after the last."""
         pending = self._queue.get(self._tell, TELL_AFTER_S)
         if pending is None:
             return None
@@ -106,7 +115,7 @@ class Pipeline(Owner):
         return batch
 
     def _wait(self, pending: Pending) -> None:
-        """Wait for a batch's pieces; a word now and then, and an end when another thread closes."""
+        """Wait for a batch's pieces; warn now and then, and stop when another thread closes the stream."""
         begun, after_s = monotonic(), TELL_AFTER_S
         while not pending.wait(POLL_S):
             if self._queue.closed:
@@ -118,14 +127,14 @@ class Pipeline(Owner):
     def _tell(self, waited_s: float) -> None:
         busy = [thread for thread in self.threads if thread.calls]
         warnings.warn(
-            f"iter: the next batch has been waited for {waited_s:,.0f} s. {named(busy) or 'No thread is at work on it'}. "
-            "Waiting goes on; to end it, leave the loop or press Ctrl-C, either of which takes a few seconds at most",
+            f"iter: waited {waited_s:,.0f} s for the next batch so far. {named(busy) or 'No thread works on it'}. "
+            "To end the wait, leave the loop or press Ctrl-C; either takes a few seconds at most",
             SpiralWarning,
             stacklevel=2,
         )
 
     def stop(self) -> None:
-        """Wake the feeder, and drop what is begun."""
+        """Wake the feeder, and drop the batches that are begun."""
         for pending in self._queue.close():
             pending.cancel()
         self._pool.stop()
@@ -134,10 +143,10 @@ class Pipeline(Owner):
         """Stop and join every thread; prefetched batches are dropped.
 
         Args:
-            timeout_s: how long it waits for calls that do not return; None takes `CLOSE_TIMEOUT_S`.
+            timeout_s: how long to wait for calls that do not return; None takes `CLOSE_TIMEOUT_S`.
 
         Returns:
-            whether a thread still runs. It was named in a warning, and what it uses must not be waited for.
+            Whether a thread still runs. A warning has named it; do not wait for anything that it may hold.
         """
         if self._over:
             return False
@@ -148,7 +157,7 @@ class Pipeline(Owner):
         return bool(left)
 
     def record(self) -> None:
-        """Bring the queue's own totals into the metrics."""
+        """Copy the queue's totals into the metrics."""
         with self._metrics.locked() as totals:
             totals.feeder_waited_s = self._queue.put_wait_s
             totals.queued = len(self._queue)

@@ -1,11 +1,11 @@
 """Where a stream stands: in this process, in the middle of a pass, and in the workers of a DataLoader.
 
-The place after an epoch's last batch is the start of the next epoch (docs/decisions/0018). A pass learns of
-its end from `Steps`, which the feeder walks one step ahead of the loop; workers learn of the main process's
-moves from an array that they share with it.
+The place after an epoch's last batch is the start of the next epoch (docs/decisions/0018). A pass learns that it ends
+from `Steps`, which the feeder walks one step ahead of the loop. Workers share an array with the main process, from which
+they learn where it moved.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import context, sharedctypes
@@ -14,19 +14,19 @@ from typing import Any, final
 from spiral_stream.cursor import Cursor
 from spiral_stream.planner.bind import Bound, epoch_number
 from spiral_stream.runtime.numbering import Numbering
-from spiral_stream.runtime.steps import Steps, entered, need_inside
+from spiral_stream.runtime.steps import Steps, delivered_at, entered, need_inside
 
-_SERIAL, _EPOCH, _BATCH, _WORKERS, _SHARED = *range(4), 4  # places of the shared array
+_SERIAL, _EPOCH, _BATCH, _WORKERS, _SHARED = *range(4), 4  # indices of the shared array, and its size
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What a worker says of a batch of its pass: the epoch, and whether the rank, and all ranks, have no further step."""
+    """What a worker reports with each batch."""
 
     epoch: int
-    over: bool
-    over_for_all: bool
+    over: bool  # whether this rank has no further step in the epoch
+    over_for_all: bool  # whether no rank has one
 
 
 @final
@@ -34,7 +34,7 @@ class Place:
     """The place of one stream.
 
     Args:
-        pinned: the epoch whose order every epoch uses, where the plan names one.
+        pinned: the epoch whose order every epoch uses, if the plan names one.
     """
 
     def __init__(self, pinned: int | None) -> None:
@@ -42,30 +42,34 @@ class Place:
         self.steps: Steps | None = None  # of the pass under way
         self.in_worker = False
         self._pinned = pinned
-        self._pass_from: Cursor | None = None  # where a pass in this process began
-        self._ended = False  # whether the last pass had all of this rank's batches, while other ranks had one more
+        self._pass_from: Cursor | None = None  # where the last pass in this process began
+        self._ended = False  # whether the last pass had all batches of this rank, and other ranks had one more
         self._shared: Any = sharedctypes.RawArray("q", _SHARED)
-        self.seen = 0  # the move of the main process that a worker has followed
+        self.seen = 0  # the last move of the main process that this worker followed
         self._free = [True]  # taken while a pass begins
 
     @property
     def epoch(self) -> int:
-        """The epoch: inside a loop that of its batches, behind an epoch's last batch the next."""
+        """The epoch of the loop's batches; after an epoch's last batch, the next epoch."""
         return self.cursor.epoch + self._ended
 
     def drawn(self, epoch: int | None = None) -> int:
-        """The epoch whose order and random bits are used: the plan's where it names one, else this one or the one given."""
+        """Return the epoch whose order and random bits are used.
+
+        Args:
+            epoch: the epoch asked for; None takes the present one. The plan's own epoch wins, if it names one.
+        """
         if self._pinned is not None:
             return self._pinned
         return self.epoch if epoch is None else epoch_number(epoch, "epoch")
 
     @property
     def by_workers(self) -> bool:
-        """Whether the last pass was read by workers of a DataLoader, so that this process does not know how far it came."""
+        """Whether workers of a DataLoader read the last pass, so that this process does not know how far the loop came."""
         return bool(self._shared[_WORKERS]) and not self.in_worker
 
     def move(self, cursor: Cursor, *, ended: bool = False) -> None:
-        """Go elsewhere; workers follow with their next pass.
+        """Go to a place. Workers follow with their next pass.
 
         Args:
             cursor: the place.
@@ -78,7 +82,7 @@ class Place:
         self.seen = self._shared[_SERIAL]
 
     def adopt(self) -> None:
-        """In a worker process: go where the main process moved."""
+        """In a worker process: go where the main process has moved."""
         self._shared[_WORKERS] = self.in_worker
         if self.in_worker:
             self.cursor, self._ended = self._next(), False
@@ -87,7 +91,7 @@ class Place:
             self.cursor = Cursor(self._shared[_EPOCH], self._shared[_BATCH])
 
     def _next(self) -> Cursor:
-        """Where the next pass of this rank begins."""
+        """Return where the next pass of this rank begins."""
         return self.cursor.next_epoch() if self._ended else self.cursor
 
     # ---- a pass
@@ -109,7 +113,7 @@ class Place:
         """Begin a pass from here.
 
         Raises:
-            ResumeError: the place is one that the epoch does not have.
+            ResumeError: the epoch does not have this place.
         """
         cursor = self._next()
         start = entered(numbering, self.drawn(cursor.epoch), cursor, bound)
@@ -118,14 +122,14 @@ class Place:
         return self.steps
 
     def over(self) -> bool:
-        """Whether the pass under way has had this rank's last batch."""
+        """Return whether the pass under way has had this rank's last batch."""
         return self.steps is not None and self.steps.over(self.cursor.step)
 
     def leave(self, stop: Callable[[], None]) -> None:
         """End the pass under way.
 
         Args:
-            stop: ends the feeder; what it has found out by then says whether there is a further step.
+            stop: ends the feeder, which may have found out by then that there is no further step.
         """
         steps, self.steps = self.steps, None
         assert steps is not None
@@ -139,17 +143,24 @@ class Place:
                 self.cursor = self.cursor if self._ended else self.cursor.next_epoch()
 
     def here(self) -> Cursor:
-        """The place as a state says it, in a loop too: behind the last batch of all ranks the start of the next epoch."""
+        """Return the place as a state says it: after the last batch of all ranks, the start of the next epoch."""
         steps = self.steps
         if steps is None or self.cursor.step == steps.start.step or not steps.over(self.cursor.step, for_all=True):
             return self.cursor
         return self.cursor.next_epoch()
 
     def after(self, delivered: int, numbering: Numbering, bound: Bound) -> Cursor:
-        """The place after so many batches of the pass; of formed batches that workers read only the next pass may know the end.
+        """Return the place after some batches of the pass.
+
+        Where workers read formed batches, it may be an epoch's end without saying so: the next pass finds that out.
+
+        Args:
+            delivered: how many batches the loop has had.
+            numbering: which batches there are.
+            bound: the run's world size and merge.
 
         Raises:
-            ResumeError: that is no whole number from 0 up, or more than there are.
+            ResumeError: ``delivered`` is no whole number from 0 up, or more than the epoch has.
         """
         begun = self._next() if self.by_workers else self._pass_from or self._next()
         begun = entered(numbering, self.drawn(begun.epoch), begun, bound)
@@ -159,17 +170,30 @@ class Place:
         need_inside(numbering, epoch, cursor)
         return cursor if Steps(numbering, epoch, cursor, bound.rank).there(cursor.step) else cursor.next_epoch()
 
+    def first_delivery(
+        self, epoch: int, numbers: Iterable[int], numbering: Numbering, bound: Bound
+    ) -> dict[str, int] | None:
+        """Return which of some batches of an epoch is delivered first: its number, step and rank; None if none is."""
+        place = self.cursor if epoch == self.cursor.epoch else Cursor(epoch)
+        place = place.enter(bound.world_size, bound.merge)
+        for number in numbers:
+            step, rank = place.batch_to_step(number)
+            due = delivered_at(numbering, self.drawn(epoch), place.segment_of(number), step, rank)
+            if due is not None and number in due:
+                return {"epoch": epoch, "batch": number, "step": step, "rank": rank}
+        return None
+
     # ---- other processes
 
     def reached(self) -> Reached:
-        """In a worker process: what its last batch was."""
+        """In a worker process: return what its last batch was."""
         steps, step = self.steps, self.cursor.step
         assert steps is not None
         over = steps.over(step)
         return Reached(self.cursor.epoch, over, over and steps.over(step, for_all=True))
 
     def followed(self, delivered: int, reached: Reached, bound: Bound) -> Cursor:
-        """In the main process: the place after so many batches of workers, the last of which was this one."""
+        """In the main process: return the place after ``delivered`` batches of workers, of which this was the last."""
         begun = self._next() if self._next().epoch == reached.epoch else Cursor(reached.epoch)
         cursor = begun.enter(bound.world_size, bound.merge).advanced(delivered)
         return cursor.next_epoch() if reached.over_for_all else cursor

@@ -1,11 +1,14 @@
 """The quarantine table of a stream: which samples were refused, where, and why.
 
-Every process appends to a file of its own, so any number may write at a time: one frame per batch, in one ``write``
-each: a mark, a check of the next two, the bytes and the 64-bit XXH3 digest of what follows, and an Arrow IPC stream.
-What a killed process left unfinished is at the end of its file, where reading stops; a frame that is damaged is passed
-over with a warning. Files from before there were frames hold the streams alone. A batch that was delivered again says
-the same again; reading keeps one row of each (epoch, batch, row). Files lie under the plan's fingerprint and the digest
-of its data versions, beside the caches.
+Every process appends to a file of its own, so any number of processes may write at the same time. It writes one frame per
+batch, with a single ``write``: a mark, a checksum of the next two values, the length and the 64-bit XXH3 digest of the
+rest, and an Arrow IPC stream.
+
+If a process is killed, an unfinished frame may be left at the end of its file, where reading stops. A damaged frame is
+skipped with a warning. Old files have no frames, only the Arrow streams. A batch that is delivered again is written again;
+reading keeps one row per (epoch, batch, row).
+
+The files lie next to the caches, under the plan's fingerprint and the digest of its data versions.
 """
 
 import os
@@ -28,9 +31,9 @@ from spiral_stream.planner.rebase import Rebase
 
 _FILE: Final = ".frames"
 _UNFRAMED: Final = ".arrows"  # Arrow IPC streams, end to end
-_FRAME: Final = struct.Struct("<4sI16s")  # mark, check, facts
-_FACTS: Final = struct.Struct("<QQ")  # bytes, digest
-_AGAIN: Final = "Read those batches again to have it written again"
+_FRAME: Final = struct.Struct("<4sI16s")  # mark, checksum of the facts, facts
+_FACTS: Final = struct.Struct("<QQ")  # length in bytes, digest
+_AGAIN: Final = "Read those batches again, and it is written again"
 _MARK: Final = b"\x93RFS"
 PART: Final = "part"
 _PLACE: Final = (("epoch", pa.int64()), ("batch", pa.int64()), ("row", pa.int32()))
@@ -41,11 +44,12 @@ _WHY: Final = (
 
 
 def schema_of(stages: Stages) -> pa.Schema:
-    """The columns of a stream's quarantine: the identity's, then what tells where and why.
+    """Return the columns of a stream's quarantine: those of the identity, then where and why a sample was refused.
 
-    ``stream`` is the stream's name in a mixture; ``part`` which of its parent's samples one of flat_map is; ``row`` the
-    place in the batch as planned; ``field`` the batch's field, or the column of tokens; ``shard`` the storage shard and
-    ``reference`` the uri, where the relation names one. Of ours, a name that the identity has too ends in ``_``.
+    ``stream`` is the stream's name in a mixture. ``part`` is the sample's number among those that ``flat_map`` made of its
+    parent. ``row`` is the place in the batch as planned. ``field`` is the batch's field, or the column of tokens. ``shard``
+    is the storage shard, and ``reference`` the URI if the relation names one. Where the identity has a column of the same
+    name, ours ends in ``_``.
     """
     have = stages.streams[0].node.schema()
     own = [pa.field(name, have.field(name).type) for name in stages.identity]
@@ -55,7 +59,7 @@ def schema_of(stages: Stages) -> pa.Schema:
 
 
 def renamed(stages: Stages, name: str) -> str:
-    """What a column of ours is called where the identity may have one of its name."""
+    """Return the name of a column of ours, changed if the identity has one of this name."""
     while name in stages.identity:
         name += "_"
     return name
@@ -63,7 +67,7 @@ def renamed(stages: Stages, name: str) -> str:
 
 @final
 class Quarantine:
-    """The files of one stream. Appending is one process's; ask `Quarantine` anew after a fork."""
+    """The quarantine files of one stream. Make a new one after a fork: only one process may append to a file."""
 
     def __init__(self, root: Path, stages: Stages, rebase: Rebase | None) -> None:
         data = digest([dict(stages.data_versions), None if rebase is None else rebase.to_json()])
@@ -73,7 +77,7 @@ class Quarantine:
         self._name = ""
 
     def append(self, rows: pa.Table) -> None:
-        """Add rows of `schema`: those of one batch.
+        """Append the rows of one batch, with the columns of `schema`.
 
         Raises:
             CacheError: the folder cannot be written.
@@ -85,7 +89,7 @@ class Quarantine:
         facts = _FACTS.pack(stream.size, xxhash.xxh3_64_intdigest(stream))
         data = _FRAME.pack(_MARK, xxhash.xxh32_intdigest(facts), facts) + stream.to_pybytes()
         name = self._name or f"{os.getpid()}-{uuid.uuid4().hex}{_FILE}"
-        self._name = ""  # after a failure the next goes to another file: nothing may follow half a batch
+        self._name = ""  # after a failure the next batch goes to another file: nothing may follow half a frame
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -97,12 +101,12 @@ class Quarantine:
             otherwise = "make it writable, or set $SPIRAL_CACHE"
             raise failed(error, otherwise, "quarantine: cannot write under", self.folder) from error
         if written < len(data):
-            msg = f"quarantine: {self.folder} took {written:,} of {len(data):,} bytes; make room there, and go on"
+            msg = f"quarantine: {self.folder} took {written:,} of {len(data):,} bytes; free some space there, and go on"
             raise CacheError(msg)
         self._name = name
 
     def read(self) -> pa.Table:
-        """All rows that any process wrote, one of each (epoch, batch, row), in that order."""
+        """Return the rows that all processes wrote, one per (epoch, batch, row), in this order."""
         found = [self.schema.empty_table()]
         for path in sorted(self.folder.glob(f"*{_UNFRAMED}")):
             found += _streams(path)
@@ -110,7 +114,9 @@ class Quarantine:
             frames, damaged = _frames(path)
             found += [pa.ipc.open_stream(pa.py_buffer(frame)).read_all() for frame in frames]
             if damaged:
-                what = f"quarantine: {path} is damaged in {damaged} places, and what it said of refused samples there is lost"
+                what = (
+                    f"quarantine: {path} is damaged in {damaged} places; what it said of refused samples there is lost"
+                )
                 warnings.warn(f"{what}. {_AGAIN}", SpiralWarning, stacklevel=2)
         table = pa.concat_tables(found).sort_by([(name, "ascending") for name in self._keys])
         places_R3 = np.column_stack([table[name].to_numpy().astype(np.int64) for name in self._keys])
@@ -120,10 +126,10 @@ class Quarantine:
 
 
 def verify_quarantine(path: Path) -> bool:
-    """Verify a file of a quarantine; returns whether it has frames to verify it by.
+    """Verify a file of a quarantine; return False if it has no frames to verify it by.
 
     Raises:
-        DamageError: it is not what was written.
+        DamageError: the file is not what was written.
     """
     if path.suffix != _FILE:
         return False
@@ -134,7 +140,7 @@ def verify_quarantine(path: Path) -> bool:
 
 
 def _frames(path: Path) -> tuple[list[bytes], int]:
-    """The sound frames of a file, up to one that was left unfinished, and in how many places it is damaged."""
+    """Return the sound frames of a file, up to an unfinished one, and in how many places it is damaged."""
     found: list[bytes] = []
     data = path.read_bytes()
     at = damaged = 0
@@ -149,14 +155,14 @@ def _frames(path: Path) -> tuple[list[bytes], int]:
             continue
         after = data.find(_MARK, at + 1)
         if after < 0:
-            damaged += not begun or len(frame) == size  # else the end was never written
+            damaged += not begun or len(frame) == size  # else the end of the frame was never written
             break
         damaged, at = damaged + 1, after
     return found, damaged
 
 
 def _streams(path: Path) -> list[pa.Table]:
-    """The batches of a file without frames, up to one that was left unfinished."""
+    """Return the batches of a file without frames, up to an unfinished one."""
     source, out = pa.BufferReader(path.read_bytes()), []
     while source.tell() < source.size():
         try:

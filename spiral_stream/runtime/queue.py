@@ -1,9 +1,8 @@
 """The queue between the feeder and the consumer: bounded in batches and bytes.
 
-Space is reserved before a batch is begun, so a slow consumer never makes memory
-grow. How large a batch is shows when it is begun: until then as much is reserved as the
-largest so far had. Waiting is timed here and nowhere else. Every wait ends when the other
-side closes or fails, so nothing hangs.
+Space is reserved before a batch is begun, so a slow consumer never makes memory grow. The size of a batch is known once it
+is begun; until then the size of the largest batch so far is reserved. Waiting is timed here and nowhere else. Every wait
+ends when the other side closes or fails, so nothing hangs.
 """
 
 import threading
@@ -21,7 +20,7 @@ CLOSED: Final = "the stream was closed while it was read; make a new one from it
 
 @final
 class BoundedQueue(Generic[T]):
-    """First in, first out; at most ``depth`` items and ``budget_bytes`` bytes, but always one item."""
+    """First in, first out: at most ``depth`` items and ``budget_bytes`` bytes; one item always fits."""
 
     def __init__(self, depth: int, budget_bytes: int) -> None:
         self.depth = depth
@@ -38,7 +37,7 @@ class BoundedQueue(Generic[T]):
         self._changed = threading.Condition()
 
     def reserve(self, nbytes: int) -> bool:
-        """Wait for room for one item; False if the queue was closed meanwhile."""
+        """Wait until there is room for one item. Return False if the queue was closed meanwhile."""
         begun = time.perf_counter()
         with self._changed:
             while not self._closed and self._reserved and self._full(nbytes):
@@ -55,7 +54,13 @@ class BoundedQueue(Generic[T]):
         return self._reserved >= self.depth or self._bytes + nbytes > self.budget_bytes
 
     def put(self, item: T, nbytes: int, reserved: int | None = None) -> None:
-        """Hand over an item of ``nbytes`` for which ``reserved`` bytes were reserved (as many, if that is not given)."""
+        """Hand over an item.
+
+        Args:
+            item: the item.
+            nbytes: its bytes.
+            reserved: the bytes that were reserved for it; None means ``nbytes``.
+        """
         with self._changed:
             self._items.append((item, nbytes))
             self._bytes += nbytes - (nbytes if reserved is None else reserved)
@@ -63,15 +68,15 @@ class BoundedQueue(Generic[T]):
             self._changed.notify_all()
 
     def get(self, tell: Callable[[float], None] | None = None, after_s: float = 0.0) -> T | None:
-        """The next item; None after the last.
+        """Return the next item; None after the last.
 
         Args:
-            tell: called with the seconds waited when they reach ``after_s``, and at each doubling.
-            after_s: see ``tell``.
+            tell: called with the seconds waited, after ``after_s`` of them and then at each doubling.
+            after_s: seconds until ``tell`` is called first.
 
         Raises:
             StreamError: the queue was closed.
-            BaseException: what the producer failed with, once the items before it are out.
+            BaseException: the producer's error, after the items before it.
         """
         begun = time.perf_counter()
         with self._changed:
@@ -97,23 +102,23 @@ class BoundedQueue(Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """Whether the consumer's side was closed."""
+        """Whether the consumer closed the queue."""
         return self._closed
 
     def end(self) -> None:
-        """Producer: there will be no more items."""
+        """For the producer: say that no more items will come."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Producer: the consumer gets this error after the items before it."""
+        """For the producer: let the consumer get this error, after the items before it."""
         with self._changed:
             self._failure = error
             self._changed.notify_all()
 
     def close(self) -> list[T]:
-        """Consumer: stop; wakes everyone. Returns what was never taken."""
+        """For the consumer: stop, and wake everybody who waits. Return the items that were not taken."""
         with self._changed:
             self._closed = True
             left = [item for item, _ in self._items]

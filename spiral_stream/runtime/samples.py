@@ -117,7 +117,8 @@ class SampleReader:
         self._tolerant = need(stages.plan, Collate).on_error != "raise"
         made = [at for at, step in enumerate(stages.maps) if isinstance(step, SampleTokens)]
         self._tokens = dict(zip(made, stages.tokens, strict=True))  # by the map, for two may give one name
-        self._feeds = {at: _feeds(stages, stage, metrics, self._pool) for at, stage in self._tokens.items()}
+        pool = self._pool if threads > 1 else None  # one thread is the caller's own
+        self._feeds = {at: _feeds(stages, stage, metrics, pool) for at, stage in self._tokens.items()}
         self._counts = {i: self.lineage.same_before(i) for i in range(self.end)}
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> list[OwnThread]:
@@ -350,7 +351,7 @@ def remembering_sample(samples: Samples) -> Iterator[None]:
         raise
 
 
-def _feeds(stages: Stages, stage: TokenStage, metrics: Metrics, pool: Executor) -> list[TokenFeed]:
+def _feeds(stages: Stages, stage: TokenStage, metrics: Metrics, pool: Executor | None) -> list[TokenFeed]:
     return [
         TokenFeed(stream.base, cache.kind, cache.store.open(), metrics, pool)
         for stream, cache in zip(stages.streams, stage.caches, strict=False)

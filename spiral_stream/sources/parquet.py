@@ -29,12 +29,13 @@ from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key, without_columns
 from spiral_stream.sources.views import plain
 from spiral_stream.sources.watch import Watch
-from spiral_stream.threads import Workers
+from spiral_stream.threads import Workers, thread_share
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 CACHE_BYTES: Final = 256 << 20  # decoded row groups kept by one reader
+FOOTER_THREADS: Final = 8  # at most, to read footers when the files are opened
 _MAGIC: Final = "*?["
 _SCAN_ROWS: Final = 65_536
 _TAIL_BYTES: Final = 8  # footer length (4, little endian) and b"PAR1"
@@ -91,7 +92,7 @@ class ParquetReader(Reader):
 
     def __init__(self, source: Parquet) -> None:
         root, names = _list_files(source.path)
-        with Workers(8, "spiral-footer") as pool:
+        with Workers(thread_share().waiting(FOOTER_THREADS), "spiral-footer") as pool:
             self._files = list(pool.map(lambda name: _read_footer(root, name), names))
         self.schema = _common_schema(self._files)
         self.base, self.allow_outside = source.base or root, bool(source.allow_outside)

@@ -72,7 +72,9 @@ def test_an_exhausted_epoch_is_the_beginning_of_the_next() -> None:
 
 
 def test_a_step_before_the_record_is_refused() -> None:
-    with pytest.raises(ResumeError, match="step 0 of epoch 0 lies before this run's record; pass the state of the run"):
+    with pytest.raises(
+        ResumeError, match="step 0 of epoch 0 lies before the first recorded one; pass the state of the run"
+    ):
         Cursor().step_to_batches(0, 0)
 
 

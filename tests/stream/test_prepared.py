@@ -388,7 +388,7 @@ def test_a_state_of_another_plan_is_refused_with_the_difference(catalog: sp.Cata
         message = r"saved by plan \w{8}, this is plan \w{8}; they differ at .*batch_size.*16.*32.*Restore the old plan"
         with pytest.raises(sp.ResumeError, match=message):
             other.load_state_dict(state)
-        with pytest.raises(sp.ResumeError, match=r"where they differ is unknown, since .*Restore the old"):
+        with pytest.raises(sp.ResumeError, match=r"where they differ is unknown, because .*Restore the old"):
             stream.load_state_dict(unsealed(state, plan="0" * 32))
 
 
@@ -396,7 +396,7 @@ def test_a_state_of_another_run_seed_is_refused(catalog: sp.Catalog) -> None:
     make = maker(catalog)
     with make().bind(run_seed=5) as five, make().bind(run_seed=7) as seven, make() as free:
         fives, sevens = five.state_dict(), seven.state_dict()
-        with pytest.raises(sp.ResumeError, match=r"saved with run_seed 5, bound to 7.*Leave run_seed unbound"):
+        with pytest.raises(sp.ResumeError, match=r"saved with run_seed 5, and 7 is bound.*Leave run_seed unbound"):
             seven.load_state_dict(fives)
 
         free.load_state_dict(fives)

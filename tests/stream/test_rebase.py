@@ -256,7 +256,7 @@ def test_rows_that_wait_for_a_small_share_are_told(catalog: sp.Catalog) -> None:
         for _ in islice(old, first.steps):
             pass
         with pytest.warns(
-            sp.SpiralWarning, match=r"(\d+) uses of rows of stream 'b' wait .* come first, at 1 samples an epoch"
+            sp.SpiralWarning, match=r"stream 'b' still owes (\d+) uses of rows .* come first, at 1 samples per epoch"
         ):
             new.rebase(old)
 
@@ -352,7 +352,7 @@ def test_what_has_no_place_to_carry_is_refused(catalog: sp.Catalog) -> None:
             now.rebase(old)
         with (
             other.to_numpy() as old,
-            pytest.raises(ResumeError, match=r"the order was GlobalShuffle.*; keep the order"),
+            pytest.raises(ResumeError, match=r"the order was GlobalShuffle.*\. Keep the order"),
         ):
             now.rebase(old)
         with (
@@ -370,7 +370,7 @@ def test_a_stream_that_is_read_is_not_rebased(catalog: sp.Catalog) -> None:
     with leg.plan(catalog) as old, leg.plan(catalog) as new:
         run = iter(new)
         next(run)
-        with pytest.raises(StreamError, match="the stream is being read; leave the loop first"):
+        with pytest.raises(StreamError, match="the stream is being read already; leave the loop first"):
             new.rebase(old)
         run.close()
         new.rebase(old)

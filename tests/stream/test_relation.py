@@ -184,7 +184,8 @@ def test_a_schema_is_known_before_anything_is_read(catalog: Catalog) -> None:
 def test_a_sort_that_a_shuffle_undoes_is_warned_of(catalog: spiral_stream.Catalog, order: Any) -> None:
     relation = catalog.table("t").sort("x")
     with pytest.warns(
-        spiral_stream.SpiralWarning, match=rf"sort\(x\) has no effect, since {type(order).__name__} decides .* Drop it"
+        spiral_stream.SpiralWarning,
+        match=rf"sort\(x\) has no effect, because {type(order).__name__} decides .* Drop the sort",
     ):
         relation.sample(order=order)
     for looked_at in (relation.limit(2), relation.distinct("x")):

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream import testing
+from spiral_stream.batching.formation import Formation, Former, Membership, OversizeTally, Packing, Setting, Window
+from spiral_stream.batching.packing import STRATEGIES
 from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64
 from tests.fixtures.streams import FIXED, ORDERS, RANDOM, TAILS, maker
 
@@ -89,6 +92,98 @@ def test_an_order_that_repeats_a_row_is_noticed() -> None:
 
     with pytest.raises(AssertionError, match="does not read every row exactly once"):
         testing.check_order(Biased(), population)
+
+
+class Broken(Former):
+    """Gives what it is told to give, at the chapter's end."""
+
+    def __init__(self, *batches: Membership) -> None:
+        self.tally, self._batches = OversizeTally(), list(batches)
+
+    @property
+    def room(self) -> int:
+        return 100
+
+    def form(self, window: Window, *, final: bool) -> list[Membership]:
+        del window, final
+        return self._batches
+
+
+@dataclass(frozen=True)
+class BrokenFormation(Formation):
+    """A user's formation; of the first chapter it makes other batches than of those after it."""
+
+    batches: tuple[Membership, ...]
+    later: tuple[Membership, ...] | None = None
+    window_size = 100
+    made: list[Former] = field(default_factory=list)
+
+    @property
+    def needs_lengths(self) -> bool:
+        return True
+
+    def with_composition(self, composition: object) -> "BrokenFormation":
+        del composition
+        return self
+
+    def former(self, setting: Setting) -> Former:
+        del setting
+        self.made.append(Broken(*(self.batches if self.later is None or not self.made else self.later)))
+        return self.made[-1]
+
+
+def batch_of(samples: list[int], width: int = 4, packing: Packing | None = None, rows: int | None = None) -> Membership:
+    lengths = None if packing else np.full(len(samples), 4)
+    return Membership(np.array(samples), len(samples) if rows is None else rows, width, lengths, packing)
+
+
+def packed(
+    samples: list[int], rows: list[int], starts: list[int], offsets: list[int], lengths: list[int]
+) -> Membership:
+    pieces = Packing(*(np.array(each, dtype=np.int64) for each in (rows, starts, offsets, lengths)))
+    return batch_of(samples, 8, pieces, max(rows) + 1)
+
+
+FORMATIONS_THAT_BREAK_A_LAW = {
+    "a sample is in no batch, or in several": BrokenFormation((batch_of([0, 1]), batch_of([1, 2]))),
+    "batch 0 has width 8, and its samples need 4": BrokenFormation((batch_of([0, 1, 2], 8),)),
+    "batch 1 has 2 samples in 3 rows": BrokenFormation((batch_of([0]), batch_of([1, 2], rows=3))),
+    "forming again gives other batches": BrokenFormation((batch_of([0, 1, 2]),), (batch_of([2, 1, 0]),)),
+    "batch 0: two pieces overlap in a row": BrokenFormation(
+        (packed([0, 1, 2], [0, 0, 1], [0, 3, 0], [0, 0, 0], [4, 4, 4]),)
+    ),
+    "sample 2: tokens from 0 on are missing or repeated": BrokenFormation(
+        (packed([0, 1, 2], [0, 0, 1], [0, 4, 0], [0, 0, 1], [4, 4, 3]),)
+    ),
+    "sample 2 has 4 tokens, and 3 are in batches": BrokenFormation(
+        (packed([0, 1, 2], [0, 0, 1], [0, 4, 0], [0, 0, 0], [4, 4, 3]),)
+    ),
+    "1 samples are in no batch": BrokenFormation((packed([0, 1], [0, 0], [0, 4], [0, 0], [4, 4]),)),
+}
+
+
+@pytest.mark.parametrize("broken", FORMATIONS_THAT_BREAK_A_LAW)
+def test_a_formation_that_breaks_a_law_is_noticed(broken: str) -> None:
+    chapter = testing.ChapterSamples(np.full(3, 4), np.zeros(3, np.int32))
+
+    with pytest.raises(AssertionError, match=broken):
+        testing.check_formation(FORMATIONS_THAT_BREAK_A_LAW[broken], chapter, chapter.setting())
+
+
+@given(
+    lengths=st.lists(st.integers(1, 40), max_size=120),
+    strategy=st.sampled_from(STRATEGIES),
+    window_size=st.integers(1, 30),
+    overlong=st.sampled_from(["split", "truncate"]),
+)
+def test_packing_keeps_the_law_of_formations(
+    lengths: list[int], strategy: Any, window_size: int, overlong: Any
+) -> None:
+    values = np.array(lengths, dtype=np.int64)
+    chapter = testing.ChapterSamples(values, np.zeros(len(values), np.int32))
+    policy = sp.Packed(16, strategy, None, window_size, "split" if strategy == "concat_and_split" else overlong)
+
+    testing.check_formation(policy, chapter, chapter.setting(batch_size=3))
 
 
 def forgetful(make: Callable[[], sp.PreparedStream]) -> Callable[[], sp.PreparedStream]:

@@ -4,17 +4,23 @@ import gc
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+import spiral_stream as sp
 from spiral_stream import threads
 from spiral_stream.errors import SpiralWarning
-from spiral_stream.threads import OwnThread, ToldLock, Workers, doing
-from tests.fixtures.streams import our_threads
+from spiral_stream.runtime import tokens
+from spiral_stream.threads import OwnThread, ThreadShare, ToldLock, Workers, doing, sharing, thread_share
+from tests.fixtures import texts
+from tests.fixtures.streams import maker, our_threads
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(60)]
 
@@ -207,3 +213,107 @@ def test_a_forked_process_has_no_threads_to_end(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.undo()
         assert our_threads() == ["spiral-test_0"]
         pool._over = False
+
+
+# ---- how many there are
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the threads that were started, on a machine that has eight cores."""
+    names: list[str] = []
+    start = OwnThread.start
+
+    def named(thread: OwnThread) -> None:
+        names.append(thread.name)
+        start(thread)
+
+    monkeypatch.setattr(OwnThread, "start", named)
+    monkeypatch.setattr(threads, "available_cores", lambda: 8)
+    return names
+
+
+@pytest.fixture
+def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> sp.Catalog:
+    """Documents of which few are tokenized in one go, so that a batch keeps many encoders busy; in 12 Parquet files."""
+    monkeypatch.setattr(tokens, "TOGETHER", 2)
+    catalog = texts.make_catalog(tmp_path, {})
+    table = texts.documents("a", 240, shortest=1)
+    (tmp_path / "files").mkdir()
+    for part in range(12):
+        pq.write_table(
+            table.slice(part * 20, 20).drop_columns("storage_shard"), tmp_path / "files" / f"{part:02}.parquet"
+        )
+    catalog.register("docs", sp.Parquet(str(tmp_path / "files")), identity="sample_id")
+    return catalog
+
+
+def text_stream(catalog: sp.Catalog, count: int | None) -> sp.PreparedStream:
+    plan = texts.tokenized(catalog.table("docs"), sp.GlobalShuffle(seed=1))
+    node = plan.collate(batch_size=24, fields=texts.fields()).to_numpy(prefetch=4).plan
+    return sp.PreparedStream(node, catalog, threads=count)
+
+
+def by_pool(names: list[str]) -> dict[str, int]:
+    return dict(Counter(name.split("_")[0] for name in names))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_stream_starts_no_more_threads_than_it_was_given(
+    catalog: sp.Catalog, documents: sp.Catalog, started: list[str], count: int
+) -> None:
+    encoders = {"spiral-encode": count} if count > 1 else {}  # one encoder is the feeder itself
+    started.clear()
+    with text_stream(documents, count) as stream:
+        list(stream)
+        assert by_pool(started) == {"spiral-footer": count, "spiral-feed": 1, **encoders} | (
+            {"spiral-work": by_pool(started)["spiral-work"]} if "spiral-work" in by_pool(started) else {}
+        )
+        started.clear()
+        stream.materialize(lambda _: None)
+        assert by_pool(started)["spiral-build"] <= count
+    started.clear()
+    with sp.PreparedStream(maker(catalog, batch_size=230)().plan, catalog, threads=count) as stream:
+        list(stream)
+        assert by_pool(started) == {"spiral-feed": 1, "spiral-work": count}
+        started.clear()
+        stream.batch(0)
+        assert by_pool(started) == {"spiral-batch": count}
+
+
+@pytest.mark.parametrize(("workers", "most"), [(1, 8), (4, 2), (16, 1)])
+def test_workers_of_a_loader_divide_the_cores(
+    catalog: sp.Catalog, documents: sp.Catalog, started: list[str], workers: int, most: int
+) -> None:
+    for stream in (text_stream(documents, None), maker(catalog, batch_size=230)()):
+        started.clear()
+        with stream:
+            list(stream.worker_batches(0, workers))
+        pools = by_pool(started)
+        assert pools.pop("spiral-feed") == 1
+        assert pools
+        assert max(pools.values()) <= most
+
+
+def test_a_share_is_in_force_inside_its_block_and_in_its_thread_only() -> None:
+    whole, own = thread_share(), ThreadShare(3)
+    with sharing(own):
+        assert thread_share() is own
+        with Workers(1, "spiral-test") as pool:
+            assert pool.submit(thread_share).result() is whole
+        with pytest.raises(ZeroDivisionError), sharing(ThreadShare(5)):
+            1 // 0  # noqa: B018  it raises
+        assert thread_share() is own
+    assert thread_share() is whole
+
+
+@pytest.mark.parametrize(
+    ("asked", "processes", "working", "waiting"), [(None, 1, 8, 16), (None, 3, 2, 5), (None, 99, 1, 1), (3, 99, 3, 3)]
+)
+def test_what_was_asked_for_wins_over_the_cores(
+    monkeypatch: pytest.MonkeyPatch, asked: int | None, processes: int, working: int, waiting: int
+) -> None:
+    monkeypatch.setattr(threads, "available_cores", lambda: 8)
+    share = ThreadShare(asked, processes)
+
+    assert (share.working(), share.waiting(16)) == (working, waiting)

@@ -8,19 +8,19 @@ from spiral_stream.batching.budget import BatchBudget
 from spiral_stream.batching.composition import OneStream
 from spiral_stream.batching.formation import DropPartial, KeepPartial, PadPartial, Tail
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
-from tests.fixtures.formed import Chapter, Formed, formed, setting_of
+from spiral_stream.testing import ChapterSamples, FormedChapter, check_formation
 
 KEYS = (BucketKey("len(tokens)"),)
 
 
-def chapter_of(shares: list[float], size: int, seed: int) -> Chapter:
+def chapter_of(shares: list[float], size: int, seed: int) -> ChapterSamples:
     rng = np.random.default_rng(seed)
     lengths = np.minimum(rng.lognormal(4, 0.8, size), 900).astype(int)
     streams = rng.choice(len(shares), size, p=shares).astype(np.int32)
-    return Chapter(lengths, streams, shares, keys=(lengths,))  # type: ignore[arg-type]
+    return ChapterSamples(lengths, streams, shares, keys=(lengths,))  # type: ignore[arg-type]
 
 
-def streams_of(out: Formed, chapter: Chapter) -> list[int]:
+def streams_of(out: FormedChapter, chapter: ChapterSamples) -> list[int]:
     for batch in out.batches:
         assert len(set(chapter.streams[batch.samples].tolist())) == 1
     return [int(chapter.streams[batch.samples[0]]) for batch in out.batches]
@@ -40,7 +40,7 @@ def test_every_batch_is_of_one_stream_and_so_are_units_of_batches(
     chapter = chapter_of([0.6, 0.3, 0.1], size, seed)
     budget = None if batch_size and batch_size <= window_size else BatchBudget(max_tokens=2_000)
     policy = WindowedBucket(window_size, KEYS, budget, 8, OneStream(unit))
-    out = formed(policy, chapter, setting_of(chapter, batch_size=batch_size))
+    out = check_formation(policy, chapter, chapter.setting(batch_size=batch_size))
     streams = streams_of(out, chapter)
 
     whole = sum(streams.count(k) // unit for k in range(3)) * unit
@@ -67,7 +67,7 @@ def test_counted_units_are_whole_and_short_batches_come_last(
     chapter = chapter_of([each / sum(weights) for each in weights], size, seed)
     held = len(weights) * (unit * batch_size - 1)  # what may wait at most, an eighth of the window apart
     policy = WindowedBucket(held + held // 7 + 2 + spare, KEYS, None, 4, OneStream(unit))
-    out = formed(policy, chapter, setting_of(chapter, seed % 5, batch_size=batch_size, last=last))
+    out = check_formation(policy, chapter, chapter.setting(seed % 5, batch_size=batch_size, last=last))
     streams, rows = streams_of(out, chapter), np.array([batch.rows for batch in out.batches])
     supply = np.bincount(chapter.streams, minlength=len(weights))
     given = np.bincount(chapter.streams[np.concatenate([[], *out.samples()]).astype(int)], minlength=len(weights))
@@ -90,7 +90,9 @@ def test_counted_units_are_whole_and_short_batches_come_last(
 @settings(max_examples=20)
 def test_a_window_too_small_for_whole_units_keeps_steps_of_one_stream(seed: int, unit: int, window: int) -> None:
     chapter = chapter_of([0.5, 0.3, 0.2], 600, seed)
-    out = formed(WindowedBucket(window, KEYS, None, 4, OneStream(unit)), chapter, setting_of(chapter, batch_size=12))
+    out = check_formation(
+        WindowedBucket(window, KEYS, None, 4, OneStream(unit)), chapter, chapter.setting(batch_size=12)
+    )
     streams = streams_of(out, chapter)
 
     steps = [len(set(streams[at : at + unit])) for at in range(0, len(streams), unit)]
@@ -100,7 +102,7 @@ def test_a_window_too_small_for_whole_units_keeps_steps_of_one_stream(seed: int,
 def test_streams_take_turns_at_their_shares() -> None:
     shares = [0.7, 0.1, 0.2]
     chapter = chapter_of(shares, 20_000, 0)
-    out = formed(WindowedBucket(2_048, KEYS, None, 8, OneStream()), chapter, setting_of(chapter, batch_size=16))
+    out = check_formation(WindowedBucket(2_048, KEYS, None, 8, OneStream()), chapter, chapter.setting(batch_size=16))
     counts = np.cumsum(np.eye(3)[streams_of(out, chapter)] * [[b.rows] for b in out.batches], axis=0)
 
     inside = counts[: -out.windows[-1]]
@@ -111,7 +113,7 @@ def test_streams_take_turns_at_their_shares() -> None:
 
 def test_batches_of_one_step_share_the_stream_until_the_chapters_end() -> None:
     chapter = chapter_of([0.5, 0.5], 10_000, 1)
-    out = formed(WindowedBucket(1_024, KEYS, None, 8, OneStream(4)), chapter, setting_of(chapter, batch_size=16))
+    out = check_formation(WindowedBucket(1_024, KEYS, None, 8, OneStream(4)), chapter, chapter.setting(batch_size=16))
     streams = streams_of(out, chapter)
 
     steps = [set(streams[start : start + 4]) for start in range(0, len(streams), 4)]
@@ -121,7 +123,7 @@ def test_batches_of_one_step_share_the_stream_until_the_chapters_end() -> None:
 
 def test_many_streams_that_never_fill_a_batch_do_not_stall() -> None:
     chapter = chapter_of([1 / 200] * 200, 4_000, 2)
-    out = formed(WindowedBucket(400, KEYS, None, 8, OneStream()), chapter, setting_of(chapter, batch_size=16))
+    out = check_formation(WindowedBucket(400, KEYS, None, 8, OneStream()), chapter, chapter.setting(batch_size=16))
 
     assert len(out.windows) < 100
     assert np.mean([batch.rows for batch in out.batches]) > 2

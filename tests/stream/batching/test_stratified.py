@@ -11,12 +11,14 @@ from spiral_stream.batching.formation import Setting
 from spiral_stream.batching.stratified import Line, deal, smallest_window
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.sampling.mixture import Mixture, apportion
-from tests.fixtures.formed import Chapter, Formed, formed, setting_of
+from spiral_stream.testing import ChapterSamples, FormedChapter, check_formation
 
 KEYS = (BucketKey("len(tokens)"),)
 
 
-def supplied(shares: list[Fraction], slices: int, width: int, rng: np.random.Generator, first: int = 0) -> Chapter:
+def supplied(
+    shares: list[Fraction], slices: int, width: int, rng: np.random.Generator, first: int = 0
+) -> ChapterSamples:
     """A chapter of a mixture from slice ``first``: at each slice's border every stream is within one sample of its share."""
     phases = rng.random(len(shares))
 
@@ -34,10 +36,10 @@ def supplied(shares: list[Fraction], slices: int, width: int, rng: np.random.Gen
     ahead = [int(have) - share * width * first for have, share in zip(counts(first), shares, strict=True)]
     chosen = np.concatenate(streams).astype(np.int32)
     lengths = np.minimum(rng.lognormal(4, 0.8, len(chosen)), 1_000).astype(int)
-    return Chapter(lengths, chosen, shares, ahead, keys=(lengths,))
+    return ChapterSamples(lengths, chosen, shares, ahead, keys=(lengths,))
 
 
-def errors(out: Formed, chapter: Chapter) -> np.ndarray:
+def errors(out: FormedChapter, chapter: ChapterSamples) -> np.ndarray:
     """The largest distance of a stream from its target, after every batch."""
     assert chapter.shares is not None
     assert chapter.ahead is not None
@@ -66,7 +68,7 @@ def test_no_stream_is_ever_a_whole_sample_off_its_share(
     budget = BatchBudget(max_tokens=tokens) if tokens else BatchBudget(max_tokens=20_000) if not batch_size else None
     chapter.keys = chapter.keys if keyed else ()
     policy = WindowedBucket(250, KEYS if keyed else (), budget, 4, StratifiedByStream())
-    out = formed(policy, chapter, setting_of(chapter, seed % 7, 8, batch_size))
+    out = check_formation(policy, chapter, chapter.setting(seed % 7, 8, batch_size))
     off = errors(out, chapter)
 
     ends = len(off) - out.windows[-1]
@@ -75,13 +77,13 @@ def test_no_stream_is_ever_a_whole_sample_off_its_share(
     assert len(out.windows) <= 6  # supply that follows the shares does not wait long
 
 
-def shuffled(weights: list[int], total: int, seed: int) -> Chapter:
+def shuffled(weights: list[int], total: int, seed: int) -> ChapterSamples:
     """A chapter that is an epoch of a mixture, in the order of its slices."""
     mixture = Mixture(seed, apportion(total, weights))
     streams, _ = mixture.split(0, np.arange(total, dtype=np.uint64))
     lengths = np.random.default_rng(seed).integers(1, 60, total)
     shares = [Fraction(int(each), total) for each in mixture.quotas(0)]
-    return Chapter(lengths, streams, shares, [Fraction(0)] * len(weights), keys=(lengths,))
+    return ChapterSamples(lengths, streams, shares, [Fraction(0)] * len(weights), keys=(lengths,))
 
 
 @given(
@@ -102,7 +104,7 @@ def test_the_smallest_window_holds_the_promise(
     window = smallest_window(shares, total / slices, slices, None if budget else batch_size) + spare
     policy = WindowedBucket(window, KEYS, BatchBudget(max_tokens=2_000) if budget else None, 4, StratifiedByStream())
     chapter = shuffled(weights, total, seed)
-    out = formed(policy, chapter, setting_of(chapter, seed % 7, 1, None if budget else batch_size, scarce=True))
+    out = check_formation(policy, chapter, chapter.setting(seed % 7, 1, None if budget else batch_size, scarce=True))
     off, inside = errors(out, chapter), len(out.batches) - out.windows[-1]
 
     assert off[:inside].max(initial=0) < 1 + 1e-6
@@ -130,7 +132,7 @@ def test_every_window_that_can_hold_the_promise_does(
     ).max()  # if no batch goes without a stream that is late
     window = max(batch_size, int(waiting) + 4 * len(weights))
     policy = WindowedBucket(window, (), None, 4, StratifiedByStream())
-    out = formed(policy, chapter, setting_of(chapter, 1, 1, batch_size, scarce=True))
+    out = check_formation(policy, chapter, chapter.setting(1, 1, batch_size, scarce=True))
     off, inside = errors(out, chapter), len(out.batches) - out.windows[-1]
 
     assert off[:inside].max(initial=0) < 1 + 1e-6
@@ -144,7 +146,7 @@ def test_in_a_smaller_window_a_late_stream_is_made_up_for_when_it_comes() -> Non
     found = {}
     for scarce in (False, True):
         policy = WindowedBucket(512, (), None, 4, StratifiedByStream())
-        off = errors(formed(policy, chapter, setting_of(chapter, 1, 1, 64, scarce=scarce)), chapter)
+        off = errors(check_formation(policy, chapter, chapter.setting(1, 1, 64, scarce=scarce)), chapter)
         found[scarce] = float(off.max()), int((off > 1 + 1e-6).sum()), float(off[-20:].max())
 
     assert found[False][0] > 25
@@ -172,7 +174,9 @@ def test_dealt_units_keep_to_their_targets_and_sum_to_the_sizes(
 def test_a_stream_below_one_sample_a_batch_gets_exactly_its_share() -> None:
     shares = [Fraction(96, 100), Fraction(3, 100), Fraction(1, 100)]
     chapter = supplied(shares, 20, 100, np.random.default_rng(0))
-    out = formed(WindowedBucket(1_000, KEYS, None, 2, StratifiedByStream()), chapter, setting_of(chapter, batch_size=8))
+    out = check_formation(
+        WindowedBucket(1_000, KEYS, None, 2, StratifiedByStream()), chapter, chapter.setting(batch_size=8)
+    )
     rare = [int((chapter.streams[b.samples] == 2).sum()) for b in out.batches]
 
     assert sum(rare) == 20
@@ -184,7 +188,7 @@ def test_every_batch_holds_the_seed_programs_shares() -> None:
     shares = [Fraction(7, 10), Fraction(1, 10), Fraction(2, 10)]
     chapter = supplied(shares, 4, 4_096, np.random.default_rng(0))
     policy = WindowedBucket(8_192, KEYS, BatchBudget(max_tokens=40_000), composition=StratifiedByStream())
-    out = formed(policy, chapter, setting_of(chapter, multiple=128))
+    out = check_formation(policy, chapter, chapter.setting(multiple=128))
 
     for batch in out.batches:
         counts = np.bincount(chapter.streams[batch.samples], minlength=3)
@@ -199,7 +203,7 @@ def test_buckets_with_streams_pad_nearly_as_little_as_without() -> None:
 
     def padding(composition: StratifiedByStream | None) -> float:
         policy = WindowedBucket(2_048, KEYS, BatchBudget(max_tokens=8_192), composition=composition)
-        batches = formed(policy, chapter, setting_of(chapter)).batches
+        batches = check_formation(policy, chapter, chapter.setting()).batches
         return 1 - int(chapter.lengths.sum()) / sum(b.rows * b.width for b in batches)
 
     assert padding(StratifiedByStream()) < padding(None) + 0.06
@@ -209,8 +213,10 @@ def test_supply_that_does_not_follow_the_shares_neither_stalls_nor_drops() -> No
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 60, 3_000)
     streams = (rng.random(3_000) < 0.9).astype(np.int32)  # 10 % and 90 % where halves are wanted
-    chapter = Chapter(lengths, streams, [Fraction(1, 2)] * 2, keys=(lengths,))
-    out = formed(WindowedBucket(256, KEYS, None, 8, StratifiedByStream()), chapter, setting_of(chapter, batch_size=16))
+    chapter = ChapterSamples(lengths, streams, [Fraction(1, 2)] * 2, keys=(lengths,))
+    out = check_formation(
+        WindowedBucket(256, KEYS, None, 8, StratifiedByStream()), chapter, chapter.setting(batch_size=16)
+    )
 
     counts = np.array([np.bincount(streams[b.samples], minlength=2) for b in out.batches])
     assert len(out.windows) < 60
@@ -222,9 +228,11 @@ def test_a_stream_without_a_share_is_delivered_at_last() -> None:
     lengths = np.full(100, 3)
     streams = np.zeros(100, np.int32)
     streams[::10] = 1
-    chapter = Chapter(lengths, streams, [Fraction(1), Fraction(0)], keys=(lengths,))
+    chapter = ChapterSamples(lengths, streams, [Fraction(1), Fraction(0)], keys=(lengths,))
 
-    out = formed(WindowedBucket(40, KEYS, None, 8, StratifiedByStream()), chapter, setting_of(chapter, batch_size=10))
+    out = check_formation(
+        WindowedBucket(40, KEYS, None, 8, StratifiedByStream()), chapter, chapter.setting(batch_size=10)
+    )
     assert len(out.batches) <= 13
 
 
@@ -233,7 +241,7 @@ def test_samples_that_are_dropped_hold_nothing_up() -> None:
     chapter = supplied(shares, 20, 100, np.random.default_rng(0))
     chapter.lengths[np.flatnonzero(chapter.streams == 1)[::3]] = 5_000
     budget = BatchBudget(max_tokens=4_000, oversize="drop")
-    out = formed(WindowedBucket(400, KEYS, budget, 8, StratifiedByStream()), chapter, setting_of(chapter))
+    out = check_formation(WindowedBucket(400, KEYS, budget, 8, StratifiedByStream()), chapter, chapter.setting())
 
     assert out.tally.dropped > 100
     assert max(out.waited) < 150
@@ -244,7 +252,7 @@ def test_the_chapters_key_decides_the_order() -> None:
     chapter = supplied(shares, 4, 100, np.random.default_rng(0))
     policy = WindowedBucket(200, KEYS, None, 1, StratifiedByStream())
 
-    one, two = (formed(policy, chapter, setting_of(chapter, key, batch_size=4)).samples() for key in (1, 2))
+    one, two = (check_formation(policy, chapter, chapter.setting(key, batch_size=4)).samples() for key in (1, 2))
     assert one != two
 
 
@@ -252,7 +260,7 @@ def test_a_chapter_of_nothing_has_no_batches() -> None:
     former = WindowedBucket(8, KEYS, None, 1, StratifiedByStream()).former(
         Setting(0, 0, batch_size=4, shares=np.array([0.5, 0.5]))
     )
-    empty = Chapter(np.zeros(0, int), np.zeros(0, np.int32), keys=(np.zeros(0, int),))
+    empty = ChapterSamples(np.zeros(0, int), np.zeros(0, np.int32), keys=(np.zeros(0, int),))
 
     assert former.form(empty.window(0, 0), final=False) == []
     assert former.form(empty.window(0, 0), final=True) == []

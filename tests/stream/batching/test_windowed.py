@@ -12,13 +12,13 @@ from spiral_stream.batching.composition import OneStream, StratifiedByStream
 from spiral_stream.batching.formation import Composition, Setting, Window
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.errors import DataError, PlanError
-from tests.fixtures.formed import Chapter, Formed, formed, setting_of
+from spiral_stream.testing import ChapterSamples, FormedChapter, check_formation
 
 TOKENS = BucketKey("len(tokens)")
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[WindowedBucket, Chapter, Setting]:
+def cases(draw: st.DrawFn) -> tuple[WindowedBucket, ChapterSamples, Setting]:
     """Any policy on any chapter, with supply that need not follow the shares."""
     size = draw(st.integers(0, 300))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -38,7 +38,7 @@ def cases(draw: st.DrawFn) -> tuple[WindowedBucket, Chapter, Setting]:
     window_size = draw(st.integers(1, 80))
     composition: Composition | None = draw(st.sampled_from([None, StratifiedByStream(), OneStream(), OneStream(3)]))
     keyed = draw(st.booleans())
-    chapter = Chapter(
+    chapter = ChapterSamples(
         lengths,
         rng.integers(0, count, size).astype(np.int32),
         draw(st.just([1 / count] * count) | st.just([1.0] + [0.0] * (count - 1))),  # type: ignore[arg-type]
@@ -47,16 +47,16 @@ def cases(draw: st.DrawFn) -> tuple[WindowedBucket, Chapter, Setting]:
     )
     keys = (TOKENS, BucketKey("kind")) if keyed else ()
     policy = WindowedBucket(window_size, keys, budget, draw(st.integers(1, 5)), composition)
-    return policy, chapter, setting_of(chapter, draw(st.integers(0, 9)), draw(st.sampled_from([1, 8])), batch_size)
+    return policy, chapter, chapter.setting(draw(st.integers(0, 9)), draw(st.sampled_from([1, 8])), batch_size)
 
 
 @given(cases())
 @settings(max_examples=100)
 def test_every_sample_is_in_one_batch_within_the_limits_or_counted(
-    case: tuple[WindowedBucket, Chapter, Setting],
+    case: tuple[WindowedBucket, ChapterSamples, Setting],
 ) -> None:
     policy, chapter, setting = case
-    out = formed(policy, chapter, setting)  # checks them
+    out = check_formation(policy, chapter, setting)  # checks them
 
     assert out.tally.dropped == len(out.tally.first)
     assert max(out.waited) <= policy.window_size - max(1, policy.window_size // 8)
@@ -64,9 +64,9 @@ def test_every_sample_is_in_one_batch_within_the_limits_or_counted(
 
 @given(cases())
 @settings(max_examples=30)
-def test_a_chapter_is_a_pure_function_of_its_values(case: tuple[WindowedBucket, Chapter, Setting]) -> None:
+def test_a_chapter_is_a_pure_function_of_its_values(case: tuple[WindowedBucket, ChapterSamples, Setting]) -> None:
     policy, chapter, setting = case
-    first = formed(policy, chapter, setting)
+    first = check_formation(policy, chapter, setting)
 
     def strided(values: np.ndarray, dtype: Any = None) -> np.ndarray:
         wide = np.zeros((len(values), 3), dtype=dtype or values.dtype)
@@ -81,16 +81,20 @@ def test_a_chapter_is_a_pure_function_of_its_values(case: tuple[WindowedBucket, 
         keys=tuple(strided(each) for each in chapter.keys),
         costs=tuple(strided(each, np.uint16) for each in chapter.costs),
     )
-    second = formed(policy, again, setting)
+    second = check_formation(policy, again, setting)
 
     assert first.samples() == second.samples()
     assert [b.lengths.tolist() for b in first.batches] == [b.lengths.tolist() for b in second.batches]
 
 
-def plain(lengths: list[int], batch_size: int | None = None, **policy: Any) -> Formed:
+def plain(lengths: list[int], batch_size: int | None = None, **policy: Any) -> FormedChapter:
     values = np.array(lengths, dtype=np.int64)
-    chapter = Chapter(values, np.zeros(len(values), np.int32), keys=(values,) if policy.get("keys", True) else ())
-    return formed(WindowedBucket(**{"keys": (TOKENS,), **policy}), chapter, setting_of(chapter, batch_size=batch_size))
+    chapter = ChapterSamples(
+        values, np.zeros(len(values), np.int32), keys=(values,) if policy.get("keys", True) else ()
+    )
+    return check_formation(
+        WindowedBucket(**{"keys": (TOKENS,), **policy}), chapter, chapter.setting(batch_size=batch_size)
+    )
 
 
 @given(st.lists(st.integers(0, 50), max_size=200), st.integers(1, 10))
@@ -158,10 +162,10 @@ def test_what_is_above_the_budget_is_treated_as_the_plan_says() -> None:
 
 def test_bytes_cannot_be_truncated() -> None:
     budget = BatchBudget(max_tokens=64, max_bytes=10, oversize="truncate")
-    chapter = Chapter(np.array([99, 3]), np.zeros(2, np.int32), costs=(np.array([1, 11]),))
+    chapter = ChapterSamples(np.array([99, 3]), np.zeros(2, np.int32), costs=(np.array([1, 11]),))
 
     with pytest.raises(DataError, match=r"11 bytes, and a batch may hold 10 .*'alone' or 'drop'") as caught:
-        formed(WindowedBucket(8, (), budget), chapter, setting_of(chapter))
+        check_formation(WindowedBucket(8, (), budget), chapter, chapter.setting())
     assert caught.value.sample == 1
 
 
@@ -187,10 +191,10 @@ def test_neighbours_in_cost_are_delivered_together() -> None:
 
 def test_a_plan_without_lengths_needs_none() -> None:
     policy = WindowedBucket(8, (), BatchBudget(max_bytes=20))
-    chapter = Chapter(np.zeros(10, int), np.zeros(10, np.int32), costs=(np.full(10, 7),), known=False)
+    chapter = ChapterSamples(np.zeros(10, int), np.zeros(10, np.int32), costs=(np.full(10, 7),), known=False)
 
     assert not policy.needs_lengths
-    assert formed(policy, chapter, setting_of(chapter)).samples()[0] == [0, 1]
+    assert check_formation(policy, chapter, chapter.setting()).samples()[0] == [0, 1]
 
 
 def test_the_policy_says_what_it_needs() -> None:

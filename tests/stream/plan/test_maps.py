@@ -58,7 +58,7 @@ def test_a_map_may_replace_a_column_and_later_ones_see_it(sampled: sp.Relation) 
         ("map", (one,), {"name": "x", "returns": pa.utf8(), "columns": ["txt"]}, r"did you mean 'text'"),
         ("map", (one,), {"name": "x", "returns": "utf8", "columns": ["text"]}, r"give the Arrow type"),
         ("map", (3,), {"name": "x", "returns": pa.utf8(), "columns": ["text"]}, r"is no function; give a transform"),
-        ("map", (sp.Resize(8) >> "x",), {}, r"is a transform of images; give it to Stack"),
+        ("map", (sp.Resize(8) >> "x",), {}, r"transforms images; give it to Stack"),
         ("filter", (sp.col("size"),), {}, r"the predicate is int64, not bool; compare it"),
         ("filter", (one,), {"columns": ["txt"]}, r"did you mean 'text'"),
         ("with_columns", (), {"x": sp.col("sise") + 1}, r"sise"),

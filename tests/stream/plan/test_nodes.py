@@ -149,7 +149,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "tail rule": (lambda w: w.sampled.collate(**BATCH, last="drop"), "collate: last is 'drop'. Give DropPartial, KeepPartial or PadPartial"),
     "prefetch": (lambda w: w.collated.to_numpy(prefetch=0), "to_numpy: prefetch=0; give an integer of at least 1"),
     "delivered too early": (lambda w: w.sampled.to_numpy(), r"to_numpy: follows sample; a stream needs .sample\(...\) and .collate\(...\) before it"),
-    "collected too late": (lambda w: w.sampled.to_arrow(), "to_arrow: follows sample; collect the relation before sample, or iterate the stream"),
+    "collected too late": (lambda w: w.sampled.to_arrow(), "to_arrow: it comes after sample; call it before sample, or iterate the stream"),
     "saved too early": (lambda w: w.catalog.save_stream("s", w.sampled), "this plan has no .to_torch"),
     "saved by name": (lambda w: w.catalog.save_stream("s", "other"), "save_stream 's': 'other' is a str; give a stream, or the plan of one"),
 }  # fmt: skip

@@ -185,18 +185,21 @@ def test_ranks_get_equal_batches_unless_they_differ_along_a_data_parallel_dimens
 @pytest.mark.parametrize(
     ("dims", "name", "why"),
     [
-        ({"dp": 2, "dp_tp": 2}, "dp_tp", "its name does not say"),
-        ({"dp": 2, "datacenter": 2}, "datacenter", "its name does not say"),
+        ({"dp": 2, "dp_tp": 2}, "dp_tp", "does not say whether it is data-parallel"),
+        ({"dp": 2, "datacenter": 2}, "datacenter", "does not say whether it is data-parallel"),
         ({"dp_replicate": 2, "dp_shard_cp": 2, "tp": 2}, "dp_shard_cp", "holds context-parallel ranks"),
-        ({"dp": 2, "ep": 2}, "ep", "experts are spread over data-parallel ranks in some meshes"),
-        ({"DP": 2}, "DP", "its name does not say"),
+        ({"dp": 2, "ep": 2}, "ep", "in some meshes expert-parallel ranks are data-parallel ones"),
+        ({"DP": 2}, "DP", "does not say whether it is data-parallel"),
     ],
 )
 def test_a_dimension_whose_name_says_nothing_for_certain_is_refused(
     mesh: Callable[..., Any], dims: dict[str, int], name: str, why: str
 ) -> None:
     made = mesh(1, **dims)
-    with pytest.raises(BindError, match=rf"whether '{name}' is data-parallel .*{why}.*bind\(mesh=mesh, dp_dims="):
+    with pytest.raises(
+        BindError,
+        match=rf"the name '{name}' (?=does not say whether it is data-parallel).*{why}.*bind\(mesh=mesh, dp_dims=",
+    ):
         settled(mesh=made)
     assert settled(mesh=made, dp_dims=tuple(dims)).world_size == math.prod(dims.values())
     assert settled(mesh=made, dp_dims=list(dims)[:1]).world_size == next(iter(dims.values()))

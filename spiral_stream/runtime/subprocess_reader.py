@@ -1,10 +1,9 @@
-"""Reading in a forked DataLoader worker: through an interpreter of its own.
+"""Reading in a forked DataLoader worker, through an interpreter of its own.
 
-Lance runs threads that a forked child does not have, and their next call
-there ends in a segmentation fault (pylance 14: 0 to 5 of 10 children of a process that
-had read Lance lived through 20 takes). Linux forks DataLoader workers by default until
-CPython 3.13, so a forked worker starts a fresh interpreter once, hands it the stream
-at the start of each pass and passes on the batches that come back through a pipe.
+Lance runs threads that a forked child does not have. Its next call in the child ends in a segmentation fault:
+with pylance 14, 0 to 5 of 10 children of a process that had read Lance survived 20 takes. Before CPython 3.14, Linux forks
+DataLoader workers by default. A forked worker therefore starts a fresh interpreter once, sends it the stream at the start
+of each pass, and receives the batches through a pipe.
 """
 
 import os
@@ -19,22 +18,30 @@ from spiral_stream.errors import SpiralError, StreamError
 from spiral_stream.threads import CLOSE_TIMEOUT_S
 
 _BATCH, _END, _ERROR = "batch", "end", "error"
-_PROGRAM: Final = "from spiral_stream.adapters.subprocess_reader import serve; serve()"
+_PROGRAM: Final = "from spiral_stream.runtime.subprocess_reader import serve; serve()"
 
 
 @final
 class SubprocessReader:
-    """A fresh interpreter that reads streams for this process. It ends with this process, or when a pass is cut short."""
+    """Starts a fresh interpreter that reads streams for this process. It ends with this process, or with a pass left early."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def batches(self, stream: Any, worker: int, workers: int) -> Iterator[tuple[dict[str, Any], Any]]:
-        """Every ``workers``-th batch of a stream from the ``worker``-th on, as host arrays and lists, and what it reached.
+        """Yield every ``workers``-th batch of a stream from the ``worker``-th on.
+
+        Args:
+            stream: has ``worker_batches(worker, workers)``.
+            worker: number of the first batch, from where the pass begins.
+            workers: how many workers read.
+
+        Returns:
+            What ``worker_batches`` yields: arrays and lists, and where the batch stands.
 
         Raises:
-            SpiralError: what the stream raised over there.
-            StreamError: the interpreter ended, or the plan holds what only this process has.
+            SpiralError: what the stream raised in the other interpreter.
+            StreamError: the interpreter ended, or the plan holds something that only this process has.
         """
         process = self._started()
         assert process.stdin is not None
@@ -54,8 +61,8 @@ class SubprocessReader:
                 return
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             msg = (
-                f"worker {worker}: its reading process ended with code {_ended(process)}; its output says why. "
-                'Or let DataLoader(..., multiprocessing_context="spawn") start the workers'
+                f"worker {worker}: its reading process ended with exit code {_ended(process)}; its output says why. "
+                'Starting the workers by DataLoader(..., multiprocessing_context="spawn") needs no such process'
             )
             raise StreamError(msg) from error
         finally:
@@ -74,7 +81,7 @@ class SubprocessReader:
         return self._process
 
     def close(self) -> None:
-        """End the interpreter and wait for it."""
+        """End the interpreter, and wait until it has ended."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -82,7 +89,7 @@ class SubprocessReader:
 
 
 def _ended(process: "subprocess.Popen[bytes]") -> int:
-    """The exit code of a process that answers no more."""
+    """Return the exit code of a process that no longer answers."""
     try:
         return process.wait(CLOSE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -91,10 +98,10 @@ def _ended(process: "subprocess.Popen[bytes]") -> int:
 
 
 def serve() -> None:
-    """In the fresh interpreter: read streams from stdin, write their batches to stdout, until stdin ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; this process ends with the worker's pipes
+    """In the fresh interpreter: take streams from stdin and write their batches to stdout, until stdin ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; this one ends with the worker's pipes
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints must not get among the batches
+    os.dup2(2, 1)  # what anybody prints must not get between the batches
     try:
         while _answer(answers):
             pass
@@ -103,14 +110,14 @@ def serve() -> None:
 
 
 def _answer(answers: IO[bytes]) -> bool:
-    """One pass of one stream; False when there are no more."""
+    """Read one pass of one stream; return False when there are no more."""
     try:
         stream, worker, workers = pickle.load(sys.stdin.buffer)  # noqa: S301  written by our own parent
     except EOFError:
         return False
     except (AttributeError, ImportError) as error:
         msg = (
-            f"worker: the plan holds something that a fresh interpreter cannot import ({error}); put it into a module, "
+            f"worker: a fresh interpreter cannot import something that the plan holds ({error}); put it into a module, "
             'or use DataLoader(..., multiprocessing_context="spawn")'
         )
         _send(answers, _ERROR, StreamError(msg))

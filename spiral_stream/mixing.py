@@ -1,0 +1,87 @@
+"""`mix`: several relations as one, in given proportions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from spiral_stream.errors import PlanError
+from spiral_stream.plan.mix import Mix, Part, schedule_points, whole_count
+from spiral_stream.relation import Relation, need_relations
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """One stream of a mixture, for `mix`.
+
+    Args:
+        name: the value of the column ``stream_id`` in its samples.
+        relation: its samples.
+        proportion: its share of the epoch's samples; give one for all streams, or for none.
+        repeat: how often its rows come in an epoch; 1.5 means one and a half times.
+        choose: how many of its samples come in an epoch.
+
+    Raises:
+        PlanError: ``relation`` is not a relation.
+    """
+
+    name: str
+    relation: Relation
+    proportion: float | None = None
+    repeat: float | None = None
+    choose: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.relation, Relation):
+            found = repr(self.relation) if isinstance(self.relation, str) else f"a {type(self.relation).__name__}"
+            example = self.relation if isinstance(self.relation, str) else "text.web"
+            msg = f'Stream {self.name!r}: relation is {found}; give a relation, for example catalog.table("{example}")'
+            raise PlanError(msg)
+
+
+def mix(
+    streams: Sequence[Stream],
+    *,
+    epoch_size: int | str | None = None,
+    by: str | None = None,
+    schedule: Mapping[int, Mapping[str, float]] | None = None,
+    samples_per_step: int = 1,
+) -> Relation:
+    """Mix several relations into one, which has a column ``stream_id``. Each epoch has exactly the counts asked for.
+
+    Args:
+        streams: the streams to mix, at least one.
+        epoch_size: samples per epoch, however many rows the relations have: a number, or a text such as ``"10b"``. None
+            takes the number of rows.
+        by: the quantity that proportions divide, instead of the number of samples: a numeric column or expression, such
+            as ``token_count_estimate``.
+        schedule: proportions that change during a run, ``{step: {name: proportion}}``; they change linearly in between.
+        samples_per_step: how many samples, over all ranks, make a step of the schedule.
+
+    Returns:
+        A relation with the columns that all streams have, and ``stream_id``.
+
+    Raises:
+        PlanError: ``streams`` is not a list of `Stream`; a proportion is negative or NaN; only some streams have a
+            proportion; columns of one name have different types; or the relations are of different catalogs.
+
+    Warns:
+        SpiralWarning: proportions do not sum to 1; each is divided by their sum.
+
+    Example:
+        >>> mix([Stream("web", web, proportion=0.7), Stream("code", code, proportion=0.3)], epoch_size="10m")
+    """
+    kinds = [type(each).__name__ for each in streams] if isinstance(streams, list | tuple) else None
+    if not kinds or set(kinds) != {"Stream"}:
+        found = (
+            f"a {type(streams).__name__}"
+            if kinds is None
+            else f"a list of {', '.join(dict.fromkeys(kinds)) or 'nothing'}"
+        )
+        msg = f"mix: streams is {found}; give a list, [Stream(name, relation, proportion=...), ...]"
+        raise PlanError(msg)
+    first, *others = [stream.relation for stream in streams]
+    need_relations("mix", first, *others)
+    parts = tuple(Part(s.name, s.relation.node, s.proportion, s.repeat, s.choose) for s in streams)
+    points = schedule_points(schedule, [stream.name for stream in streams], samples_per_step)
+    return Relation(Mix(parts, whole_count("mix: epoch_size", epoch_size), by, points), first.catalog)

@@ -1,0 +1,103 @@
+"""How batches reach the loop: as arrays of which framework, and on which device.
+
+The runtime builds batches on the host, as NumPy arrays and lists. A `Delivery` turns them into what the loop gets. It is a
+value that a stream holds: streams of different frameworks differ in their delivery and in nothing else.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, final
+
+from spiral_stream.errors import BindError
+from spiral_stream.fields.field import FieldSpec
+from spiral_stream.planner.physical import Stages
+from spiral_stream.runtime.batches import Batch
+from spiral_stream.runtime.buffers import Allocate, pageable
+
+Devices = Mapping[str, str | None]  # array field -> where it is delivered; None where nobody said
+Get = Callable[[], Batch | None]  # the next batch on the host, None after the last
+
+
+class Delivery(ABC):
+    """What a framework decides about batches. Pickled with its stream, so it holds nothing that is open."""
+
+    @abstractmethod
+    def on_host(self, fields: dict[str, Any]) -> Any:
+        """Return a batch of NumPy arrays and lists as the framework's, without moving it to a device."""
+
+    def delivered(self, get: Get, devices: Devices, stages: Stages) -> Iterator[Any]:
+        """Yield batches as the loop gets them, in order.
+
+        Args:
+            get: returns the next batch on the host.
+            devices: where the fields go; empty where all of them stay on the host.
+            stages: the lowered plan.
+        """
+        del devices, stages
+        while (batch := get()) is not None:
+            yield self.on_host(batch.fields)
+
+    @abstractmethod
+    def need(self, devices: Devices) -> None:
+        """Refuse devices that batches cannot be delivered to.
+
+        Raises:
+            BindError: names a field, the device, and the way out.
+        """
+
+    def need_bound(self, devices: Devices) -> None:  # noqa: B027  most have nothing to add
+        """Refuse devices already when they are bound.
+
+        Raises:
+            BindError: names a field, the device, and the way out.
+        """
+
+    def spec(self, host: dict[str, FieldSpec]) -> dict[str, FieldSpec]:
+        """Return what the fields of a batch are once delivered, given what they are on the host."""
+        return host
+
+    def devices(self, host: dict[str, FieldSpec], plan: str | None, bound: str | None) -> dict[str, str | None]:
+        """Return where each array field is delivered.
+
+        Args:
+            host: what the fields are.
+            plan: the device that the ``to_...`` verb names.
+            bound: the device that the run has bound; it wins over the field's own, and that over the plan's.
+        """
+        wanted = {name: bound or spec.device or plan for name, spec in host.items() if spec.dtype is not None}
+        return {name: self.auto() if device == "auto" else device for name, device in wanted.items()}
+
+    def auto(self) -> str:
+        """Return the device that ``"auto"`` means here."""
+        return "cpu"
+
+    def allocate(self, devices: Devices) -> Allocate:
+        """Return what allocates the memory of batches."""
+        del devices
+        return pageable
+
+    def split(self, devices: Devices) -> frozenset[str]:
+        """Return the image fields that are normalized on the device, not on the host."""
+        del devices
+        return frozenset()
+
+    def worker(self) -> tuple[int, int] | None:
+        """Return which data-loading worker of how many this process is; None in the main process."""
+        return None
+
+
+@final
+class HostDelivery(Delivery):
+    """NumPy arrays and lists, as they were built."""
+
+    def on_host(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return fields
+
+    def need(self, devices: Devices) -> None:
+        for name, device in devices.items():
+            if device not in (None, "cpu"):
+                msg = (
+                    f"field {name!r} asks for device {device!r}; NumPy arrays live on the host. "
+                    "Use to_torch(), or bind(device='cpu')"
+                )
+                raise BindError(msg)

@@ -1,0 +1,156 @@
+"""Reading a stream pass by pass: the pipeline under way, the memory of batches, and how a loop ends.
+
+One loop at a time moves the place. A loop that ends, is left or fails stops its pipeline; batches that were built ahead
+are dropped, and the place stays after the last batch that the loop had.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any, final
+
+from spiral_stream.errors import StreamError
+from spiral_stream.planner.bind import Bound
+from spiral_stream.runtime.batches import BatchBuilder
+from spiral_stream.runtime.buffers import Slots
+from spiral_stream.runtime.delivery import Delivery, Devices
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.numbering import Numbering
+from spiral_stream.runtime.opening import Opening
+from spiral_stream.runtime.pipeline import Pipeline
+from spiral_stream.runtime.place import Place
+from spiral_stream.threads import ThreadShare, Workers
+
+Now = Callable[[], tuple[Opening, Bound, Devices]]  # what a pass reads, from the moment that it begins
+
+
+@final
+class Passes:
+    """The passes of one stream, one after the other.
+
+    Args:
+        place: where the stream stands; each batch that the loop gets moves it.
+        metrics: where batches are counted.
+        threads: how many threads a pass may have.
+        budget_bytes: most bytes of batches that are built ahead.
+    """
+
+    def __init__(self, place: Place, metrics: Metrics, threads: ThreadShare, budget_bytes: int) -> None:
+        self._place, self._metrics, self._threads, self._budget_bytes = place, metrics, threads, budget_bytes
+        self._pipeline: Pipeline | None = None
+        self._opening: Opening | None = None  # what the pipeline reads
+        self._numbering: Numbering | None = None  # whose batches it builds
+        self._memory: Slots | None = None  # kept over epochs
+        self._closed = False
+
+    def run(self, now: Now, delivery: Delivery, worker: int, workers: int) -> Iterator[Any]:
+        """Yield every ``workers``-th batch of this rank from the ``worker``-th on, to the end of the epoch.
+
+        Raises:
+            StreamError: another loop reads the stream.
+        """
+        with self._place.beginning() as alone:
+            self._need(alone and self.idle(), "iter", "one loop at a time moves the cursor. Leave it, or call close()")
+            self._place.adopt()
+            self._threads.processes = workers
+            opening, bound, devices = now()
+            _, numbering = opening.read(bound.run_seed)
+            numbering.need_known(bound.world_size, workers)
+            steps = self._place.begin(numbering, bound)
+            start, stages = steps.start, opening.stages
+            builder, due = self._builder(opening, bound, bound.merge, delivery, devices), steps.due(worker, workers)
+            limits = stages.plan.prefetch, self._budget_bytes, self._threads.working()
+            pipeline = Pipeline(builder, steps.epoch, due, *limits, self._metrics)
+            self._pipeline, self._numbering, self._opening = pipeline, numbering, opening
+        batches = delivery.delivered(pipeline.get, devices, stages)
+        try:
+            for had, batch in zip(count(worker, workers), batches, strict=False):
+                self._place.cursor = start.advanced(had + 1)
+                yield batch
+                if self._pipeline is not pipeline and not self._closed:  # the loop had all, and the stream has gone on
+                    return
+            if self._place.cursor == start and start.batch == worker == 0:
+                numbering.warn_of_nothing(steps.epoch, bound)
+            self._place.cursor = start.next_epoch()
+        finally:
+            self._leave(pipeline)
+
+    def build(self, now: Now, delivery: Delivery, epoch: int, number: int) -> Any:
+        """Build one global batch by itself, with threads of its own.
+
+        Raises:
+            IndexError: the epoch has no such batch.
+        """
+        opening, bound, devices = now()
+        builder = self._builder(opening, bound, 1, delivery, devices)
+        with Workers(self._threads.working(), "spiral-batch") as pool:
+            done = builder.begin(epoch, range(number, number + 1), pool).result()
+        return next(delivery.delivered(iter([done, None]).__next__, devices, opening.stages))
+
+    def _builder(
+        self, opening: Opening, bound: Bound, merge: int, delivery: Delivery, devices: Devices
+    ) -> BatchBuilder:
+        reader, numbering = opening.read(bound.run_seed)
+        if self._memory is None:
+            self._memory = Slots(delivery.allocate(devices))
+        split = delivery.split(devices)
+        return BatchBuilder(
+            opening.stages, numbering, reader, self._metrics, self._memory, opening.refusals, merge, split
+        )
+
+    def need_idle(self, verb: str, way_out: str = "leave the loop first") -> None:
+        """Refuse what may not happen while a loop reads the stream.
+
+        Raises:
+            StreamError: a loop reads it.
+        """
+        self._need(self.idle(), verb, way_out)
+
+    @staticmethod
+    def _need(free: bool, verb: str, way_out: str) -> None:
+        if not free:
+            msg = f"{verb}: the stream is being read already; {way_out}"
+            raise StreamError(msg)
+
+    def idle(self) -> bool:
+        """Return whether no loop reads the stream. A loop that has had its last batch reads it no more.
+
+        Raises:
+            StreamError: a thread that forms batches does not answer.
+        """
+        pipeline = self._pipeline
+        if pipeline is not None:
+            assert self._numbering is not None
+            with self._numbering.held("asking for the place"):
+                over = self._place.over()
+            if over:
+                self._leave(pipeline)
+        return self._pipeline is None
+
+    def _leave(self, pipeline: Pipeline) -> None:
+        """End a pass, unless it has ended."""
+        if self._pipeline is pipeline and not pipeline.over:  # at the interpreter's exit it is, and the rest half gone
+            self._pipeline, opening, self._opening = None, self._opening, None
+            assert opening is not None
+            self._place.leave(lambda: opening.let_go() if pipeline.close() else None)
+
+    @property
+    def running(self) -> bool:
+        """Whether a pass is under way."""
+        return self._pipeline is not None
+
+    def totals(self) -> dict[str, Any]:
+        """Return what was counted so far, with the pass under way."""
+        if self._pipeline is not None:
+            self._pipeline.record()
+        return {**self._metrics.as_dict(), "slots": 0 if self._memory is None else self._memory.allocated}
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """End the pass under way and release the memory.
+
+        Returns:
+            Whether a thread still runs after the deadline.
+        """
+        pipeline, self._pipeline, self._opening = self._pipeline, None, None
+        left = pipeline is not None and pipeline.close(timeout_s)
+        self._memory, self._closed = None, True
+        return left

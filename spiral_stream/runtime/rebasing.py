@@ -1,0 +1,126 @@
+"""What the streams of a mixture have left to deliver, when a run goes on with another plan."""
+
+import warnings
+
+import numpy as np
+
+from spiral_stream.errors import ResumeError, SpiralWarning
+from spiral_stream.plan.maps import SampleAssembly
+from spiral_stream.planner.physical import Stages
+from spiral_stream.planner.rebase import Rebase
+from spiral_stream.planner.streams import StreamStage
+from spiral_stream.runtime.numbering import Numbering
+from spiral_stream.sampling.left_over import LeftOver, as_ranges, joined_ranges
+from spiral_stream.sampling.mixture import Mixture
+
+
+def need_stream(earlier: object, kind: type) -> None:
+    """Refuse to rebase on something other than a stream.
+
+    Raises:
+        ResumeError: the message says how a state becomes a stream.
+    """
+    if not isinstance(earlier, kind):
+        msg = (
+            f"rebase: got a {type(earlier).__name__}; give the earlier stream. Load a state into a stream of the old plan "
+            "first: old.load_state_dict(state), then new.rebase(old)"
+        )
+        raise ResumeError(msg)
+
+
+def left_over(
+    earlier: Stages, numbering: Numbering, epoch: int, number: int, before: Rebase | None, now: Stages
+) -> Rebase:
+    """Return what each stream of a mixture has not delivered yet.
+
+    Args:
+        earlier: the plan so far.
+        numbering: its batches.
+        epoch: the epoch in which it stands.
+        number: how many batches of that epoch were delivered.
+        before: the rebase that the earlier plan itself began with; its streams that ``earlier`` lacks keep their places.
+        now: the plan that goes on.
+
+    Raises:
+        ResumeError: a plan mixes nothing, the earlier one has several lanes, or a stream changed its rows.
+    """
+    mixture, epochs = _carried(earlier, now), earlier.epochs
+    begun, position = numbering.undelivered(epoch, number) if number else (np.empty(0, dtype=np.uint64), 0)
+    border = mixture.border(epoch, position)
+    positions = np.concatenate([begun, np.arange(position, border, dtype=np.uint64)])
+    streams, uses = epochs.uses(epoch, positions)
+    then = mixture.first_uses(epoch) + mixture.quotas(epoch)
+    used = mixture.used(epoch, border)
+    out = dict(before.left_overs) if before is not None else {}
+    for k, stream in enumerate(earlier.streams):
+        own = uses[streams == k].astype(np.int64)
+        end = max(int(then[k]), epochs.left(k))  # an epoch may be too short for all that an earlier plan left
+        later = [(a, b - a) for a, b in epochs.next_uses(k, int(used[k]), end)]
+        after = epochs.next_uses(k, end, end + 1)[0][0]
+        ranges = sorted([*as_ranges(own), *later])
+        rest = joined_ranges([each for each in ranges if each[0] < after])
+        out[stream.name] = LeftOver(rest, after)
+    rebase = Rebase(epoch + (number > 0), tuple(out.items()))
+    _warn_of_long_waits(rebase, now)
+    return rebase
+
+
+def _warn_of_long_waits(rebase: Rebase, now: Stages) -> None:
+    """Warn of streams whose rows take more than an epoch to catch up with the rest of their stream.
+
+    Inside a chapter, the batches of a formation do not come in the order of the rows' uses. Where a run stops, some rows of
+    a small stream may have been used once more than others. The others come first, at the pace of the new plan.
+    """
+    assert now.epochs.mixture is not None
+    quotas = now.epochs.mixture.quotas(rebase.epoch)
+    for stream, quota in zip(now.streams, quotas.tolist(), strict=True):
+        waiting = rebase.left_over(stream.name)
+        waits = 0 if waiting is None else waiting.overtaken(stream.selected.total)
+        if waits > quota:
+            msg = (
+                f"rebase: stream {stream.name!r} still owes {waits:,} uses of rows from a pass that its other rows have "
+                f"finished. They come first, at {quota:,} samples per epoch: about {-(-waits // max(1, quota)):,} epochs. "
+                "Give the stream a larger share, or rebase at the end of an epoch"
+            )
+            warnings.warn(msg, SpiralWarning, stacklevel=4)  # the caller of stream.rebase
+
+
+def _carried(earlier: Stages, now: Stages) -> Mixture:
+    """Return the mixture whose streams go on in another plan.
+
+    Raises:
+        ResumeError: they cannot.
+    """
+    mixture = earlier.epochs.mixture
+    assembled = any(isinstance(each, SampleAssembly) for each in earlier.maps)
+    if mixture is None or earlier.batches.lanes.count > 1 or assembled:
+        found = "mixes nothing" if mixture is None else f"has {earlier.batches.lanes.count} lanes"
+        found = "assembles samples" if assembled else found
+        msg = f"rebase: the earlier plan {found}; only a mixture of one lane can hand its place on. Go on at the end of its epoch"
+        raise ResumeError(msg)
+    if now.epochs.mixture is None:
+        msg = (
+            "rebase: this plan mixes nothing, so it has no streams to go on with; begin it with mix([Stream(...), ...])"
+        )
+        raise ResumeError(msg)
+    if earlier.order != now.order:
+        msg = (
+            f"rebase: the order was {earlier.order!r} and is {now.order!r}, so a place in it means other rows. Keep the "
+            "order, or go on at the end of the epoch without rebase"
+        )
+        raise ResumeError(msg)
+    old = {stream.name: stream for stream in earlier.streams}
+    for stream in now.streams:
+        there = old.get(stream.name)
+        if there is not None and (was := _rows_of(there, earlier)) != (found := _rows_of(stream, now)):
+            msg = (
+                f"rebase: stream {stream.name!r} had {was} and has {found}, so its place means other rows. Keep what "
+                "it selects, or give it another name: then it starts at its beginning"
+            )
+            raise ResumeError(msg)
+    return mixture
+
+
+def _rows_of(stream: StreamStage, stages: Stages) -> str:
+    name = stream.base.entry.name
+    return f"{stream.selected.total:,} rows of {name} ({stages.data_versions[name][:8]})"

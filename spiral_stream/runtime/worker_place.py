@@ -1,0 +1,78 @@
+"""Where one worker of a DataLoader stands.
+
+A worker reads every n-th batch. Its passes begin where the main process stands, which it learns from the memory that
+`Place` shares. torchdata's StatefulDataLoader also asks each worker for a state of its own.
+"""
+
+from collections.abc import Mapping
+from typing import Any, final
+
+from spiral_stream.cursor import Cursor
+from spiral_stream.errors import ResumeError
+from spiral_stream.planner.resume import WorkerState
+from spiral_stream.runtime.place import Place, Reached
+
+Worker = tuple[int, int]  # its number, and how many workers there are
+
+
+@final
+class WorkerPlace:
+    """The passes of one worker: where they begin, and how many batches it has given in the present one."""
+
+    def __init__(self) -> None:
+        self.began: Cursor | None = None  # where its passes begin, until the main process moves
+        self.had = 0
+        self.reached: Reached | None = None  # what its last batch was, where another interpreter reads
+        self._loaded = 0  # batches of the next pass that it gave in an earlier run
+
+    def begin(self, place: Place, worker: Worker) -> tuple[Cursor, int]:
+        """Begin a pass.
+
+        Returns:
+            Where it begins, and the first step that this worker reads, counted from there.
+        """
+        place.in_worker, seen = True, place.seen
+        place.adopt()
+        if self.began is None or place.seen != seen:  # else a pass that was left early has moved the cursor
+            self.began = place.cursor
+        self.had, self._loaded = self._loaded, 0
+        return self.began, worker[0] + self.had * worker[1]
+
+    def state(self, place: Place, worker: Worker, plan: str | None) -> dict[str, Any]:
+        """Return the state of this worker's pass.
+
+        Args:
+            place: the stream's place in this process.
+            worker: which worker this is.
+            plan: the plan's fingerprint; None where it is not known.
+        """
+        return WorkerState(plan, self.began or place.cursor, worker, self.had).to_json()
+
+    def load(self, state: Mapping[str, Any], place: Place, worker: Worker | None, plan: str | None) -> None:
+        """Go to a saved place of this worker's pass.
+
+        Args:
+            state: from `state`.
+            place: the stream's place in this process.
+            worker: which worker this is; None in the main process.
+            plan: the plan's fingerprint; None where it is not known.
+
+        Raises:
+            ResumeError: it is the state of another worker or plan, or was edited or damaged.
+        """
+        saved = WorkerState.from_json(state)
+        if saved.worker != worker:
+            here = "the main process" if worker is None else f"worker {worker[0]} of {worker[1]}"
+            msg = (
+                f"resume: {here} was given the state of worker {saved.worker[0]} of {saved.worker[1]}. Load a "
+                "StatefulDataLoader's state into one with as many workers, or use stream.state_dict(delivered=n), which "
+                "fits any number of workers"
+            )
+            raise ResumeError(msg)
+        if None not in (saved.plan, plan) and saved.plan != plan:
+            msg = (
+                f"resume: the state was saved by plan {saved.plan:.32}, and this is plan {plan}. Restore the old plan, or "
+                "start a new epoch"
+            )
+            raise ResumeError(msg)
+        place.cursor, self.began, self._loaded = saved.cursor, None, saved.had
