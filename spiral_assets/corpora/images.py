@@ -6,7 +6,6 @@ so memory holds one shard (3,000 images in 8 shards: 32 MB).
 """
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ import pyarrow as pa
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from spiral_assets.corpora.drawing import CLASSES, Painter
-from spiral_assets.corpora.writing import Record, write_lance
+from spiral_assets.corpora.writing import Record, worker_count, write_lance
 
 Form = Literal["lance", "parquet", "folder"]
 Encoded = tuple[bytes, int, int]  # JPEG bytes, width, height
@@ -125,7 +124,7 @@ def label_of(number: int) -> int:
 
 def _shard_tables(recipe: _Recipe, workers: int | None, *, progress: bool) -> Iterator[pa.Table]:
     """One table of `TRAIN_SCHEMA` per storage shard, in order."""
-    encoded = _encoded_images(recipe.count, recipe.seed, _cores() if workers is None else workers)
+    encoded = _encoded_images(recipe.count, recipe.seed, worker_count(workers))
     columns = [TextColumn("drawing images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
     with Progress(*columns, disable=not progress) as bar:
         task = bar.add_task("draw", total=recipe.count)
@@ -194,10 +193,6 @@ def _draw(painter: Painter, numbers: range) -> list[Encoded]:
         height, width, _ = pixels.shape
         images.append((simplejpeg.encode_jpeg(pixels, QUALITY, "RGB", "420"), width, height))
     return images
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _labels() -> pa.Table:

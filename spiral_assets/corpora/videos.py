@@ -7,7 +7,6 @@ shards. 48 videos, 240 segments, 15 MB: 17 CPU s.
 """
 
 import multiprocessing
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ import pyarrow as pa
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from spiral_assets.corpora.footage import Row, Studio, Video, planned
-from spiral_assets.corpora.writing import Record
+from spiral_assets.corpora.writing import Record, worker_count
 
 RECORD: Final = "videos.json"
 SEGMENTS: Final = "training_segments"
@@ -123,7 +122,7 @@ def write_video_relations(
     by_upload = sorted(videos, key=lambda video: (video.uploaded_ns, video.number))
     columns = [TextColumn("encoding videos"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
     with Progress(*columns, disable=not progress) as bar:
-        rows = list(bar.track(_filmed(recipe, by_upload, _cores() if workers is None else workers), total=count))
+        rows = list(bar.track(_filmed(recipe, by_upload, worker_count(workers)), total=count))
     written = _write_tables(root, recipe, rows)
     record.finish(asdict(recipe), asdict(written))
     return written
@@ -157,10 +156,6 @@ class _Worker:
     @classmethod
     def film(cls, video: Video) -> list[Row]:
         return cls.studio.film(video)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _write_tables(root: Path, recipe: _Recipe, videos: Sequence[Sequence[Row]]) -> DrawnVideos:

@@ -1,6 +1,7 @@
 """How the demo's relations come to lie on disk: whole or absent, and never over somebody's files."""
 
 import json
+import os
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -48,6 +49,13 @@ class Record:
         draft = self._file.with_suffix(".unfinished")
         draft.write_text(json.dumps({"recipe": dict(recipe), "written": dict(written)}, indent=1))
         draft.replace(self._file)
+
+
+def worker_count(asked: int | None) -> int:
+    """Processes that draw: as many as asked, or one per core that this process may use."""
+    if asked is not None:
+        return asked
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def write_lance(path: Path, schema: pa.Schema, shards: Iterable[pa.Table]) -> None:

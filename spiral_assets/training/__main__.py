@@ -40,9 +40,7 @@ def images(
     stream: Annotated[str, typer.Option(help="Saved stream to train from.")] = image_plans.TRAIN,
     validation: Annotated[str, typer.Option(help="Saved stream to validate on.")] = image_plans.VALIDATION,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs in all.")] = image_plans.EPOCHS,
-    save_every: Annotated[
-        int | None, typer.Option(min=1, help="Steps between checkpoints; else four an epoch.")
-    ] = None,
+    save_every: Annotated[int, typer.Option(min=0, help="Steps between checkpoints; 0 saves four per epoch.")] = 0,
 ) -> None:
     """A classifier of images."""
     from spiral_assets.training.images import Classifier
