@@ -4,6 +4,7 @@ Each returns an ordinary Dagster asset. Put the calls into a module that your co
 ``catalog`` (and, for training, ``runs`` and ``pipes``) as `spiral_assets.resources` has them, and add the checks of
 `spiral_assets.checks`::
 
+    import dagster as dg
     import spiral_stream as spiral
     from spiral_assets.assets import cache_asset
     from spiral_assets.checks import cache_check
@@ -22,7 +23,7 @@ Each returns an ordinary Dagster asset. Put the calls into a module that your co
         domain="images",
         plan=every_photo,
         code_version=spiral.cache_fingerprint("shop.photos", "photo", spiral.Raw(shorter_side=96)),
-        deps=["catalog/shop/photos"],
+        deps=[dg.AssetKey(["catalog", "shop", "photos"])],
         description="Decoded product photos, at most 96 pixels on the shorter side.",
     )
     photos_are_complete = cache_check(photos_decoded, every_photo)
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     import spiral_stream as spiral
 
 Plan = Callable[["spiral.Catalog"], "spiral.Relation"]  # a plan, written over the relations of a catalog
-Deps = Sequence[dg.AssetsDefinition | dg.AssetKey | str]
+Deps = Sequence[dg.AssetsDefinition | dg.AssetSpec | dg.AssetKey]
 RETRIES: Final = 2  # of a training process that died
 
 
