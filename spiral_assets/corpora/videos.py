@@ -1,9 +1,9 @@
-"""Which relations the drawn videos form, and how they are written: MP4 files, a tar, and Parquet.
+"""Draw videos and write them as relations: MP4 files, a tar, and Parquet.
 
-The columns are those of `video.training_segments` and `video.segment_labels`. A row is a scene of a file, by its time
-in it; the last video's scenes are cut apart and lie in a tar as clips of their own. Videos are ordered by upload and
-cut into storage shards, so that a shard holds what came in together: a source that was busy early fills the first
-shards. 48 videos, 240 segments, 15 MB: 17 CPU s.
+The columns are those of `video.training_segments` and `video.segment_labels`. A row is a scene: a time range of a file.
+The scenes of the last video are files of their own, in a tar. Videos are ordered by upload and cut into storage shards,
+so a shard holds what was uploaded together: a source that was busy early fills the first shards. 48 videos, 240
+segments, 15 MB: 17 CPU s.
 """
 
 import multiprocessing
@@ -24,7 +24,7 @@ RECORD: Final = "videos.json"
 SEGMENTS: Final = "training_segments"
 LABELS: Final = "segment_labels"
 FILES: Final = "files"
-DRAWING_VERSION: Final = 1  # raise it when the same numbers give other files or rows
+DRAWING_VERSION: Final = 1  # raise it when the same numbers give different files or rows
 
 REFERENCE: Final = pa.struct([("uri", pa.string()), ("offset", pa.int64()), ("length", pa.int64())])
 SEGMENTS_SCHEMA: Final = pa.schema(
@@ -55,7 +55,7 @@ class DrawnVideos:
     """What was written, and where."""
 
     root: str  # folder that references start from
-    segments_path: str  # folder of Parquet files, one a storage shard
+    segments_path: str  # folder of Parquet files, one per storage shard
     labels_path: str  # a Parquet file
     videos: int
     segments: int
@@ -94,7 +94,7 @@ def write_video_relations(
     workers: int | None = None,
     progress: bool = True,
 ) -> DrawnVideos:
-    """Draw and encode videos under ``root``; what is there already as asked is kept.
+    """Draw and encode videos under ``root``; an earlier result with the same settings is reused.
 
     Args:
         root: folder of its own; created if need be.
@@ -129,7 +129,7 @@ def write_video_relations(
 
 
 def _filmed(recipe: _Recipe, videos: Sequence[Video], workers: int) -> Iterator[list[Row]]:
-    """The rows of each video, in order, once it is written."""
+    """Yield the rows of each video, in order, once it is written."""
     if workers == 0:
         yield from map(_studio(recipe).film, videos)
         return
@@ -159,7 +159,7 @@ class _Worker:
 
 
 def _write_tables(root: Path, recipe: _Recipe, videos: Sequence[Sequence[Row]]) -> DrawnVideos:
-    """One Parquet file a storage shard, and one of all labels."""
+    """Write one Parquet file per storage shard, and one with all labels."""
     import pyarrow.parquet as pq
 
     (root / SEGMENTS).mkdir()

@@ -34,10 +34,10 @@ def test_a_second_process_waits_for_the_one_that_trains(tmp_path: Path) -> None:
     went_on = threading.Event()
 
     def second() -> None:
-        with Checkpoint(tmp_path).alone(said.append):
+        with Checkpoint(tmp_path).exclusively(said.append):
             went_on.set()
 
-    with kept.alone(said.append):
+    with kept.exclusively(said.append):
         waiting = threading.Thread(target=second, daemon=True)
         waiting.start()
         assert not went_on.wait(0.3)
