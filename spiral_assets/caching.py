@@ -1,7 +1,7 @@
-"""Builds a cache from an asset, and says whether it is whole."""
+"""Build a cache from an asset, log its progress, and check that it is complete."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
@@ -9,23 +9,23 @@ import dagster as dg
 if TYPE_CHECKING:
     import spiral_stream as spiral
 
-EVERY_S: Final = 2.0  # between lines of progress
+EVERY_S: Final = 2.0  # between two lines of progress
 
 
-def built(
+def build(
     context: dg.AssetExecutionContext,
     stream: "spiral.PreparedStream",
-    facts: Mapping[str, Any],
+    metadata: Callable[["spiral.CacheStatus"], Mapping[str, Any]],
 ) -> dg.MaterializeResult[None]:
-    """Build what is missing of a cache: shard by shard, after an interruption from the next one on.
+    """Build what is missing of a cache, shard by shard; continue after the last whole shard of an interrupted build.
 
     Args:
-        context: of the asset, for progress.
-        stream: over every row that is to be kept, of one relation, with one cache.
-        facts: more metadata.
+        context: the asset's, for progress.
+        stream: reads every row that the cache should hold, of one relation, and has one cache.
+        metadata: returns more metadata of the built cache.
     """
     begun = time.monotonic()
-    done = stream.materialize(Logged(context))
+    done = stream.materialize(LoggedProgress(context))
     seconds = time.monotonic() - begun
     (cache,) = stream.caches()
     (data_version,) = stream.data_versions.values()
@@ -35,7 +35,7 @@ def built(
             "dagster/row_count": stream.rows,
             "dagster/uri": str(cache.folder),
             "dagster/storage_kind": "lance",
-            **facts,
+            **metadata(cache),
             "fingerprint": cache.fingerprint,
             "bytes": cache.payload_bytes,
             "rows_built": done.rows,
@@ -48,7 +48,7 @@ def built(
 
 
 def complete(stream: "spiral.PreparedStream") -> dg.AssetCheckResult:
-    """Whether every row of the stream's relation, as it is now, is in the cache."""
+    """Check that the stream's cache holds every row of its relation as it is registered now."""
     (cache,) = stream.caches()
     return dg.AssetCheckResult(
         passed=cache.complete,
@@ -57,8 +57,8 @@ def complete(stream: "spiral.PreparedStream") -> dg.AssetCheckResult:
     )
 
 
-class Logged:
-    """Progress as log lines, one every few seconds: Dagster has no progress bar."""
+class LoggedProgress:
+    """Write progress to the run's log, one line every few seconds: Dagster has no progress bar."""
 
     def __init__(self, context: dg.AssetExecutionContext) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""The code location: everything under ``defs``, loaded by folder."""
+"""The code location: everything under ``defs``."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The video index as people look at it: a row a file instead of a row a segment."""
+"""The video index for people: one row per file instead of one row per segment."""
 
 from typing import TYPE_CHECKING
 
@@ -7,13 +7,13 @@ if TYPE_CHECKING:
 
 
 def by_file(rows: "pa.Table") -> "pa.Table":
-    """A row a distinct file, in the order in which rows first name it.
+    """Return one row per distinct file, in the order in which segments first refer to it.
 
     Args:
-        rows: of `spiral_stream.index_videos`.
+        rows: the result of `spiral_stream.index_videos`, one row per segment.
 
     Returns:
-        ``file`` (path, or path[offset+length]), ``uri``, ``offset``, ``length``, ``segments`` (rows that name it),
+        ``file`` (path, or path[offset+length]), ``uri``, ``offset``, ``length``, ``segments`` (rows that refer to it),
         ``frames``, ``duration_ms``, ``width``, ``height``, ``fps``, ``rotation``, ``key_distance``, ``error``.
     """
     import pyarrow as pa
@@ -21,10 +21,14 @@ def by_file(rows: "pa.Table") -> "pa.Table":
 
     reference = ["uri", "offset", "length"]
     facts = ["frames", "duration_ms", "width", "height", "milli_fps", "rotation", "key_distance", "error"]
-    inline = pc.if_else(rows["uri"].is_null(), rows["row"], pa.scalar(-1, pa.int64()))  # each such row is a file
+    inline = pc.if_else(
+        rows["uri"].is_null(), rows["row"], pa.scalar(-1, pa.int64())
+    )  # inline bytes: every row is a file of its own
     grouped = rows.append_column("inline", inline).group_by([*reference, "inline"], use_threads=False)
-    files = grouped.aggregate([("row", "count"), *((name, "first") for name in facts)])  # of rows that have a value
-    usable = files["frames_first"].is_valid()  # a row may be refused for its segment, which is no fault of the file
+    files = grouped.aggregate(
+        [("row", "count"), *((name, "first") for name in facts)]
+    )  # the first value that is not null
+    usable = files["frames_first"].is_valid()  # a row refused for its segment does not make the file unusable
     errors = pc.if_else(usable, pa.scalar(None, pa.string()), files["error_first"])
     return pa.table(
         {

@@ -1,4 +1,4 @@
-"""Registers a relation as it is now, and says of it what must hold before anything is built on it."""
+"""Register a relation as it is now, and check what must hold before anything is built on it."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
@@ -10,10 +10,10 @@ from spiral_assets import reports
 if TYPE_CHECKING:
     import spiral_stream as spiral
 
-SHOWN: Final = 5  # offenders in a description
+SHOWN: Final = 5  # examples in a description
 
 
-def registered(
+def register(
     catalog: "spiral.Catalog",
     name: str,
     source: "spiral.Lance | spiral.ImageFolder | spiral.Parquet | spiral.Arrow",
@@ -21,7 +21,16 @@ def registered(
     identity: str = "sample_id",
     semantic: dict[str, str] | None = None,
 ) -> dg.MaterializeResult[None]:
-    """Register the data as it is now; whether it may be used is for the asset's checks to say."""
+    """Register the data as it is now. The asset's checks decide whether it may be used.
+
+    Args:
+        catalog: where to register it.
+        name: of the relation.
+        source: where its rows are stored.
+        descriptions: column -> description, shown in the UI.
+        identity: the column that identifies a row.
+        semantic: column -> semantic type, such as ``image/jpeg-ref``.
+    """
     entry = catalog.register(name, source, identity=identity, semantic=semantic, unique=False, replace=True)
     manifest = entry.manifest()
     return dg.MaterializeResult(
@@ -39,7 +48,7 @@ def registered(
 
 
 def unique(catalog: "spiral.Catalog", relation: str) -> dg.AssetCheckResult:
-    """What registration found of the identities; where one repeats, which."""
+    """Check that no identity of a registered relation repeats; name examples of those that do."""
     entry = catalog.entry(relation)
     if entry.identity_unique:
         return dg.AssetCheckResult(passed=True, description=f"{entry.manifest().total:,} different identities")
@@ -55,16 +64,16 @@ def unique(catalog: "spiral.Catalog", relation: str) -> dg.AssetCheckResult:
 
 
 def as_declared(catalog: "spiral.Catalog", relation: str, declared: Mapping[str, str]) -> dg.AssetCheckResult:
-    """Whether the columns have the types that the plans were written for."""
+    """Check that the columns of a registered relation have the declared types."""
     found = dict(reports.column_types(catalog.entry(relation).schema))
     wrong = [
         {"column": name, "declared": kind, "found": found.get(name, "missing")}
         for name, kind in declared.items()
         if found.get(name) != kind
     ]
-    told = [f"{row['column']} is {row['found']}, declared {row['declared']}" for row in wrong]
+    problems = [f"{row['column']} is {row['found']}, declared {row['declared']}" for row in wrong]
     return dg.AssetCheckResult(
         passed=not wrong,
-        description="; ".join(told[:SHOWN]) or f"{len(declared)} columns as declared",
+        description="; ".join(problems[:SHOWN]) or f"{len(declared)} columns as declared",
         metadata={"wrong": reports.table(wrong)},
     )

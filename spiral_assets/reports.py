@@ -1,4 +1,4 @@
-"""Facts of relations as Dagster shows them: schemas, tables, small pictures."""
+"""Facts about relations in the form that Dagster shows: schemas, tables and small charts."""
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 ROWS: Final = 50  # a longer table is rendered whole and pushes everything else off the page
 CELL: Final = 40  # characters: six such columns fit a page
-END: Final = 18  # of them, for either end of a range
-INLINE: Final = 1_000  # characters of markdown below which the page shows it without a click
+END: Final = 18  # characters for either end of a range
+INLINE: Final = 1_000  # characters: shorter markdown is shown without a click
 SEMANTIC: Final = b"spiral:semantic"
 
 
 def column_types(schema: "pa.Schema") -> Iterator[tuple[str, str]]:
-    """Name and type of each column; of a reference, what it names."""
+    """Yield name and type of each column. The type of a reference is its semantic type."""
     for field in schema:
         semantic = (field.metadata or {}).get(SEMANTIC)
         yield field.name, str(field.type) if semantic is None else semantic.decode()
 
 
 def column_schema(schema: "pa.Schema", identity: Sequence[str], descriptions: Mapping[str, str]) -> dg.TableSchema:
-    """The columns of a relation, with their roles as tags and what they mean."""
+    """Return a relation's columns with descriptions, and with their roles as tags."""
     columns = []
     for field, (name, kind) in zip(schema, column_types(schema), strict=True):
         metadata: Mapping[bytes, bytes] = field.metadata or {}
@@ -44,12 +44,12 @@ def column_schema(schema: "pa.Schema", identity: Sequence[str], descriptions: Ma
 
 
 def place(source: Any) -> str:
-    """Where a source's rows lie."""
+    """Return the location of a source's rows."""
     return str(getattr(source, "uri", None) or getattr(source, "path", ""))
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue | dg.TextMetadataValue:
-    """Rows as a table, at most `ROWS` of them; values as short text."""
+    """Return a table of at most `ROWS` rows, with values shortened to fit their cells."""
     if not rows:
         return dg.MetadataValue.text("none")
     return dg.MetadataValue.table(
@@ -58,12 +58,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue | dg.TextM
 
 
 def snippet(code: str) -> dg.MarkdownMetadataValue:
-    """Python to copy."""
+    """Return Python code to copy."""
     return dg.MetadataValue.md(f"```python\n{code}\n```")
 
 
 def short(value: Any) -> str | int | float | bool | None:
-    """A value that fits a cell."""
+    """Shorten a value to fit a cell."""
     if isinstance(value, float):
         return float(f"{value:.4g}")
     if value is None or isinstance(value, bool | int):
@@ -73,16 +73,16 @@ def short(value: Any) -> str | int | float | bool | None:
 
 
 def column_rows(shards: "pa.Table", schema: "pa.Schema") -> list[dict[str, Any]]:
-    """Statistics of each column over all shards: four cells, since the page has room for no more.
+    """Return the statistics of each column over all shards, in four cells: the page has no room for more.
 
     Args:
-        shards: a row a shard and column, as `Catalog.measure` counts them.
-        schema: of the relation; its order is the order of the rows.
+        shards: one row per shard and column, from `Catalog.measure`.
+        schema: of the relation; rows are in its order.
     """
     types = dict(column_types(schema))
     nulls: dict[str, int | None] = {}
     extremes: dict[str, tuple[str | None, str | None]] = {}
-    for row in shards.to_pylist():  # shards x columns, 1 us each beside the scan that counted them
+    for row in shards.to_pylist():  # shards x columns, 1 us each; the scan that counted them costs far more
         name = row["column"]
         before = nulls.get(name, 0)
         nulls[name] = None if row["nulls"] is None or before is None else before + row["nulls"]
@@ -98,7 +98,7 @@ def column_rows(shards: "pa.Table", schema: "pa.Schema") -> list[dict[str, Any]]
 def shard_rows(
     shards: "pa.Table", distances: Mapping[str, float], effective: Mapping[str, float]
 ) -> list[dict[str, Any]]:
-    """Each storage shard: its rows, its bytes, and how its labels stand to the whole."""
+    """Return rows, bytes and label skew of each storage shard, the most skewed first."""
     found: dict[str, dict[str, Any]] = {}
     for row in shards.to_pylist():
         seen = found.setdefault(row["shard"], {"storage shard": row["shard"], "rows": row["rows"], "bytes": 0})
@@ -110,7 +110,7 @@ def shard_rows(
 
 
 def bars(values: Sequence[float], height: int = 24, width: int = 4) -> dg.MarkdownMetadataValue:
-    """A bar chart as a one-bit PNG in markdown, short enough to be shown inline; at most 60 bars."""
+    """Return a bar chart of at most 60 bars: a one-bit PNG in markdown, short enough to be shown inline."""
     from PIL import Image, ImageDraw
 
     shown = list(values[:60])
@@ -127,7 +127,7 @@ def bars(values: Sequence[float], height: int = 24, width: int = 4) -> dg.Markdo
 
 
 def _extreme(choose: Any, one: str | None, other: str | None, kind: str) -> str | None:
-    """The least or greatest of two values that are kept as text: numbers by value, all else by text."""
+    """Return the least or greatest of two values stored as text; numbers are compared as numbers."""
     given = [value for value in (one, other) if value is not None]
     number = kind.startswith(("int", "uint", "float", "double", "decimal", "half"))
     chosen: str | None = choose(given, key=float if number else str) if given else None
@@ -135,7 +135,7 @@ def _extreme(choose: Any, one: str | None, other: str | None, kind: str) -> str 
 
 
 def _range(low: str | None, high: str | None) -> str | None:
-    """From the least to the greatest value, each cut to what a cell has room for."""
+    """Return "least to greatest", each shortened to fit the cell."""
     if low is None or high is None:
         return None
     cut = [text if len(text) <= END else text[: END - 1] + "…" for text in (low, high)]

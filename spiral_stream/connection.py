@@ -9,11 +9,13 @@ from spiral_stream.catalog import registry
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.extras import need as need_package
+from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
-from spiral_stream.plan.profiles import Profile, renewed
+from spiral_stream.plan.profiles import Frames, Profile, renewed
 from spiral_stream.plan.tree import need
 from spiral_stream.relation import OTHERWISE, Relation
 from spiral_stream.sources.source import FormerProfile
+from spiral_stream.transforms.text import Tokenize
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -192,22 +194,51 @@ def connect(uri: str | None = None) -> Catalog:
     return Catalog(registry.default_folder() if uri is None else uri)
 
 
-def cache_fingerprint(relation: str, column: str, profile: Profile | FormerProfile, decode: str = "jpeg") -> str:
-    """Return the fingerprint of an image cache, from names alone; an orchestrator can use it as code version.
+def cache_fingerprint(
+    relation: str,
+    column: str,
+    form: Profile | FormerProfile | Tokenize,
+    decode: str | Stack = "jpeg",
+    *,
+    timed: bool = False,
+) -> str:
+    """Return the fingerprint of a cache from names and settings alone: a code version for an orchestrator.
+
+    For images and clips it is the fingerprint that `PreparedStream.caches` gives. A tokenizer counts by its name here,
+    because its content is data; the fingerprint of a built token cache covers the content.
 
     Args:
-        relation: name of the relation that owns the payload.
-        column: the column with references to images.
-        profile: the form in which images are kept.
-        decode: the ``decode`` argument of the field that reads them.
+        relation: the relation that holds the source bytes.
+        column: its column of references or text.
+        form: what is stored per row: a profile, or the `Tokenize` that makes tokens.
+        decode: the field that reads the column, or how it decodes. Clips (`Frames`) need the field.
+        timed: whether the relation has the columns ``start_time_ms`` and ``duration_ms``, which place a clip in its file.
 
     Returns:
         32 hex digits.
-    """
-    from spiral_stream.cache.images import ImageKind
-    from spiral_stream.decoders.registry import decoder
 
-    return ImageKind(relation, column, decoder(decode), renewed(profile)).fingerprint
+    Raises:
+        PlanError: ``form`` is `Frames`, and ``decode`` is not the field that reads the clips.
+    """
+    from spiral_stream.cache.code_facts import clip_facts, token_code_facts
+    from spiral_stream.cache.images import ImageKind
+    from spiral_stream.decoders.limits import CLIPS
+    from spiral_stream.decoders.registry import decoder
+    from spiral_stream.plan.clips import clip_parts, limits_of
+    from spiral_stream.plan.fields import image_parts
+    from spiral_stream.plan.fingerprint import digest
+
+    if isinstance(form, Tokenize):
+        return digest(token_code_facts(relation, column, form))
+    if isinstance(form, Frames):
+        if isinstance(decode, str):
+            msg = f"cache_fingerprint: decode is {decode!r}, but what a clip cache stores depends on the frames that a "
+            msg += f"field takes. Give the field: decode=Stack({column!r}, decode='h264', sequence_length=...)"
+            raise PlanError(msg)
+        selection, _ = clip_parts(decode)
+        return digest(clip_facts(relation, column, selection, form, limits_of(decode, CLIPS), timed=timed))
+    reader = decoder(decode) if isinstance(decode, str) else image_parts(decode)[0]
+    return ImageKind(relation, column, reader, renewed(form)).fingerprint
 
 
 def table(name: str) -> Relation:

@@ -1,6 +1,6 @@
-"""Which text does any machine have: documents of the installed packages and of Python's standard library.
+"""Text that every machine has: documents of installed packages and of Python's standard library.
 
-Three collections, each a stream of documents in an order that depends on this machine's files only:
+There are three collections. Their order depends only on the files of this machine:
 
 * `packages`: descriptions, licences, READMEs and notes that come with installed packages; Markdown is cut at its
   headings, and a text that several packages share counts once.
@@ -42,7 +42,7 @@ class Document:
 
 
 def packages() -> Iterator[Document]:
-    """What installed packages say about themselves, package by package."""
+    """Yield descriptions, licences and notes of installed packages, package by package."""
     seen: set[bytes] = set()
     found = {_name(each): each for each in metadata.distributions()}
     for name in sorted(found):
@@ -58,7 +58,7 @@ def packages() -> Iterator[Document]:
 
 
 def articles(characters: int) -> Iterator[Document]:
-    """Help topics for at most half of the characters, then docstrings, until there are as many."""
+    """Yield help topics for at most half of the characters, then docstrings for the rest."""
     topics: dict[str, str] = import_module("pydoc_data.topics").topics
     left = characters
     for name in _shuffled(topics):
@@ -75,7 +75,7 @@ def articles(characters: int) -> Iterator[Document]:
 
 
 def sources(characters: int) -> Iterator[Document]:
-    """Source files and their parts, until there are as many characters."""
+    """Yield source files and their parts until there are enough characters."""
     left = characters
     for file in library():
         if left <= 0:
@@ -98,12 +98,12 @@ class SourceFile:
 
     @property
     def module(self) -> str:
-        """The name that an import gives it."""
+        """The name under which it is imported."""
         return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def library() -> Iterator[SourceFile]:
-    """Files of the standard library that are no tests, in an order by hash of their paths."""
+    """Yield the files of the standard library except tests, ordered by a hash of their paths."""
     root = Path(sysconfig.get_path("stdlib"))
     inside = (file.relative_to(root) for file in root.rglob("*.py"))
     paths = [path.as_posix() for path in inside if not NO_LIBRARY.intersection(path.parts)]
@@ -118,12 +118,12 @@ def library() -> Iterator[SourceFile]:
 
 
 def _shuffled(names: Iterable[str]) -> list[str]:
-    """In an order by hash."""
+    """Return names ordered by their hash."""
     return sorted(names, key=lambda name: hashlib.blake2b(name.encode()).digest())
 
 
 def _docstrings(file: SourceFile) -> Iterator[tuple[str, str]]:
-    """The module's own, and those of its classes, with their methods' below, and of its functions."""
+    """Yield the docstrings of a module, its functions and its classes; a class includes its methods."""
     module = ast.get_docstring(file.tree)
     if module and len(module) >= SHORTEST:
         yield file.module, module
@@ -144,7 +144,7 @@ def _docstrings(file: SourceFile) -> Iterator[tuple[str, str]]:
 
 
 def _parts(file: SourceFile) -> Iterator[tuple[str, str]]:
-    """The whole file if it is short, an empty one too; else its functions and classes, and what is left."""
+    """Yield a short file whole, even an empty one; of a longer file its functions and classes, then the rest."""
     if len(file.text) <= WHOLE:
         yield "", file.text
         return
@@ -159,7 +159,7 @@ def _parts(file: SourceFile) -> Iterator[tuple[str, str]]:
 
 
 def _files(package: metadata.Distribution, described: str) -> Iterator[tuple[str, str]]:
-    """The description, and the files that are meant for people."""
+    """Yield the description, and the files that are meant for people."""
     yield "METADATA", described
     for file in sorted(package.files or (), key=str):
         name = file.name.lower()
@@ -171,7 +171,7 @@ def _files(package: metadata.Distribution, described: str) -> Iterator[tuple[str
 
 
 def _read(path: Path) -> str | None:
-    """The text of a file; None if it is none, or too large."""
+    """Return the text of a file, or None if it is not text or too large."""
     try:
         return path.read_text("utf-8") if path.stat().st_size <= LARGEST_FILE else None
     except (OSError, UnicodeDecodeError):
@@ -183,6 +183,6 @@ def _name(package: metadata.Distribution) -> str:
 
 
 def _home(said: dict[str, Any], name: str) -> str:
-    """The address of a package's page, if it gives one."""
+    """Return the address of a package's home page, or a placeholder."""
     addresses = [address for each in said.get("project_url", ()) if (address := each.partition(",")[2].strip())]
     return str(said.get("home_page") or next(iter(addresses), f"package://{name}"))

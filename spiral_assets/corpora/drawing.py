@@ -1,8 +1,8 @@
-"""What a demo image looks like: 1/f backgrounds with a horizon, and several objects of one class.
+"""Draw demo images: 1/f backgrounds with a horizon, and several objects of one class.
 
 JPEG decoding costs what the coefficients cost, so the pictures have the spectrum
-and the grain of photographs. The class is told by shape and pattern; colours are
-drawn independently of it, so that the mean colour of an image says nothing. Noise
+and the grain of photographs. Shape and pattern show the class; colours are
+independent of it, so the mean colour of an image says nothing. Noise
 fields are made once and cropped: an image costs about 4 CPU ms with its encoding.
 """
 
@@ -101,7 +101,7 @@ class Painter:
 
 
 def noise(rng: np.random.Generator, slope: float, stretch: float = 1.0) -> Plane:
-    """Noise of mean 0 and deviation 1 with amplitude ``f ** -slope``; ``stretch`` > 1 makes it lie flat.
+    """Noise of mean 0 and deviation 1 with amplitude ``f ** -slope``; ``stretch`` > 1 flattens it.
 
     Returns:
         shape [FIELD_SIDE, FIELD_SIDE], float32, periodic.
@@ -115,13 +115,13 @@ def noise(rng: np.random.Generator, slope: float, stretch: float = 1.0) -> Plane
 
 
 def cut(field: Plane, height: int, width: int, rng: np.random.Generator) -> Plane:
-    """A part of a noise field, as a view; its sides are less than `FIELD_SIDE`."""
+    """Return a part of a noise field as a view; its sides are less than `FIELD_SIDE`."""
     top, left = rng.integers(0, FIELD_SIDE - height), rng.integers(0, FIELD_SIDE - width)
     return field[top : top + height, left : left + width]
 
 
 def _two_colours(rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Two RGB colours at least `CONTRAST` apart, so that a pattern of both can be seen."""
+    """Return two RGB colours at least `CONTRAST` apart, so that their pattern is visible."""
     while True:
         first, second = rng.uniform(10, 245, (2, 3))
         if abs(float((first - second) @ GREY)) > CONTRAST:

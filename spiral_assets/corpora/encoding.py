@@ -1,8 +1,8 @@
-"""How a demo video is written: H.264 in MP4, in the forms that real collections hold side by side.
+"""Encode demo videos: H.264 in MP4, in the variety of forms that real collections have.
 
-A form is a size, a frame rate, a distance between key frames, with or without B-frames; and what spoils simple readers:
-frames at uneven times, a picture that lies on its side, a sound track. x264 runs in one thread, so the same pictures
-give the same bytes. About 0.5 CPU ms a frame of 320 x 240.
+A form is a size, a frame rate, a key-frame distance, with or without B-frames. Some forms break simple readers: variable
+frame rate, a rotated picture, a sound track. x264 runs in one thread, so the same pictures
+give the same bytes. About 0.5 CPU ms per frame of 320 x 240.
 """
 
 from collections.abc import Iterable
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from spiral_assets.corpora.scenes import Picture, split
 
-TICKS: Final = 90_000  # a second; a whole number of them a frame at every rate below
+TICKS: Final = 90_000  # per second; a frame takes a whole number of ticks at every rate used
 NTSC: Final = Fraction(30_000, 1_001)
-UNEVEN: Final = (1_500, 1_500, 3_000, 4_500, 9_000)  # ticks between frames of variable rate: 60 to 10 a second
+UNEVEN: Final = (1_500, 1_500, 3_000, 4_500, 9_000)  # ticks between frames of variable rate: 60 to 10 frames per second
 QUALITY: Final = "24"  # x264's crf
 SOUND_RATE: Final = 22_050
-SOUND_SAMPLES: Final = 1_024  # of an AAC frame
+SOUND_SAMPLES: Final = 1_024  # per AAC frame
 
 
 @final
@@ -34,13 +34,13 @@ class Form:
     fps: Fraction
     key_distance: int  # frames
     b_frames: int
-    variable: bool = False  # frames at uneven times; `fps` is what the file says of itself
-    turned: bool = False  # stored on its side: it has to be turned by 90 degrees to the right
+    variable: bool = False  # variable frame rate; `fps` is the nominal rate in the file
+    turned: bool = False  # stored on its side: players rotate it clockwise by 90 degrees
     sound: bool = False
 
 
 def times(form: Form, seconds: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """When frames are shown, in ticks from the first.
+    """Return when frames are shown, in ticks from the first.
 
     Returns:
         shape [F], ascending, the first 0, all below ``seconds``.
@@ -95,12 +95,12 @@ def _video(file: Any, form: Form) -> Any:
     stream.pix_fmt = "yuv420p"
     stream.codec_context.time_base = Fraction(1, TICKS)
     if form.turned:
-        stream.set_display_rotation(-90)  # FFmpeg counts to the left
+        stream.set_display_rotation(-90)  # FFmpeg counts counterclockwise
     return stream
 
 
 def _stored(picture: Picture, form: Form) -> Picture:
-    """The picture as it lies in the file; a turned one by 90 degrees to the left."""
+    """Return the picture as stored in the file: a rotated form by 90 degrees counterclockwise."""
     if not form.turned:
         return picture
     turned = [np.rot90(plane).ravel() for plane in split(picture, form.height, form.width)]
@@ -108,7 +108,7 @@ def _stored(picture: Picture, form: Form) -> Picture:
 
 
 def _hum(seconds: float) -> Iterable[Any]:
-    """A tone of 220 Hz, frame by frame."""
+    """Yield a tone of 220 Hz, frame by frame."""
     import av
 
     for start in range(0, int(seconds * SOUND_RATE), SOUND_SAMPLES):

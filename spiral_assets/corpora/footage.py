@@ -1,4 +1,4 @@
-"""Which videos the demo has, and how one is drawn and written: a file of several scenes, or a tar of one clip each.
+"""Plan, draw and write the demo's videos: a file of several scenes, or a tar with one file per scene.
 
 A video is planned from its number alone: form, source, creator, time of upload, motions, lengths. So any process can
 draw any of them. A scene's frames are those whose time, rounded to milliseconds, lies between its borders.
@@ -20,14 +20,21 @@ from spiral_assets.corpora.scenes import MOTIONS, Grounds, Picture, Scene
 
 Row = dict[str, Any]
 
-SCENES: Final = 5  # of a file
-LENGTHS_MS: Final = {1_500: 0.08, 2_000: 0.32, 2_400: 0.3, 3_000: 0.2, 4_000: 0.07, 6_000: 0.03}  # and their shares
+SCENES: Final = 5  # per video
+LENGTHS_MS: Final = {
+    1_500: 0.08,
+    2_000: 0.32,
+    2_400: 0.3,
+    3_000: 0.2,
+    4_000: 0.07,
+    6_000: 0.03,
+}  # length of a scene -> its share
 MILLISECOND: Final = TICKS // 1_000
 FIRST_UPLOAD_NS: Final = 1_735_689_600_000_000_000  # 2025-01-01
 SECOND_NS: Final = 1_000_000_000
 DAY_S: Final = 86_400
-SURE: Final = 0.7  # confidence
-UNSURE: Final = 0.12  # of the labels lie below it; half of those are wrong
+SURE: Final = 0.7  # lowest confidence of a sure label
+UNSURE: Final = 0.12  # share of the labels below it; half of those are wrong
 CREATORS: Final = 14
 
 # Source -> its share, and the days of the year in which it is busy.
@@ -59,7 +66,7 @@ SPECIAL: Final = {
 @final
 @dataclass(frozen=True, slots=True)
 class Video:
-    """One video before it is drawn: what all its rows say, and when each of its scenes begins."""
+    """One video before it is drawn: what its rows have in common, and when each scene begins."""
 
     number: int
     form: Form
@@ -68,11 +75,11 @@ class Video:
     uploaded_ns: int
     motions: tuple[int, ...]
     borders_ms: tuple[int, ...]  # one more than motions, from 0
-    cut: bool  # into a clip a scene, in a tar
+    cut: bool  # into one file per scene, in a tar
 
 
 def planned(seed: int, number: int, *, shorten: float, cut: bool) -> Video:
-    """The video of a number; ``shorten`` is the part of every scene's length that is left."""
+    """Return the video of a number; ``shorten`` scales the length of every scene."""
     rng = np.random.default_rng([seed, 1, number])
     source = str(rng.choice(list(SOURCES), p=[share for share, _ in SOURCES.values()]))
     popularity = 1 / np.arange(1, CREATORS + 1)
@@ -93,7 +100,7 @@ def planned(seed: int, number: int, *, shorten: float, cut: bool) -> Video:
 
 @final
 class Studio:
-    """Draws videos and writes their files; holds its noise, so that a process makes one.
+    """Draws videos and writes their files. It holds its noise, so make one per process.
 
     Args:
         seed: two studios of one seed write the same files, in any order.
@@ -106,7 +113,7 @@ class Studio:
         self._grounds = Grounds(seed)
 
     def film(self, video: Video) -> list[Row]:
-        """Write one video; its rows by scene, with the columns of both relations but the storage shard."""
+        """Write one video. Return one row per scene with the columns of both relations, except the storage shard."""
         rng = np.random.default_rng([self._seed, 2, video.number])
         form = video.form
         scenes = [Scene(rng, form.height, form.width, motion, self._grounds) for motion in video.motions]
@@ -139,7 +146,7 @@ class Studio:
         return rows
 
     def _file(self, video: Video, scenes: Sequence[Scene], rng: np.random.Generator) -> list[tuple[Row, int]]:
-        """One file of all scenes; of each scene the reference and its frames."""
+        """Write one file with all scenes. Return the reference and the frame count of each scene."""
         uri = f"{self._folder}/vid-{video.number:04d}.mp4"
         borders = np.array(video.borders_ms)
         shown = times(video.form, borders[-1] / 1_000, rng)
@@ -149,7 +156,7 @@ class Studio:
         return [(reference, count) for count in frames.tolist()]
 
     def _clips(self, video: Video, scenes: Sequence[Scene], rng: np.random.Generator) -> list[tuple[Row, int]]:
-        """A tar of one file a scene."""
+        """Write a tar with one file per scene. Return the reference and the frame count of each."""
         uri = f"{self._folder}/vid-{video.number:04d}.tar"
         members = []
         with tarfile.open(self._root / uri, "w") as tar:
@@ -171,20 +178,20 @@ class Studio:
 
 
 def _scene_of(borders_ms: NDArray[np.int64], shown: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Shape [F], the scene of each frame by its time in milliseconds; the last one's end holds no frame."""
+    """Return the scene of each frame, shape [F], by its time in milliseconds."""
     at_ms = (shown + MILLISECOND // 2) // MILLISECOND
     return np.minimum(np.searchsorted(borders_ms, at_ms, side="right") - 1, len(borders_ms) - 2)
 
 
 def _pictures(scenes: Sequence[Scene], borders_ms: NDArray[np.int64], shown: NDArray[np.int64]) -> Iterator[Picture]:
-    """Frame by frame; a Python loop at 0.1 CPU ms each, beside 0.5 of encoding."""
+    """Yield the pictures, frame by frame: 0.1 CPU ms each; encoding costs 0.5."""
     for tick, place in zip(shown.tolist(), _scene_of(borders_ms, shown).tolist(), strict=True):
         begin, end = borders_ms[place : place + 2].tolist()
         yield scenes[place].picture((tick / MILLISECOND - begin) / (end - begin))
 
 
 def _judged(motions: Sequence[int], rng: np.random.Generator) -> tuple[list[int], list[float]]:
-    """What an annotator made of the motions: a label each, and how sure he was."""
+    """Return a label for each motion, and the confidence of the annotator."""
     unsure = rng.random(len(motions)) < UNSURE
     wrong = unsure & (rng.random(len(motions)) < 0.5)  # noqa: PLR2004  half of them
     labels = np.where(wrong, (np.array(motions) + 1) % len(MOTIONS), motions)

@@ -1,12 +1,11 @@
-"""Which relation the drawn images form, and how it is written: Lance, Parquet or class folders.
+"""Draw images and write them as a relation: Lance, Parquet or class folders.
 
 The columns are those of `vision.imagenet_train` and `vision.imagenet_labels`. Images
-are drawn and encoded by all cores; one process writes, a storage shard at a time,
+are drawn and encoded on all cores. One process writes, one storage shard at a time,
 so memory holds one shard (3,000 images in 8 shards: 32 MB).
 """
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ import pyarrow as pa
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from spiral_assets.corpora.drawing import CLASSES, Painter
-from spiral_assets.corpora.writing import Record, write_lance
+from spiral_assets.corpora.writing import Record, worker_count, write_lance
 
 Form = Literal["lance", "parquet", "folder"]
 Encoded = tuple[bytes, int, int]  # JPEG bytes, width, height
@@ -25,8 +24,8 @@ Encoded = tuple[bytes, int, int]  # JPEG bytes, width, height
 RECORD: Final = "drawn.json"
 DRAWING_VERSION: Final = 1  # raise it when an image of the same seed and number changes
 QUALITY: Final = 90
-CHUNK: Final = 32  # images a task: about 0.15 CPU s, so that the bar moves and a pickle stays under 4 MB
-FIRST_INGEST_NS: Final = 1_767_225_600_000_000_000  # 2026-01-01, one second an image from there
+CHUNK: Final = 32  # images per task: about 0.15 CPU s, so that the bar moves and a pickle stays under 4 MB
+FIRST_INGEST_NS: Final = 1_767_225_600_000_000_000  # 2026-01-01, then one second per image
 SECOND_NS: Final = 1_000_000_000
 
 TRAIN_SCHEMA: Final = pa.schema(
@@ -90,7 +89,7 @@ def write_image_relation(
     workers: int | None = None,
     progress: bool = True,
 ) -> DrawnImages:
-    """Draw ``count`` images of ten classes under ``root``; what is already there as asked is kept.
+    """Draw ``count`` images of ten classes under ``root``; an earlier result with the same settings is reused.
 
     Args:
         root: folder of its own; created if need be.
@@ -119,13 +118,13 @@ def write_image_relation(
 
 
 def label_of(number: int) -> int:
-    """The class of image ``number``: every class once in ten images, and ten kinds of `val` image in a hundred."""
+    """Return the class of an image: each class once per ten images, and once per hundred among every tenth image."""
     return (number + number // len(CLASSES)) % len(CLASSES)
 
 
 def _shard_tables(recipe: _Recipe, workers: int | None, *, progress: bool) -> Iterator[pa.Table]:
     """One table of `TRAIN_SCHEMA` per storage shard, in order."""
-    encoded = _encoded_images(recipe.count, recipe.seed, _cores() if workers is None else workers)
+    encoded = _encoded_images(recipe.count, recipe.seed, worker_count(workers))
     columns = [TextColumn("drawing images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
     with Progress(*columns, disable=not progress) as bar:
         task = bar.add_task("draw", total=recipe.count)
@@ -196,16 +195,12 @@ def _draw(painter: Painter, numbers: range) -> list[Encoded]:
     return images
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _labels() -> pa.Table:
     return pa.table({"label_id": range(len(CLASSES)), "class_name": CLASSES}, schema=LABELS_SCHEMA)
 
 
 class _Tally:
-    """Counts what passes through to a writer."""
+    """Counts rows and bytes on their way to a writer."""
 
     def __init__(self) -> None:
         self.count = self.train = self.shards = self.image_bytes = 0
@@ -224,7 +219,7 @@ class _Tally:
 
 
 def _write_lance(root: Path, tables: Iterable[pa.Table]) -> DrawnImages:
-    """One fragment a shard."""
+    """One fragment per shard."""
     import lance
 
     train, labels, tally = root / "imagenet_train.lance", root / "imagenet_labels.lance", _Tally()
@@ -234,7 +229,7 @@ def _write_lance(root: Path, tables: Iterable[pa.Table]) -> DrawnImages:
 
 
 def _write_parquet(root: Path, tables: Iterable[pa.Table]) -> DrawnImages:
-    """One file a shard; row groups of 128 images (11 MB) are what is read in one go."""
+    """One file per shard; row groups of 128 images (11 MB) are read in one go."""
     import pyarrow.parquet as pq
 
     folder, labels, tally = root / "imagenet_train", root / "imagenet_labels.parquet", _Tally()
@@ -259,7 +254,7 @@ def _write_folder(root: Path, tables: Iterable[pa.Table]) -> DrawnImages:
 @dataclass(frozen=True)
 class _Writer:
     write: Callable[[Path, Iterable[pa.Table]], DrawnImages]
-    leaves: tuple[str, ...]  # what it makes under the root
+    leaves: tuple[str, ...]  # names of what it writes under the root
 
 
 _WRITERS: Final[dict[Form, _Writer]] = {

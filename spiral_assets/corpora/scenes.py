@@ -1,4 +1,4 @@
-"""What a demo video shows: objects that all move in one way over a still, textured ground.
+"""Scenes of a demo video: objects that all move in the same way over a still, textured background.
 
 How they move is the class; shape, colour, size and ground are drawn independently of it, so that no single frame
 tells. Pictures are painted in YUV 4:2:0, as the encoder takes them: a frame is a copy of the ground and two small
@@ -30,9 +30,9 @@ COLOURS: Final = {
     "white": (235, 235, 230),
     "black": (25, 25, 30),
 }
-STEPS: Final = 32  # in which an object turns or grows
-PATH: Final = (0.45, 0.8)  # of the shorter side, that an object goes in a scene
-SIDE: Final = (0.28, 0.42)  # of the shorter side, that an object has
+STEPS: Final = 32  # per scene when an object turns or grows
+PATH: Final = (0.45, 0.8)  # range of an object's path, as a share of the shorter side
+SIDE: Final = (0.28, 0.42)  # range of an object's size, as a share of the shorter side
 FULL_TURN: Final = 2 * np.pi
 YUV: Final = np.array([[0.257, 0.504, 0.098], [-0.148, -0.291, 0.439], [0.439, -0.368, -0.071]])  # BT.601, limited
 BLACK: Final = np.array([16.0, 128.0, 128.0])
@@ -41,16 +41,18 @@ BLACK: Final = np.array([16.0, 128.0, 128.0])
 @final
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """An object as it looks at one step: its planes, and how much of the ground it hides, 0 to 256."""
+    """An object at one step: its planes, and how much of the background it hides, 0 to 256."""
 
     planes: tuple[NDArray[np.uint16], NDArray[np.uint16], NDArray[np.uint16]]  # [h, w], twice [h/2, w/2]; times hiding
-    seen: tuple[NDArray[np.uint16], NDArray[np.uint16], NDArray[np.uint16]]  # what is left of the ground, 0 to 256
+    seen: tuple[
+        NDArray[np.uint16], NDArray[np.uint16], NDArray[np.uint16]
+    ]  # how much of the background is visible, 0 to 256
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """Something that moves: its looks by step, and where its centre is at the scene's begin and end."""
+    """A moving object: its picture at each step, and its centre at the start and end of the scene."""
 
     looks: tuple[_Drawn, ...]
     begin: tuple[float, float]  # row, column
@@ -59,7 +61,7 @@ class _Object:
 
 @final
 class Grounds:
-    """The noise that grounds are cut from; 0.2 CPU s once."""
+    """The noise that backgrounds are cut from; 0.2 CPU s once."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng([seed, 0])
@@ -90,7 +92,7 @@ class Scene:
         self._objects = [_object(rng, (height, width), motion, kind, colour) for _ in range(count)]
 
     def picture(self, at: float) -> Picture:
-        """The picture at a part of the scene.
+        """Return the picture at a point of time in the scene.
 
         Args:
             at: from 0, the begin, to 1.
@@ -128,7 +130,7 @@ def _ground(rng: np.random.Generator, height: int, width: int, grounds: Grounds)
 
 
 def _object(rng: np.random.Generator, size: tuple[int, int], motion: int, kind: int, colour: str) -> _Object:
-    """One object and its way: along an axis, or about its own place."""
+    """Return an object and its motion: along an axis, or in place."""
     short, name = min(size), MOTIONS[motion]
     side = short * rng.uniform(*SIDE)
     turn = rng.uniform(-0.4, 0.4)
@@ -148,7 +150,7 @@ def _object(rng: np.random.Generator, size: tuple[int, int], motion: int, kind: 
 
 
 def _drawn(kind: int, turn: float, side: float, colour: str) -> _Drawn:
-    """One look of an object, its square just large enough for any turn."""
+    """Return the picture of an object, in a square just large enough for any rotation."""
     count = 4 * max(2, round(side * 0.36))  # room for the corners; its half is even, for the halved planes
     axis = (np.arange(count, dtype=np.float32) + np.float32(0.5) - count / 2) * np.float32(2 / side)
     y, x = axis[:, None], axis[None, :]

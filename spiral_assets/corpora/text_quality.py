@@ -1,8 +1,8 @@
-"""In which language a text is written, and how good it is: two stated heuristics, 10 us a kilobyte.
+"""The language of a text, and its quality: two simple heuristics, 10 us per kilobyte.
 
-The language is that whose most frequent words are most of the text's words; a text with hardly any of them is told
-by its script, or is ``und``. The quality of a text is the product of four shares, each at most 1: words to a page's
-worth, letters among its characters, lines that are not said twice, and words among those that a person could read.
+The language is the one whose frequent words occur most; a text with hardly any of them is classified by its script, or
+is ``und``. The quality is the product of four shares, each at most 1: number of words, letters among the characters,
+lines that are not repeated, and words of readable length.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Final
 ENOUGH_WORDS: Final = 24  # a shorter text is worth less
 ENOUGH_LETTERS: Final = 0.6  # of the characters that are no white space; prose has 0.9, code 0.7
 LONGEST_WORD: Final = 32  # characters; longer ones are encoded data
-SEEN: Final = 20_000  # characters that are looked at
+SEEN: Final = 20_000  # characters that are read
 FEWEST: Final = 0.02  # share of a language's frequent words below which its script decides
 WORD: Final = re.compile(r"\w+")
 LETTER: Final = re.compile(r"[^\W\d_]")
@@ -33,7 +33,7 @@ SCRIPT_SHARE: Final = 0.2  # of the letters
 
 
 def language(text: str) -> str:
-    """An ISO 639-1 code, or ``und`` where it cannot be told."""
+    """Return an ISO 639-1 code, or ``und`` if the language is unknown."""
     seen = text[:SEEN]
     letters = len(LETTER.findall(seen))
     for code, script in SCRIPTS:
@@ -46,7 +46,7 @@ def language(text: str) -> str:
 
 
 def quality(text: str) -> float:
-    """From 0, nothing to learn from, to 1."""
+    """Return a score from 0 (nothing to learn from) to 1."""
     seen = text[:SEEN]
     words, dense = WORD.findall(seen), "".join(seen.split())
     if not words:

@@ -1,8 +1,8 @@
-"""Which relations the machine's own text forms, and how they are written: three Lance datasets.
+"""Collect this machine's text and write it as three relations: Lance datasets.
 
 The columns are those of `text.fineweb_documents`, `text.wikipedia_documents` and `text.code_documents`. A relation is
-sorted by path and cut into storage shards of equal row counts, so that a shard holds what lies together, as crawls do.
-2.5, 2.2 and 4 MB of text in about 7 CPU s.
+sorted by path and cut into storage shards of equal row counts, so that a shard holds related documents, as in a crawl.
+Collecting 2.5, 2.2 and 4 MB of text costs about 7 CPU s.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +21,8 @@ from spiral_assets.corpora.text_quality import language, quality
 from spiral_assets.corpora.writing import Record, write_lance
 
 RECORD: Final = "texts.json"
-COLLECTING_VERSION: Final = 1  # raise it when the same files give other rows
-BYTES_A_TOKEN: Final = 4  # of the estimate
+COLLECTING_VERSION: Final = 1  # raise it when the same files give different rows
+BYTES_PER_TOKEN: Final = 4  # for the estimate
 
 _FIRST: Final = [("sample_id", pa.string()), ("text", pa.string()), ("lang", pa.string())]
 _JUDGED: Final = [("quality_score", pa.float64()), ("token_count_estimate", pa.int32())]
@@ -49,7 +49,7 @@ class WrittenTexts:
 
 
 def write_text_relations(root: Path, characters: int = 4_000_000, *, progress: bool = True) -> WrittenTexts:
-    """Collect this machine's text under ``root``; what is already there as asked is kept.
+    """Collect this machine's text under ``root``; an earlier result with the same settings is reused.
 
     Args:
         root: folder of its own; created if need be.
@@ -84,7 +84,7 @@ def write_text_relations(root: Path, characters: int = 4_000_000, *, progress: b
 
 
 def _packages(characters: int) -> Iterator[Document]:
-    """They are in the order of their names: a part of them would be those with an early letter."""
+    """All packages. They come in the order of their names, so a part of them would not be a fair sample."""
     del characters
     return documents.packages()
 
@@ -97,7 +97,7 @@ _COLLECTIONS: Final[Mapping[str, Callable[[int], Iterator[Document]]]] = {
 
 
 def _counted(found: Iterator[Document], characters: int, bar: Progress, task: TaskID) -> Iterator[Document]:
-    """Pass documents on until there are characters enough; a bar in thousands of them."""
+    """Take documents until there are enough characters; show progress in thousands of characters."""
     seen = 0
     for each in found:
         yield each
@@ -109,7 +109,7 @@ def _counted(found: Iterator[Document], characters: int, bar: Progress, task: Ta
 
 
 def _table(name: str, found: list[Document]) -> pa.Table:
-    """One table of ``SCHEMAS[name]``, by path. A Python loop a document at 0.2 CPU ms, nearly all of it judging."""
+    """Return a table of ``SCHEMAS[name]``, sorted by path. 0.2 CPU ms per document, nearly all for language and quality."""
     found = sorted(found, key=lambda each: each.path)
     count, texts = len(found), [each.text for each in found]
     shards = SHARDS[name]
@@ -118,7 +118,7 @@ def _table(name: str, found: list[Document]) -> pa.Table:
         "text": texts,
         "lang": [language(text) for text in texts],
         "quality_score": [quality(text) for text in texts],
-        "token_count_estimate": [len(text.encode()) // BYTES_A_TOKEN for text in texts],
+        "token_count_estimate": [len(text.encode()) // BYTES_PER_TOKEN for text in texts],
         "url": [each.origin for each in found],
         "page_id": [each.origin for each in found],
         "language": ["python"] * count,
@@ -132,7 +132,7 @@ def _table(name: str, found: list[Document]) -> pa.Table:
 
 
 def _shards(table: pa.Table, shards: int) -> Iterator[pa.Table]:
-    """The rows of each storage shard, which lie together."""
+    """Yield the rows of each storage shard."""
     borders = [-(-shard * len(table) // shards) for shard in range(shards + 1)]
     for first, last in pairwise(borders):
         if last > first:

@@ -1,4 +1,4 @@
-"""How the demo's tokenizer comes about: a byte-level BPE, trained on the spot on the text relations.
+"""Train the demo's tokenizer: a byte-level BPE over the text relations.
 
 Byte level, so that every text has tokens and no token is unknown. 8.6 MB and 4,096 tokens in about 3 CPU s; the same
 text gives the same tokenizer.
@@ -13,7 +13,7 @@ import pyarrow as pa
 VOCABULARY: Final = 4_096
 BEGIN: Final = "<s>"
 END: Final = "</s>"
-ROWS: Final = 64  # handed over at a time
+ROWS: Final = 64  # per batch
 
 
 def train_tokenizer(columns: Sequence[pa.ChunkedArray], path: Path, *, vocabulary: int = VOCABULARY) -> Path:
@@ -22,7 +22,7 @@ def train_tokenizer(columns: Sequence[pa.ChunkedArray], path: Path, *, vocabular
     Args:
         columns: texts of each relation; nulls are left out.
         path: of the ``tokenizer.json`` to write, in one step.
-        vocabulary: tokens at most.
+        vocabulary: most tokens.
 
     Returns:
         ``path``.

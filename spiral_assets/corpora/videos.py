@@ -1,13 +1,12 @@
-"""Which relations the drawn videos form, and how they are written: MP4 files, a tar, and Parquet.
+"""Draw videos and write them as relations: MP4 files, a tar, and Parquet.
 
-The columns are those of `video.training_segments` and `video.segment_labels`. A row is a scene of a file, by its time
-in it; the last video's scenes are cut apart and lie in a tar as clips of their own. Videos are ordered by upload and
-cut into storage shards, so that a shard holds what came in together: a source that was busy early fills the first
-shards. 48 videos, 240 segments, 15 MB: 17 CPU s.
+The columns are those of `video.training_segments` and `video.segment_labels`. A row is a scene: a time range of a file.
+The scenes of the last video are files of their own, in a tar. Videos are ordered by upload and cut into storage shards,
+so a shard holds what was uploaded together: a source that was busy early fills the first shards. 48 videos, 240
+segments, 15 MB: 17 CPU s.
 """
 
 import multiprocessing
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -19,13 +18,13 @@ import pyarrow as pa
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from spiral_assets.corpora.footage import Row, Studio, Video, planned
-from spiral_assets.corpora.writing import Record
+from spiral_assets.corpora.writing import Record, worker_count
 
 RECORD: Final = "videos.json"
 SEGMENTS: Final = "training_segments"
 LABELS: Final = "segment_labels"
 FILES: Final = "files"
-DRAWING_VERSION: Final = 1  # raise it when the same numbers give other files or rows
+DRAWING_VERSION: Final = 1  # raise it when the same numbers give different files or rows
 
 REFERENCE: Final = pa.struct([("uri", pa.string()), ("offset", pa.int64()), ("length", pa.int64())])
 SEGMENTS_SCHEMA: Final = pa.schema(
@@ -56,7 +55,7 @@ class DrawnVideos:
     """What was written, and where."""
 
     root: str  # folder that references start from
-    segments_path: str  # folder of Parquet files, one a storage shard
+    segments_path: str  # folder of Parquet files, one per storage shard
     labels_path: str  # a Parquet file
     videos: int
     segments: int
@@ -95,7 +94,7 @@ def write_video_relations(
     workers: int | None = None,
     progress: bool = True,
 ) -> DrawnVideos:
-    """Draw and encode videos under ``root``; what is there already as asked is kept.
+    """Draw and encode videos under ``root``; an earlier result with the same settings is reused.
 
     Args:
         root: folder of its own; created if need be.
@@ -123,14 +122,14 @@ def write_video_relations(
     by_upload = sorted(videos, key=lambda video: (video.uploaded_ns, video.number))
     columns = [TextColumn("encoding videos"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
     with Progress(*columns, disable=not progress) as bar:
-        rows = list(bar.track(_filmed(recipe, by_upload, _cores() if workers is None else workers), total=count))
+        rows = list(bar.track(_filmed(recipe, by_upload, worker_count(workers)), total=count))
     written = _write_tables(root, recipe, rows)
     record.finish(asdict(recipe), asdict(written))
     return written
 
 
 def _filmed(recipe: _Recipe, videos: Sequence[Video], workers: int) -> Iterator[list[Row]]:
-    """The rows of each video, in order, once it is written."""
+    """Yield the rows of each video, in order, once it is written."""
     if workers == 0:
         yield from map(_studio(recipe).film, videos)
         return
@@ -159,12 +158,8 @@ class _Worker:
         return cls.studio.film(video)
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _write_tables(root: Path, recipe: _Recipe, videos: Sequence[Sequence[Row]]) -> DrawnVideos:
-    """One Parquet file a storage shard, and one of all labels."""
+    """Write one Parquet file per storage shard, and one with all labels."""
     import pyarrow.parquet as pq
 
     (root / SEGMENTS).mkdir()

@@ -1,6 +1,7 @@
-"""How the demo's relations come to lie on disk: whole or absent, and never over somebody's files."""
+"""Write the demo's relations: complete or absent, and never over other files."""
 
 import json
+import os
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -10,15 +11,15 @@ import pyarrow as pa
 
 
 class Record:
-    """What was written into a folder, by which recipe; the last thing that is written there."""
+    """The record of what was written into a folder, and by which recipe. It is written last."""
 
     def __init__(self, root: Path, name: str, leaves: Collection[str]) -> None:
-        """A record of ``root / name``; ``leaves`` are the other things that may be made there."""
+        """A record in ``root / name``; ``leaves`` are the other files and folders that may be made there."""
         self._root, self._file = root, root / name
         self._ours = {*leaves, name, self._file.with_suffix(".unfinished").name}
 
     def found(self, recipe: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What the same recipe has written here before; None if nothing has, or another."""
+        """Return what the same recipe has written here; None if there is nothing, or another recipe wrote it."""
         if not self._file.exists():
             return None
         kept = json.loads(self._file.read_text())
@@ -26,10 +27,10 @@ class Record:
         return written
 
     def begin(self) -> None:
-        """Make the folder empty; only what a writing, finished or not, has left is removed.
+        """Empty the folder. Only files of an earlier write, finished or not, are removed.
 
         Raises:
-            ValueError: it holds something else.
+            ValueError: the folder holds something else.
         """
         self._file.unlink(missing_ok=True)
         self._root.mkdir(parents=True, exist_ok=True)
@@ -44,14 +45,21 @@ class Record:
                 path.unlink()
 
     def finish(self, recipe: Mapping[str, Any], written: Mapping[str, Any]) -> None:
-        """Say that all is there."""
+        """Record that everything is written."""
         draft = self._file.with_suffix(".unfinished")
         draft.write_text(json.dumps({"recipe": dict(recipe), "written": dict(written)}, indent=1))
         draft.replace(self._file)
 
 
+def worker_count(asked: int | None) -> int:
+    """Processes that draw: as many as asked, or one per core that this process may use."""
+    if asked is not None:
+        return asked
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def write_lance(path: Path, schema: pa.Schema, shards: Iterable[pa.Table]) -> None:
-    """A Lance dataset with one fragment a shard and one commit at the end, so a reader never sees half of it."""
+    """Write a Lance dataset with one fragment per shard and one commit at the end: no reader sees half of it."""
     import lance
 
     fragments: list[Any] = []

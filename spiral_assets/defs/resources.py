@@ -1,4 +1,4 @@
-"""What the assets of this location run with."""
+"""The resources and the executor of this code location."""
 
 import dagster as dg
 
@@ -7,7 +7,7 @@ from spiral_assets.resources import CatalogResource, ImagesResource, RunsResourc
 
 @dg.definitions
 def resources() -> dg.Definitions:
-    """Resources, and an executor without a process a step: steps are few and start in milliseconds."""
+    """Resources, and an executor that runs steps in one process: there are few, and they start in milliseconds."""
     return dg.Definitions(
         resources={
             "catalog": CatalogResource(uri=dg.EnvVar("SPIRAL_CATALOG")),

@@ -1,1 +1,1 @@
-"""`make demo`: images, text and video, each taken through the whole system by the Dagster job."""
+"""`make demo`: take images, text and video from data to a trained model, kill each training once, and prove the resume."""

@@ -25,15 +25,15 @@ class Act(StrEnum):
 
 def main(
     only: Annotated[Act | None, typer.Option(help="Run this act alone.")] = None,
-    images: Annotated[Path | None, typer.Option(help="Class folders of your own images; else some are drawn.")] = None,
+    images: Annotated[Path | None, typer.Option(help="Folder of your own images, one subfolder per class.")] = None,
     count: Annotated[int, typer.Option(min=200, help="Images to draw.")] = 3_000,
     epochs: Annotated[int, typer.Option(min=2, help="Epochs to train on images.")] = image_plans.EPOCHS,
-    characters: Annotated[int, typer.Option(min=200_000, help="Characters of text a relation.")] = 4_000_000,
+    characters: Annotated[int, typer.Option(min=200_000, help="Characters of text per relation.")] = 4_000_000,
     steps: Annotated[int, typer.Option(min=20, help="Steps to train on text.")] = text_plans.STEPS,
     videos: Annotated[int, typer.Option(min=12, help="Videos to draw.")] = 48,
     video_steps: Annotated[int, typer.Option(min=20, help="Steps to train on video.")] = video_plans.STEPS,
 ) -> None:
-    """Run everything, kill each training once, prove that it went on exactly."""
+    """Run everything, kill each training once, and prove that it resumed exactly."""
     begun = time.monotonic()
     root = _place()
     shown = []
@@ -49,7 +49,7 @@ def main(
 
 
 def _place() -> Path:
-    """The folders of this run, by the environment that `make` sets, else under the working directory."""
+    """Create the folders of this run: from the environment that `make` sets, or under the working directory."""
     root = Path(os.environ.setdefault("SPIRAL_DATA_ROOT", str(Path("demo").resolve())))
     os.environ.setdefault("SPIRAL_CATALOG", str(root / "catalog"))
     os.environ.setdefault("SPIRAL_CACHE", str(root / "caches"))

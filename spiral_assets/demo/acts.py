@@ -10,11 +10,11 @@ from spiral_assets.plans import video as video_plans
 
 
 def images_act(root: Path, own: Path | None, count: int, epochs: int) -> bool:
-    """Draw or take images, train a classifier; whether it showed what it should.
+    """Draw images or take your own, and train a classifier. Return whether the run was exact and learned.
 
     Args:
-        root: of the demo's data.
-        own: class folders of the user's images; None draws some.
+        root: folder of the demo's data.
+        own: folder of your images, one subfolder per class; None draws images.
         count: images to draw.
         epochs: to train.
     """
@@ -46,11 +46,11 @@ def images_act(root: Path, own: Path | None, count: int, epochs: int) -> bool:
 
 
 def text_act(root: Path, characters: int, steps: int) -> bool:
-    """Collect this machine's text, train a tokenizer and a language model; whether it showed what it should.
+    """Collect this machine's text, train a tokenizer and a language model. Return whether it was exact and learned.
 
     Args:
-        root: of the demo's data.
-        characters: of text a relation, about.
+        root: folder of the demo's data.
+        characters: approximate characters per relation.
         steps: to train.
     """
     from spiral_assets.corpora.texts import write_text_relations
@@ -78,17 +78,17 @@ def text_act(root: Path, characters: int, steps: int) -> bool:
     rows, new = (sum(each[key] for each in built) for key in ("dagster/row_count", "rows_built"))
     tokens = outcome.metadata("stats__text__token_lengths")["tokens"]
     table.add_row("caches", f"{tokens:,} tokens of {rows:,} documents, {new:,} of them built now")
-    table.add_row("loss", f"{result['loss']:.2f} nats a token; by chance {result['chance']:.2f}")
+    table.add_row("loss", f"{result['loss']:.2f} nats per token; by chance {result['chance']:.2f}")
     table.add_row("training", f"{result['tokens_per_s']:,.0f} tokens/s; bound by {result['bound_by']}")
     CONSOLE.print(table)
     return _shown(outcome, proof, learned=result["beats_chance"])
 
 
 def video_act(root: Path, count: int, steps: int) -> bool:
-    """Draw and encode videos, index them, train a classifier of movement; whether it showed what it should.
+    """Draw, encode and index videos, and train a classifier of movement. Return whether it was exact and learned.
 
     Args:
-        root: of the demo's data.
+        root: folder of the demo's data.
         count: videos to draw.
         steps: to train.
     """

@@ -1,4 +1,4 @@
-"""Runs a Dagster job in this process, with log lines that a person reads, and kills its training once."""
+"""Run a Dagster job in this process with readable log lines, and kill its training once."""
 
 import json
 import logging
@@ -26,25 +26,25 @@ CONSOLE: Final = Console(highlight=False)
 @final
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a job left."""
+    """Result of a job."""
 
     job: dg.ExecuteInProcessResult
-    result: Mapping[str, Any]  # of the training process
+    result: Mapping[str, Any]  # results of the training process
     killed: Mapping[str, Any] | None  # the last batch of the process that was killed
     ledger: Path
 
     def prove(self, stream: str, steps: int) -> Proof:
-        """Compare what the model was given with what an uninterrupted run of the stream is given."""
+        """Compare the batches of this run with those of an uninterrupted run of the stream."""
         return prove(os.environ["SPIRAL_CATALOG"], self.ledger, stream, steps)
 
     def metadata(self, node: str) -> Mapping[str, Any]:
-        """What the run reported of an asset, by its name in the job (``caches__imagenet_decoded``)."""
+        """Return the metadata of an asset by its name in the job (``caches__imagenet_decoded``)."""
         (found,) = self.job.asset_materializations_for_node(node)
         return {name: value.value for name, value in found.metadata.items()}
 
 
 def run_job(name: str, root: Path, config: Mapping[str, Any]) -> Outcome | None:
-    """Run a job; its run is kept in ``$DAGSTER_HOME``. None if it failed.
+    """Run a job and store the run in ``$DAGSTER_HOME``. Return None if it failed.
 
     Args:
         name: of the job.
@@ -69,10 +69,12 @@ def run_job(name: str, root: Path, config: Mapping[str, Any]) -> Outcome | None:
 
 
 def summary(outcome: Outcome, proof: Proof) -> Table:
-    """What any of the jobs shows: its checks, the kill, and the proof that it cost no batch."""
+    """Return the table that every job shows: checks, the kill, and the proof that it cost no batch."""
     checks = outcome.job.get_asset_check_evaluations()
     table = Table("what", "result")
-    assets = {event.asset_key for event in outcome.job.get_asset_materialization_events()}  # one may be of a partition
+    assets = {
+        event.asset_key for event in outcome.job.get_asset_materialization_events()
+    }  # a partitioned asset has several events
     table.add_row("Dagster run", f"{outcome.job.run_id[:8]}, {len(assets)} assets")
     warned = "".join(f"; {check.check_name} warns: {check.description}" for check in checks if not check.passed)
     table.add_row("asset checks", f"{sum(check.passed for check in checks)} of {len(checks)} passed{warned}")
@@ -85,7 +87,7 @@ def summary(outcome: Outcome, proof: Proof) -> Table:
     )
     table.add_row("same identities, in order", f"{proof.same_ids:,} of {proof.expected:,}")
     table.add_row("same tensors, bit for bit", f"{proof.same_tensors:,} of {proof.expected:,}")
-    table.add_row("as the plan's arithmetic says", f"{proof.as_planned:,} of {proof.expected:,}")
+    table.add_row("as predicted from the plan", f"{proof.as_planned:,} of {proof.expected:,}")
     table.add_row("delivered twice (checkpoint to kill)", f"{proof.repeated_alike:,} of {proof.repeated:,} alike")
     return table
 
@@ -101,7 +103,7 @@ def explain(stream: str) -> None:
 
 @contextmanager
 def _killing(ledger: Path) -> Iterator[Killer]:
-    """A killer that waits for its moment beside the job."""
+    """Run a killer in a thread while the job runs."""
     killer = Killer(ledger, lambda text: CONSOLE.print(f"[bold red]{text}[/bold red]"))
     watching = threading.Thread(target=killer.watch, name="demo-killer", daemon=True)
     watching.start()
@@ -113,7 +115,7 @@ def _killing(ledger: Path) -> Iterator[Killer]:
 
 
 class _Brief(logging.Handler):
-    """Log lines that a person reads: the time, the asset, what it said; the run's log in Dagster has the rest."""
+    """Print time, asset and message of each log line; the run's log in Dagster has the rest."""
 
     def emit(self, record: logging.LogRecord) -> None:
         about: dict[str, Any] = getattr(record, "dagster_meta", {})

@@ -1,4 +1,4 @@
-"""Kills the training process once, in the middle of its run."""
+"""Kill the training process once, in the middle of its run."""
 
 import json
 import os
@@ -9,25 +9,25 @@ from pathlib import Path
 from typing import Any, Final
 
 EVERY_S: Final = 0.02
-AFTER: Final = 0.6  # of the run's steps: a resume has epochs behind it, and one before it
+AFTER: Final = 0.6  # share of the run's steps: at least one epoch is done and one is left
 
 
 class Killer:
     """Watches the ledger of a run and sends SIGKILL to the process that writes it.
 
     Args:
-        ledger: a line a delivered batch; need not be there yet.
-        say: told what was done to whom.
+        ledger: one line per delivered batch; it may not exist yet.
+        say: is called with a line that names the killed process.
     """
 
     def __init__(self, ledger: Path, say: Callable[[str], None] = lambda _: None) -> None:
         self._say = say
-        self.killed: dict[str, Any] | None = None  # the last line that the process wrote
+        self.killed: dict[str, Any] | None = None  # the last ledger line of the killed process
         self._ledger = ledger
         self._stopped = threading.Event()
 
     def watch(self) -> None:
-        """Wait until the run is a little past its middle, then kill; returns after that, or when stopped."""
+        """Wait until the run is past its middle, then kill its process. Return after the kill, or when stopped."""
         while not self._stopped.wait(EVERY_S):
             line = self._last()
             if line is not None and line["step"] > AFTER * line["steps"]:
@@ -37,11 +37,11 @@ class Killer:
                 return
 
     def stop(self) -> None:
-        """Give up waiting."""
+        """Stop waiting."""
         self._stopped.set()
 
     def _last(self) -> dict[str, Any] | None:
-        """The last whole line; a kill may leave half of one behind it."""
+        """Return the last whole line; a kill may leave half a line after it."""
         if not self._ledger.exists():
             return None
         whole = self._ledger.read_bytes().rpartition(b"\n")[0]

@@ -1,4 +1,4 @@
-"""Compares what a killed and resumed run was given with what an uninterrupted run is given."""
+"""Compare the batches of a killed and resumed run with those of an uninterrupted run."""
 
 import json
 from collections.abc import Iterator
@@ -16,33 +16,33 @@ Line = dict[str, Any]
 @final
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the comparison found. Figures count batches."""
+    """Result of the comparison. Figures count batches."""
 
-    expected: int  # of an uninterrupted run
-    run: int  # that the run as a whole is made of
-    same_ids: int  # of them, with the identities, in order, of an uninterrupted run at the same place
-    same_tensors: int  # of them, with equal tensors too, bit for bit
-    as_planned: int  # of them, with the identities that arithmetic on the plan gives, which iterates nothing
-    repeated: int  # delivered before the kill, after the checkpoint, and so once more
-    repeated_alike: int  # of them, the same both times
+    expected: int  # in an uninterrupted run
+    run: int  # in the killed and resumed run
+    same_ids: int  # with the same identities, in order, as the uninterrupted run
+    same_tensors: int  # with the same tensors, bit for bit
+    as_planned: int  # with the identities that the plan predicts without iterating
+    repeated: int  # delivered between the checkpoint and the kill, and again after the resume
+    repeated_alike: int  # repeated batches that were the same both times
     processes: int
     resumed_at: tuple[int, int]  # epoch and batch
 
     @property
     def exact(self) -> bool:
-        """Whether the run as a whole saw exactly what an uninterrupted one sees."""
+        """Whether the killed run saw exactly the batches of an uninterrupted run."""
         counts = {self.expected, self.run, self.same_ids, self.same_tensors, self.as_planned}
         return len(counts) == 1 and self.repeated_alike == self.repeated
 
 
 def prove(catalog: str, ledger: Path, stream: str, steps: int | None = None) -> Proof:
-    """Read the ledger of a run, and iterate the same stream without a break.
+    """Read the ledger of a run, and iterate the same stream without interruption.
 
     Args:
         catalog: folder of the catalog.
-        ledger: of the run.
+        ledger: the ``ledger.jsonl`` of the run.
         stream: the saved stream that it trained from.
-        steps: that the run should have made; None takes what it says itself.
+        steps: expected steps of the run; None takes the number in its ledger.
     """
     run, repeated = _effective(_lines(ledger))
     second = next((line for line in run if line["pid"] != run[0]["pid"]), run[0])
@@ -64,7 +64,7 @@ def prove(catalog: str, ledger: Path, stream: str, steps: int | None = None) -> 
 
 
 def _lines(ledger: Path) -> list[Line]:
-    """The whole lines: the one that the kill cut short has no end, or no sense."""
+    """Return the complete lines; the kill may have cut one short."""
     found = []
     for text in ledger.read_text().splitlines():
         try:
@@ -75,26 +75,26 @@ def _lines(ledger: Path) -> list[Line]:
 
 
 def _effective(lines: list[Line]) -> tuple[list[Line], list[tuple[Line, Line]]]:
-    """The run as the model saw it: a resume takes back what was delivered after its checkpoint.
+    """Return the run as the model saw it: a resume discards what was delivered after its checkpoint.
 
     Returns:
-        the lines that count, and the pairs (taken back, delivered again).
+        the lines that count, and the pairs (discarded, delivered again).
     """
     counted: list[Line] = []
-    taken_back: dict[tuple[int, int], Line] = {}
+    discarded: dict[tuple[int, int], Line] = {}
     repeated = []
     for line in lines:
         while counted and _place(counted[-1]) >= _place(line):
             old = counted.pop()
-            taken_back[_place(old)] = old
-        if _place(line) in taken_back:
-            repeated.append((taken_back.pop(_place(line)), line))
+            discarded[_place(old)] = old
+        if _place(line) in discarded:
+            repeated.append((discarded.pop(_place(line)), line))
         counted.append(line)
     return counted, repeated
 
 
 def _listed(planned: list[Any]) -> list[list[str]]:
-    """Identities as JSON keeps them."""
+    """Return identities in the form of the JSON ledger."""
     return [list(each) if isinstance(each, tuple) else [each] for each in planned]
 
 
@@ -103,7 +103,7 @@ def _place(line: Line) -> tuple[int, int]:
 
 
 def _uninterrupted(stream: spiral.PreparedStream) -> Iterator[Line]:
-    """What a run without a break is given, batch by batch, epoch after epoch."""
+    """Yield the batches of an uninterrupted run, epoch after epoch."""
     for epoch in count():
         for number, batch in enumerate(stream):
             yield {"epoch": epoch, "batch": number, "ids": identities(batch), "tensors": digest(batch)}

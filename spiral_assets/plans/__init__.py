@@ -1,1 +1,1 @@
-"""The plans of this code location, a module a task: what its relations, caches, streams and training have in common."""
+"""The plans of this code location, one module per domain. Relations, caches, streams and training all import them."""

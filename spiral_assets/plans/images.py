@@ -1,4 +1,4 @@
-"""The image stream of this code location: one plan, used by the cache, the stream and the demo."""
+"""The image plans of this code location, shared by the cache, the streams, training and the demo."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +14,7 @@ VALIDATION: Final = "images-validation"
 COLUMN: Final = "image_ref"
 LABEL: Final = "label_id"
 JPEG: Final = "image/jpeg-ref"
-CACHED_SIDE: Final = 96  # pixels: of a 500 x 375 image, 37 KB raw beside 84 KB of JPEG
+CACHED_SIDE: Final = 96  # pixels: a 500 x 375 image takes 37 KB raw, and 84 KB as the original JPEG
 SIDE: Final = 64
 BATCH: Final = 64
 EPOCHS: Final = 8
@@ -22,20 +22,20 @@ MEAN: Final = (0.485, 0.456, 0.406)
 STD: Final = (0.229, 0.224, 0.225)
 
 DESCRIPTIONS: Final[Mapping[str, str]] = {
-    "sample_id": "Tells samples apart for good: ledgers, cursors and random transforms go by it.",
-    "split": "train, or val for images that are never trained on.",
-    COLUMN: "The JPEG: its bytes inline, or the path of its file.",
-    LABEL: "The class, from 0.",
-    "class_name": "Name of the class.",
-    "width": "Pixels.",
-    "height": "Pixels.",
-    "size_bytes": "Of the encoded image.",
-    "source_uri": "Where the image came from.",
-    "storage_shard": "The unit in which rows lie together and are read.",
-    "ingest_ts": "When the row was written.",
+    "sample_id": "Stable sample ID. Ledgers, cursors and random transforms depend on it.",
+    "split": "train or val; images of val are never trained on.",
+    COLUMN: "The JPEG image: inline bytes, or the path of a file.",
+    LABEL: "Class number, from 0.",
+    "class_name": "Class name.",
+    "width": "Width in pixels.",
+    "height": "Height in pixels.",
+    "size_bytes": "Encoded size in bytes.",
+    "source_uri": "Origin of the image.",
+    "storage_shard": "Storage shard: the group of rows stored and read together.",
+    "ingest_ts": "Time at which the row was written.",
 }
 
-# What the plans below were written for, by kind of source: column -> type.
+# The schema that the plans below expect, by kind of source: column -> type.
 DECLARED: Final[Mapping[str, Mapping[str, str]]] = {
     "lance": {
         "sample_id": "string",
@@ -60,21 +60,21 @@ DECLARED: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def profile() -> "spiral.Raw":
-    """The form in which decoded images are kept."""
+    """The form in which the cache stores decoded images."""
     import spiral_stream as spiral
 
     return spiral.Raw(shorter_side=CACHED_SIDE)
 
 
 def cache_code_version() -> str:
-    """The decoded cache's fingerprint; needs no data. Importing the library takes 0.4 to 1 s, once a process."""
+    """The fingerprint of the image cache. Needs no data; importing the library takes 0.3 CPU s once per process."""
     import spiral_stream as spiral
 
     return spiral.cache_fingerprint(RELATION, COLUMN, profile())
 
 
 def cache_plan(catalog: "spiral.Catalog") -> "spiral.Relation":
-    """Every image on its own, in storage order: what the cache is built and checked by."""
+    """Read every image in storage order. The cache is built and checked with this plan."""
     import spiral_stream as spiral
 
     field = spiral.Stack(COLUMN, decode="jpeg", transforms=[spiral.Resize((SIDE, SIDE))])
@@ -85,7 +85,7 @@ def cache_plan(catalog: "spiral.Catalog") -> "spiral.Relation":
 
 
 def images(catalog: "spiral.Catalog", split: str) -> "spiral.Relation":
-    """The rows of one split, with their class names."""
+    """Return the rows of one split, with their class names."""
     import spiral_stream as spiral
 
     relation = catalog.table(RELATION)
@@ -97,7 +97,7 @@ def images(catalog: "spiral.Catalog", split: str) -> "spiral.Relation":
 
 
 def training(catalog: "spiral.Catalog") -> "spiral.Relation":
-    """Random crops in shuffled order, batches of equal size."""
+    """Random crops in shuffled order, in batches of equal size."""
     import spiral_stream as spiral
 
     transforms = [
@@ -109,7 +109,7 @@ def training(catalog: "spiral.Catalog") -> "spiral.Relation":
 
 
 def validation(catalog: "spiral.Catalog") -> "spiral.Relation":
-    """Centre crops in storage order, every sample once."""
+    """Centre crops in storage order, each sample once."""
     import spiral_stream as spiral
 
     transforms = [spiral.Resize(SIDE + 8), spiral.CenterCrop(SIDE), spiral.Normalize(MEAN, STD)]

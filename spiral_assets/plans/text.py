@@ -1,12 +1,12 @@
-"""The text stream of this code location: one plan, used by the caches, the stream and the demo.
+"""The text plans of this code location, shared by the caches, the stream, training and the demo.
 
-It is the plan of a pretraining run at the size of a demo: three relations mixed 70 / 10 / 20, English and good only,
-tokenized, batches of near lengths under a budget of padded tokens, each with the streams in their shares.
+The training plan is that of a pretraining run at demo size. It mixes three relations 70 / 10 / 20, keeps good English
+documents, tokenizes them, and forms batches of similar lengths under a budget of padded tokens. Every batch holds the
+streams in their proportions.
 """
 
-import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import spiral_stream as spiral
@@ -20,29 +20,29 @@ PROPORTIONS: Final[Mapping[str, float]] = {"fineweb": 0.70, "wikipedia": 0.10, "
 TOKENIZER: Final = "llama-tokenizer"
 TRAIN: Final = "text_pretraining"
 COLUMN: Final = "text"
-MEASURED: Final = 1_024  # documents of a batch of lengths
-GOOD: Final = 0.80  # of the quality score
+MEASURED: Final = 1_024  # documents per batch when lengths are measured
+GOOD: Final = 0.80  # lowest quality score to train on
 
 EPOCH_SIZE: Final = 160  # samples: about 50 batches
-BUDGET: Final = 2_048  # padded tokens a batch; a longer document is cut to it
-MULTIPLE: Final = 32  # widths are multiples of it; 128 where there is a GPU
-WINDOW: Final = 128  # samples that wait for neighbours of their length
+BUDGET: Final = 2_048  # padded tokens per batch; a longer document is truncated
+MULTIPLE: Final = 32  # batch widths are multiples of this; use 128 on a GPU
+WINDOW: Final = 128  # samples considered together when batches of similar lengths are formed
 STEPS: Final = 96
 SAVE_EVERY: Final = 8
 
 DESCRIPTIONS: Final[Mapping[str, str]] = {
-    "sample_id": "Tells samples apart for good: by the path of the document.",
-    "text": "The document.",
-    "lang": "Language by its most frequent words: en, de, und where it cannot be told.",
+    "sample_id": "Stable sample ID, derived from the document's path.",
+    "text": "Text of the document.",
+    "lang": "Language, guessed from frequent words: en, de, or und if unknown.",
     "language": "Programming language.",
-    "quality_score": "From 0 to 1: words, letters, lines said once, readable words.",
-    "token_count_estimate": "Bytes by four.",
-    "url": "Page of the package.",
-    "page_id": "Name of the article.",
-    "repository": "Where the source belongs.",
-    "license": "Of the source.",
-    "source_uri": "File that the document was cut from.",
-    "storage_shard": "The unit in which rows lie together and are read.",
+    "quality_score": "Quality from 0 to 1, from counts of words, letters and repeated lines.",
+    "token_count_estimate": "Estimated tokens (bytes / 4).",
+    "url": "Home page of the package.",
+    "page_id": "Article name.",
+    "repository": "Repository that the source came from.",
+    "license": "License of the source.",
+    "source_uri": "File that contains the document.",
+    "storage_shard": "Storage shard: the group of rows stored and read together.",
 }
 
 _FIRST: Final = {"sample_id": "string", "text": "string", "lang": "string"}
@@ -53,7 +53,7 @@ _REST: Final = {
     "storage_shard": "string",
 }
 
-# What the plan below was written for, by stream: column -> type.
+# The schema that the plan below expects, by stream: column -> type.
 DECLARED: Final[Mapping[str, Mapping[str, str]]] = {
     "fineweb": {**_FIRST, **_REST, "url": "string"},
     "wikipedia": {**_FIRST, **_REST, "page_id": "string"},
@@ -61,33 +61,35 @@ DECLARED: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
-def tokens() -> Any:
-    """Text to the column ``tokens``, of any length."""
+def tokenize() -> "spiral.Tokenize":
+    """Text to tokens, of any length."""
     import spiral_stream as spiral
 
-    return spiral.Tokenize(COLUMN, tokenizer=TOKENIZER) >> "tokens"
+    return spiral.Tokenize(COLUMN, tokenizer=TOKENIZER)
 
 
 def cache_code_version(stream: str) -> str:
-    """What a stream's token cache is made by, as far as code decides it; needs no data."""
-    return hashlib.blake2b(f"{RELATIONS[stream]} {COLUMN} {tokens()}".encode(), digest_size=16).hexdigest()
+    """The code version of a stream's token cache. Needs no data: the tokenizer counts by its name."""
+    import spiral_stream as spiral
+
+    return spiral.cache_fingerprint(RELATIONS[stream], COLUMN, tokenize())
 
 
 def cache_plan(catalog: "spiral.Catalog", stream: str) -> "spiral.Relation":
-    """The length of every document of one relation, in storage order: what its token cache is built and checked by."""
+    """Read the length of every document of a relation. Its token cache is built and checked with this plan."""
     import spiral_stream as spiral
 
     return (
         catalog.table(RELATIONS[stream])
         .sample(order=spiral.Sequential())
-        .map(tokens())
+        .map(tokenize() >> "tokens")
         .with_columns(length=spiral.len_("tokens"))
         .collate(batch_size=MEASURED, last=spiral.KeepPartial, fields={"length": spiral.Stack("length", dtype="int64")})
     )
 
 
 def training(catalog: "spiral.Catalog") -> "spiral.Relation":
-    """Token ids, mask and shifted labels in batches of one width."""
+    """Token ids, attention mask and shifted labels; every batch has one width."""
     import spiral_stream as spiral
 
     mixed = spiral.mix(
@@ -109,7 +111,7 @@ def training(catalog: "spiral.Catalog") -> "spiral.Relation":
                 sampling_granularity="row_group",
             ),
         )
-        .map(tokens())
+        .map(tokenize() >> "tokens")
         .collate(
             batch_size=None,
             formation=spiral.WindowedBucket(

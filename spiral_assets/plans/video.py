@@ -1,10 +1,9 @@
-"""The video stream of this code location: one plan, used by the cache, the stream and the demo.
+"""The video plans of this code location, shared by the cache, the streams, training and the demo.
 
-It is the plan of a classifier of segments at the size of a demo: segments joined with their labels, long and sure
-enough only, in hash-bucketed order, batches of like clips under a budget of frames and bytes.
+The training plan is that of a segment classifier at demo size. It joins segments with their labels, drops short ones and
+uncertain labels, reads in hash-bucketed order, and forms batches of similar clips under a budget of frames and bytes.
 """
 
-import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,48 +12,46 @@ if TYPE_CHECKING:
 
 RELATION: Final = "video.training_segments"
 LABELS: Final = "video.segment_labels"
-INDEX: Final = "video.index"  # a row a file: what statistics and people look at
+INDEX: Final = "video.index"  # one row per file, for statistics and for people
 TRAIN: Final = "video-train"
 VALIDATION: Final = "video-validation"
 COLUMN: Final = "clip_ref"
 LABEL: Final = "label_id"
 H264: Final = "video/h264-ref"
-CACHED_SIDE: Final = (
-    72  # pixels: 8 frames of 72 x 96 are 166 KB raw, beside 60 KB of H.264 that takes 100 frames to decode
-)
+CACHED_SIDE: Final = 72  # pixels: 8 frames of 72 x 96 take 166 KB raw; as H.264, 60 KB and the decoding of 100 frames
 SIDE: Final = 64
 FRAMES: Final = 8
 BATCH: Final = 16
-WINDOW: Final = 64  # samples that wait for neighbours like them
+WINDOW: Final = 64  # samples considered together when batches of similar clips are formed
 STEPS: Final = 120
 SAVE_EVERY: Final = 8
 SHORTEST_MS: Final = 2_000
 SURE: Final = 0.7
-HELD_OUT: Final = ("3", "7")  # last digits of the videos that are validated on: no video is in both
+HELD_OUT: Final = ("3", "7")  # last digits of the videos used for validation only
 
 DESCRIPTIONS: Final[Mapping[str, str]] = {
-    "sample_id": "Tells samples apart for good: the video and the place of the scene in it.",
-    "video_id": "The video that the segment is of.",
-    COLUMN: "The MP4: a file, or a clip's bytes inside a tar.",
-    "start_time_ms": "Where the segment begins in the video.",
-    "duration_ms": "How long it is.",
-    "frame_count": "Frames that are shown in it.",
-    "width": "Pixels, upright.",
-    "height": "Pixels, upright.",
-    "fps": "Frames a second; the mean where they are uneven.",
-    "source": "How the video came in.",
-    "creator_id": "Who made it.",
-    "upload_ts": "When it came in.",
-    "storage_shard": "The unit in which rows lie together and are read.",
-    LABEL: "The class, from 0.",
-    "caption": "What is seen, in words.",
-    "confidence": "How sure the annotator was, from 0 to 1.",
-    "file": "Where the video lies: a path, or path[offset+length].",
-    "segments": "Rows that name it.",
-    "frames": "Of the whole file.",
-    "rotation": "Degrees to the right that show it upright.",
-    "key_distance": "Most frames from one key frame to the next: what has to be decoded before a frame in between.",
-    "error": "Why the file cannot be used; null where it can.",
+    "sample_id": "Stable sample ID: the video, and the number of the scene in it.",
+    "video_id": "Video that contains the segment.",
+    COLUMN: "The MP4 video: a file, or a byte range inside a tar.",
+    "start_time_ms": "Start of the segment within the video, in milliseconds.",
+    "duration_ms": "Duration of the segment in milliseconds.",
+    "frame_count": "Frames shown during the segment.",
+    "width": "Width in pixels, as shown upright.",
+    "height": "Height in pixels, as shown upright.",
+    "fps": "Frames per second; the mean if the rate varies.",
+    "source": "Source of the video: upload, crawl, archive or broadcast.",
+    "creator_id": "Creator of the video.",
+    "upload_ts": "Time of upload.",
+    "storage_shard": "Storage shard: the group of rows stored and read together.",
+    LABEL: "Class number, from 0.",
+    "caption": "Description of the scene.",
+    "confidence": "Confidence of the annotator, from 0 to 1.",
+    "file": "File that holds the video: path, or path[offset+length].",
+    "segments": "Segments that refer to the file.",
+    "frames": "Frames in the whole file.",
+    "rotation": "Clockwise rotation in degrees that shows the video upright.",
+    "key_distance": "Largest distance between key frames, in frames. A seek may decode this many.",
+    "error": "Reason why the file is unusable; null if it is usable.",
 }
 
 _SEGMENTS: Final = {
@@ -74,24 +71,26 @@ _SEGMENTS: Final = {
 }
 _LABELS: Final = {"sample_id": "string", LABEL: "int64", "caption": "string", "confidence": "float"}
 
-# What the plans below were written for, by relation: column -> type.
+# The schema that the plans below expect, by relation: column -> type.
 DECLARED: Final[Mapping[str, Mapping[str, str]]] = {RELATION: _SEGMENTS, LABELS: _LABELS}
 
 
 def profile() -> "spiral.Frames":
-    """The form in which decoded clips are kept."""
+    """The form in which the cache stores decoded clips."""
     import spiral_stream as spiral
 
     return spiral.Frames(shorter_side=CACHED_SIDE)
 
 
 def cache_code_version() -> str:
-    """What the clip cache is made by, as far as code decides it; needs no data."""
-    return hashlib.blake2b(f"{RELATION} {COLUMN} {FRAMES} {profile()}".encode(), digest_size=16).hexdigest()
+    """The fingerprint of the clip cache. Needs no data."""
+    import spiral_stream as spiral
+
+    return spiral.cache_fingerprint(RELATION, COLUMN, profile(), clips(random_crop=False), timed=True)
 
 
 def cache_plan(catalog: "spiral.Catalog") -> "spiral.Relation":
-    """Every segment on its own, in storage order: what the cache is built and checked by."""
+    """Read every segment in storage order. The cache is built and checked with this plan."""
     import spiral_stream as spiral
 
     relation = catalog.table(RELATION).cache(**{COLUMN: profile()})
@@ -101,7 +100,7 @@ def cache_plan(catalog: "spiral.Catalog") -> "spiral.Relation":
 
 
 def segments(catalog: "spiral.Catalog", *, held_out: bool) -> "spiral.Relation":
-    """Segments with their labels, long and sure enough; those of held-out videos, or the others."""
+    """Return labelled segments of sufficient length and confidence, from held-out videos or from the others."""
     import spiral_stream as spiral
 
     digits = [spiral.col("video_id").str.ends_with(digit) for digit in HELD_OUT]
@@ -116,7 +115,7 @@ def segments(catalog: "spiral.Catalog", *, held_out: bool) -> "spiral.Relation":
 
 
 def training(catalog: "spiral.Catalog") -> "spiral.Relation":
-    """Random crops in hash-bucketed order, clips of like length and size together."""
+    """Random crops in hash-bucketed order, in batches of clips of similar length and size."""
     import spiral_stream as spiral
 
     order = spiral.HashBucketed(seed=23, bucket_count=64, bucket_order=spiral.ShuffleBuckets(seed=23))
@@ -137,7 +136,7 @@ def training(catalog: "spiral.Catalog") -> "spiral.Relation":
 
 
 def validation(catalog: "spiral.Catalog") -> "spiral.Relation":
-    """Centre crops in storage order, every sample once."""
+    """Centre crops in storage order, each sample once."""
     import spiral_stream as spiral
 
     return (
@@ -148,7 +147,7 @@ def validation(catalog: "spiral.Catalog") -> "spiral.Relation":
 
 
 def clips(*, random_crop: bool) -> "spiral.Stack":
-    """Frames spread over the segment, as bytes: the network makes numbers of them."""
+    """Frames spread over the segment, as uint8; the network scales them."""
     import spiral_stream as spiral
 
     return spiral.Stack(

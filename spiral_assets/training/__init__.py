@@ -1,1 +1,1 @@
-"""The training process that Dagster launches, and that runs alone as well."""
+"""The training process. Dagster launches it; it also runs alone."""

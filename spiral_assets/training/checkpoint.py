@@ -1,9 +1,9 @@
-"""What a training run keeps in its folder: its state, whole or absent, and a ledger of delivered batches.
+"""The folder of a training run: its state, complete or absent, and a ledger of delivered batches.
 
-state.pt        model, optimizer, steps done and the stream's cursor (JSON), replaced in one step
-ledger.jsonl    a line a batch: process, place in the run, identities, digest of the tensors
-result.json     what came out
-.lock           held by the one process that trains here
+state.pt        model, optimizer, steps done and the stream's state (JSON), replaced atomically
+ledger.jsonl    one line per batch: process, step, identities, digest of the tensors
+result.json     the results
+.lock           held by the one process that trains in this folder
 """
 
 import fcntl
@@ -21,7 +21,7 @@ import spiral_stream as spiral
 
 
 def digest(batch: Mapping[str, Any]) -> str:
-    """The bytes of a batch's tensors, with their names and shapes, in 32 hex digits."""
+    """Return 32 hex digits over the names, shapes, types and bytes of a batch's tensors."""
     found = xxhash.xxh3_128()
     for name, value in sorted(batch.items()):
         if isinstance(value, torch.Tensor):
@@ -31,7 +31,7 @@ def digest(batch: Mapping[str, Any]) -> str:
 
 
 def identities(batch: Mapping[str, Any]) -> list[list[str]]:
-    """Who is in a batch, in order: (sample), or (stream, sample) where streams are mixed."""
+    """Return the samples of a batch, in order: [sample], or [stream, sample] in a mixture."""
     columns = [batch[name] for name in ("stream_id", "sample_id") if name in batch]
     return [list(each) for each in zip(*columns, strict=True)]
 
@@ -46,23 +46,29 @@ class Checkpoint:
         folder.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
-    def alone(self, say: Callable[[str], None]) -> Iterator[None]:
-        """Be the only trainer here: one whose launcher died may still be at work; the kernel frees a dead one's lock."""
+    def exclusively(self, say: Callable[[str], None]) -> Iterator[None]:
+        """Wait until no other process trains in this folder.
+
+        A process whose launcher died may still be training. The kernel frees the lock of a dead process.
+
+        Args:
+            say: is called with a line if it has to wait.
+        """
         with (self.folder / ".lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                say(f"another process trains in {self.folder}; going on when it ends")
+                say(f"another process trains in {self.folder}; waiting for it to end")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def load(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, stream: spiral.PreparedStream
     ) -> int | None:
-        """Go to the saved state.
+        """Load the saved state.
 
         Returns:
-            the steps done until then; None if nothing is saved.
+            the steps done so far; None if nothing is saved.
 
         Raises:
             ResumeError: the stream's plan or data changed since; the message says where.
@@ -76,7 +82,7 @@ class Checkpoint:
         return int(saved["step"])
 
     def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any], step: int) -> None:
-        """Replace the saved state; a kill leaves the old one or the new one."""
+        """Replace the saved state. A kill leaves either the old state or the new one."""
         whole = {
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
@@ -88,7 +94,7 @@ class Checkpoint:
         draft.replace(self._file)
 
     def enter(self, state: dict[str, Any], batch: dict[str, Any], step: int, steps: int) -> None:
-        """Enter a delivered batch.
+        """Record a delivered batch in the ledger.
 
         Args:
             state: of the stream, before the batch.
@@ -109,7 +115,7 @@ class Checkpoint:
             file.write(json.dumps(line) + "\n")
 
     def keep_result(self, facts: dict[str, Any]) -> None:
-        """Write what came out, in one step."""
+        """Write the results atomically."""
         draft = self.folder / f"result.{os.getpid()}"
         draft.write_text(json.dumps(facts, indent=1))
         draft.replace(self.folder / "result.json")

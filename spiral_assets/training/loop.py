@@ -1,6 +1,6 @@
-"""How any of our models is trained: from the cursor on, with a checkpoint every few steps and a ledger of batches.
+"""The training loop: from the saved state on, with a checkpoint every few steps and a ledger of batches.
 
-A `Learner` says what a model makes of a batch; everything that must survive a kill is here.
+A `Learner` gives the loss of a batch. Everything that must survive a kill is here.
 """
 
 import os
@@ -18,27 +18,27 @@ from spiral_assets.training.reporting import Reporter
 class Learner(ABC):
     """A model, its optimizer, and the loss of a batch."""
 
-    UNIT: ClassVar[str] = "samples"  # what its speed is told in
+    UNIT: ClassVar[str] = "samples"  # unit of its reported speed
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
 
     @abstractmethod
     def loss(self, batch: dict[str, Any]) -> torch.Tensor:
-        """The mean loss of a batch, a scalar with its gradient."""
+        """Return the mean loss of a batch, a scalar with a gradient."""
 
     def size(self, batch: dict[str, Any]) -> int:
-        """How many units a batch holds."""
+        """Return how many units a batch holds."""
         return len(batch["sample_id"])
 
 
 class Training:
-    """A learner and the stream that it is fed from, for a number of steps.
+    """Train a learner from a stream for a number of steps.
 
     Args:
-        learner: what learns.
+        learner: the model, its optimizer and its loss.
         stream: bound; its fields hold ``sample_id``.
-        kept: where the run keeps its state.
-        steps: of the whole run, those before a resume included; epochs follow one another.
+        kept: the folder of the run.
+        steps: of the whole run, including those before a resume; they may span epochs.
         save_every: steps between checkpoints.
     """
 
@@ -47,12 +47,12 @@ class Training:
     ) -> None:
         self.learner, self.stream, self.kept = learner, stream, kept
         self.steps, self.save_every = steps, save_every
-        self.progress: list[dict[str, Any]] = []  # of this process: a row a checkpoint
+        self.progress: list[dict[str, Any]] = []  # of this process: one row per checkpoint
         self.resumed = False
         self._step = self._begun_at = 0
 
     def run(self, report: Reporter) -> dict[str, Any]:
-        """Go on from the checkpoint, or begin, and train to the end.
+        """Resume from the checkpoint, or begin, and train to the end.
 
         Returns:
             the stream's final state.
@@ -70,7 +70,7 @@ class Training:
         return state
 
     def facts(self) -> dict[str, Any]:
-        """What this process did, in figures."""
+        """Return figures about this process: steps, speed, waiting, cache hits."""
         unit = self.learner.UNIT
         rates = sorted(row[f"{unit}/s"] for row in self.progress)
         metrics = self.stream.metrics()

@@ -1,4 +1,4 @@
-"""Reports to Dagster when it launched the process, to the terminal when nobody did."""
+"""Report to Dagster if it launched the process, otherwise to the terminal."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -12,68 +12,68 @@ ROWS: Final = 50  # a longer table is rendered whole and pushes everything else 
 
 
 class Reporter(Protocol):
-    """Where progress and results go."""
+    """Receives progress and results."""
 
     def log(self, text: str) -> None:
-        """One line of progress."""
+        """Report one line of progress."""
         ...
 
     def check(self, name: str, passed: bool, facts: Mapping[str, Any]) -> None:
-        """Whether a claim on the result holds, and by what figures."""
+        """Report whether a claim about the result holds, with the figures."""
         ...
 
     def done(self, facts: Mapping[str, Any]) -> None:
-        """The results, once."""
+        """Report the results, once."""
         ...
 
 
 class ToDagster:
-    """Through Dagster Pipes."""
+    """Reports through Dagster Pipes."""
 
     def __init__(self, pipes: PipesContext) -> None:
         self._pipes = pipes
 
     def log(self, text: str) -> None:
-        """One line in the run's log."""
+        """Write a line to the run's log."""
         self._pipes.log.info(text)
 
     def check(self, name: str, passed: bool, facts: Mapping[str, Any]) -> None:
-        """An asset check that warns."""
+        """Report an asset check that warns."""
         self._pipes.report_asset_check(name, passed, severity="WARN", metadata=dict(facts))
 
     def done(self, facts: Mapping[str, Any]) -> None:
-        """Metadata of the asset's materialization."""
+        """Report the metadata of the asset's materialization."""
         self._pipes.report_asset_materialization(metadata=dict(facts))
 
 
 class ToTerminal:
-    """With rich."""
+    """Reports with rich."""
 
     def log(self, text: str) -> None:
-        """One line."""
+        """Print one line."""
         Console().print(text, highlight=False)
 
     def check(self, name: str, passed: bool, facts: Mapping[str, Any]) -> None:
-        """One line."""
+        """Print one line."""
         Console().print(f"{name}: {'passed' if passed else 'failed'} {dict(facts)}")
 
     def done(self, facts: Mapping[str, Any]) -> None:
-        """The facts as they are."""
+        """Print the facts."""
         Console().print(dict(facts))
 
 
 def as_table(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Rows as the table of Dagster Pipes, thinned to `ROWS`; a run that had nothing left to do has none."""
+    """Return rows as a Dagster Pipes table, thinned to `ROWS`; a text if there are none."""
     if not rows:
         return {"raw_value": "nothing was left to do", "type": "text"}
-    shown = rows[:: -max(1, -(-len(rows) // ROWS))][::-1]  # the last one always
+    shown = rows[:: -max(1, -(-len(rows) // ROWS))][::-1]  # always with the last row
     schema = [{"name": name, "type": type(value).__name__} for name, value in rows[0].items()]
     return {"raw_value": {"records": shown, "schema": schema}, "type": "table"}
 
 
 @contextmanager
 def reporter() -> Iterator[Reporter]:
-    """Dagster's if its bootstrap variable is set: without it `open_dagster_pipes` hands out mocks."""
+    """Yield Dagster's reporter if its bootstrap variable is set; without it `open_dagster_pipes` returns mocks."""
     if "DAGSTER_PIPES_CONTEXT" not in os.environ:
         yield ToTerminal()
         return

@@ -1,4 +1,4 @@
-"""How a classifier is judged: right answers on samples that were not trained on, beside what guessing reaches."""
+"""Score a classifier: accuracy on samples that were not trained on, compared with guessing."""
 
 import math
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ class Score:
 
     @property
     def chance(self) -> float:
-        """What always naming the most frequent class would reach."""
+        """The accuracy of always naming the most frequent class."""
         return self.most_frequent / self.samples
 
     @property
@@ -35,18 +35,18 @@ class Score:
 
 @torch.no_grad()
 def score(model: torch.nn.Module, batches: Iterable[Any], field: str) -> Score:
-    """Judge a model on every sample of a stream.
+    """Score a model on every sample of a stream.
 
     Args:
-        model: gives a number a class.
-        batches: with ``label``.
-        field: what of a batch the model is given.
+        model: returns one number per class.
+        batches: each has a field ``label``.
+        field: the field of a batch that the model takes.
     """
     model.eval()
     right = 0
     labels = []
     for batch in batches:
         right += int((model(batch[field]).argmax(1) == batch["label"]).sum())
-        labels.append(batch["label"].clone())  # a batch's memory is used again
+        labels.append(batch["label"].clone())  # the memory of a batch is reused
     every = torch.cat(labels)
     return Score(right, len(every), int(torch.bincount(every).max()))

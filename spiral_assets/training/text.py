@@ -1,4 +1,4 @@
-"""The text task: a causal language model small enough for a CPU, its loss, and what it has to beat."""
+"""The text task: a causal language model small enough for a CPU, its loss, and the loss of guessing."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ HEADS = 4
 LEARNING_RATE = 3e-3
 JUDGED = 8  # batches
 MARGIN = 0.5  # nats
-IGNORED = -100  # labels of padding, and of each last token
+IGNORED = -100  # label of padding, and of the last token of each document
 
 
 def language_model(vocabulary: int, longest: int) -> torch.nn.Module:
@@ -51,7 +51,7 @@ class Predictor(Learner):
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, weight_decay=1e-2)
 
     def loss(self, batch: dict[str, Any]) -> torch.Tensor:
-        """Labels are shifted already, so they are not handed to the model, which would shift them once more."""
+        """Return the mean loss per token. Labels are shifted already; the model would shift them once more."""
         logits_BTV = self.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
         return torch.nn.functional.cross_entropy(
             logits_BTV.flatten(0, 1), batch["labels"].flatten(), ignore_index=IGNORED
@@ -64,10 +64,10 @@ class Predictor(Learner):
 @final
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """How well the next tokens of some batches were predicted, in nats a token."""
+    """How well the next tokens of some batches were predicted, in nats per token."""
 
     loss: float
-    chance: float  # of taking all tokens for equally likely
+    chance: float  # loss of a uniform guess over the vocabulary
 
     @property
     def beats_chance(self) -> bool:
@@ -77,10 +77,10 @@ class Judgement:
 
 @torch.no_grad()
 def judge(learner: Predictor, batches: Iterable[Any]) -> Judgement:
-    """Judge a model on the next `JUDGED` batches of a stream, past the end of its epoch if need be."""
+    """Judge a model on the next `JUDGED` batches of a stream, across the end of its epoch if needed."""
     learner.model.eval()
     loss, tokens = 0.0, 0
     for batch in islice(chain.from_iterable(repeat(batches)), JUDGED):
-        told = int((batch["labels"] != IGNORED).sum())
-        loss, tokens = loss + learner.loss(batch).item() * told, tokens + told
+        counted = int((batch["labels"] != IGNORED).sum())
+        loss, tokens = loss + learner.loss(batch).item() * counted, tokens + counted
     return Judgement(loss / max(1, tokens), log(learner.vocabulary))

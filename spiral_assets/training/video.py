@@ -15,7 +15,7 @@ WIDTHS = (16, 32, 64)  # channels after each halving of the sides
 class Movement(torch.nn.Module):
     """Convolutions over space, then over time (2+1 D), on what changes from frame to frame: 0.04 M weights.
 
-    Differences of frames leave out the ground, so that 150 clips are enough to learn how things move.
+    Differences between frames remove the background, so 150 clips are enough to learn how things move.
     """
 
     def __init__(self, classes: int) -> None:
@@ -26,7 +26,7 @@ class Movement(torch.nn.Module):
         )
 
     def forward(self, frames_BTCHW: torch.Tensor) -> torch.Tensor:
-        """Uint8 frames, shape [B, T, 3, H, W], to a number a class, shape [B, K]."""
+        """Map uint8 frames, shape [B, T, 3, H, W], to one number per class, shape [B, K]."""
         clips = frames_BTCHW.float().div_(255).transpose(1, 2)
         found: torch.Tensor = self.body(torch.diff(clips, dim=2))
         return found

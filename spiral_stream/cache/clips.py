@@ -11,7 +11,7 @@ which are resized where they lie in the mapped file, and 5.4 ms of JPEGs of qual
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, final
 
 import numpy as np
@@ -19,17 +19,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.cache.clip_layout import BESIDE, Bytes, Clips, Int32, Int64, UInt64, bytes_at, damaged, pack
+from spiral_stream.cache.code_facts import clip_facts
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.cache.probes import index_of
 from spiral_stream.decoders import region
-from spiral_stream.decoders.image import codec_version, decode_jpeg, encode_jpeg, shrink
+from spiral_stream.decoders.image import decode_jpeg, encode_jpeg, shrink
 from spiral_stream.decoders.limits import CLIPS, KEPT_BYTES, SampleLimits, need_frames, need_pixels
-from spiral_stream.decoders.registry import decode_version
 from spiral_stream.decoders.selection import FrameSelection, segment_of
 from spiral_stream.decoders.video import decode, feed_plan, to_rgb
 from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError
-from spiral_stream.plan.canonical import encode_value
 from spiral_stream.plan.clips import TIMES
 from spiral_stream.plan.profiles import Frames
 from spiral_stream.sources.located import Located, locate
@@ -39,7 +38,6 @@ from spiral_stream.transforms.image import ImageProgram
 Pixels = NDArray[np.uint8]  # [H, W, 3]
 # P clips, T frames of a sample's clip, U frames that are decoded of a file
 
-VERSION: Final = 1  # of the payload's form
 _TOGETHER: Final = 4  # frames that are RGB at once while a clip is made: 25 MB of 1080p
 _DECODED: Final = 64 << 20  # pixels that are decoded at once, 1.5 bytes each in 4:2:0: 32 frames of 1080p
 _FEWEST: Final = 16  # frames, of whatever size
@@ -81,20 +79,7 @@ class ClipKind(Kind):
         return str(self.profile)
 
     def facts(self) -> dict[str, object]:
-        facts: dict[str, object] = {
-            "kind": ["clips", VERSION],
-            "relation": self.relation,
-            "column": self.column,
-            "timed": self.timed,
-            "profile": encode_value(self.profile),
-            "decoder": ["h264", decode_version("h264")],
-            "selection": [FrameSelection.VERSION, *self._chosen()],
-        }
-        if self.profile.lossy:
-            facts["encoder"] = codec_version()
-        if self.limits != CLIPS:  # they decide which rows are refused
-            facts["limits"] = astuple(self.limits)
-        return facts
+        return clip_facts(self.relation, self.column, self.selection, self.profile, self.limits, timed=self.timed)
 
     def keep_rows(self, table: pa.Table, base: Reach | str, draws: NDArray[np.float64] | None = None) -> Rows:
         """Make the payload of P rows; see `Kind.keep_rows`.
@@ -158,11 +143,6 @@ class ClipKind(Kind):
             )
             program.render(inside, origins, strides, inside.crop_h, inside.crop_w, flat[at : at + step])
         return picked.short
-
-    def _chosen(self) -> list[object]:
-        """The part of the selection that decides the payload: a random start is left to the reader, and so is all after it."""
-        chosen = self.selection
-        return [chosen.sequence_length, chosen.stride, chosen.short] if chosen.deterministic else ["all"]
 
     def _keep(
         self, table: pa.Table, at: int, base: Reach | str, draw: float | None

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spiral_stream.cache.code_facts import TOKENS_VERSION
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.reach import Reach
 
-VERSION: Final = 1  # of the payload's form
 PIECE_BYTES: Final = 1 << 20  # of text handed to the encoder at once
 
 
@@ -59,7 +59,7 @@ class TokenKind(Kind):
 
     def facts(self) -> dict[str, object]:
         return {
-            "kind": ["tokens", VERSION],
+            "kind": ["tokens", TOKENS_VERSION],
             "relation": self.relation,
             "column": self.column,
             "encoder": self.encoder.digest,

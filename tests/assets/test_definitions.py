@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import dagster as dg
@@ -153,6 +154,24 @@ def test_the_clip_cache_is_as_old_as_the_frames_that_the_plan_takes(monkeypatch:
     assert version == video.cache_code_version()
     monkeypatch.setattr(video, "FRAMES", video.FRAMES + 1)
     assert video.cache_code_version() != version
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [
+        ("spiral_stream.cache.code_facts.CLIPS_VERSION", video.cache_code_version),
+        ("spiral_stream.cache.code_facts.TOKENS_VERSION", lambda: text.cache_code_version("code")),
+        ("spiral_stream.decoders.image.JpegDecoder.VERSION", plans.cache_code_version),
+    ],
+)
+def test_a_new_version_of_the_librarys_code_makes_a_cache_stale(
+    version: str, code: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = code()
+
+    monkeypatch.setattr(version, 99)
+
+    assert code() != before
 
 
 def test_the_cache_asset_is_as_old_as_its_fingerprint() -> None:

@@ -1,7 +1,6 @@
 """Training through Dagster Pipes: what is reported, and a kill that costs no batch."""
 
 import json
-import os
 import threading
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import spiral_stream as spiral
 from spiral_assets.demo.killer import Killer
 from spiral_assets.demo.proof import prove
 from spiral_assets.plans import images as plans
-from spiral_assets.training.reporting import ToTerminal, reporter
 from tests.assets.conftest import Place, evaluations, metadata
 from tests.assets.test_relations import TRAIN, folders
 
@@ -106,33 +104,6 @@ def test_a_checkpoint_of_another_plan_is_refused(place: Place, images: dict[str,
         pytest.raises(spiral.ResumeError, match="this is plan"),
     ):
         kept.load(model, optimizer, stream)
-
-
-def test_a_second_process_waits_for_the_one_that_trains(tmp_path: Path) -> None:
-    from spiral_assets.training.checkpoint import Checkpoint
-
-    said: list[str] = []
-    kept = Checkpoint(tmp_path)
-    went_on = threading.Event()
-
-    def second() -> None:
-        with Checkpoint(tmp_path).alone(said.append):
-            went_on.set()
-
-    with kept.alone(said.append):
-        waiting = threading.Thread(target=second, daemon=True)
-        waiting.start()
-        assert not went_on.wait(0.3)
-    waiting.join(10)
-
-    assert went_on.is_set()
-    assert [text.startswith("another process trains in") for text in said] == [True]
-
-
-def test_without_dagster_the_reporter_is_no_mock() -> None:
-    assert "DAGSTER_PIPES_CONTEXT" not in os.environ
-    with reporter() as report:
-        assert isinstance(report, ToTerminal)
 
 
 def test_class_folders_train_too(place: Place) -> None:

@@ -1,15 +1,7 @@
-"""What must hold of a cache before a stream counts on its speed."""
+"""Check that the image cache is complete before a stream relies on it."""
 
-import dagster as dg
-
-from spiral_assets.caching import complete
+from spiral_assets.checks import cache_check
 from spiral_assets.defs.caches.images import imagenet_decoded
 from spiral_assets.plans import images as plans
-from spiral_assets.resources import CatalogResource
 
-
-@dg.asset_check(asset=imagenet_decoded, blocking=True)
-def cache_is_complete(catalog: CatalogResource) -> dg.AssetCheckResult:
-    """Every row of the relation, as it is now, is in the cache."""
-    with plans.cache_plan(catalog.open()).to_numpy() as stream:
-        return complete(stream)
+cache_is_complete = cache_check(imagenet_decoded, plans.cache_plan)

@@ -1,4 +1,4 @@
-"""The video index: where the frames of every file lie. Built once a file, shard by shard, and shown as a relation."""
+"""The video index: where the frames of every file are. Built once per file, shard by shard, and shown as a relation."""
 
 import hashlib
 import time
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from spiral_assets import reports
-from spiral_assets.caching import Logged
+from spiral_assets.caching import LoggedProgress
 from spiral_assets.defs.relations.video import training_segments
 from spiral_assets.files import by_file
-from spiral_assets.partitions import VIDEO_SHARDS, asked
+from spiral_assets.partitions import VIDEO_SHARDS, requested
 from spiral_assets.plans import video as plans
 from spiral_assets.resources import CatalogResource
 
@@ -30,29 +30,30 @@ if TYPE_CHECKING:
     pool="decode",
 )
 def video_index(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
-    """Presentation times, key frames and packets of every file, a partition a storage shard; built ones are kept.
+    """Presentation times, key frames and packets of every file; one partition per storage shard.
 
-    A run for partitions builds theirs; one without builds all, and reports each.
+    A run for partitions builds those shards. A run without partitions builds all of them and reports each. Files that
+    are indexed already are skipped.
     """
     import spiral_stream as spiral
 
     opened, begun = catalog.open(), time.monotonic()
-    shards = asked(context)
-    rows = spiral.index_videos(opened, plans.RELATION, plans.COLUMN, shards, Logged(context))
+    shards = requested(context)
+    rows = spiral.index_videos(opened, plans.RELATION, plans.COLUMN, shards, LoggedProgress(context))
     facts, versions = _by_shard(opened.entry(plans.RELATION), rows, shards)
-    for shard, told in facts.items():
+    for shard, counts in facts.items():
         if shards is None:
             tags = {"dagster/data_version": versions[shard]}
-            event = dg.AssetMaterialization(context.asset_key, partition=shard, metadata=told, tags=tags)
+            event = dg.AssetMaterialization(context.asset_key, partition=shard, metadata=counts, tags=tags)
             context.log_event(event)
         else:
-            context.add_asset_metadata(told, partition_key=shard)
+            context.add_asset_metadata(counts, partition_key=shard)
     return dg.MaterializeResult(
         data_version=dg.DataVersion(_version([versions[shard] for shard in facts])),
         metadata={
             "dagster/row_count": len(rows),
             "storage_shards": len(facts),
-            "refused": sum(told["refused"] for told in facts.values()),
+            "refused": sum(counts["refused"] for counts in facts.values()),
             "seconds": round(time.monotonic() - begun, 2),
         },
     )
@@ -67,11 +68,11 @@ def video_index(context: dg.AssetExecutionContext, catalog: CatalogResource) -> 
     deps=[video_index],
 )
 def index(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
-    """What the video index knows of each file, as a relation: a row a file, good or not."""
+    """The video index as a relation: one row per file, including unusable files and the reason."""
     import spiral_stream as spiral
 
     opened = catalog.open()
-    rows = spiral.index_videos(opened, plans.RELATION, plans.COLUMN, None, Logged(context))
+    rows = spiral.index_videos(opened, plans.RELATION, plans.COLUMN, None, LoggedProgress(context))
     files = by_file(rows)
     entry = opened.register(plans.INDEX, spiral.Arrow(files), identity="file", replace=True)
     return dg.MaterializeResult(
@@ -92,7 +93,7 @@ def index(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.Mat
 def _by_shard(
     entry: Any, rows: "pa.Table", shards: list[str] | None
 ) -> tuple[dict[str, dict[str, int]], dict[str, str]]:
-    """Rows, files and refused rows of each shard, and the version of its data."""
+    """Return rows, files and refused rows of each shard, and the version of each shard's data."""
     import numpy as np
 
     manifest = entry.manifest()
@@ -109,14 +110,14 @@ def _by_shard(
 
 
 def _version(of_shards: list[str]) -> str:
-    """One shard's own; else a digest of all, which is short."""
+    """Return the version of one shard, or a digest over several."""
     if len(of_shards) == 1:
         return of_shards[0]
     return hashlib.blake2b(" ".join(of_shards).encode(), digest_size=16).hexdigest()
 
 
 def _shown(files: "pa.Table") -> list[dict[str, Any]]:
-    """The files that cannot be used first; six cells, since the page has room for no more."""
+    """Return the table of files, unusable ones first, in six cells: the page has no room for more."""
     rows = sorted(files.to_pylist(), key=lambda row: (row["error"] is None, row["file"]))
     return [
         {

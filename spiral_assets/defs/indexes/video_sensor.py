@@ -1,4 +1,4 @@
-"""Indexes the videos of storage shards that are new or changed, as soon as the relation is registered with them."""
+"""Index the videos of new and changed storage shards as soon as they are registered."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ index_video = dg.define_asset_job(
 
 @dg.sensor(job=index_video, minimum_interval_seconds=EVERY_S)
 def changed_video_shards(context: dg.SensorEvaluationContext, catalog: CatalogResource) -> dg.SensorResult:
-    """One run a storage shard that is new or whose data changed: a run key is a shard and the version of its data."""
+    """Request one run per new or changed storage shard. The run key is the shard and the version of its data."""
     opened = catalog.open()
     if plans.RELATION not in opened.tables():
         return dg.SensorResult(skip_reason=f"{plans.RELATION} is not registered yet")

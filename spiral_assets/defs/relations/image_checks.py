@@ -5,29 +5,27 @@ from typing import Final
 import dagster as dg
 
 from spiral_assets import reports
+from spiral_assets.checks import identity_check
 from spiral_assets.defs.relations.images import imagenet_labels, imagenet_train
 from spiral_assets.plans import images as plans
-from spiral_assets.registration import as_declared, unique
+from spiral_assets.registration import as_declared
 from spiral_assets.resources import CatalogResource
 
-SAMPLED: Final = 64  # references that are fetched and decoded; 4 ms each
+SAMPLED: Final = 64  # references to fetch and decode; 4 ms each
 
 
-@dg.asset_check(asset=imagenet_train, blocking=True)
-def identity_is_unique(catalog: CatalogResource) -> dg.AssetCheckResult:
-    """Every identity stands once: a sample that is two rows could not be found again."""
-    return unique(catalog.open(), plans.RELATION)
-
-
-@dg.asset_check(asset=imagenet_labels, blocking=True)
-def label_is_unique(catalog: CatalogResource) -> dg.AssetCheckResult:
-    """Every label has one name: a join with two would multiply samples."""
-    return unique(catalog.open(), plans.LABELS)
+identity_is_unique = identity_check(imagenet_train, plans.RELATION)
+label_is_unique = identity_check(
+    imagenet_labels,
+    plans.LABELS,
+    name="label_is_unique",
+    description="Every label has one name. A join with two would duplicate samples.",
+)
 
 
 @dg.asset_check(asset=imagenet_train, blocking=True)
 def references_resolve(catalog: CatalogResource) -> dg.AssetCheckResult:
-    """A sample of references, spread over the relation, leads to images that can be decoded."""
+    """A random sample of references leads to images that can be decoded."""
     import spiral_stream as spiral
 
     field = spiral.Stack(plans.COLUMN, decode="jpeg", transforms=[spiral.Resize((16, 16))])
@@ -59,6 +57,6 @@ def references_resolve(catalog: CatalogResource) -> dg.AssetCheckResult:
 
 @dg.asset_check(asset=imagenet_train, blocking=True)
 def schema_is_as_declared(catalog: CatalogResource) -> dg.AssetCheckResult:
-    """The columns have the types that the plans were written for."""
+    """The columns have the types that the plans were written for, by kind of source."""
     opened = catalog.open()
     return as_declared(opened, plans.RELATION, plans.DECLARED[opened.entry(plans.RELATION).source.KIND])

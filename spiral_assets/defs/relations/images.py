@@ -1,4 +1,4 @@
-"""The image relations of the catalog: what is registered, and at which data version."""
+"""The image relations of the catalog."""
 
 import zlib
 from typing import Final
@@ -6,10 +6,10 @@ from typing import Final
 import dagster as dg
 
 from spiral_assets.plans import images as plans
-from spiral_assets.registration import registered
+from spiral_assets.registration import register
 from spiral_assets.resources import CatalogResource, ImagesResource
 
-HELD_OUT: Final = 10  # every tenth identity, by hash, where the images come without a split
+HELD_OUT: Final = 10  # every tenth identity, by hash, if the images come without a split
 
 
 @dg.asset(
@@ -20,11 +20,11 @@ HELD_OUT: Final = 10  # every tenth identity, by hash, where the images come wit
     tags={"domain": "images"},
 )
 def imagenet_train(catalog: CatalogResource, images: ImagesResource) -> dg.MaterializeResult[None]:
-    """The images: drawn ones as a Lance dataset with the bytes inline, or a folder of class folders."""
+    """Images: a Lance dataset of drawn images with inline bytes, or a folder with one subfolder per class."""
     import spiral_stream as spiral
 
     source = spiral.ImageFolder(images.folder) if images.folder else spiral.Lance(images.drawn().train_uri)
-    return registered(catalog.open(), plans.RELATION, source, plans.DESCRIPTIONS, semantic={plans.COLUMN: plans.JPEG})
+    return register(catalog.open(), plans.RELATION, source, plans.DESCRIPTIONS, semantic={plans.COLUMN: plans.JPEG})
 
 
 @dg.asset(
@@ -36,14 +36,14 @@ def imagenet_train(catalog: CatalogResource, images: ImagesResource) -> dg.Mater
     deps=[imagenet_train],
 )
 def imagenet_labels(catalog: CatalogResource, images: ImagesResource) -> dg.MaterializeResult[None]:
-    """Names of the classes, one row a label; for a folder also which of its images are held out."""
+    """Class names, one row per label. For a folder, a split is registered too."""
     import pyarrow as pa
 
     import spiral_stream as spiral
 
     opened = catalog.open()
     if not images.folder:
-        return registered(
+        return register(
             opened, plans.LABELS, spiral.Lance(str(images.drawn().labels_uri)), plans.DESCRIPTIONS, "label_id"
         )
     rows = opened.table(plans.RELATION)
@@ -52,4 +52,4 @@ def imagenet_labels(catalog: CatalogResource, images: ImagesResource) -> dg.Mate
     splits = spiral.Arrow(pa.table({"sample_id": names, "split": split}))
     opened.register(plans.SPLITS, splits, replace=True)
     labels = rows.project("label_id", "class_name").distinct("label_id").to_arrow()
-    return registered(opened, plans.LABELS, spiral.Arrow(labels), plans.DESCRIPTIONS, "label_id")
+    return register(opened, plans.LABELS, spiral.Arrow(labels), plans.DESCRIPTIONS, "label_id")

@@ -1,10 +1,10 @@
-"""The video relations of the catalog: segments of videos, and what people said of them."""
+"""The video relations of the catalog: segments of videos, and their labels."""
 
 import dagster as dg
 
-from spiral_assets.partitions import VIDEO_SHARDS, keep_up
+from spiral_assets.partitions import VIDEO_SHARDS, update
 from spiral_assets.plans import video as plans
-from spiral_assets.registration import registered
+from spiral_assets.registration import register
 from spiral_assets.resources import CatalogResource, VideosResource
 
 
@@ -18,13 +18,13 @@ from spiral_assets.resources import CatalogResource, VideosResource
 def training_segments(
     context: dg.AssetExecutionContext, catalog: CatalogResource, videos: VideosResource
 ) -> dg.MaterializeResult[None]:
-    """Segments of H.264 files, by time; their storage shards become the partitions of the video index."""
+    """Segments of H.264 videos, by time range. Their storage shards become the partitions of the video index."""
     import spiral_stream as spiral
 
     opened, drawn = catalog.open(), videos.drawn()
     source = spiral.Parquet(drawn.segments_path, base=drawn.root)
-    result = registered(opened, plans.RELATION, source, plans.DESCRIPTIONS, semantic={plans.COLUMN: plans.H264})
-    keep_up(context.instance, VIDEO_SHARDS, opened.entry(plans.RELATION).manifest().shard_names.to_pylist())
+    result = register(opened, plans.RELATION, source, plans.DESCRIPTIONS, semantic={plans.COLUMN: plans.H264})
+    update(context.instance, VIDEO_SHARDS, opened.entry(plans.RELATION).manifest().shard_names.to_pylist())
     return result
 
 
@@ -36,7 +36,7 @@ def training_segments(
     tags={"domain": "video"},
 )
 def segment_labels(catalog: CatalogResource, videos: VideosResource) -> dg.MaterializeResult[None]:
-    """A label, a caption and how sure the annotator was, by segment."""
+    """Label, caption and confidence of the annotator, one row per segment."""
     import spiral_stream as spiral
 
-    return registered(catalog.open(), plans.LABELS, spiral.Parquet(videos.drawn().labels_path), plans.DESCRIPTIONS)
+    return register(catalog.open(), plans.LABELS, spiral.Parquet(videos.drawn().labels_path), plans.DESCRIPTIONS)

@@ -3,27 +3,25 @@
 import dagster as dg
 
 from spiral_assets import reports
+from spiral_assets.checks import identity_check, schema_check
 from spiral_assets.defs.relations.video import segment_labels, training_segments
 from spiral_assets.plans import video as plans
-from spiral_assets.registration import as_declared, unique
 from spiral_assets.resources import CatalogResource
 
-
-@dg.asset_check(asset=training_segments, blocking=True)
-def identity_is_unique(catalog: CatalogResource) -> dg.AssetCheckResult:
-    """Every identity stands once: a sample that is two rows could not be found again."""
-    return unique(catalog.open(), plans.RELATION)
-
-
-@dg.asset_check(asset=segment_labels, blocking=True)
-def one_label_a_segment(catalog: CatalogResource) -> dg.AssetCheckResult:
-    """Every segment has one label at most: a join with two would multiply samples."""
-    return unique(catalog.open(), plans.LABELS)
+identity_is_unique = identity_check(training_segments, plans.RELATION)
+one_label_a_segment = identity_check(
+    segment_labels,
+    plans.LABELS,
+    name="one_label_a_segment",
+    description="Every segment has at most one label. A join with two would duplicate samples.",
+)
+segments_are_as_declared = schema_check(training_segments, plans.RELATION, plans.DECLARED[plans.RELATION])
+labels_are_as_declared = schema_check(segment_labels, plans.LABELS, plans.DECLARED[plans.LABELS])
 
 
 @dg.asset_check(asset=segment_labels, additional_deps=[training_segments])
 def every_segment_is_labelled(catalog: CatalogResource) -> dg.AssetCheckResult:
-    """No segment is left out by the join with its label, and no label is of a segment that is not there."""
+    """Every segment has a label, so the join drops none, and every label belongs to a segment."""
     opened = catalog.open()
     found = {}
     for one, other in ((plans.RELATION, plans.LABELS), (plans.LABELS, plans.RELATION)):
@@ -39,15 +37,3 @@ def every_segment_is_labelled(catalog: CatalogResource) -> dg.AssetCheckResult:
             "without_segment": reports.table([{"sample_id": name} for name in loose]),
         },
     )
-
-
-@dg.asset_check(asset=training_segments, blocking=True, name="schema_is_as_declared")
-def segments_are_as_declared(catalog: CatalogResource) -> dg.AssetCheckResult:
-    """The columns have the types that the plans were written for."""
-    return as_declared(catalog.open(), plans.RELATION, plans.DECLARED[plans.RELATION])
-
-
-@dg.asset_check(asset=segment_labels, blocking=True, name="schema_is_as_declared")
-def labels_are_as_declared(catalog: CatalogResource) -> dg.AssetCheckResult:
-    """The columns have the types that the plans were written for."""
-    return as_declared(catalog.open(), plans.LABELS, plans.DECLARED[plans.LABELS])

@@ -1,4 +1,4 @@
-"""Facts per storage shard, and how far labels differ from shard to shard."""
+"""Statistics per storage shard, and how much labels differ between shards."""
 
 import dagster as dg
 
@@ -17,12 +17,12 @@ from spiral_assets.resources import CatalogResource
     deps=[imagenet_train],
 )
 def shard_stats(catalog: CatalogResource) -> dg.MaterializeResult[None]:
-    """Rows, nulls, ranges and histograms of every column, shard by shard. Reads no image."""
+    """Rows, nulls, ranges and histograms of every column, per storage shard. Reads no image."""
     opened = catalog.open()
     entry = opened.entry(plans.RELATION)
     found = opened.measure(plans.RELATION)
     skew = opened.skew(plans.RELATION, plans.LABEL)
-    assert skew is not None, "a label has a histogram: it is an integer of few values"
+    assert skew is not None, "labels are integers with few values, so they have a histogram"
     distance = dict(zip(skew.shard_names, skew.distance.tolist(), strict=True))
     effective = dict(zip(skew.shard_names, skew.effective.tolist(), strict=True))
     counts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""How long documents are in tokens, and what of that a batch has room for."""
+"""Document lengths in tokens, and how many documents exceed the budget of a batch."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-LARGEST_POWER: Final = 16  # of the histogram: the last bar is of all documents of 2**16 tokens and more
+LARGEST_POWER: Final = 16  # of the histogram: its last bar counts documents of 2**16 tokens and more
 
 
 @dg.asset(
@@ -25,7 +25,7 @@ LARGEST_POWER: Final = 16  # of the histogram: the last bar is of all documents 
     deps=[*CACHES.values()],
 )
 def token_lengths(catalog: CatalogResource) -> dg.MaterializeResult[None]:
-    """Tokens of every document, stream by stream; from the caches, so that neither text nor tokens are read."""
+    """Tokens per document, by stream. Read from the caches' lengths: neither text nor tokens are read."""
     import numpy as np
 
     opened = catalog.open()
@@ -48,7 +48,7 @@ def token_lengths(catalog: CatalogResource) -> dg.MaterializeResult[None]:
             "lengths": reports.table(_quantiles(lengths)),
             "documents_by_length": reports.bars(_histogram(every)),
             **{f"{stream}_by_length": reports.bars(_histogram(found)) for stream, found in lengths.items()},
-            "bars": f"of 2^k to 2^(k+1) tokens, k = 0 to {LARGEST_POWER}",
+            "bars": f"bar k counts documents of 2^k to 2^(k+1) tokens, k = 0 to {LARGEST_POWER}",
             "above_budget": int((every > plans.BUDGET).sum()),
             "empty": sum(row["empty"] for row in rows),
         },
@@ -56,7 +56,7 @@ def token_lengths(catalog: CatalogResource) -> dg.MaterializeResult[None]:
 
 
 def _lengths(catalog: CatalogResource, stream: str) -> "tuple[NDArray[np.int64], str]":
-    """Tokens of each document of a stream's relation, and the data version they are of."""
+    """Return the tokens of each document of a stream's relation, and the relation's data version."""
     import numpy as np
 
     with plans.cache_plan(catalog.open(), stream).to_numpy() as batches:
@@ -93,7 +93,7 @@ def _quantiles(lengths: "dict[str, NDArray[np.int64]]") -> list[dict[str, Any]]:
 
 
 def _histogram(lengths: "NDArray[np.int64]") -> list[float]:
-    """Documents by the power of two below their length; empty ones are in the first bar."""
+    """Count documents by the power of two below their length; empty ones count in the first bar."""
     import numpy as np
 
     powers = np.minimum(np.log2(np.maximum(lengths, 1)).astype(np.int64), LARGEST_POWER)

@@ -1,4 +1,4 @@
-"""What clips are like, and from where and whom they come."""
+"""Statistics of clips: lengths, sizes, frame rates, sources and creators."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BIN_MS: Final = 500
-LONGEST_MS: Final = 10_000  # the last bar is of all segments of this length and more
+LONGEST_MS: Final = 10_000  # the last bar counts segments of this length and longer
 SKEWED: Final = ("source", "creator_id")
 HOUR_MS: Final = 3_600_000
 
@@ -58,13 +58,13 @@ def clip_stats(catalog: CatalogResource) -> dg.MaterializeResult[None]:
                     {
                         "segment, ms": lengths,
                         "segment, frames": frames,
-                        "frames a second": rates,
+                        "frames per second": rates,
                         "key distance": distances,
                     }
                 )
             ),
             "segments_by_length": reports.bars(by_length.tolist()),
-            "bars": f"segments by length, a bar {BIN_MS} ms; files by size, frame rate and key-frame distance as in the tables",
+            "bars": f"segments by length, {BIN_MS} ms per bar; files by value, in the order of the tables",
             **_counted("sizes", sizes),
             **_counted("frame_rates", np.round(rates, 2).tolist()),
             **_counted("key_distances", distances.tolist()),
@@ -81,20 +81,20 @@ def clip_stats(catalog: CatalogResource) -> dg.MaterializeResult[None]:
     deps=[training_segments],
 )
 def shard_stats(catalog: CatalogResource) -> dg.MaterializeResult[None]:
-    """From which sources and creators segments come, how far shards differ in it, and what upload times tell of it."""
+    """Shares of sources and creators, how much they differ between shards, and how far upload time explains them."""
     opened = catalog.open()
     entry = opened.entry(plans.RELATION)
     opened.measure(plans.RELATION)  # facts of the columns, for EXPLAIN
     metadata: dict[str, Any] = {"dagster/row_count": entry.manifest().total}
     for column in SKEWED:
-        metadata |= _told(opened, column)
+        metadata |= _shares(opened, column)
     return dg.MaterializeResult(data_version=dg.DataVersion(entry.data_version), metadata=metadata)
 
 
-def _told(opened: Any, column: str) -> dict[str, Any]:
-    """What there is to say of one column of origins."""
+def _shares(opened: Any, column: str) -> dict[str, Any]:
+    """Return shares, skew and drift of one column of origins."""
     found = opened.skew(plans.RELATION, column)
-    assert found is not None, "a source has a histogram: its values are few"
+    assert found is not None, "origins have few values, so they have a histogram"
     spread, moved = opened.concentration(plans.RELATION, column), opened.drift(plans.RELATION, column, "upload_ts")
     grouped = opened.table(plans.RELATION).group_by(column)
     counted = grouped.aggregate(segments=("sample_id", "count"), lasts_ms=("duration_ms", "sum")).to_arrow()
@@ -115,7 +115,7 @@ def _told(opened: Any, column: str) -> dict[str, Any]:
         f"{column}_distance_by_shard": reports.bars(found.distance.tolist()),
         f"{column}_largest_share": round(spread.largest_rows / spread.rows, 4),
         f"{column}_effective": round(spread.effective, 2),
-        f"{column}_worst_shard": f"{worst}: {distance:.2f} from the whole (0 alike, 1 nothing in common)",
+        f"{column}_worst_shard": f"{worst}: distance {distance:.2f} (0: same mix as the whole relation, 1: nothing in common)",
         f"{column}_explained_by_upload": round(moved.explained, 4),
     }
 
@@ -132,7 +132,7 @@ def _quantiles(values: "dict[str, NDArray[np.number[Any]]]") -> list[dict[str, A
 
 
 def _counted(name: str, values: list[Any]) -> dict[str, Any]:
-    """Files by a value: a table and its bars, in the order of the values."""
+    """Count files by a value: a table and a bar chart, in the order of the values."""
     counts: dict[Any, int] = {}
     for value in values:
         counts[value] = counts.get(value, 0) + 1

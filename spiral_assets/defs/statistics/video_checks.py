@@ -1,4 +1,4 @@
-"""What the statistics of clips warn of; nothing stops at it."""
+"""Warnings about clip statistics. None of them blocks."""
 
 from typing import Final
 
@@ -8,13 +8,13 @@ from spiral_assets.defs.statistics.video import clip_stats, shard_stats
 from spiral_assets.plans import video as plans
 from spiral_assets.resources import CatalogResource
 
-MOST: Final = 0.5  # of the segments, by one creator: what is learned is then that creator
-SHORT: Final = 0.1  # of the segments, shorter than the clips that the plan makes of them
+MOST: Final = 0.5  # share of the segments by one creator: above it a model learns that creator
+SHORT: Final = 0.1  # share of the segments that are shorter than the plan's clips
 
 
 @dg.asset_check(asset=shard_stats)
 def no_creator_has_most(catalog: CatalogResource) -> dg.AssetCheckResult:
-    """No creator made most of the segments."""
+    """No creator made more than half of the segments."""
     grouped = catalog.open().table(plans.RELATION).group_by("creator_id").aggregate(segments=("sample_id", "count"))
     made = {row["creator_id"]: row["segments"] for row in grouped.to_arrow().to_pylist()}
     most = max(made, key=lambda name: (made[name], name or ""))
@@ -29,12 +29,12 @@ def no_creator_has_most(catalog: CatalogResource) -> dg.AssetCheckResult:
 
 @dg.asset_check(asset=clip_stats)
 def few_clips_are_short(catalog: CatalogResource) -> dg.AssetCheckResult:
-    """Few segments have less frames than a clip is made of; those repeat their last one."""
+    """Few segments have fewer frames than a clip. Short clips repeat their last frame."""
     frames = catalog.open().table(plans.RELATION).project("frame_count").to_arrow()["frame_count"].to_numpy()
     short = int((frames < plans.FRAMES).sum())
     return dg.AssetCheckResult(
         passed=short <= SHORT * len(frames),
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"{short:,} of {len(frames):,} segments have less than {plans.FRAMES} frames",
+        description=f"{short:,} of {len(frames):,} segments have fewer than {plans.FRAMES} frames",
         metadata={"short": short, "limit": SHORT},
     )

@@ -1,40 +1,26 @@
-"""Named streams: plans that a training job opens by name."""
+"""The named image streams, which a training job opens by name."""
 
-import dagster as dg
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from spiral_assets import reports
+from spiral_assets.assets import SavedStream, stream_asset
 from spiral_assets.defs.caches.images import imagenet_decoded
 from spiral_assets.defs.statistics.images import shard_stats
 from spiral_assets.plans import images as plans
-from spiral_assets.resources import CatalogResource
+
+if TYPE_CHECKING:
+    import spiral_stream as spiral
 
 
-@dg.asset(
-    key=["streams", "images"],
-    group_name="streams",
-    kinds={"pytorch"},
-    owners=["team:training"],
-    tags={"domain": "images"},
+def _steps(train: "spiral.PreparedStream", validation: "spiral.PreparedStream") -> Mapping[str, Any]:
+    return {"steps_per_epoch": len(train), "validation_steps": len(validation)}
+
+
+images_stream = stream_asset(
+    "images",
+    domain="images",
+    streams=[SavedStream(plans.TRAIN, plans.training), SavedStream(plans.VALIDATION, plans.validation, prefetch=2)],
     deps=[imagenet_decoded, shard_stats],
+    description="The training and validation streams, saved by name, with EXPLAIN of the training stream.",
+    metadata=_steps,
 )
-def images_stream(catalog: CatalogResource) -> dg.MaterializeResult[None]:
-    """The training and the validation stream, saved under their names, explained."""
-    opened = catalog.open()
-    train, validation = plans.training(opened).to_torch(prefetch=4), plans.validation(opened).to_torch(prefetch=2)
-    with train, validation:
-        opened.save_stream(plans.TRAIN, train)
-        opened.save_stream(plans.VALIDATION, validation)
-        explained = train.explain()
-        warnings = explained.to_dict()["warnings"]
-        versions = ":".join(version for _, version in sorted(train.data_versions.items()))
-        return dg.MaterializeResult(
-            data_version=dg.DataVersion(f"{train.fingerprint}:{validation.fingerprint}:{versions}"),
-            metadata={
-                "explain": dg.MetadataValue.md(explained.to_markdown()),
-                "fingerprint": train.fingerprint,
-                "steps_per_epoch": len(train),
-                "validation_steps": len(validation),
-                "warnings": len(warnings),
-                "open_it": reports.snippet(f'spiral_stream.open_stream("{plans.TRAIN}", epoch=0)'),
-            },
-        )

@@ -1,40 +1,27 @@
-"""The named video streams: plans that a training job opens by name."""
+"""The named video streams, which a training job opens by name."""
 
-import dagster as dg
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from spiral_assets import reports
+from spiral_assets.assets import SavedStream, stream_asset
 from spiral_assets.defs.caches.video import video_clips
 from spiral_assets.defs.relations.video import segment_labels
 from spiral_assets.defs.statistics.video import clip_stats, shard_stats
 from spiral_assets.plans import video as plans
-from spiral_assets.resources import CatalogResource
+
+if TYPE_CHECKING:
+    import spiral_stream as spiral
 
 
-@dg.asset(
-    key=["streams", "video"],
-    group_name="streams",
-    kinds={"pytorch"},
-    owners=["team:training"],
-    tags={"domain": "video"},
+def _samples(train: "spiral.PreparedStream", validation: "spiral.PreparedStream") -> Mapping[str, Any]:
+    return {"samples_per_epoch": train.rows, "validation_samples": validation.rows}
+
+
+video_stream = stream_asset(
+    "video",
+    domain="video",
+    streams=[SavedStream(plans.TRAIN, plans.training), SavedStream(plans.VALIDATION, plans.validation, prefetch=2)],
     deps=[video_clips, segment_labels, clip_stats, shard_stats],
+    description="The training and validation streams, saved by name, with EXPLAIN of the training stream.",
+    metadata=_samples,
 )
-def video_stream(catalog: CatalogResource) -> dg.MaterializeResult[None]:
-    """The training and the validation stream, saved under their names, explained."""
-    opened = catalog.open()
-    train, validation = plans.training(opened).to_torch(prefetch=4), plans.validation(opened).to_torch(prefetch=2)
-    with train, validation:
-        opened.save_stream(plans.TRAIN, train)
-        opened.save_stream(plans.VALIDATION, validation)
-        explained = train.explain()
-        versions = ":".join(version for _, version in sorted(train.data_versions.items()))
-        return dg.MaterializeResult(
-            data_version=dg.DataVersion(f"{train.fingerprint}:{validation.fingerprint}:{versions}"),
-            metadata={
-                "explain": dg.MetadataValue.md(explained.to_markdown()),
-                "fingerprint": train.fingerprint,
-                "samples_per_epoch": train.rows,
-                "validation_samples": validation.rows,
-                "warnings": len(explained.to_dict()["warnings"]),
-                "open_it": reports.snippet(f'spiral_stream.open_stream("{plans.TRAIN}", epoch=0)'),
-            },
-        )

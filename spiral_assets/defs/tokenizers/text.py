@@ -1,9 +1,9 @@
-"""The tokenizer of the text stream: trained on its relations, registered by name."""
+"""The tokenizer of the text stream, trained on its relations and registered by name."""
 
 import dagster as dg
 
 from spiral_assets import reports
-from spiral_assets.defs.relations.text import code_documents, fineweb_documents, wikipedia_documents
+from spiral_assets.defs.relations.text import DOCUMENTS
 from spiral_assets.plans import text as plans
 from spiral_assets.resources import CatalogResource, TextsResource
 
@@ -14,10 +14,10 @@ from spiral_assets.resources import CatalogResource, TextsResource
     kinds={"huggingface"},
     owners=["team:data"],
     tags={"domain": "text"},
-    deps=[fineweb_documents, wikipedia_documents, code_documents],
+    deps=[*DOCUMENTS.values()],
 )
 def llama_tokenizer(catalog: CatalogResource, texts: TextsResource) -> dg.MaterializeResult[None]:
-    """A byte-level BPE, trained on the spot; the same text gives the same tokens, and so the same data version."""
+    """A byte-level BPE tokenizer, trained on the three relations. The same text gives the same data version."""
     from spiral_assets.corpora.tokenizer import BEGIN, END, train_tokenizer
 
     opened = catalog.open()

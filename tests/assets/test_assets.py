@@ -1,0 +1,168 @@
+"""A second team's code location: its own relation, made into assets by the public factories."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import pyarrow as pa
+import pytest
+import simplejpeg
+
+import spiral_stream as spiral
+from spiral_assets.assets import SavedStream, cache_asset, stream_asset, training_asset
+from spiral_assets.checks import cache_check, identity_check, schema_check
+from spiral_assets.resources import CatalogResource, RunsResource
+
+ROWS = 6
+PHOTOS = "shop.photos"
+FORM = spiral.Raw(shorter_side=8)
+# Reports its command line to Dagster, as a training process would report its results.
+PROGRAM = """
+import sys
+from dagster_pipes import open_dagster_pipes
+with open_dagster_pipes() as pipes:
+    pipes.report_asset_check("beats_chance", True, severity="WARN")
+    pipes.report_asset_materialization(metadata={"options": sys.argv[1:]})
+"""
+
+# Dagster's own Pipes client uses a preview feature and a deprecated name of Dagster's; nothing here can avoid it.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Function `PipesMessageReader.expected_writer_count`"),
+    pytest.mark.filterwarnings("ignore:AssetExecutionContext.run_id is deprecated"),
+]
+
+
+def photos(catalog: spiral.Catalog) -> spiral.Relation:
+    field = spiral.Stack("photo", decode="jpeg", transforms=[spiral.Resize((8, 8))])
+    cached = catalog.table(PHOTOS).cache(photo=FORM)
+    return cached.sample(order=spiral.Sequential()).collate(
+        batch_size=2, last=spiral.KeepPartial, fields={"image": field, "sample_id": spiral.List("sample_id")}
+    )
+
+
+class Tuning(dg.Config):
+    steps: int = 3
+    save_every: int = 2
+
+
+photos_relation = dg.AssetSpec(["catalog", "shop", "photos"])
+photos_decoded = cache_asset(
+    "photos_decoded",
+    domain="shop",
+    plan=photos,
+    code_version=spiral.cache_fingerprint(PHOTOS, "photo", FORM),
+    deps=[photos_relation],
+    description="Decoded product photos.",
+    metadata=lambda cache: {"form": cache.form},
+)
+photos_stream = stream_asset(
+    "photos",
+    domain="shop",
+    streams=[SavedStream("photos-train", photos), SavedStream("photos-check", photos, prefetch=1)],
+    deps=[photos_decoded],
+    description="Product photos by name.",
+    metadata=lambda train, check: {"steps": len(train), "check_steps": len(check)},
+)
+photos_model = training_asset(
+    "photos_model",
+    "shop",
+    Tuning,
+    deps=[photos_stream],
+    description="A model of product photos.",
+    check="It is better than chance.",
+    command=[sys.executable, "-c", PROGRAM],
+)
+COMPLETE = cache_check(photos_decoded, photos)
+UNIQUE = identity_check(photos_decoded, PHOTOS, name="photos_are_different")
+DECLARED = schema_check(photos_decoded, PHOTOS, {"photo": "image/jpeg-ref", "price": "int64"})
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> spiral.Catalog:
+    monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "caches"))
+    made = spiral.connect(str(tmp_path / "catalog"))
+    register(made, [f"photo-{row}" for row in range(ROWS)])
+    return made
+
+
+def register(catalog: spiral.Catalog, names: list[str]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (len(names), 16, 16, 3), np.uint8)
+    jpegs = pa.array([simplejpeg.encode_jpeg(each, 90, "RGB", "420") for each in pixels], pa.large_binary())
+    table = pa.table({"sample_id": names, "photo": jpegs})
+    catalog.register(PHOTOS, spiral.Arrow(table), semantic={"photo": "image/jpeg-ref"}, unique=False, replace=True)
+
+
+def run(tmp_path: Path, selection: dg.AssetSelection, ops: dict[str, Any] | None = None) -> dg.ExecuteInProcessResult:
+    location = dg.Definitions(
+        assets=[photos_relation, photos_decoded, photos_stream, photos_model],
+        asset_checks=[COMPLETE, UNIQUE, DECLARED],
+        jobs=[dg.define_asset_job("part", selection)],
+        resources={
+            "catalog": CatalogResource(uri=str(tmp_path / "catalog")),
+            "runs": RunsResource(root=str(tmp_path / "runs")),
+            "pipes": dg.PipesSubprocessClient(),
+        },
+    )
+    config = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, "ops": ops or {}}
+    with dg.DagsterInstance.ephemeral() as instance:
+        job = location.resolve_job_def("part")
+        return job.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
+
+
+def only(asset: dg.AssetsDefinition) -> dg.AssetSelection:
+    return dg.AssetSelection.assets(asset).without_checks() | dg.AssetSelection.checks(*asset.check_keys)
+
+
+def metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    (event,) = result.get_asset_materialization_events()
+    return {name: value.value for name, value in event.materialization.metadata.items()}
+
+
+def test_a_cache_is_built_once_and_its_fingerprint_is_its_code_version(catalog: spiral.Catalog, tmp_path: Path) -> None:
+    first, second = (metadata(run(tmp_path, only(photos_decoded))) for _ in range(2))
+
+    assert (first["rows_built"], second["rows_built"], second["dagster/row_count"]) == (ROWS, 0, ROWS)
+    assert first["fingerprint"] == photos_decoded.code_versions_by_key[photos_decoded.key]
+    assert first["form"] == str(FORM)
+    with photos(catalog).to_numpy() as stream:
+        assert [cache.complete for cache in stream.caches()] == [True]
+
+
+def checked(tmp_path: Path, *checks: dg.AssetChecksDefinition) -> dict[str, dg.AssetCheckEvaluation]:
+    result = run(tmp_path, dg.AssetSelection.checks(*checks))
+    return {each.check_name: each for each in result.get_asset_check_evaluations()}
+
+
+def test_checks_say_what_is_wrong_and_block(catalog: spiral.Catalog, tmp_path: Path) -> None:
+    found = checked(tmp_path, COMPLETE)
+    register(catalog, ["one", "two", "one"])
+    found |= checked(tmp_path, UNIQUE, DECLARED)
+
+    assert {name: each.description for name, each in found.items()} == {
+        "cache_is_complete": f"0 of {ROWS} rows are cached",
+        "photos_are_different": "1 identities repeat: one",
+        "schema_is_as_declared": "price is missing, declared int64",
+    }
+    assert {(each.passed, each.blocking) for each in found.values()} == {(False, True)}
+
+
+def test_streams_are_saved_by_name_and_the_first_is_explained(catalog: spiral.Catalog, tmp_path: Path) -> None:
+    facts = metadata(run(tmp_path, only(photos_stream)))
+
+    assert catalog.streams() == ["photos-check", "photos-train"]
+    assert (facts["steps"], facts["check_steps"]) == (ROWS // 2, ROWS // 2)
+    assert "photo" in facts["explain"]
+    assert 'open_stream("photos-train"' in facts["open_it"]
+    with catalog.open_stream("photos-train", device="cpu", epoch=0) as stream:
+        assert stream.fingerprint == facts["fingerprint"]
+
+
+def test_a_training_process_gets_its_folder_the_catalog_and_its_config(catalog: spiral.Catalog, tmp_path: Path) -> None:
+    result = run(tmp_path, only(photos_model), ops={"models__photos_model": {"config": {"steps": 7}}})
+
+    folder = tmp_path / "runs" / "checkpoints" / result.run_id
+    options = {"--folder": str(folder), "--catalog": str(tmp_path / "catalog"), "--steps": "7", "--save-every": "2"}
+    assert metadata(result)["options"] == [word for option in options.items() for word in option]
+    assert [check.passed for check in result.get_asset_check_evaluations()] == [True]

@@ -1,0 +1,77 @@
+"""The loop over a stream, without Dagster: steps, checkpoints, the ledger, and a resume."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+
+import spiral_stream as spiral
+from spiral_assets.training.checkpoint import Checkpoint
+from spiral_assets.training.loop import Learner, Training
+from spiral_assets.training.reporting import ToTerminal
+
+ROWS, BATCH = 20, 4
+EPOCH = ROWS // BATCH
+
+
+class Line(Learner):
+    """Learns y = 2 x."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = torch.nn.Linear(1, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+
+    def loss(self, batch: dict[str, Any]) -> torch.Tensor:
+        x = batch["x"].float()[:, None]
+        return torch.nn.functional.mse_loss(self.model(x), 2 * x)
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> spiral.PreparedStream:
+    catalog = spiral.connect(str(tmp_path / "catalog"))
+    rows = {"sample_id": [f"s{row}" for row in range(ROWS)], "x": [row / ROWS for row in range(ROWS)]}
+    catalog.register("points", spiral.Arrow(pa.table(rows)), identity="sample_id")
+    plan = catalog.table("points").sample(identity="sample_id", order=spiral.GlobalShuffle(seed=1))
+    fields = {"x": spiral.Stack("x", dtype="float32"), "sample_id": spiral.List("sample_id")}
+    return plan.collate(batch_size=BATCH, fields=fields).to_torch().bind(device="cpu", epoch=0)
+
+
+def train(stream: spiral.PreparedStream, folder: Path, steps: int) -> tuple[Training, dict[str, Any]]:
+    training = Training(Line(), stream, Checkpoint(folder), steps, save_every=3)
+    return training, training.run(ToTerminal())
+
+
+def ledger(folder: Path) -> list[tuple[int, int, list[list[str]]]]:
+    lines = map(json.loads, (folder / "ledger.jsonl").read_text().splitlines())
+    return [(line["epoch"], line["batch"], line["ids"]) for line in lines]
+
+
+def test_a_resumed_run_sees_the_batches_and_reaches_the_weights_of_an_uninterrupted_one(
+    stream: spiral.PreparedStream, tmp_path: Path
+) -> None:
+    with stream:
+        start = stream.state_dict()
+        whole, _ = train(stream, tmp_path / "whole", 2 * EPOCH)
+        stream.load_state_dict(start)
+        first, _ = train(stream, tmp_path / "parts", EPOCH + 2)
+        stream.load_state_dict(start)
+        second, state = train(stream, tmp_path / "parts", 2 * EPOCH)
+
+    assert ledger(tmp_path / "parts") == ledger(tmp_path / "whole")
+    assert (first.resumed, second.resumed) == (False, True)
+    assert (second.facts()["steps_of_this_process"], second.facts()["steps"]) == (EPOCH - 2, 2 * EPOCH)
+    assert (state["epoch"], state["batch"]) == (2, 0)
+    for one, other in zip(whole.learner.model.parameters(), second.learner.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_progress_has_one_row_per_checkpoint(stream: spiral.PreparedStream, tmp_path: Path) -> None:
+    with stream:
+        training, _ = train(stream, tmp_path, EPOCH + 2)
+
+    assert [row["step"] for row in training.progress] == [3, 6, 7]
+    assert all(row["samples/s"] > 0 for row in training.progress)
