@@ -149,12 +149,14 @@ _LATE: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LATE:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    found = globals()[name] = getattr(import_module(_LATE[name]), name)
-    return found
+if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        if name not in _LATE:
+            msg = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(msg)
+        found = globals()[name] = getattr(import_module(_LATE[name]), name)
+        return found
 
 
 def __dir__() -> list[str]:
