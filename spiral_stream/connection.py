@@ -202,10 +202,10 @@ def cache_fingerprint(
     *,
     timed: bool = False,
 ) -> str:
-    """Return the fingerprint of a cache from names and settings alone: a code version for an orchestrator.
+    """Return the fingerprint of a cache from names and settings alone, as a code version for an orchestrator.
 
-    For images and clips it is the fingerprint that `PreparedStream.caches` gives. A tokenizer counts by its name here,
-    because its content is data; the fingerprint of a built token cache covers the content.
+    For images and clips it is the fingerprint that `PreparedStream.caches` gives. Of a tokenizer only the name
+    counts here, because its content is data; the fingerprint of a built token cache covers the content.
 
     Args:
         relation: the relation that holds the source bytes.
@@ -232,8 +232,8 @@ def cache_fingerprint(
         return digest(token_code_facts(relation, column, form))
     if isinstance(form, Frames):
         if isinstance(decode, str):
-            msg = f"cache_fingerprint: decode is {decode!r}, but what a clip cache stores depends on the frames that a "
-            msg += f"field takes. Give the field: decode=Stack({column!r}, decode='h264', sequence_length=...)"
+            msg = f"cache_fingerprint: decode is {decode!r}, but a clip cache stores the frames that a field takes. "
+            msg += f"Give the field: decode=Stack({column!r}, decode='h264', sequence_length=...)"
             raise PlanError(msg)
         selection, _ = clip_parts(decode)
         return digest(clip_facts(relation, column, selection, form, limits_of(decode, CLIPS), timed=timed))

@@ -1,9 +1,9 @@
 """`PreparedStream`: a plan that can be read, explained, stopped and resumed.
 
-This room is the face of a stream: it has one method per verb, hence more than 12, and more than 400 lines, half of which
-document the verbs. It holds the parts that do the work: the
-run's bindings, a `Place`, what is open (`Opening`), the `Passes` over it, and a `Delivery` for its framework. Streams of
-other frameworks hold another delivery and override nothing.
+This room is the face of a stream. It has more than 12 methods, since each verb is one, and more than 400 lines, half
+of which document the verbs. A stream holds the parts that do the work: the run's bindings, a `Place`, what is open
+(`Opening`), the `Passes` over it, and a `Delivery` for its framework. Streams of other frameworks hold another
+delivery and override nothing.
 
 Iterating starts at the stream's place, and leaving a loop keeps the place. After an epoch's last batch comes the start of
 the next epoch (docs/decisions/0018). Every batch is a function of plan, data version, epoch and batch number. Threads,
@@ -60,9 +60,9 @@ class PreparedStream:
     Args:
         plan: from ``relation.sample(...).collate(...)`` and a ``to_...`` verb.
         catalog: where its relations are registered.
-        threads: how many threads decode, and how many encode; None divides the cores that this process may use among the
-            processes that read the stream.
-        budget_bytes: most bytes of batches that are built ahead of the loop.
+        threads: the size of each pool of threads that decode or encode; None divides the cores that this process may
+            use among the processes that read the stream.
+        budget_bytes: the most bytes that batches built ahead of the loop may take.
         delivery: what batches become; None leaves them on the host as NumPy arrays.
 
     Example:
@@ -221,7 +221,7 @@ class PreparedStream:
         """Return the steps of the whole present epoch for this rank.
 
         Raises:
-            TypeError: many batches would have to be formed to know; the message says what counts them.
+            TypeError: many batches would have to be formed first; the message says which call does it.
         """
         bound, numbering = self._bound(), self.numbering
         numbering.need_countable(self._place.drawn())
@@ -257,7 +257,7 @@ class PreparedStream:
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of this rank, from the stream's place to the end of the epoch.
 
-        In a worker of a DataLoader: every n-th of them.
+        In one of a DataLoader's n workers: every n-th of them.
 
         Raises:
             BindError: a field asks for a device that batches cannot be delivered to.
@@ -308,7 +308,7 @@ class PreparedStream:
         """Build one global batch by itself, whichever rank it belongs to.
 
         Args:
-            number: global batch number, from 0; with one rank and no merge, the step.
+            number: global batch number, from 0. With one rank and no merge it equals the step.
             epoch: None takes the present epoch.
 
         Raises:
@@ -317,7 +317,7 @@ class PreparedStream:
         return self._passes.build(self._now, self._delivery, self._place.drawn(epoch), self.numbering.whole(number))
 
     def ledger(self, number: int, epoch: int | None = None) -> list[Any]:
-        """Return which samples a global batch holds, without reading payload that does not decide this.
+        """Return which samples a global batch holds; reads payload only where the answer depends on it.
 
         Args:
             number: global batch number, from 0.
@@ -366,7 +366,7 @@ class PreparedStream:
         """Return where the run stands, as JSON values. All ranks have the same state.
 
         Args:
-            delivered: how many batches the loop has had since the pass began. Needed only where workers of a DataLoader
+            delivered: how many batches the loop has had since the pass began. Needed only if workers of a DataLoader
                 read the stream.
 
         Raises:
@@ -433,10 +433,10 @@ class PreparedStream:
         were not delivered, so none is repeated or skipped. The state records the rebase.
 
         Args:
-            earlier: a stream of the run's plan so far, where it stands or after ``load_state_dict``.
+            earlier: a stream of the plan that the run used so far, at its present place or after ``load_state_dict``.
 
         Raises:
-            ResumeError: a plan mixes nothing, the earlier one has several lanes, or a stream changed its rows.
+            ResumeError: one of the plans has no mixture, the earlier one has several lanes, or a stream's rows changed.
             StreamError: a loop reads the stream.
         """
         self._passes.need_idle("rebase")
@@ -474,7 +474,7 @@ class PreparedStream:
         """Return how far each cache of this plan is built. Reads no payload; empty if the plan has nothing to cache.
 
         Raises:
-            DamageError: the ledger of a cache is not what was written; the message says who mends it.
+            DamageError: the ledger of a cache is not what was written; the message says what mends it.
         """
         return [status(work) for work in caches(self.stages)]
 
@@ -495,7 +495,7 @@ class PreparedStream:
         return out
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Stop the threads and release all handles. The place stays readable in saved states only.
+        """Stop the threads and release all handles. Afterwards only a state saved before tells the place.
 
         Args:
             timeout_s: how many seconds to wait for calls that do not return, such as a read or a function of yours; None

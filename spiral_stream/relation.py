@@ -3,7 +3,7 @@
 A `Relation` is a frozen plan, and the catalog in which its names are looked up. Every verb returns a new relation, so
 several streams may share the beginning of a plan.
 
-`Relation` has one method per verb, hence more than 12. The room has more than 400 lines; most of them document the verbs.
+`Relation` has more than 12 methods, since each verb is one. The room has more than 400 lines; most document the verbs.
 """
 
 import warnings
@@ -179,7 +179,7 @@ class Relation:
     def distinct(self, *columns: str) -> "Relation":
         """Keep one row per distinct value of these columns (of all columns, if none are named).
 
-        It is the first row: by the `sort` before this verb, else as stored. NaN equals NaN here.
+        The first row is kept: the first of a `sort` before this verb, else the first as stored. NaN equals NaN here.
         """
         return self._with(nodes.Distinct(self.node, columns or tuple(self.schema.names)))
 
@@ -202,7 +202,7 @@ class Relation:
         """Append the rows of other relations, which have the same columns.
 
         Raises:
-            PlanError: the columns differ, or the relations are of different catalogs.
+            PlanError: the columns differ, or the relations belong to different catalogs.
         """
         need_relations("union", self, *others)
         return self._with(combining.Union((self.node, *(other.node for other in others))))
@@ -276,10 +276,10 @@ class Relation:
             batched: whether it takes Arrow arrays of many samples; else it takes the values of one sample at a time.
             random: also pass it randomness: with ``batched`` the samples' random keys, shape [S], uint64; else a NumPy
                 generator per sample.
-            version: stands for the function's code in the fingerprint; None takes its code, and that of its helpers.
+            version: enters the fingerprint in place of the function's code; None takes its code, and that of its helpers.
 
         Raises:
-            PlanError: a column is unknown, ``name`` or ``returns`` is missing, or the transform is one of images.
+            PlanError: a column is unknown, ``name`` or ``returns`` is missing, or the transform is for images.
         """
         if isinstance(what, Named):
             if not isinstance(what.transform, Tokenize):
@@ -365,7 +365,7 @@ class Relation:
 
         Args:
             batch_size: samples per batch, or rows per batch where `Packed` puts several samples into a row. With a budget
-                it is the most; None leaves the size to the budget.
+                it is an upper limit; None leaves the size to the budget.
             fields: the keys of a batch, and what each holds, for example ``{"x": Stack("x"), "id": List("sample_id")}``.
             formation: which samples share a batch: ``WindowedBucket(...)`` or ``Packed(...)``; None takes ``batch_size``
                 neighbours.
@@ -499,7 +499,7 @@ def need_relations(verb: str, first: Relation, *others: Relation) -> None:
             raise PlanError(msg)
         if other.catalog.root != first.catalog.root:
             msg = (
-                f"{verb}: the relations are of two catalogs, {first.catalog.root} and {other.catalog.root}; "
-                "register both in one"
+                f"{verb}: the relations belong to two catalogs, {first.catalog.root} and {other.catalog.root}. "
+                "Register both in one"
             )
             raise PlanError(msg)

@@ -67,8 +67,8 @@ class TorchDelivery(Delivery):
 class TorchStream(PreparedStream, IterableDataset[Tensors]):
     """A stream of dicts of tensors and lists, and a PyTorch data set.
 
-    Iterate it bare, under ``DataLoader(stream, batch_size=None)``, or through a `StreamLoader`. Host tensors share the
-    memory of the batch; those on a CUDA device were copied while the model worked on the batch before.
+    Iterate it by itself, through ``DataLoader(stream, batch_size=None)``, or through a `StreamLoader`. Host tensors share
+    the memory of the batch; those on a CUDA device were copied while the model worked on the batch before.
 
     Args:
         plan: from ``relation.sample(...).collate(...).to_torch()``.
@@ -95,7 +95,7 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
         return bound.rank, bound.world_size, bound.merge
 
     def reached(self) -> Reached:
-        """In a worker: return what its last batch was."""
+        """In a worker: return which batch its last one was."""
         return self._worker.reached or self._place.reached()
 
     def follow(self, delivered: int, reached: Reached) -> None:
@@ -103,7 +103,7 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
 
         Args:
             delivered: how many batches the loop has had.
-            reached: what the last of them was.
+            reached: which batch the last of them was.
         """
         bound = self._bound()
         self._place.move(
@@ -117,7 +117,7 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
 
 
 class StreamLoader(IterableDataset[Tensors]):
-    """Reads a stream in worker processes, and knows its place as if the stream were read here.
+    """Reads a stream in worker processes, and knows its place as if this process read the stream.
 
     One pass goes from the stream's place to the end of the epoch. It leaves the stream after the last batch that the loop
     had; `state_dict` returns that place at any time.
@@ -176,7 +176,7 @@ class StreamLoader(IterableDataset[Tensors]):
 
 @final
 class _Followed(IterableDataset[tuple[Tensors, Reached]]):
-    """Yields the stream's batches in workers, each with what the main process has to know of it."""
+    """Yields the stream's batches in workers, each with what the main process has to know about it."""
 
     def __init__(self, stream: TorchStream) -> None:
         self._stream = stream
@@ -205,7 +205,7 @@ def _cuda(devices: Devices) -> torch.device | None:
     """Return the CUDA device that fields go to; None if all of them stay on the host.
 
     Raises:
-        BindError: there are several, it is none of CUDA's, or this machine does not have it.
+        BindError: the fields name several devices, the device is not one of CUDA's, or this machine does not have it.
     """
     wanted = {name: torch.device(device) for name, device in devices.items() if device not in (None, "cpu")}
     if not wanted:
@@ -213,7 +213,7 @@ def _cuda(devices: Devices) -> torch.device | None:
     name, device = next(iter(wanted.items()))
     if device.type != "cuda" or len(set(map(str, wanted.values()))) > 1:
         found = ", ".join(sorted(set(map(str, wanted.values()))))
-        msg = f"field {name!r}: devices {found}; one stream delivers to the CPU and to one CUDA device. Use bind(device=...)"
+        msg = f"field {name!r}: devices {found}, but a stream delivers only to the CPU and one CUDA device. Use bind(device=...)"
         raise BindError(msg)
     have = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (device.index or 0) >= have:

@@ -287,8 +287,8 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
 def _check_arguments(args: Any, stream: Any, collator: Any) -> None:
     if not isinstance(stream, TorchStream):
         msg = (
-            f"StreamTrainer: train_dataset is a {type(stream).__name__}. Give a stream, plan.to_torch(), not wrapped into a "
-            "DataLoader; other data sets go to transformers.Trainer"
+            f"StreamTrainer: train_dataset is a {type(stream).__name__}. Give the stream plan.to_torch() itself, without a "
+            "DataLoader around it, or use transformers.Trainer for other data sets"
         )
         raise BindError(msg)
     if collator is not None:
@@ -321,7 +321,7 @@ def _check_labels(stream: TorchStream, model: str) -> None:
     shifted = [name for name, field in need(stream.plan, Collate).fields if isinstance(field, ShiftedLabels)]
     if "labels" in shifted:
         msg = (
-            f"StreamTrainer: field 'labels' is ShiftedLabels, and {model} shifts labels itself: it would learn the token "
-            "after the next. Use Labels(...), or give a compute_loss_func that takes them as they are"
+            f"StreamTrainer: field 'labels' is ShiftedLabels, and {model} shifts labels itself, so it would learn to predict "
+            "the token after the next. Use Labels(...), or give a compute_loss_func that takes them as they are"
         )
         raise BindError(msg)

@@ -2,9 +2,9 @@
 
 A pool of samples is packed at once. First fit takes samples by position and puts each into the first row with room. Best
 fit takes the longest first and puts each into the fullest row with room (Johnson 1973: at most 22 % more rows than
-needed; on text lengths under 0.5 %). Concatenate-and-split lays samples end to end and cuts every ``max_tokens``. Whole
-batches of the fullest rows are emitted in a keyed order; the emptiest rows are taken apart, and their samples are packed
-again with the next window. The loops are in `_packing.c`.
+needed; on text lengths under 0.5 %). Concatenate-and-split lays samples end to end and cuts after every ``max_tokens``
+tokens. Whole batches of the fullest rows are emitted in a keyed order; the emptiest rows are taken apart, and their
+samples are packed again with the next window. The loops are in `_packing.c`.
 
 Cost: about 0.1 us per sample in windows of 8,192, plus 3 us per batch.
 """
@@ -47,11 +47,11 @@ class Packed(Formation):
 
     Every sample is delivered once. A sample without tokens is a piece of length 0 in a row that can take another segment;
     its ``start`` may be ``max_tokens``. A batch has fewer than ``batch_size`` rows only at a chapter's end, or if a whole
-    pool of samples was not enough for one.
+    pool of samples did not fill that many.
 
-    Fewer than ``window_size`` samples wait for the next window: those of the emptiest rows (at least one row, at most
-    ``batch_size``), which later samples may still fill. With ``concat_and_split``, those of the last rows that do not make
-    up a batch, and of the last row if it is not full.
+    Some samples, always fewer than ``window_size``, wait for the next window. They are those of the emptiest rows (at
+    least one row, at most ``batch_size``), which later samples may still fill. With ``concat_and_split`` they are those
+    of the last rows that do not make up a batch, and of the last row if it is not full.
 
     Args:
         max_tokens: width T of a row.
@@ -66,7 +66,7 @@ class Packed(Formation):
             ``concat_and_split``.
 
     Raises:
-        PlanError: a parameter is not one of these.
+        PlanError: a parameter is of another type, or out of range.
     """
 
     max_tokens: int
@@ -226,7 +226,7 @@ class PackedFormer(Former):
         return np.argsort(-used, kind="stable")
 
     def _counts(self, packed: _PackedRows, *, final: bool) -> tuple[int, ...]:
-        """How many rows to emit. The next number counts if the one before would leave no room in the pool."""
+        """How many rows to emit: numbers to try in turn, until one leaves room in the pool."""
         if final:
             return (packed.count,)
         whole = self._batch_rows
@@ -244,7 +244,7 @@ class PackedFormer(Former):
 
     def _batches(self, pool: _Pool, packed: _PackedRows, emitted: Int64) -> list[Membership]:
         """The rows emitted, in that order, cut into batches."""
-        # [R] at which place each row is delivered; len(emitted): not yet
+        # [R] at which place each row is delivered; len(emitted) if it is not delivered yet
         places = np.full(packed.count, len(emitted), dtype=np.int64)
         places[emitted] = np.arange(len(emitted))
         places = places[packed.rows]  # [P]
@@ -258,7 +258,7 @@ class PackedFormer(Former):
         bounds = np.searchsorted(rows, firsts).tolist()
         rows = rows % self._batch_rows
         batches = []
-        for begin, end in pairwise(bounds):  # 3 us a batch
+        for begin, end in pairwise(bounds):  # 3 us per batch
             part = slice(begin, end)
             packing = Packing(rows[part], starts[part], offsets[part], lengths[part])
             count = int(rows[end - 1]) + 1
@@ -321,7 +321,7 @@ def _narrow(values: Int64, most: int) -> NDArray[np.integer]:
 def _too_long(sample: int, length: int, width: int) -> DataError:
     """The error for a sample longer than a row; ``sample`` is its number in the chapter."""
     msg = (
-        f"Packed: a sample has {length} tokens, a row {width}. Raise max_tokens, filter on the length, or choose "
+        f"Packed: a sample has {length} tokens, but a row holds {width}. Raise max_tokens, filter on the length, or choose "
         "oversize='split', 'truncate' or 'drop'"
     )
     return DataError(msg, sample=sample)

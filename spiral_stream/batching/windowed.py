@@ -2,8 +2,9 @@
 
 A window's samples join the pool of waiting samples. The pool is sorted by the keys (ties by position) and cut into runs
 that keep to every limit; the last run waits unless no further sample can join it. At a chapter's end nothing waits, and
-the last two runs are cut again evenly. A composition groups the sorted pool in its own way. Cost, of a window of 8,192:
-about 1 ms, and 8 us per batch.
+the last two runs are cut again evenly. A composition groups the sorted pool in its own way.
+
+Cost: about 1 ms for a window of 8,192 samples, and 8 us per batch.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,7 +64,7 @@ class BucketKey:
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
-            msg = f"BucketKey: {shown(self.text)} is no text. Give an expression such as 'len(tokens)'"
+            msg = f"BucketKey: {shown(self.text)} is not a text. Give an expression such as 'len(tokens)'"
             raise PlanError(msg)
         expr.parse(self.text)
 
@@ -74,8 +75,8 @@ class WindowedBucket(Formation):
     """Batches of similar samples.
 
     Args:
-        window_size: samples considered together, and the most that may wait. Larger windows pad less and use more
-            memory.
+        window_size: how many samples are considered together, and how many may wait at most. Larger windows pad less
+            and use more memory.
         keys: what samples are sorted by, most important key first. Without keys they keep their order.
         budget: what a batch may hold. None: only ``batch_size`` limits it.
         cost_group: how many batches of similar size are delivered in a row. Use at least the world size, so that all
@@ -102,7 +103,7 @@ class WindowedBucket(Formation):
         object.__setattr__(self, "keys", tuple(self.keys))
         for each in self.keys:
             if not isinstance(each, BucketKey):
-                msg = f"WindowedBucket: {each!r} is no key. Give BucketKey('len(tokens)'), or another expression in it"
+                msg = f"WindowedBucket: {each!r} is not a key. Give BucketKey('len(tokens)'), or one of another expression"
                 raise PlanError(msg)
         if self.budget is not None and not isinstance(self.budget, BatchBudget):
             msg = f"WindowedBucket: budget is {shown(self.budget)}. Give BatchBudget(max_tokens=...), or None"
@@ -113,7 +114,7 @@ class WindowedBucket(Formation):
 
     @property
     def version(self) -> int:
-        """The version of the batches it forms: 2 for several batches in a row of one stream without a budget, else 1."""
+        """The version of the batches it forms: 2 with ``OneStream(batches=n)``, n above 1, and no budget; else 1."""
         several = isinstance(self.composition, OneStream) and self.composition.batches > 1
         return 2 if several and self.budget is None else self.VERSION
 
@@ -154,13 +155,13 @@ class WindowedBucket(Formation):
         """Return the former of one chapter.
 
         Raises:
-            PlanError: there is no limit, or one that no batch can keep to, or a composition without a mixture.
+            PlanError: there is no limit, or one that no batch can keep to; or there is a composition, but no mixture.
         """
         limits = limits_of(self.budget, setting)
         if self.budget is None and self.window_size < (setting.batch_size or 0):
             msg = (
                 f"WindowedBucket: window_size is {self.window_size}, less than a batch of {setting.batch_size}. Give at "
-                f"least window_size={setting.batch_size}, better many times that"
+                f"least window_size={setting.batch_size}, and better many times that"
             )
             raise PlanError(msg)
         return WindowedFormer(self, limits, self._grouping(limits, setting))

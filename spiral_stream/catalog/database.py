@@ -125,7 +125,7 @@ class Database:
             except (ValueError, RuntimeError) as error:
                 if "LanceError(IO)" in str(error):
                     raise
-                msg = f"Lance cannot keep these rows: {_reason(error)}. Rename or cast the column that it names"
+                msg = f"Lance cannot keep these rows: {_reason(error)}. Rename or cast the column that is named here"
                 raise CatalogError(msg) from error
 
     def forget(self, name: str) -> None:
@@ -202,7 +202,7 @@ def trying(root: Path, doing: str) -> Iterator[None]:
         known = _REFUSED.get(getattr(error, "errno", None) or 0)
         if known or any(text in reason.lower() for text in _REFUSED.values()):
             msg = (
-                f"catalog {root}: cannot {doing}: {known or reason}. Give it the rights and space to be written, "
+                f"catalog {root}: cannot {doing}: {known or reason}. Make the folder writable and free space on its disk, "
                 "or use a catalog in another folder: connect(folder) or $SPIRAL_CATALOG"
             )
         elif isinstance(error, OSError):

@@ -64,7 +64,7 @@ def need_source(name: str, source: object) -> None:
     """
     if not isinstance(source, Source):
         msg = (
-            f"register {name!r}: {_shortly(source)} is a {type(source).__name__}, not a source; give Lance(uri), "
+            f"register {name!r}: {_shortly(source)} is a {type(source).__name__}, not a source. Give Lance(uri), "
             "Parquet(uri), ImageFolder(path), VideoFolder(path) or Arrow(table)"
         )
         raise CatalogError(msg)
@@ -104,7 +104,7 @@ def _check_names(name: str, names: list[str]) -> None:
         msg = f"register {name!r}: column {shown(cut_off[0])} holds a NUL character, at which its name would be cut. Rename it"
         raise CatalogError(msg)
     if ROW in names:
-        msg = f"the source has a column {ROW!r}, which is the name of row ordinals. Rename the column"
+        msg = f"the source has a column {ROW!r}, a name that is reserved for row ordinals. Rename the column"
         raise CatalogError(msg)
 
 

@@ -106,7 +106,7 @@ class OpenRelation:
         self._refuse_unknown(columns)
         ordinals = np.asarray(ordinals, dtype=np.uint64)
         if len(ordinals) and int(ordinals.max()) >= self.manifest.total:
-            msg = f"{self.entry.name}: row {int(ordinals.max())} asked for, it has {self.manifest.total}"
+            msg = f"{self.entry.name}: row {int(ordinals.max())} was asked for, but it has {self.manifest.total} rows"
             raise SourceError(msg)
         stored = [name for name in columns if name not in self.synthesised]
         table = self._reader.fetch(self.manifest.physical(ordinals), stored)

@@ -120,7 +120,7 @@ def load_statistics(entry: Entry) -> Statistics | None:
         shards, histograms = _read(path), _read(path.with_suffix(".histograms"))
         marks: dict[str, str] = json.loads(shards.schema.metadata[_MARKS])
         if not (shards.schema.equals(SHARDS) and histograms.schema.equals(HISTOGRAMS) and isinstance(marks, dict)):
-            msg = "other columns than statistics have"
+            msg = "its columns are not those of statistics"
             raise ValueError(msg)  # noqa: TRY301  one reaction to all that is wrong with them
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

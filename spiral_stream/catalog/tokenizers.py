@@ -73,7 +73,7 @@ class Tokenizers:
         old = self._saved(name)["digest"] if name in self.names() and not replace else digest
         if old != digest:
             msg = (
-                f"tokenizer {name!r} is registered with another content ({old[:8]}, this is {digest[:8]}). "
+                f"tokenizer {name!r} is already registered with another content ({old[:8]}, this is {digest[:8]}). "
                 "Pass replace=True, or choose another name"
             )
             raise CatalogError(msg)
@@ -233,7 +233,7 @@ def _content(name: str, source: Any) -> tuple[bytes, dict[str, str], str]:
     if isinstance(fast, Tokenizer):
         return *_with_unknown(fast.to_str().encode(), _roles_of(source)), type(source).__name__
     msg = (
-        f"register_tokenizer {name!r}: {type(source).__name__} is no source. Give the path of a tokenizer.json, a folder "
+        f"register_tokenizer {name!r}: {type(source).__name__} is not a source. Give the path of a tokenizer.json, a folder "
         "that transformers can load, a tokenizers.Tokenizer, or a hub name"
     )
     raise CatalogError(msg)
@@ -261,9 +261,7 @@ def _by_transformers(name: str, place: str, origin: str) -> tuple[bytes, dict[st
         raise CatalogError(msg) from error
     fast = getattr(loaded, "backend_tokenizer", None)
     if fast is None:
-        msg = (
-            f"register_tokenizer {name!r}: {type(loaded).__name__} is written in Python. Give one with a tokenizer.json"
-        )
+        msg = f"register_tokenizer {name!r}: {type(loaded).__name__} is written in Python. Give a tokenizer with a tokenizer.json"
         raise CatalogError(msg)
     return *_with_unknown(fast.to_str().encode(), _roles_of(loaded)), origin
 

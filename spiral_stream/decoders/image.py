@@ -101,8 +101,8 @@ def decode_jpeg(data: bytes | memoryview, most_pixels: int = IMAGES.pixels) -> P
     except ValueError as error:
         found = "ends before its pixels are complete" if "remature end" in str(error) else "is damaged"
         msg = (
-            f"jpeg: the {header[0]} x {header[1]} image {found}, {view.nbytes:,} bytes ({_CODES.sub('...', str(error))}); "
-            'fetch it again, filter it out, or take what can be read with decode="image"'
+            f"jpeg: the {header[0]} x {header[1]} image {found}, {view.nbytes:,} bytes ({_CODES.sub('...', str(error))}). "
+            'Fetch it again, filter it out, or take what can be read with decode="image"'
         )
         raise DataError(msg) from error
     return pixels

@@ -37,7 +37,7 @@ class Stack(Field):
         column: a column of numbers, booleans, timestamps or fixed-size lists of them; or, with ``decode``, a reference
             to images or videos.
         decode: how to read a reference: ``"jpeg"``, ``"image"`` for any format that Pillow reads, or ``"h264"``.
-        transforms: image transforms in order, for a decoded column. They follow the shorthands below.
+        transforms: image transforms in order, for a decoded column. They run after the shorthands below.
         dtype: NumPy name of the result; None keeps the column's type (uint8 for images and clips).
         layout: ``"nchw"`` (default) or ``"nhwc"`` for images, ``"ntchw"`` (default) or ``"nthwc"`` for clips.
         device: where the field is delivered; None leaves it on the host.
@@ -45,17 +45,17 @@ class Stack(Field):
         stride: take every ``stride``-th frame of the segment; None spreads T frames evenly over it.
         random_start: begin at a random frame of the segment instead of its first; needs ``stride``.
         short: what to do with a segment that has too few frames. ``"pad"`` repeats its last frame, ``"loop"`` begins
-            again at its first, and ``"drop"`` leaves the sample out, by column ``frame_count`` and before any decoding.
+            again at its first, and ``"drop"`` leaves the sample out before any decoding, going by column ``frame_count``.
         resize_shorter: shorthand for ``Resize(n)``: the shorter side, in pixels.
         crop: shorthand for ``CenterCrop(n)``, or for ``RandomCrop(n)`` with ``random_crop``.
         random_crop: crop at a random place, the same for all frames of a clip.
-        max_pixels: most pixels of an image, or of each frame of a clip. A sample that claims more cannot be read. None
-            means 2**26 for an image and 35.7 million for a frame.
+        max_pixels: most pixels of an image, or of each frame of a clip. A sample that claims more counts as unreadable.
+            None means 2**26 for an image and 35.7 million for a frame.
         max_frames: most frames that may be decoded for one clip. None means 2**18.
         max_bytes: most encoded bytes that may be read for one sample. None means 2**30.
 
     Raises:
-        PlanError: an argument is out of range, or does not go with the others or with the column.
+        PlanError: an argument is out of range, or does not fit the others or the column.
 
     Example:
         ```python
@@ -97,7 +97,7 @@ class Stack(Field):
         if self.decode is not None and not isinstance(self.decode, str):
             msg = (
                 f"Stack({shown(self.column)}): decode={shown(self.decode)} is a {type(self.decode).__name__}; give the name of a "
-                'decoder: decode="jpeg", "image" or "h264". What a function of your own makes of a column is a map before collate'
+                'decoder: decode="jpeg", "image" or "h264". To apply a function of your own, use map before collate'
             )
             raise PlanError(msg)
         for name in ("random_start", "random_crop"):
@@ -111,10 +111,10 @@ class Stack(Field):
     def _check_combination(self) -> None:
         shorthands = (self.resize_shorter, self.crop, self.sequence_length, self.stride)
         if self.decode is None and (self.transforms or self.layout or any(each is not None for each in shorthands)):
-            msg = f'Stack({self.column!r}): transforms, layout and frames are of decoded images; add decode="jpeg" or "h264"'
+            msg = f'Stack({self.column!r}): transforms, layout and frames need a decoded column. Give decode="jpeg" or "h264"'
             raise PlanError(msg)
         if self.random_crop and self.crop is None:
-            msg = f"Stack({self.column!r}): random_crop needs a size; add crop=224"
+            msg = f"Stack({self.column!r}): random_crop needs a size. Give crop=224"
             raise PlanError(msg)
 
     def _check_limits(self) -> None:
@@ -127,14 +127,14 @@ class Stack(Field):
                 raise PlanError(msg)
             if self.decode is None or (name == "max_frames" and self.decode != "h264"):
                 what = "clips" if name == "max_frames" else "decoded images and clips"
-                msg = f'Stack({self.column!r}): {name} is a limit of {what}; add decode="h264", or leave it out'
+                msg = f'Stack({self.column!r}): {name} limits {what}. Give decode="h264", or leave it out'
                 raise PlanError(msg)
 
     def spec(self, column: pa.Field) -> FieldSpec:
         semantic = semantic_of(column)
         if semantic is not None:
             msg = (
-                f"Stack({self.column!r}): the column is {semantic} and names bytes; say how to read them, "
+                f"Stack({self.column!r}): the column is {semantic}, which names bytes. Say how to read them: "
                 f'decode="{"jpeg" if semantic == JPEG_REF else "h264"}"'
             )
             raise PlanError(msg)
@@ -146,8 +146,8 @@ class Stack(Field):
             kind = pa.int64()
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             msg = (
-                f"Stack({self.column!r}): the column is {column.type}; numbers, booleans, timestamps and fixed-size lists "
-                f'of them stack. Use List("{self.column}") for Python values'
+                f"Stack({self.column!r}): the column is {column.type}; only numbers, booleans, timestamps and fixed-size "
+                f'lists of them can be stacked. Use List("{self.column}") for Python values'
             )
             raise PlanError(msg)
         dtype = self.dtype or str(np.dtype(kind.to_pandas_dtype()))
@@ -172,7 +172,7 @@ class Stack(Field):
                 row = int(np.argwhere(wrong)[0, 0])
                 value = found[wrong][0]
                 raise self._refused(
-                    row, f"{value} does not fit dtype {out.dtype}; ask for a wider one, or compute one that fits"
+                    row, f"{value} does not fit dtype {out.dtype}. Give a wider dtype, or compute a value that fits"
                 )
         return out
 

@@ -151,7 +151,7 @@ def check_formation(
         limit = getattr(getattr(formation, "budget", None), f"max_{name}")
         if costs[name] > limit:
             msg = (
-                f"collate: max_{name}={limit:,} of BatchBudget holds no sample: one has {costs[name]:,} {name}; raise it, "
+                f"collate: max_{name}={limit:,} of BatchBudget holds no sample, since one has {costs[name]:,} {name}. Raise it, "
                 "or ask for fewer or smaller frames (sequence_length, crop)"
             )
             raise PlanError(msg)

@@ -107,7 +107,7 @@ def check_code(found: Any, saved: str, name: str, at: str) -> None:
     if present != saved:
         msg = (
             f"saved plan: {at}: {name} has changed since the stream was saved: its code was {saved:.40}, here it is {present} "
-            "(own functions, classes and constants that it uses count, and versions of installed packages). Restore it, or "
+            "(own functions, classes and constants that it uses count, as do versions of installed packages). Restore it, or "
             "save the stream again"
         )
         raise PlanError(msg)

@@ -68,7 +68,7 @@ class IdentityIndex:
             PlanError: the count is not between 1 and 2**32.
         """
         if not 1 <= bucket_count <= _MOST_BUCKETS:
-            msg = f"bucket_count is {bucket_count}; it is between 1 and {_MOST_BUCKETS}"
+            msg = f"bucket_count is {bucket_count}; it must be between 1 and {_MOST_BUCKETS}"
             raise PlanError(msg)
         # the least high word of bucket b is ceil(b * 2**64 / count), by long division in two halves
         by = np.uint64(bucket_count)

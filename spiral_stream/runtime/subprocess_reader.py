@@ -62,7 +62,7 @@ class SubprocessReader:
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             msg = (
                 f"worker {worker}: its reading process ended with exit code {_ended(process)}; its output says why. "
-                'Starting the workers by DataLoader(..., multiprocessing_context="spawn") needs no such process'
+                'Workers started by DataLoader(..., multiprocessing_context="spawn") need no such process'
             )
             raise StreamError(msg) from error
         finally:
@@ -117,7 +117,7 @@ def _answer(answers: IO[bytes]) -> bool:
         return False
     except (AttributeError, ImportError) as error:
         msg = (
-            f"worker: a fresh interpreter cannot import something that the plan holds ({error}); put it into a module, "
+            f"worker: a fresh interpreter cannot import something that the plan holds ({error}). Put it into a module, "
             'or use DataLoader(..., multiprocessing_context="spawn")'
         )
         _send(answers, _ERROR, StreamError(msg))

@@ -145,7 +145,7 @@ class Mixture:
         own, first = self._epoch(epoch)
         owners = np.asarray(streams, dtype=np.int64)
         if owners.size and not 0 <= int(owners.min()) <= int(owners.max()) < self._streams:
-            msg = f"mix: streams {owners.min()} to {owners.max()}. Give numbers in [0, {self._streams})"
+            msg = f"mix: stream numbers from {owners.min()} to {owners.max()}. Give numbers in [0, {self._streams})"
             raise IndexError(msg)
         # A use before the epoch wraps around to a number above any quota.
         samples = np.asarray(uses, dtype=np.uint64) - first.astype(np.uint64)[owners]
@@ -216,11 +216,11 @@ class Mixture:
             if own.number == number:
                 return own, first
         if number < self._first_epoch:
-            msg = f"mix: epoch {number} of a mixture from epoch {self._first_epoch} on. Ask the mixture before it"
+            msg = f"mix: epoch {number} of a mixture that begins with epoch {self._first_epoch}. Ask the mixture before it"
             raise IndexError(msg)
         uses = self._first(number)
         if max(uses) + self.total > LARGEST or (number + 1) * self.total > LARGEST:
-            msg = f"mix: epoch {number} of {self.total} positions passes sample 2**62. Start a new run before it"
+            msg = f"mix: epoch {number}, of {self.total} positions, goes past sample 2**62. Start a new run before it"
             raise PlanError(msg)
         course = None if self._alike(number) else self._course
         made = Epoch(self._seed, number, np.array(self._quotas_of(number), dtype=np.int64), self.slices, course)

@@ -4,8 +4,8 @@ Storage units (shards, row groups or single rows) are permuted for each pass and
 blocks of ``shuffle_block_size`` rows, and rows are permuted inside each block, singly or in clumps. Only the table of
 units is in memory (8 bytes per unit and array); an epoch is never sorted or materialized.
 
-With a shard key of other columns, a unit is all rows that are equal in these columns (version 2): its runs of neighbouring
-rows are laid end to end, and the table has an entry per run.
+If the shard key names other columns, a unit is all rows that are equal in these columns (version 2). Its runs of
+neighbouring rows are laid end to end, and the table has an entry per run.
 """
 
 from collections.abc import Sequence
@@ -31,9 +31,9 @@ GRANULARITIES: Final = get_args(Granularity)
 class ShardAwareShuffle(Order):
     """Permute storage units, then rows inside blocks of the layout they form.
 
-    ``sampling_granularity`` is the unit that stays together between blocks. Inside a block, rows are permuted singly,
-    unless ``clump_size`` keeps runs of that many rows together. ``shard_key`` names the columns in which the rows of a
-    ``"shard"`` are equal; such rows have to lie together in storage, in a few runs. It may name ``stream_id``, which
+    ``sampling_granularity`` is the unit that is moved whole when the layout is made. Inside a block, rows are permuted
+    singly, unless ``clump_size`` keeps runs of that many rows together. ``shard_key`` names the columns in which the rows
+    of a ``"shard"`` are equal; such rows have to lie together in storage, in a few runs. It may name ``stream_id``, which
     changes nothing: each stream of a mixture always has its own order.
     """
 
@@ -67,7 +67,7 @@ class ShardAwareShuffle(Order):
             raise PlanError(msg)
         if self.sampling_granularity == "row" and self.clump_size > 1:
             msg = (
-                f"{name}: clump_size is {self.clump_size}, but single rows that moved are no neighbours any more. "
+                f"{name}: clump_size is {self.clump_size}, but single rows are no longer neighbours once they have moved. "
                 "Drop it, use sampling_granularity='row_group', or GlobalShuffle(seed, clump_size)"
             )
             raise PlanError(msg)

@@ -177,7 +177,7 @@ class LanceReader(Reader):
     def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
         rows = np.ascontiguousarray(rows, dtype=np.uint64)
         if len(rows) and int(rows.max()) >= int(self._starts[-1]):
-            msg = f"{self._place}: row {int(rows.max())} asked for, it has {int(self._starts[-1])}"
+            msg = f"{self._place}: row {int(rows.max())} was asked for, but it has {int(self._starts[-1])} rows"
             raise SourceError(msg)
         schema = pa.schema([self.schema.field(name) for name in columns])
         if not len(rows):

@@ -41,7 +41,7 @@ class MemoryReader(Reader):
 
     def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
         if len(rows) and int(rows.max()) >= len(self._table):
-            msg = f"row {int(rows.max())} asked for, the table has {len(self._table)}"
+            msg = f"row {int(rows.max())} was asked for, but the table has {len(self._table)} rows"
             raise SourceError(msg)
         if not columns:
             return without_columns(len(rows))

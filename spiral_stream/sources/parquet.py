@@ -257,7 +257,7 @@ def _list_files(path: str) -> tuple[str, list[str]]:
         root = path
         found = [str(name) for name in Path(path).rglob("*.parquet") if not name.is_dir()]
         if not found:
-            msg = f"Parquet: no *.parquet lies in or below {path}. Correct the path"
+            msg = f"Parquet: there is no *.parquet in or below {path}. Correct the path"
             raise SourceError(msg)
     elif Path(path).is_file():
         root, found = os.path.dirname(path), [path]  # noqa: PTH120
@@ -294,7 +294,7 @@ def _common_schema(files: Sequence[_ParquetFile]) -> pa.Schema:
         if not file.schema.equals(first.schema):
             msg = (
                 f"Parquet: {file.path} differs from {first.path}: {_difference(first.schema, file.schema)}. "
-                "Rewrite it, or register the files apart"
+                "Rewrite it, or register the files separately"
             )
             raise SourceError(msg)
     return first.schema

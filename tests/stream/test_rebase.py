@@ -309,7 +309,7 @@ def test_what_was_before_is_asked_of_the_plan_before(catalog: sp.Catalog) -> Non
             pass
         new.rebase(old)
         assert len(ids_of(list(new))) == 60
-        with pytest.raises(IndexError, match=r"from epoch 1 on. Ask the mixture before it"):
+        with pytest.raises(IndexError, match=r"begins with epoch 1. Ask the mixture before it"):
             new.batch(0, epoch=0)
 
 

@@ -320,7 +320,7 @@ def test_short_clips_are_dropped_by_a_filter_on_what_is_stored(tmp_path: Path) -
         ({"sequence_length": 4}, r"clips of one batch need one size; add crop=224"),
         ({"sequence_length": 4, "crop": 24, "layout": "nchw"}, r"layout 'nchw' is unknown; known are ntchw, nthwc"),
         ({"sequence_length": 4, "crop": 24, "random_start": True}, r"there is no stride. Give stride=1"),
-        ({"sequence_length": 4, "random_crop": True}, r"random_crop needs a size; add crop=224"),
+        ({"sequence_length": 4, "random_crop": True}, r"random_crop needs a size. Give crop=224"),
         ({"sequence_length": 4, "crop": 24, "short": "skip"}, r"short='skip' is unknown"),
     ],
 )
@@ -333,7 +333,9 @@ def test_a_field_of_clips_that_cannot_be_is_refused_by_the_plan(
 
 
 def test_a_budget_that_holds_no_clip_is_refused_by_the_plan(shelf: Mapping[str, Clips]) -> None:
-    with pytest.raises(sp.PlanError, match=r"max_frames=3 of BatchBudget holds no sample: one has 4 frames; raise it"):
+    with pytest.raises(
+        sp.PlanError, match=r"max_frames=3 of BatchBudget holds no sample, since one has 4 frames. Raise it"
+    ):
         replace(PLAN, budget=sp.BatchBudget(max_frames=3)).plan(shelf["none"].catalog)
 
 

@@ -404,7 +404,7 @@ def test_a_sample_above_a_row_is_named() -> None:
     window = Window(np.array([4, 6, 7]), np.zeros(3, dtype=np.int32), np.array([8, 9, 10]))
 
     with pytest.raises(
-        DataError, match=r"9 tokens, a row 8\. Raise max_tokens, .* or choose oversize='split'"
+        DataError, match=r"9 tokens, but a row holds 8\. Raise max_tokens, .* or choose oversize='split'"
     ) as found:
         former.form(window, final=True)
 

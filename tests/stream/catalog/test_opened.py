@@ -130,7 +130,7 @@ def test_unknown_columns_and_rows_are_refused(tmp_path: Path) -> None:
             relation.fetch(np.array([0], np.uint64), ["sampleid"])
         with pytest.raises(SourceError, match="t: 'm' is not a column"):
             list(relation.scan(["n"], col("m") > 1))
-        with pytest.raises(SourceError, match="t: row 10 asked for, it has 10"):
+        with pytest.raises(SourceError, match="t: row 10 was asked for, but it has 10 rows"):
             relation.fetch(np.array([10], np.uint64), ["n"])
 
 

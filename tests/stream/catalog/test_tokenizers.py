@@ -153,7 +153,7 @@ def test_names_are_those_of_relations(catalog: Registry, small: Tokenizer, name:
 def test_sources_that_are_none_are_refused(catalog: Registry, tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match=r"there is nothing at .*none.json. Correct the path, or give a hub name"):
         catalog.register_tokenizer("t", tmp_path / "none.json")
-    with pytest.raises(CatalogError, match=r"int is no source. Give the path of a tokenizer.json, a folder"):
+    with pytest.raises(CatalogError, match=r"int is not a source. Give the path of a tokenizer.json, a folder"):
         catalog.register_tokenizer("t", 3)
     (tmp_path / "empty").mkdir()
     with pytest.raises(CatalogError, match=r"cannot load .*empty.* Save it with save_pretrained, or give its"):

@@ -55,7 +55,7 @@ def test_values_are_kept_or_refused_never_changed(values: pa.Array, dtype: str |
         with np.errstate(all="ignore"):
             cast = np.array([value]).astype(dtype)[0]
         assert cast != value or np.isinf(cast)
-        assert f"the value {value} does not fit dtype {dtype}; ask for a wider one" in str(refused)
+        assert f"the value {value} does not fit dtype {dtype}. Give a wider dtype" in str(refused)
         return
     assert out.dtype.name == (dtype or np.dtype(values.type.to_pandas_dtype()).name)
     if out.dtype.kind in "biu":
@@ -106,7 +106,7 @@ def test_what_does_not_stack_is_refused_with_the_way_out(kind: pa.DataType) -> N
 
 def test_a_column_of_references_needs_a_decoder() -> None:
     schema = with_semantic(pa.schema([("x", pa.binary())]), {"x": "image/jpeg-ref"})
-    with pytest.raises(PlanError, match=r"is image/jpeg-ref and names bytes; say how to read them, decode=\"jpeg\""):
+    with pytest.raises(PlanError, match=r"is image/jpeg-ref, which names bytes. Say how to read them: decode=\"jpeg\""):
         Stack("x").spec(schema.field("x"))
 
 

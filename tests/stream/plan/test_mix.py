@@ -184,7 +184,12 @@ HALVES = (("x", 0.5), ("y", 0.5))
             0,
             r"mix: schedule \(sample\) is \d+; give at most 4611686018427387904",
         ),
-        ({"proportion": 0.5}, {"epoch_size": 2**40}, 2**30, r"mix: epoch 1073741824 of 1099511627776 positions passes"),
+        (
+            {"proportion": 0.5},
+            {"epoch_size": 2**40},
+            2**30,
+            r"mix: epoch 1073741824, of 1099511627776 positions, goes past",
+        ),
     ],
 )
 def test_a_mixture_beyond_what_a_run_counts_is_refused(

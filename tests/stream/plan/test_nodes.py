@@ -85,7 +85,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "kind of join": (lambda w: w.t.join(w.u, on="k", how="outer"), "how='outer' is unknown; it is one of inner, left, semi, anti"),
     "names that clash": (lambda w: w.t.join(w.u, on="k").join(w.u.project("k", "name"), on="k").join(w.u.project("k", "name"), on="k"), "two columns would be called 'name_right'; give another suffix"),
     "a name for a relation": (lambda w: w.t.join("u", on="k"), r"join: 'u' is a str; give a relation, for example catalog.table"),
-    "another catalog": (lambda w: w.t.join(w.other, on="k"), "join: the relations are of two catalogs, .*; register both in one"),
+    "another catalog": (lambda w: w.t.join(w.other, on="k"), "join: the relations belong to two catalogs, .*. Register both in one"),
     # aggregate, distinct, sort, limit, union
     "unknown function": (lambda w: w.t.group_by("k").aggregate(a=("x", "median")), r"aggregate \(a\): 'median' is unknown; there are count, "),
     "unknown measured": (lambda w: w.t.group_by("k").aggregate(a=("xx", "sum")), r"aggregate \(a\): 'xx' .*did you mean 'x'"),

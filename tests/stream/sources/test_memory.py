@@ -32,5 +32,5 @@ def test_rows_come_in_the_order_asked(rows: list[int]) -> None:
 
 
 def test_a_row_past_the_end_is_refused() -> None:
-    with pytest.raises(SourceError, match="row 7 asked for, the table has 7"):
+    with pytest.raises(SourceError, match="row 7 was asked for, but the table has 7 rows"):
         memory_reader(TABLE).fetch(np.array([7], dtype=np.uint64), ["a"])

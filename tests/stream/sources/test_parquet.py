@@ -101,7 +101,7 @@ def test_files_of_another_schema_are_refused_with_the_difference(
     write(tmp_path / "0.parquet")
     write(tmp_path / "1.parquet", **columns)
     with pytest.raises(
-        SourceError, match=f"1.parquet differs from .*0.parquet: .*{difference}.*register the files apart"
+        SourceError, match=f"1.parquet differs from .*0.parquet: .*{difference}.*register the files separately"
     ):
         Parquet(str(tmp_path)).open()
 
