@@ -32,6 +32,11 @@ T = TypeVar("T")
 _DIGEST: Final = "digest"
 _TRIES: Final = 6  # of a commit that another writer's overtook; 3 s together
 _PLACE: Final = re.compile(r",? ?/\S+\.rs:\d+:\d+")  # where in its own code a library failed
+_NO_ROWS: Final = (
+    "Invalid user input",
+    "LanceError(Schema)",
+    "LanceError(Arrow)",
+)  # what Lance says of rows it cannot keep
 _REFUSED: Final = {
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
@@ -122,8 +127,8 @@ class Database:
             shutil.rmtree(self.place(name), ignore_errors=True)
             try:
                 self._create(name, rows)
-            except (ValueError, RuntimeError) as error:
-                if "LanceError(IO)" in str(error):
+            except (ValueError, RuntimeError, OSError) as error:
+                if isinstance(error, OSError) and not any(text in str(error) for text in _NO_ROWS):
                     raise
                 msg = f"Lance cannot keep these rows: {_reason(error)}. Rename or cast the column that is named here"
                 raise CatalogError(msg) from error

@@ -274,7 +274,7 @@ def test_a_repeat_of_no_sample_is_refused(catalog: sp.Catalog, nested: bool) -> 
 
 def test_what_is_no_list_of_streams_is_refused_in_a_line(catalog: sp.Catalog) -> None:
     rows: Any = catalog.table("a")
-    way_out = r"give \[Stream\(name, relation, proportion=...\), ...\]$"
+    way_out = r"give a list, \[Stream\(name, relation, proportion=...\), ...\]$"
     for streams, found in ((sp.Stream("a", rows), "a Stream"), ([rows, rows], "a list of Relation"), ([], "nothing")):
         with pytest.raises(sp.PlanError, match=way_out) as caught:
             sp.mix(streams)  # type: ignore[arg-type]  # what it refuses
@@ -314,7 +314,7 @@ def test_an_epoch_size_needs_proportions(catalog: sp.Catalog) -> None:
 def test_rebase_takes_a_stream_and_no_state(catalog: sp.Catalog) -> None:
     with (
         collated(mixed(catalog, {"a": 0.5, "b": 0.5}, 60)).to_numpy() as stream,
-        pytest.raises(sp.ResumeError, match=r"not a dict; .*old\.load_state_dict\(state\), then new\.rebase\(old\)"),
+        pytest.raises(sp.ResumeError, match=r"got a dict; .*old\.load_state_dict\(state\), then new\.rebase\(old\)"),
     ):
         stream.rebase(stream.state_dict())  # type: ignore[arg-type]  # what it refuses
 

@@ -331,7 +331,7 @@ def test_assembled_samples_need_no_field_of_their_identity(catalog: sp.Catalog) 
     with plan.collate(batch_size=4, fields={"n": sp.Stack("n")}).to_numpy() as run:
         want = [row.sample_id for row in expected(catalog, ["pairs"], 0)[:4]]  # of one chapter here
         assert run.ledger(0) == want
-        with pytest.raises(KeyError, match="only the ledger of a batch tells"):
+        with pytest.raises(KeyError, match="an assembled sample has no row of its own"):
             run.locate(want[0])
 
 
@@ -443,7 +443,7 @@ def test_several_ranks_are_refused_where_a_function_decides(catalog: sp.Catalog,
 def test_several_workers_are_refused_where_a_function_decides(catalog: sp.Catalog) -> None:
     with stream(catalog, ["fan"]) as run:
         with pytest.raises(BindError, match=r"decided by flat_map fan.* 3 workers .* one rank and no workers"):
-            next(run._run(0, 3))  # what each of a DataLoader's workers calls
+            next(run.worker_batches(0, 3))  # what each of a DataLoader's workers calls
         assert len(next(iter(run))["n"]) > 0
 
 

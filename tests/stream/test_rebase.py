@@ -17,7 +17,9 @@ from spiral_stream.errors import ResumeError, StreamError
 from spiral_stream.testing import check_elastic, frozen, same
 from tests.fixtures.texts import SMALL_PLANS, ids_of, make_catalog
 
-SLOW_SHARES: Final = pytest.mark.filterwarnings("ignore:rebase. .* wait from a pass:spiral_stream.SpiralWarning")
+SLOW_SHARES: Final = pytest.mark.filterwarnings(
+    "ignore:rebase. .* from a pass that its other rows:spiral_stream.SpiralWarning"
+)
 pytestmark = [SMALL_PLANS, SLOW_SHARES, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
 FEW = settings(max_examples=max(6, settings().max_examples // 8), suppress_health_check=[HealthCheck.too_slow])

@@ -156,7 +156,7 @@ def test_epochs_are_counted_from_their_beginning(texts: sp.Catalog, tmp_path: Pa
 
 def test_a_checkpoint_without_a_place_is_refused(texts: sp.Catalog, tmp_path: Path) -> None:
     with stream_of(texts) as stream:
-        with pytest.raises(sp.ResumeError, match=rf"{PLACE_FILE}.*Resume from one of its checkpoints"):
+        with pytest.raises(sp.ResumeError, match=rf"{PLACE_FILE}.*Resume from a checkpoint that it wrote"):
             trainer(tmp_path, stream, max_steps=4).train(str(tmp_path))
         (tmp_path / "trainer_state.json").write_text(json.dumps({"global_step": 1}))
         (tmp_path / PLACE_FILE).write_text("{")

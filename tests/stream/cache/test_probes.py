@@ -10,7 +10,8 @@ import pytest
 
 from spiral_stream.cache import probes
 from spiral_stream.cache.probes import Probes, index_of
-from spiral_stream.decoders.video_index import VideoIndex, probe
+from spiral_stream.decoders.probe import probe
+from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError, SourceError
 from spiral_stream.sources.located import Located, locate
 from tests.fixtures.videos import Made, write_sound, write_video

@@ -52,10 +52,10 @@ def test_what_costs_something_is_found_out_once(subject: Subject) -> None:
 
 def test_coverage_counts_the_rows_of_all_streams(subject: Subject) -> None:
     (stage,) = subject.stages.tokens
-    held, read = subject.coverage(kind.fingerprint for kind in stage.kinds)
+    held, read = subject.coverage(cache.kind.fingerprint for cache in stage.caches)
 
     assert held >= read == sum(stream.selected.total for stream in subject.stages.streams)
-    assert all(subject.is_built(kind.fingerprint, k) for k, kind in enumerate(stage.kinds))
+    assert all(subject.is_built(cache.kind.fingerprint, k) for k, cache in enumerate(stage.caches))
 
 
 def test_text_that_is_tokenized_and_bytes_are_payload(subject: Subject, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.cache.video_index import index_of
+from spiral_stream.cache.probes import index_of
 from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError
 from spiral_stream.runtime.clips import KEPT_PIECE, PIECE, ClipField
@@ -54,7 +54,7 @@ def test_every_clip_of_a_batch_is_in_one_piece(stream: Any) -> None:
     (stage,) = stream.stages.clips
     places = stream.numbering.draw(0, 0).samples.places
     pieces = ClipField(stage, Metrics()).find(places)
-    most = PIECE if stage.kinds[0] is None else KEPT_PIECE
+    most = PIECE if stage.sources[0].frames is None else KEPT_PIECE
 
     assert sorted(row for *_, rows in pieces for row in rows.tolist()) == list(range(BATCH))
     assert all(0 < len(part) == len(rows) <= most for _, _, part, rows in pieces)
@@ -75,7 +75,7 @@ def test_indexes_come_from_whom_the_field_was_given(stream: Any) -> None:
         return index_of(located)
 
     rendered(stream, ClipField(stage, Metrics(), counted))
-    assert len(asked) == (BATCH if stage.kinds[0] is None else 0)  # a kind of clips has a source of its own
+    assert len(asked) == (BATCH if stage.sources[0].frames is None else 0)  # a kind of clips has a source of its own
 
 
 @pytest.mark.parametrize("stream", [None], indirect=True)

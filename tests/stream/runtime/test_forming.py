@@ -101,6 +101,6 @@ def test_only_maps_that_decide_are_named_and_a_cache_makes_them_known(catalog: s
 def test_windows_keep_what_maps_computed_and_not_what_is_stored(catalog: sp.Catalog) -> None:
     with bucketed(tokenized(catalog.table("a"), sp.Sequential())) as one:
         forming = one.numbering.forming
-        assert forming.keeps(forming.reader.key("tokens", forming.reader.end))
-        assert not forming.keeps(forming.reader.key("text", forming.reader.end))
-        assert not forming.keeps(forming.reader.key("sample_id", forming.reader.end))
+        assert forming.keeps(forming.reader.lineage.key("tokens", forming.reader.end))
+        assert not forming.keeps(forming.reader.lineage.key("text", forming.reader.end))
+        assert not forming.keeps(forming.reader.lineage.key("sample_id", forming.reader.end))

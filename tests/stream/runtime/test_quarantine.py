@@ -112,7 +112,7 @@ def test_a_folder_that_cannot_be_written_is_said_so(
     (tmp_path / "quarantine").unlink()
     with monkeypatch.context() as patch:
         patch.setattr(quarantine.os, "write", lambda handle, data: len(data) - 1)
-        with pytest.raises(CacheError, match=r"took [\d,]+ of [\d,]+ bytes; make room there"):
+        with pytest.raises(CacheError, match=r"took [\d,]+ of [\d,]+ bytes; free some space there"):
             kept.append(rows(kept, [(0, 0, 0)]))
     kept.append(rows(kept, [(0, 1, 0)]))
     assert len(kept.read()) == 1
