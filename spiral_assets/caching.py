@@ -1,4 +1,7 @@
-"""Build a cache from an asset, log its progress, and check that it is complete."""
+"""Build a cache from an asset, log its progress, and check that it is complete.
+
+When a cache is rebuilt: `assets.cache_asset` sets the code version, this room the data version, `defs.jobs` the schedule.
+"""
 
 import time
 from collections.abc import Callable, Mapping

@@ -3,6 +3,7 @@
 A budget bounds a batch's tokens, with or without padding, and sums over its samples. Every limit is monotone: a run of
 samples that breaks it still breaks it when samples are added, so one comparison of arrays finds the longest run that
 fits. A sample that breaks a limit on its own is handled by the budget's ``oversize`` policy before any batch is formed.
+Packed rows have a ``max_tokens`` of their own, in `packing`.
 """
 
 from dataclasses import dataclass

@@ -7,6 +7,8 @@ Each step takes ``merge`` consecutive batches per rank, so a *group* of ``world_
 * `PadPartial`: it is filled up with batches from the epoch's start.
 * `KeepPartial`: it is delivered as it is, so some ranks may make one step fewer.
 
+Whether the last batch itself is short is decided in `fixed`, and in `runtime.chapters` for formations.
+
 A run does not know how many batches an epoch has until it has formed them all, so `admits` only asks whether a batch
 exists. `end` and `steps` say the same of an epoch whose batches are counted.
 """

@@ -8,6 +8,9 @@ of one relation. Its fingerprint covers exactly that; filter, join, order and da
 never enter it (docs/decisions/0027). Payload for many rows is one byte buffer plus a size
 per row; no per-row Python object is created on the way to disk. A row that is not
 stored goes through the same `keep_rows` on the fly, so a cache changes only the speed.
+
+A cache is never stale: another fingerprint is another cache, and `materialize` finds the shards whose content has no
+finished part.
 """
 
 from abc import ABC, abstractmethod

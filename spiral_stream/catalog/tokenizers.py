@@ -2,7 +2,8 @@
 
 A content is the bytes of a ``tokenizer.json``, in a folder named by their sha256, with the proof of its fast engine
 next to it; a name is a small JSON file that points to one. Contents appear by a rename and never change, names are
-replaced as a whole, so readers need no lock; writers take one.
+replaced as a whole, so readers need no lock; writers take one. Plans and caches identify a tokenizer by its content and the
+options of its use: `transforms.encoder`.
 """
 
 import hashlib

@@ -5,8 +5,8 @@ took 1,190 us (500 x 375, 84 KB; CPU time, same run). Reusing scratch memory sav
 The library is the libjpeg-turbo in Pillow's wheel; if it is not found, `available` is False and images are decoded
 whole.
 
-Baseline JPEGs of one or three components are eligible. If the library warns, the full decoder decides. Damage below or
-outside the crop is not seen.
+Baseline JPEGs of one or three components are eligible; `runtime.images` and `cache.clips` decide when to use this. If
+the library warns, the full decoder decides. Damage below or outside the crop is not seen.
 """
 
 import threading

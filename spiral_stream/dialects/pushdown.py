@@ -3,7 +3,8 @@
 A dialect lowers a bound expression, or raises `Inexpressible` where its engine
 would give another answer (or none). `split` cuts a predicate at its top-level
 ANDs: conjuncts that lower are pushed, the others are evaluated afterwards by
-`spiral_stream.dialects.numpy`, so the rows that pass are the same everywhere.
+`spiral_stream.dialects.numpy`, so the rows that pass are the same everywhere. Which conditions reach a scan is decided in
+`planner.rewrites`.
 """
 
 from collections.abc import Callable

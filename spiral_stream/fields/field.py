@@ -1,4 +1,7 @@
-"""The interface of fields: a field turns a column's values into one entry of a batch."""
+"""The interface of fields: a field turns a column's values into one entry of a batch.
+
+`Field.spec` fixes its dtype and shape; `plan.fields` does so for fields that decode.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Which batches of the global sequence a rank delivers."""
+"""Which batches of the global sequence a rank delivers.
+
+The batch numbers of a rank at a step are `cursor.Segment.batches`; `batching.tail` says which of them are delivered.
+"""
 
 from dataclasses import dataclass
 from typing import Final, final

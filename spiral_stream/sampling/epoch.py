@@ -3,6 +3,8 @@
 Without a mixture, epoch e is pass e of the order. With one, `Mixture` says how many samples of the stream came before
 (the use u); the pass is u divided by the stream's rows, and the place in it is the remainder (docs/decisions/0021). Cost:
 that of the mixture, and of one arrangement for each pass that the positions touch; the last arrangements are kept.
+
+How long an epoch is: `plan.mix` in samples, `runtime.numbering` in batches, `batching.tail` in steps.
 """
 
 from collections.abc import Sequence
