@@ -140,7 +140,7 @@ class ParquetReader(Reader):
     def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
         rows = np.asarray(rows, dtype=np.uint64)
         if len(rows) and rows.max() >= self._starts[-1]:
-            msg = f"Parquet files at {self.base}: row {int(rows.max())} asked for, there are {int(self._starts[-1])}"
+            msg = f"Parquet files at {self.base}: row {int(rows.max())} was asked for, but there are {int(self._starts[-1])} rows"
             raise SourceError(msg)
         if not len(rows):
             return pa.schema([self.schema.field(name) for name in columns]).empty_table()

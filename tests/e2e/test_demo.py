@@ -87,6 +87,7 @@ def test_the_demo_survives_a_kill_and_proves_it(tmp_path: Path, monkeypatch: pyt
     check_images(tmp_path, output, "7 of 7 passed")
 
 
+@pytest.mark.slow
 def test_the_demo_does_the_same_on_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "data" / "caches"))
     output = demo(tmp_path, "--only", "text", "--characters", str(CHARACTERS), "--steps", str(STEPS))

@@ -154,9 +154,7 @@ def test_a_label_that_does_not_fit_is_named(own: sp.Catalog) -> None:
     own.register("wide", sp.Arrow(table), semantic=SEMANTIC)
     narrow = {"small": sp.Stack("label_id", dtype="uint8")}
     with maker(own, "wide", order=sp.Sequential(), batch_size=8, **narrow)() as stream:
-        message = (
-            rf"sample_id='{BAD_NAME}': Stack\('label_id'\): the value 300 does not fit dtype uint8; ask for a wider"
-        )
+        message = rf"sample_id='{BAD_NAME}': Stack\('label_id'\): the value 300 does not fit dtype uint8\. Give a wider"
         with pytest.raises(sp.DataError, match=message):
             list(stream)
 

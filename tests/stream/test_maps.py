@@ -25,7 +25,7 @@ from tests.fixtures.texts import TOKENIZER, tokenizer
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
-FEW = settings(max_examples=max(6, settings().max_examples // 8), suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=max(5, settings().max_examples // 8), suppress_health_check=[HealthCheck.too_slow])
 SPREAD = sp.GlobalShuffle(seed=8)
 Chain = list[str]
 

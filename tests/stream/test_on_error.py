@@ -34,7 +34,7 @@ from tests.fixtures.videos import Made, corrupt, truncate, write_video
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(300)]
 
 Shelf = Mapping[tuple[str, str], sp.Catalog]
-FEW = settings(max_examples=max(10, settings().max_examples // 5), suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=max(8, settings().max_examples // 5), suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")

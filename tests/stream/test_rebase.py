@@ -22,7 +22,7 @@ SLOW_SHARES: Final = pytest.mark.filterwarnings(
 )
 pytestmark = [SMALL_PLANS, SLOW_SHARES, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
-FEW = settings(max_examples=max(6, settings().max_examples // 8), suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=max(5, settings().max_examples // 8), suppress_health_check=[HealthCheck.too_slow])
 SIZES: Final = {"a": 60, "b": 23, "c": 7, "one": 1}
 ORDER: Final = sp.ShardAwareShuffle(seed=5, shard_key=["stream_id", "storage_shard"], shuffle_block_size=16)  # type: ignore[arg-type]
 FORMATIONS: Final[Mapping[str, Mapping[str, Any]]] = {

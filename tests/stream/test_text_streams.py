@@ -19,7 +19,7 @@ from tests.fixtures.texts import SMALL_PLANS, ids_of
 pytestmark = [SMALL_PLANS, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
 Catalogs = Mapping[str, sp.Catalog]
-FEW = settings(max_examples=max(7, settings().max_examples // 7), suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=max(5, settings().max_examples // 8), suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")

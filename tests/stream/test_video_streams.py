@@ -17,7 +17,7 @@ from tests.fixtures.clips import LABELS, SEGMENTS, Clips, register, video_catalo
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
-FEW = settings(max_examples=max(6, settings().max_examples // 8), suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=max(5, settings().max_examples // 8), suppress_health_check=[HealthCheck.too_slow])
 CACHES: Final = ("none", "index", "half", "full")
 PROFILES: Final = (None, sp.Frames(shorter_side=40), sp.Frames(shorter_side=40, quality=85))
 ORDERS: Final = (

@@ -297,7 +297,7 @@ def drop(run: Any, stream: Any, how: str) -> None:
             run.throw(KeyError("the loop's own"))
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     taken=st.integers(0, 15),
     how=st.sampled_from(["del", "close", "the stream's close", "cycle", "exception"]),

@@ -92,7 +92,9 @@ def test_the_same_content_may_be_registered_again_and_another_only_in_its_place(
 ) -> None:
     first = catalog.register_tokenizer("t", small)
     assert catalog.register_tokenizer("t", small) == first
-    with pytest.raises(CatalogError, match=r"'t' is registered with another content .* Pass replace=True, or choose"):
+    with pytest.raises(
+        CatalogError, match=r"'t' is already registered with another content .* Pass replace=True, or choose"
+    ):
         catalog.register_tokenizer("t", byte_level(310))
     assert catalog.tokenizer("t") == first
 

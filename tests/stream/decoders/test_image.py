@@ -134,7 +134,7 @@ def test_a_truncated_jpeg_is_an_error_and_never_grey_pixels(keep, progressive):
     data = encoded(progressive=progressive)
     cut = data[: int(keep * len(data))]
 
-    with pytest.raises(DataError, match=r"fetch it again, (or )?filter it out"):
+    with pytest.raises(DataError, match=r"(?i:fetch it again), (or )?filter it out"):
         JPEG.decode(cut)
 
 
@@ -143,7 +143,7 @@ def test_a_truncated_jpeg_says_how_far_it_goes():
 
     with pytest.raises(DataError, match=r"the 75 x 100 image ends before its pixels are complete, 1,000 bytes"):
         JPEG.decode(data[:1000])
-    with pytest.raises(DataError, match=r"the PNG of 9,000 bytes is damaged .*fetch it again"):
+    with pytest.raises(DataError, match=r"the PNG of 9,000 bytes is damaged .*(?i:fetch it again)"):
         ANY.decode(encoded("PNG")[:9000])
 
 

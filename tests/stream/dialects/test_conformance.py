@@ -259,7 +259,7 @@ PREDICATES = st.recursive(
 )
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(predicate=PREDICATES)
 def test_every_engine_passes_the_rows_of_the_reference(engines: Engines, predicate: Expr) -> None:
     expected = np.flatnonzero(passes(predicate, _columns(TABLE))).tolist()
@@ -284,7 +284,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Read
         reader.close()
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=90, deadline=None, derandomize=True)
 @given(predicate=PREDICATES)
 def test_every_source_passes_the_rows_of_the_reference(sources: dict[str, Reader], predicate: Expr) -> None:
     expected = np.flatnonzero(passes(predicate, _columns(TABLE))).tolist()
@@ -314,7 +314,7 @@ def cased(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Reader
         reader.close()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     compared=st.lists(
         st.tuples(
@@ -339,7 +339,7 @@ def test_names_that_differ_only_in_case_are_columns_of_their_own(
             assert found == expected[column].to_pylist(), f"{name}: {column} where {predicate}"
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=120, deadline=None, derandomize=True)
 @given(predicate=PREDICATES)
 def test_binding_and_normal_form_keep_the_meaning(predicate: Expr) -> None:
     expected = passes(predicate, _columns(TABLE)).tolist()

@@ -182,7 +182,7 @@ def test_a_row_past_the_end_is_refused(kind: str, tmp_path: Path) -> None:
     table = pa.Table.from_pylist([{"id": name, "part": {"uri": "u", "offset": 0}} for name in "ab"], schema=SCHEMA)
     with (
         WRITERS[kind](table, tmp_path, 9).open() as reader,
-        pytest.raises(Exception, match=r"row 2 asked for, .* 2$") as caught,
+        pytest.raises(Exception, match=r"row 2 was asked for, .* 2 rows$") as caught,
     ):
         reader.fetch(np.array([2], dtype=np.uint64), ["id"])
 
