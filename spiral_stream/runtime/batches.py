@@ -23,6 +23,7 @@ from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SequenceStage, Stages
+from spiral_stream.runtime.bad_samples import BatchRefusals, Refusals
 from spiral_stream.runtime.blame import blaming
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.clips import ClipFeed, ClipField, Found
@@ -30,7 +31,6 @@ from spiral_stream.runtime.images import ImageField, fill_rows
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.placing import as_ragged, cuts, joined, place, sample_count
-from spiral_stream.runtime.refusals import BatchRefusals, Refusals
 from spiral_stream.runtime.samples import SampleReader, Samples, as_lists
 from spiral_stream.sampling.order import UInt64
 

@@ -19,6 +19,7 @@ from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
 from spiral_stream.planner.resume import Anchor, SavedState
 from spiral_stream.planner.verify import Report, Verification, verify_stream
+from spiral_stream.runtime.bad_samples import Refusals, RefusalTally
 from spiral_stream.runtime.formation_index import verify_index
 from spiral_stream.runtime.formed_batches import FormedBatches
 from spiral_stream.runtime.forming import Forming
@@ -26,7 +27,6 @@ from spiral_stream.runtime.known_chapters import Known
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import CountedBatches, Numbering
 from spiral_stream.runtime.quarantine import Quarantine, verify_quarantine
-from spiral_stream.runtime.refusals import Refusals, RefusalTally
 from spiral_stream.runtime.samples import SampleReader
 from spiral_stream.runtime.steps import need_inside
 from spiral_stream.threads import CLOSE_TIMEOUT_S, ThreadShare, sharing, warn_left_alone

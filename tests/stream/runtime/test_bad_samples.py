@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import DataError, SourceError
-from spiral_stream.runtime import refusals
+from spiral_stream.runtime import bad_samples
+from spiral_stream.runtime.bad_samples import BatchRefusals, Refusals, RefusalTally
 from spiral_stream.runtime.quarantine import Quarantine
-from spiral_stream.runtime.refusals import BatchRefusals, Refusals, RefusalTally
 from tests.fixtures.damaged import catalog, image_plan
 
 # B rows of a batch
@@ -141,6 +141,6 @@ def test_a_batch_is_counted_once_and_epochs_apart() -> None:
     assert tally.add(0, {3: 2}) == (False, 3)
     assert tally.add(1, {3: 5}) == (True, 5)
     assert tally.add(0, {4: 1, 5: 2}) == (True, 5)
-    for epoch in range(2, 2 + refusals._EPOCHS):
+    for epoch in range(2, 2 + bad_samples._EPOCHS):
         tally.add(epoch, {0: 1})
     assert tally.add(0, {3: 2}) == (True, 2)  # long gone
