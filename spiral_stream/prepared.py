@@ -32,7 +32,7 @@ from spiral_stream.planner.build import CacheStatus, caches, status
 from spiral_stream.planner.evaluation import evaluation
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
-from spiral_stream.planner.resume import SavedState, check_data, check_plan
+from spiral_stream.planner.saved_state import SavedState, check_data, check_plan
 from spiral_stream.planner.verify import Report, Verification
 from spiral_stream.runtime.blame import identities
 from spiral_stream.runtime.delivery import Delivery, Devices, HostDelivery

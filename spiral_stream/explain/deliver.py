@@ -7,7 +7,7 @@ from spiral_stream.batching.formation import CHAPTER_WINDOWS
 from spiral_stream.cursor import Cursor
 from spiral_stream.explain.sizes import Size, batch_size
 from spiral_stream.explain.subject import Subject
-from spiral_stream.planner.resume import SavedState
+from spiral_stream.planner.saved_state import SavedState
 from spiral_stream.runtime.formed_batches import FormedBatches
 
 _STATE_BYTES: Final = 400  # a state with one segment and one relation, as JSON

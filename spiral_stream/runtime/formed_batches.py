@@ -18,7 +18,7 @@ from spiral_stream import threads
 from spiral_stream.batching.formation import PadPartial
 from spiral_stream.errors import BindError, CacheError, ResumeError
 from spiral_stream.integrity.blocks import need_sound
-from spiral_stream.planner.resume import Anchor
+from spiral_stream.planner.saved_state import Anchor
 from spiral_stream.runtime.chapters import Chapter, Drawn, Grown
 from spiral_stream.runtime.formation_index import FormationIndex
 from spiral_stream.runtime.forming import Forming

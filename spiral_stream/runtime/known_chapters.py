@@ -12,7 +12,7 @@ from typing import final
 
 from spiral_stream.batching.lanes import Lanes
 from spiral_stream.errors import ResumeError
-from spiral_stream.planner.resume import Anchor
+from spiral_stream.planner.saved_state import Anchor
 from spiral_stream.runtime.formation_index import FormationIndex
 
 _CHAPTER, _FIRST = itemgetter(0), itemgetter(1)

@@ -21,7 +21,7 @@ from spiral_stream.errors import SpiralWarning, shown
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.physical import Stages
-from spiral_stream.planner.resume import Anchor
+from spiral_stream.planner.saved_state import Anchor
 from spiral_stream.runtime.chapters import Drawn
 from spiral_stream.runtime.known_chapters import Known
 from spiral_stream.runtime.samples import Samples

@@ -17,7 +17,7 @@ from spiral_stream.planner.build import materialize
 from spiral_stream.planner.lower import cache_root, lower
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
-from spiral_stream.planner.resume import Anchor, SavedState
+from spiral_stream.planner.saved_state import Anchor, SavedState
 from spiral_stream.planner.verify import Report, Verification, verify_stream
 from spiral_stream.runtime.bad_samples import Refusals, RefusalTally
 from spiral_stream.runtime.formation_index import verify_index

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from spiral_stream.cursor import Cursor
 from spiral_stream.errors import ResumeError
-from spiral_stream.planner.resume import WorkerState
+from spiral_stream.planner.saved_state import WorkerState
 from spiral_stream.runtime.place import Place, Reached
 
 Worker = tuple[int, int]  # its number, and how many workers there are

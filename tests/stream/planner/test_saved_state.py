@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.planner.resume import SavedState
+from spiral_stream.planner.saved_state import SavedState
 from tests.fixtures.texts import documents, fields, make_catalog, mixed, tokenized
 
 
