@@ -19,7 +19,7 @@ from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.integrity.publish import mended, publish_file
 from spiral_stream.plan.fingerprint import digest
-from spiral_stream.planner.columns import Columns, UInt64
+from spiral_stream.planner.late_columns import Columns, UInt64
 from spiral_stream.semantic import semantic_of
 
 MOST_ROWS: Final = 1 << 26  # of a kept column: 67 M, about 2 GB of identities

@@ -17,7 +17,7 @@ import pyarrow as pa
 from spiral_stream.dialects.pushdown import conjuncts
 from spiral_stream.expr import Alias, Col, Expr, bind
 from spiral_stream.plan import combining, nodes
-from spiral_stream.planner.columns import place_of, right_leaf, substitute
+from spiral_stream.planner.late_columns import place_of, right_leaf, substitute
 
 
 @final

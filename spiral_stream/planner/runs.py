@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.catalog.manifest import RUNS_PER_SHARD
 from spiral_stream.errors import PlanError
-from spiral_stream.planner.columns import UInt64
+from spiral_stream.planner.late_columns import UInt64
 
 MOST_RUNS: Final = 1 << 20  # 16 MB, and about 1 us each where they are found
 

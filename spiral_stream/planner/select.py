@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 from spiral_stream.expr import Col, Expr
 from spiral_stream.plan import combining, nodes
 from spiral_stream.plan.tree import spine
-from spiral_stream.planner.columns import Columns, Fetchable, Right, UInt64, in_memory, place_of, right_leaf, substitute
+from spiral_stream.planner.late_columns import (
+    Columns,
+    Fetchable,
+    Right,
+    UInt64,
+    in_memory,
+    place_of,
+    right_leaf,
+    substitute,
+)
 from spiral_stream.planner.rewrites import Arrange, First, Head, Keep, Match, Rewritten, rewrite
 from spiral_stream.relational import engine
 from spiral_stream.relational.join import join_n_to_1

@@ -30,7 +30,7 @@ from spiral_stream.integrity.publish import mended, publish, publish_file
 from spiral_stream.plan import nodes
 from spiral_stream.plan.fingerprint import canonical, digest
 from spiral_stream.plan.tree import walk
-from spiral_stream.planner.columns import Columns, Fetchable, Right, UInt64, in_memory, place_of
+from spiral_stream.planner.late_columns import Columns, Fetchable, Right, UInt64, in_memory, place_of
 from spiral_stream.planner.narrow_columns import NarrowColumns, write_arrow
 from spiral_stream.planner.runs import key_runs
 from spiral_stream.planner.select import ComputedRelation, choose

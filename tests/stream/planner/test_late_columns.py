@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.expr import Col, Expr, bind, col, lit
-from spiral_stream.planner.columns import Columns, Right, in_memory, place_of, right_leaf, substitute
+from spiral_stream.planner.late_columns import Columns, Right, in_memory, place_of, right_leaf, substitute
 
 BASE = pa.table({"a": [1, 2, None, 4], "0:b": ["w", "x", "y", "z"], "f": [0.5, -0.0, None, float("nan")]})
 RIGHT = pa.table({"b": ["p", "q", "r"], "a": [10, 20, 30]})
