@@ -13,6 +13,7 @@ prefetch and caches only decide how fast it comes.
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -27,22 +28,23 @@ from spiral_stream.fields.field import FieldSpec
 from spiral_stream.plan.fields import field_spec
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.plan.tree import need
-from spiral_stream.planner.bind import Bindings, Bound, epoch_number, resumed, settle
+from spiral_stream.planner.bind import Bindings, Bound, epoch_number, settle
 from spiral_stream.planner.build import CacheStatus, caches, status
 from spiral_stream.planner.evaluation import evaluation
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
-from spiral_stream.planner.saved_state import SavedState, check_data, check_plan
+from spiral_stream.planner.saved_state import SavedState
 from spiral_stream.planner.verify import Report, Verification
 from spiral_stream.runtime.blame import identities
 from spiral_stream.runtime.delivery import Delivery, Devices, HostDelivery
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.numbering import Numbering
+from spiral_stream.runtime.numbering import Numbering, batch_number
 from spiral_stream.runtime.opening import Opening
 from spiral_stream.runtime.passes import Passes
 from spiral_stream.runtime.place import Place, Reached
 from spiral_stream.runtime.rebasing import left_over, need_stream
 from spiral_stream.runtime.row_lookup import found_row
+from spiral_stream.runtime.steps import first_delivery, steps_of
 from spiral_stream.runtime.subprocess_reader import SubprocessReader
 from spiral_stream.runtime.worker_place import WorkerPlace
 from spiral_stream.threads import ThreadShare
@@ -98,7 +100,7 @@ class PreparedStream:
         """Make the parts that no other process can share."""
         self._pid = os.getpid()
         self._metrics = Metrics()
-        self._opening = self._opened(rebase)
+        self._opening = Opening(self.plan, self.catalog, self._metrics, rebase, self._threads)
         self._passes = Passes(self._place, self._metrics, self._threads, self._budget_bytes)
         self._subprocess = SubprocessReader()
 
@@ -209,9 +211,6 @@ class PreparedStream:
             raise StreamError(msg)
         return self._opening
 
-    def _opened(self, rebase: Rebase | None) -> Opening:
-        return Opening(self.plan, self.catalog, self._metrics, rebase, self._threads)
-
     @property
     def numbering(self) -> Numbering:
         """Which samples form which batch."""
@@ -225,7 +224,7 @@ class PreparedStream:
         """
         bound, numbering = self._bound(), self.numbering
         numbering.need_countable(self._place.drawn())
-        return numbering.steps(self._place.drawn(), bound.world_size, bound.merge, bound.rank)
+        return steps_of(numbering, self._place.drawn(), bound)
 
     def count(self, epoch: int | None = None) -> int:
         """Return the batches of a whole epoch over all ranks, before the tail rule.
@@ -276,13 +275,10 @@ class PreparedStream:
     def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Any]:
         """Yield the batches of a DataLoader's worker, or the rest of them."""
         self._place.cursor = began  # a pass left early may have ended since, and put its own beginning there
-        reading = self._elsewhere if self.forked else self._here
-        for batch in reading(first, workers):
+        here = partial(self._passes.run, self._now, self._delivery)
+        for batch in (self._elsewhere if self.forked else here)(first, workers):
             self._worker.had += 1
             yield batch
-
-    def _here(self, worker: int, workers: int) -> Iterator[Any]:
-        return self._passes.run(self._now, self._delivery, worker, workers)
 
     def _elsewhere(self, worker: int, workers: int) -> Iterator[Any]:
         """In a forked worker, where Lance cannot be called: let another interpreter read."""
@@ -314,7 +310,7 @@ class PreparedStream:
         Raises:
             IndexError: the epoch has no such batch.
         """
-        return self._passes.build(self._now, self._delivery, self._place.drawn(epoch), self.numbering.whole(number))
+        return self._passes.build(self._now, self._delivery, self._place.drawn(epoch), batch_number(number))
 
     def ledger(self, number: int, epoch: int | None = None) -> list[Any]:
         """Return which samples a global batch holds; reads payload only where the answer depends on it.
@@ -330,11 +326,7 @@ class PreparedStream:
         Raises:
             IndexError: the epoch has no such batch.
         """
-        at, stages = self._place.drawn(epoch), self.stages
-        reader, numbering = self._opening.read(self._bound().run_seed)
-        samples = numbering.draw(at, number).samples
-        reader.need_identity(at, samples)
-        return identities(stages, samples)
+        return identities(*self._open().samples(self._bound().run_seed, self._place.drawn(epoch), number))
 
     def quarantine(self) -> pa.Table:
         """Return the samples that could not be read, one row per occurrence in a batch, of all ranks and processes."""
@@ -358,7 +350,7 @@ class PreparedStream:
         at = self.epoch if epoch is None else epoch_number(epoch, "locate")
         stream, row = found_row(stages, identity)
         numbers = numbering.find(self._place.drawn(at), stream, row)
-        return self._place.first_delivery(at, numbers, numbering, bound)
+        return first_delivery(numbering, at, self._place.drawn(at), numbers, self._place.cursor, bound)
 
     # ---- state
 
@@ -377,12 +369,6 @@ class PreparedStream:
         worker = self._delivery.worker()
         if worker is not None:  # torchdata's StatefulDataLoader asks each worker
             return self._worker.state(self._place, worker, None if self.forked else self.fingerprint)
-        if delivered is None and self._place.by_workers:
-            msg = (
-                "state_dict: the stream was iterated in DataLoader workers, so only the loop knows what was delivered. "
-                "Give state_dict(delivered=<batches had since the loader's iteration began>)"
-            )
-            raise StreamError(msg)
         bound = self._bound()
         with self.numbering.held("state_dict"):
             cursor = self._place.here() if delivered is None else self._place.after(delivered, self.numbering, bound)
@@ -407,24 +393,15 @@ class PreparedStream:
             self._worker.load(state, self._place, worker, None if self.forked else self.fingerprint)
             return
         self._passes.need_idle("load_state_dict")
-        saved, present = SavedState.from_json(state), self._open()
-        check_plan(saved, present.stages, self.catalog)
-        check_data(saved, present.stages)
-        bindings = resumed(self._bindings, saved.run_seed, self._resumed_seed)
-        opening = present if saved.rebase == present.rebase else self._opened(saved.rebase)
-        try:
-            epoch = self._place.drawn(saved.cursor.epoch)
-            cursor, anchors = opening.admit(saved, epoch)
-        except BaseException:
-            if opening is not present:
-                opening.close()
-            raise
+        saved = SavedState.from_json(state)
+        epoch = self._place.drawn(saved.cursor.epoch)
+        admitted = self._open().admitted(saved, epoch, self._bindings, self._resumed_seed)
         # from here on nothing is refused
-        if bindings is not self._bindings:
-            self._bindings, self._resumed_seed = bindings, saved.run_seed
-        self._go_on_with(opening)
-        self.numbering.anchor(epoch, anchors)
-        self._place.move(cursor)
+        if admitted.bindings is not self._bindings:
+            self._bindings, self._resumed_seed = admitted.bindings, saved.run_seed
+        self._go_on_with(admitted.opening)
+        self.numbering.anchor(epoch, admitted.anchors)
+        self._place.move(admitted.cursor)
 
     def rebase(self, earlier: "PreparedStream") -> None:
         """Go on where a stream of another plan stands; each stream of the mixture keeps its own place (docs/decisions/0013).
@@ -444,7 +421,7 @@ class PreparedStream:
         at = SavedState.from_json(earlier.state_dict())
         epoch = earlier._place.drawn(at.cursor.epoch)  # noqa: SLF001  another stream
         rebase = left_over(earlier.stages, earlier.numbering, epoch, at.cursor.batch, at.rebase, self.stages)
-        self._go_on_with(self._opened(rebase))
+        self._go_on_with(self._open().rebased(rebase))
         self._place.move(Cursor(rebase.epoch))
 
     def _go_on_with(self, opening: Opening) -> None:

@@ -6,7 +6,6 @@ several streams may share the beginning of a plan.
 `Relation` has more than 12 methods, since each verb is one. The room has more than 400 lines; most document the verbs.
 """
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, final
@@ -16,13 +15,13 @@ import pyarrow as pa
 from spiral_stream.batching.formation import Composition, DropPartial, Formation, Tail, as_tail
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
-from spiral_stream.errors import PlanError, SpiralWarning, shown
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import Alias, Col, Expr, col, lit, name_of
 from spiral_stream.extras import need
 from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import combining, maps, nodes
-from spiral_stream.plan.checks import column_list, need_new_names, unheeded_sort
+from spiral_stream.plan.checks import column_list, column_names, need_new_names, warn_of_unheeded_sort
 from spiral_stream.plan.decoded import with_decoded
 from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.profiles import Profile, renewed
@@ -33,7 +32,6 @@ from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
 from spiral_stream.sources.source import FormerProfile
 from spiral_stream.transforms.python import Function
-from spiral_stream.transforms.text import Tokenize
 from spiral_stream.transforms.transform import Named
 
 if TYPE_CHECKING:
@@ -165,7 +163,7 @@ class Relation:
                 raise when the stream is prepared.
         """
         need_relations("join", self, other)
-        left, right = _names(left_on if on is None else on), _names(right_on if on is None else on)
+        left, right = (combining.join_keys(own if on is None else on) for own in (left_on, right_on))
         return self._with(combining.Join(self.node, other.node, left, right, how, suffix))
 
     def group_by(self, *keys: str) -> "Grouped":
@@ -244,15 +242,10 @@ class Relation:
             SpiralWarning: a `sort` comes before another order, which has the last word.
         """
         base = base_scan(self.node)  # refuses rows without addresses
-        names = base.identity if identity is None else _names(identity)
+        names = base.identity if identity is None else column_names(identity)
         when = RuntimeParam("epoch") if epoch is None else epoch
         sampled = self._with(nodes.Sample(self.node, names, order, when, assignment or _RANKS))
-        if (sorted_by := unheeded_sort(self.node)) is not None:
-            msg = (
-                f"sample: sort({sorted_by}) has no effect, because {type(order).__name__} decides the order. Drop the sort, or "
-                "put a limit or distinct after it"
-            )
-            warnings.warn(msg, SpiralWarning, stacklevel=2)
+        warn_of_unheeded_sort(self.node, order)
         return sampled
 
     def map(
@@ -282,10 +275,7 @@ class Relation:
             PlanError: a column is unknown, ``name`` or ``returns`` is missing, or the transform is for images.
         """
         if isinstance(what, Named):
-            if not isinstance(what.transform, Tokenize):
-                msg = f"map: {type(what.transform).__name__} transforms images; give it to Stack(..., transforms=[...])"
-                raise PlanError(msg)
-            return self._with(tokenized(self.node, what.transform, what.name, self.catalog))
+            return self._with(tokenized(self.node, what, self.catalog))
         if name is None or returns is None:
             msg = (
                 "map: a function needs name= and returns=, for example "
@@ -383,9 +373,6 @@ class Relation:
         Warns:
             SpiralWarning: two fields decode one column with equal random transforms, which draw the same numbers.
         """
-        if not isinstance(fields, Mapping):
-            msg = f'collate: fields={shown(fields)}; give a dict of name -> field, for example {{"x": Stack("x")}}'
-            raise PlanError(msg)
         node = with_decoded(self.node, fields)
         formed = settled(node, formation, composition)
         values = (batch_size, as_tail(last), tuple(fields.items()), formed, on_error, error_budget)
@@ -470,21 +457,10 @@ class Grouped:
         Raises:
             PlanError: a measure is not a pair, or its column or function is unknown.
         """
-        for name, each in measures.items():
-            if not (isinstance(each, tuple) and len(each) == 2):  # noqa: PLR2004  column and function
-                msg = f'aggregate ({name}): {each!r}; give (column, function), for example {name}=("x", "sum")'
-                raise PlanError(msg)
-        parts = tuple((column, function, name) for name, (column, function) in measures.items())
+        parts = combining.measure_triples(measures)
         return replace(self.relation, node=combining.Aggregate(self.relation.node, self.keys, parts))
 
     agg = aggregate
-
-
-def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
-    if names is None:
-        msg = "join: no keys; give on=..., or left_on=... and right_on=..."
-        raise PlanError(msg)
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def need_relations(verb: str, first: Relation, *others: Relation) -> None:

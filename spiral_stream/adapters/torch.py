@@ -85,8 +85,8 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
     @property
     def place(self) -> tuple[int, int]:
         """Epoch, and how many of its global batches were delivered, as far as this process knows."""
-        here = self._place.here()
-        return here.epoch, here.batch
+        known = self._place.known()
+        return known.epoch, known.batch
 
     @property
     def share(self) -> tuple[int, int, int]:

@@ -1,15 +1,16 @@
 """Checks that verbs run at birth. A refusal names the verb, what was found, similar names, and the way out."""
 
 import re
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar, Final, Protocol
 
 import pyarrow as pa
 
-from spiral_stream.errors import PlanError, shown
+from spiral_stream.errors import PlanError, SpiralWarning, shown
 from spiral_stream.expr import Cast, Col, Expr, bind, kind_of, type_of
-from spiral_stream.sampling.order import LARGEST
+from spiral_stream.sampling.order import LARGEST, Order
 from spiral_stream.semantic import semantic_of
 
 _DEVICE: Final = re.compile(r"auto|cpu|cuda(:\d{1,4})?")
@@ -79,6 +80,11 @@ def column_list(where: str, columns: object) -> tuple[str, ...]:
     return names
 
 
+def column_names(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Return column names as a tuple, where one name may stand by itself."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
 def need_compared(verb: str, names: tuple[str, ...], have: pa.Schema) -> None:
     """Refuse columns whose values have no order or equality of their own, and those that name payload."""
     need_columns(verb, names, have)
@@ -126,6 +132,16 @@ def unheeded_sort(node: Verb) -> str | None:
         return None
     inputs = node.inputs()[:1] if node.VERB == "join" else node.inputs()
     return next((found for each in inputs if (found := unheeded_sort(each)) is not None), None)
+
+
+def warn_of_unheeded_sort(node: Verb, order: Order) -> None:
+    """Warn where samples come in another order than that of a sort before them."""
+    if (sorted_by := unheeded_sort(node)) is not None:
+        msg = (
+            f"sample: sort({sorted_by}) has no effect, because {type(order).__name__} decides the order. Drop the sort, or "
+            "put a limit or distinct after it"
+        )
+        warnings.warn(msg, SpiralWarning, stacklevel=3)
 
 
 def need_stored_order(node: Verb) -> None:

@@ -1,5 +1,6 @@
 """The verbs that bring rows together: joins, groups and unions, as frozen values (see `plan.nodes`)."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, final
 
@@ -7,7 +8,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import kind_of
-from spiral_stream.plan.checks import need_columns, need_compared, need_like_keys, need_new_names
+from spiral_stream.plan.checks import column_names, need_columns, need_compared, need_like_keys, need_new_names
 from spiral_stream.plan.nodes import Node, Relational, need_relation
 
 _SHARD: Final = "storage_shard"
@@ -66,6 +67,18 @@ class Join(Relational):
         return pa.schema([*self.source.schema(), *added])
 
 
+def join_keys(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the key columns of one side of a join.
+
+    Raises:
+        PlanError: there are none.
+    """
+    if names is None:
+        msg = "join: no keys; give on=..., or left_on=... and right_on=..."
+        raise PlanError(msg)
+    return column_names(names)
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Aggregate(Relational):
@@ -113,6 +126,19 @@ class Aggregate(Relational):
                 kind = pa.int64()
             out.append(pa.field(name, kind))
         return pa.schema(out)
+
+
+def measure_triples(measures: Mapping[str, tuple[str, str]]) -> tuple[tuple[str, str, str], ...]:
+    """Return measures as `Aggregate` holds them, from name -> (column, function).
+
+    Raises:
+        PlanError: one is not a pair.
+    """
+    for name, each in measures.items():
+        if not (isinstance(each, tuple) and len(each) == 2):  # noqa: PLR2004  column and function
+            msg = f'aggregate ({name}): {each!r}; give (column, function), for example {name}=("x", "sum")'
+            raise PlanError(msg)
+    return tuple((column, function, name) for name, (column, function) in measures.items())
 
 
 @final

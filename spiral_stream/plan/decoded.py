@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from spiral_stream import expr
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
@@ -29,8 +29,12 @@ def with_decoded(node: nodes.Node, fields: Mapping[str, Field]) -> nodes.Node:
         fields: the batch's.
 
     Raises:
-        PlanError: the bytes or the times of a field are computed, or a kept frame is smaller than what is asked of it.
+        PlanError: ``fields`` is not a dict, the bytes or the times of a field are computed, or a kept frame is smaller
+            than what is asked of it.
     """
+    if not isinstance(fields, Mapping):
+        msg = f'collate: fields={shown(fields)}; give a dict of name -> field, for example {{"x": Stack("x")}}'
+        raise PlanError(msg)
     for name, field in fields.items():
         if not isinstance(field, Stack) or not is_decoded(field) or field.column not in node.schema().names:
             continue

@@ -10,19 +10,24 @@ from spiral_stream.plan.mix import STREAM_ID, Mix
 from spiral_stream.plan.nodes import Node
 from spiral_stream.plan.tree import find, spine
 from spiral_stream.transforms.text import Tokenize
+from spiral_stream.transforms.transform import Named
 
 
-def tokenized(node: Node, tokenize: Tokenize, name: str, catalog: Registry) -> SampleTokens:
+def tokenized(node: Node, named: Named, catalog: Registry) -> SampleTokens:
     """Return the node of a `Tokenize`, with the content of the tokenizer that its name means now.
 
     Raises:
         CatalogError: the name is unknown.
-        PlanError: its options do not fit the tokenizer, or the column is no text.
+        PlanError: it is another transform, its options do not fit the tokenizer, or the column is no text.
     """
+    tokenize = named.transform
+    if not isinstance(tokenize, Tokenize):
+        msg = f"map: {type(tokenize).__name__} transforms images; give it to Stack(..., transforms=[...])"
+        raise PlanError(msg)
     from spiral_stream.transforms.encoder import TextEncoder
 
     encoder = TextEncoder(catalog.tokenizer(tokenize.tokenizer).path, tokenize)
-    return SampleTokens(node, tokenize, name, encoder.digest, encoder.dtype.itemsize)
+    return SampleTokens(node, tokenize, named.name, encoder.digest, encoder.dtype.itemsize)
 
 
 def settled(node: Node, formation: Formation | None, composition: Composition | None) -> Formation | None:

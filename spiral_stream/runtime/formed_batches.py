@@ -23,7 +23,7 @@ from spiral_stream.runtime.chapters import Chapter, Drawn, Grown
 from spiral_stream.runtime.formation_index import FormationIndex
 from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.known_chapters import Known, KnownChapters
-from spiral_stream.runtime.numbering import Numbering
+from spiral_stream.runtime.numbering import Numbering, batch_number
 from spiral_stream.runtime.outlook import Outlook
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import ToldLock
@@ -78,6 +78,7 @@ class FormedBatches(Numbering):
         with self._lock:
             return self._known(epoch).certain(number, anchors)
 
+    @property
     def handed_on(self) -> tuple[Path, Known]:
         return self.folder, self.known
 
@@ -94,16 +95,12 @@ class FormedBatches(Numbering):
         with self._request(f"count of epoch {epoch}"):
             return self._count(epoch, chain.from_iterable(self._chapters(epoch, n) for n in range(self._lanes.count)))
 
-    def knows(self, epoch: int) -> bool:
-        return self.unknown(epoch) == 0
-
     def unknown(self, epoch: int) -> int:
-        """Return how many chapters of the epoch have no known number of batches."""
         with self._lock:
             return self._known(epoch).unknown()
 
     def draw(self, epoch: int, number: int) -> Drawn:
-        number = self.whole(number)
+        number = batch_number(number)
         with self._request(f"batch {number:,} of epoch {epoch}"):
             found = None if number < 0 else self._find(epoch, number)
             if found is None and number >= 0 and isinstance(self.last, PadPartial):

@@ -4,22 +4,18 @@
 `formed_batches` is for plans with a formation.
 """
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from operator import index
 from pathlib import Path
 from typing import final
 
 import numpy as np
 
-from spiral_stream.batching import tail
-from spiral_stream.batching.formation import DropPartial, Membership, Tail
-from spiral_stream.errors import SpiralWarning, shown
+from spiral_stream.batching.formation import Membership, Tail
+from spiral_stream.errors import shown
 from spiral_stream.integrity.blocks import need_sound
-from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.saved_state import Anchor
 from spiral_stream.runtime.chapters import Drawn
@@ -42,10 +38,6 @@ class Numbering(ABC):
         """Return the batches of a whole epoch, before the tail rule; forms those that are not known."""
 
     @abstractmethod
-    def knows(self, epoch: int) -> bool:
-        """Return whether `total` and `exists` answer without forming anything."""
-
-    @abstractmethod
     def draw(self, epoch: int, number: int) -> Drawn:
         """Return the samples of a batch. With `PadPartial`, batches past the end repeat those of the start.
 
@@ -66,28 +58,10 @@ class Numbering(ABC):
             everything from there on is undelivered.
         """
 
-    @staticmethod
-    def whole(number: object) -> int:
-        """Return a batch's number as an integer; NumPy's integers are integers too.
-
-        Raises:
-            TypeError: it is not an integer.
-        """
-        try:
-            if not isinstance(number, bool):
-                return index(number)  # type: ignore[arg-type]  # whether it is one is the question
-        except TypeError:
-            pass
-        msg = f"batch {shown(number)} is a {type(number).__name__}; give an integer in [0, stream.count())"
-        raise TypeError(msg)
-
-    def admits(self, epoch: int, first: int, group: int, due: range) -> range | None:
-        """Return which batches a rank delivers in a step; None if its steps have ended. See `tail.admits`."""
-        return tail.admits(self.last, first, group, due, partial(self.exists, epoch))
-
-    def steps(self, epoch: int, world_size: int, merge: int, rank: int) -> int:
-        """Return how many steps of a whole epoch a rank makes."""
-        return tail.steps(self.last, self.total(epoch), world_size, merge, rank)
+    def unknown(self, epoch: int) -> int:
+        """Return how many chapters of the epoch `total` has to form first; 0 if it and `exists` know the answer."""
+        del epoch
+        return 0
 
     def anchors(self, epoch: int, number: int) -> list[Anchor] | None:
         """Return where the chapters around batch ``number`` begin, as far as known; None if there are none. Forms nothing."""
@@ -106,8 +80,9 @@ class Numbering(ABC):
     def anchor(self, epoch: int, anchors: Iterable[Anchor]) -> None:  # noqa: B027  arithmetic needs none
         """Learn from a saved state where chapters begin, in place of any earlier state."""
 
+    @property
     def handed_on(self) -> tuple[Path, Known] | None:
-        """Return what a new numbering of the same batches may know from this one, with the folder of its index."""
+        """What a new numbering of the same batches may know from this one, with the folder of its index."""
         return None
 
     def need_known(self, world_size: int, workers: int) -> None:  # noqa: B027  arithmetic is always known
@@ -133,21 +108,20 @@ class Numbering(ABC):
         del asked
         return nullcontext()
 
-    def warn_of_nothing(self, epoch: int, bound: Bound) -> None:
-        """Warn that a pass over a whole epoch delivered nothing to this rank, and say why."""
-        total, group = self.total(epoch), bound.world_size * bound.merge
-        found = f"{total:,} batches do not make a step of {bound.world_size:,} ranks with merge={bound.merge:,}"
-        way_out = f"Read with at most {total // bound.merge:,} ranks, lower the batch size, or give last=PadPartial"
-        if not total:
-            found, way_out = "no batch is left", "Lower the batch size, loosen the filters, or give last=KeepPartial"
-        elif total < bound.merge:
-            way_out = "Lower merge or the batch size, or give last=PadPartial"
-        elif not isinstance(self.last, DropPartial):
-            found = f"its {total:,} batches go to the ranks before it"
-        msg = (
-            f"iter: rank {bound.rank:,} gets nothing in epoch {epoch:,}: {found} ({group:,} batches a step). {way_out}"
-        )
-        warnings.warn(msg, SpiralWarning, stacklevel=3)
+
+def batch_number(number: object) -> int:
+    """Return a batch's number as an integer; NumPy's integers are integers too.
+
+    Raises:
+        TypeError: it is not an integer.
+    """
+    try:
+        if not isinstance(number, bool):
+            return index(number)  # type: ignore[arg-type]  # whether it is one is the question
+    except TypeError:
+        pass
+    msg = f"batch {shown(number)} is a {type(number).__name__}; give an integer in [0, stream.count())"
+    raise TypeError(msg)
 
 
 @final
@@ -167,12 +141,8 @@ class CountedBatches(Numbering):
         del epoch
         return self._batches.formed
 
-    def knows(self, epoch: int) -> bool:
-        del epoch
-        return True
-
     def draw(self, epoch: int, number: int) -> Drawn:
-        places = self._stages.epochs.places(epoch, self._batches.positions(self.whole(number)))
+        places = self._stages.epochs.places(epoch, self._batches.positions(batch_number(number)))
         return Drawn(Samples.at(places), Membership(np.arange(len(places)), len(places)))
 
     def find(self, epoch: int, stream: int, row: int) -> list[int]:

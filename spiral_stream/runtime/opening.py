@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -13,11 +14,12 @@ from spiral_stream.errors import ResumeError
 from spiral_stream.plan.fingerprint import digest
 from spiral_stream.plan.maps import SampleFilter, SampleFlatMap, SampleMap
 from spiral_stream.plan.nodes import Deliver
+from spiral_stream.planner.bind import Bindings, resumed
 from spiral_stream.planner.build import materialize
 from spiral_stream.planner.lower import cache_root, lower
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase import Rebase
-from spiral_stream.planner.saved_state import Anchor, SavedState
+from spiral_stream.planner.saved_state import Anchor, SavedState, check_data, check_plan
 from spiral_stream.planner.verify import Report, Verification, verify_stream
 from spiral_stream.runtime.bad_samples import Refusals, RefusalTally
 from spiral_stream.runtime.formation_index import verify_index
@@ -27,9 +29,20 @@ from spiral_stream.runtime.known_chapters import Known
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import CountedBatches, Numbering
 from spiral_stream.runtime.quarantine import Quarantine, verify_quarantine
-from spiral_stream.runtime.samples import SampleReader
+from spiral_stream.runtime.samples import SampleReader, Samples
 from spiral_stream.runtime.steps import need_inside
 from spiral_stream.threads import CLOSE_TIMEOUT_S, ThreadShare, sharing, warn_left_alone
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What a stream goes on with after a state that was not refused."""
+
+    opening: "Opening"
+    bindings: Bindings
+    cursor: Cursor
+    anchors: list[Anchor]
 
 
 @final
@@ -118,6 +131,46 @@ class Opening:
         chapters = None if anchors is None else tuple(anchors)
         return SavedState(stages.fingerprint, data, run_seed, cursor, chapters, self.rebase)
 
+    def samples(self, run_seed: int, epoch: int, number: int) -> tuple[Stages, Samples]:
+        """Return the samples of a global batch, with identities, and the lowered plan.
+
+        Raises:
+            IndexError: the epoch has no such batch.
+        """
+        stages = self.stages
+        reader, numbering = self.read(run_seed)
+        samples = numbering.draw(epoch, number).samples
+        reader.need_identity(epoch, samples)
+        return stages, samples
+
+    def rebased(self, rebase: Rebase | None) -> "Opening":
+        """Return an opening of the same plan that begins with another edit; nothing of it is open yet."""
+        return Opening(self._plan, self._catalog, self._metrics, rebase, self._threads)
+
+    def admitted(self, saved: SavedState, epoch: int, bindings: Bindings, resumed_seed: int | None) -> Admitted:
+        """Return what a stream goes on with after a state, once nothing of the state is refused. Changes nothing.
+
+        Args:
+            saved: the state.
+            epoch: the epoch whose order is drawn at its place.
+            bindings: the present bindings.
+            resumed_seed: the run seed of the state that was loaded before, if any.
+
+        Raises:
+            ResumeError: the state is of another plan, data version or run seed, or its place cannot be.
+        """
+        check_plan(saved, self.stages, self._catalog)
+        check_data(saved, self.stages)
+        bindings = resumed(bindings, saved.run_seed, resumed_seed)
+        if saved.rebase == self.rebase:
+            return Admitted(self, bindings, *self.admit(saved, epoch))
+        opening = self.rebased(saved.rebase)
+        try:
+            return Admitted(opening, bindings, *opening.admit(saved, epoch))
+        except BaseException:
+            opening.close()
+            raise
+
     def admit(self, saved: SavedState, epoch: int) -> tuple[Cursor, list[Anchor]]:
         """Check a state against what is known of its epoch. Forms nothing and changes nothing.
 
@@ -143,7 +196,7 @@ class Opening:
             raise ResumeError(msg) from error
         certain = numbering.possible(epoch, cursor.batch, saved.chapters or ())
         anchors = list(saved.chapters or ()) if saved.sealed else certain
-        if cursor.batch and numbering.knows(epoch):
+        if cursor.batch and not numbering.unknown(epoch):
             need_inside(numbering, epoch, cursor)
             if not numbering.exists(epoch, cursor.batch):  # an old state: today it would be the start of the next epoch
                 return cursor.next_epoch(), []
@@ -189,7 +242,7 @@ class Opening:
         """
         if self._read is not None:
             reader, numbering = self._read
-            self._known = numbering.handed_on()
+            self._known = numbering.handed_on
             self._read = None
             reader.close(0.0)
 

@@ -18,6 +18,7 @@ from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.opening import Opening
 from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.place import Place
+from spiral_stream.runtime.steps import warn_of_nothing
 from spiral_stream.threads import ThreadShare, Workers
 
 Now = Callable[[], tuple[Opening, Bound, Devices]]  # what a pass reads, from the moment that it begins
@@ -69,7 +70,7 @@ class Passes:
                 if self._pipeline is not pipeline and not self._closed:  # the loop had all, and the stream has gone on
                     return
             if self._place.cursor == start and start.batch == worker == 0:
-                numbering.warn_of_nothing(steps.epoch, bound)
+                warn_of_nothing(numbering, steps.epoch, bound)
             self._place.cursor = start.next_epoch()
         finally:
             self._leave(pipeline)

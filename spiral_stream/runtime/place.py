@@ -5,16 +5,17 @@ from `Steps`, which the feeder walks one step ahead of the loop. Workers share a
 they learn where it moved.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import context, sharedctypes
 from typing import Any, final
 
 from spiral_stream.cursor import Cursor
+from spiral_stream.errors import StreamError
 from spiral_stream.planner.bind import Bound, epoch_number
 from spiral_stream.runtime.numbering import Numbering
-from spiral_stream.runtime.steps import Steps, delivered_at, entered, need_inside
+from spiral_stream.runtime.steps import Steps, entered, need_inside
 
 _SERIAL, _EPOCH, _BATCH, _WORKERS, _SHARED = *range(4), 4  # indices of the shared array, and its size
 
@@ -64,7 +65,7 @@ class Place:
         return self.epoch if epoch is None else epoch_number(epoch, "epoch")
 
     @property
-    def by_workers(self) -> bool:
+    def _by_workers(self) -> bool:
         """Whether workers of a DataLoader read the last pass, so that this process does not know how far the loop came."""
         return bool(self._shared[_WORKERS]) and not self.in_worker
 
@@ -143,7 +144,21 @@ class Place:
                 self.cursor = self.cursor if self._ended else self.cursor.next_epoch()
 
     def here(self) -> Cursor:
-        """Return the place as a state says it: after the last batch of all ranks, the start of the next epoch."""
+        """Return the place as a state says it: after the last batch of all ranks, the start of the next epoch.
+
+        Raises:
+            StreamError: workers of a DataLoader read the last pass.
+        """
+        if self._by_workers:
+            msg = (
+                "state_dict: the stream was iterated in DataLoader workers, so only the loop knows what was delivered. "
+                "Give state_dict(delivered=<batches had since the loader's iteration began>)"
+            )
+            raise StreamError(msg)
+        return self.known()
+
+    def known(self) -> Cursor:
+        """Return the place as far as this process knows it: workers of a DataLoader may have read on."""
         steps = self.steps
         if steps is None or self.cursor.step == steps.start.step or not steps.over(self.cursor.step, for_all=True):
             return self.cursor
@@ -162,26 +177,13 @@ class Place:
         Raises:
             ResumeError: ``delivered`` is no whole number from 0 up, or more than the epoch has.
         """
-        begun = self._next() if self.by_workers else self._pass_from or self._next()
+        begun = self._next() if self._by_workers else self._pass_from or self._next()
         begun = entered(numbering, self.drawn(begun.epoch), begun, bound)
         cursor, epoch = begun.advanced(delivered), self.drawn(begun.epoch)
-        if cursor.batch == 0 or (self.by_workers and not numbering.knows(epoch)):
+        if cursor.batch == 0 or (self._by_workers and numbering.unknown(epoch)):
             return cursor
         need_inside(numbering, epoch, cursor)
         return cursor if Steps(numbering, epoch, cursor, bound.rank).there(cursor.step) else cursor.next_epoch()
-
-    def first_delivery(
-        self, epoch: int, numbers: Iterable[int], numbering: Numbering, bound: Bound
-    ) -> dict[str, int] | None:
-        """Return which of some batches of an epoch is delivered first: its number, step and rank; None if none is."""
-        place = self.cursor if epoch == self.cursor.epoch else Cursor(epoch)
-        place = place.enter(bound.world_size, bound.merge)
-        for number in numbers:
-            step, rank = place.batch_to_step(number)
-            due = delivered_at(numbering, self.drawn(epoch), place.segment_of(number), step, rank)
-            if due is not None and number in due:
-                return {"epoch": epoch, "batch": number, "step": step, "rank": rank}
-        return None
 
     # ---- other processes
 

@@ -5,12 +5,16 @@ only if its batches exist (docs/decisions/0023). The place after the last step i
 (docs/decisions/0018).
 """
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import count
 from typing import final
 
+from spiral_stream.batching import tail
+from spiral_stream.batching.formation import DropPartial
 from spiral_stream.cursor import Cursor, Segment
-from spiral_stream.errors import ResumeError, SpiralError
+from spiral_stream.errors import ResumeError, SpiralError, SpiralWarning
 from spiral_stream.planner.bind import Bound
 from spiral_stream.runtime.numbering import Numbering
 
@@ -61,7 +65,35 @@ class Steps:
 
 def delivered_at(numbering: Numbering, epoch: int, segment: Segment, step: int, rank: int) -> range | None:
     """Return the batch numbers that a rank delivers at a step of a segment; None if its steps have ended."""
-    return numbering.admits(epoch, segment.first(step), segment.group, segment.batches(step, rank))
+    exists = partial(numbering.exists, epoch)
+    return tail.admits(numbering.last, segment.first(step), segment.group, segment.batches(step, rank), exists)
+
+
+def steps_of(numbering: Numbering, epoch: int, bound: Bound) -> int:
+    """Return how many steps of a whole epoch the run's rank makes."""
+    return tail.steps(numbering.last, numbering.total(epoch), bound.world_size, bound.merge, bound.rank)
+
+
+def first_delivery(
+    numbering: Numbering, epoch: int, drawn: int, numbers: Iterable[int], cursor: Cursor, bound: Bound
+) -> dict[str, int] | None:
+    """Return which of some batches of an epoch is delivered first: its number, step and rank; None if none is.
+
+    Args:
+        numbering: which batches there are.
+        epoch: the epoch.
+        drawn: the epoch whose order is drawn there.
+        numbers: the batches.
+        cursor: where the run stands, which may be another epoch.
+        bound: the run's world size and merge.
+    """
+    place = (cursor if epoch == cursor.epoch else Cursor(epoch)).enter(bound.world_size, bound.merge)
+    for number in numbers:
+        step, rank = place.batch_to_step(number)
+        due = delivered_at(numbering, drawn, place.segment_of(number), step, rank)
+        if due is not None and number in due:
+            return {"epoch": epoch, "batch": number, "step": step, "rank": rank}
+    return None
 
 
 def entered(numbering: Numbering, epoch: int, cursor: Cursor, bound: Bound) -> Cursor:
@@ -96,3 +128,18 @@ def need_inside(numbering: Numbering, epoch: int, cursor: Cursor) -> None:
             "batches; pass what state_dict() returned, or the number of batches that the loop has had, unchanged"
         )
         raise ResumeError(msg)
+
+
+def warn_of_nothing(numbering: Numbering, epoch: int, bound: Bound) -> None:
+    """Warn that a pass over a whole epoch delivered nothing to this rank, and say why."""
+    total, group = numbering.total(epoch), bound.world_size * bound.merge
+    found = f"{total:,} batches do not make a step of {bound.world_size:,} ranks with merge={bound.merge:,}"
+    way_out = f"Read with at most {total // bound.merge:,} ranks, lower the batch size, or give last=PadPartial"
+    if not total:
+        found, way_out = "no batch is left", "Lower the batch size, loosen the filters, or give last=KeepPartial"
+    elif total < bound.merge:
+        way_out = "Lower merge or the batch size, or give last=PadPartial"
+    elif not isinstance(numbering.last, DropPartial):
+        found = f"its {total:,} batches go to the ranks before it"
+    msg = f"iter: rank {bound.rank:,} gets nothing in epoch {epoch:,}: {found} ({group:,} batches a step). {way_out}"
+    warnings.warn(msg, SpiralWarning, stacklevel=3)

@@ -7,7 +7,7 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.errors import SpiralWarning
-from spiral_stream.runtime.numbering import CountedBatches
+from spiral_stream.runtime.numbering import CountedBatches, batch_number
 
 ROWS = 23
 
@@ -25,12 +25,9 @@ def test_counted_batches_are_known_without_forming_anything(tmp_path: Path, last
     with stream(tmp_path, last) as one:
         numbering = one.numbering
         assert isinstance(numbering, CountedBatches)
-        assert numbering.knows(7)
+        assert numbering.unknown(7) == 0
         assert numbering.total(7) == count
         assert [numbering.exists(7, number) for number in (0, count - 1, count)] == [True, True, False]
-        assert numbering.steps(7, 2, 1, 0) == len(
-            [s for s in range(9) if numbering.admits(7, 2 * s, 2, range(2 * s, 2 * s + 1))]
-        )
 
 
 def test_a_row_is_found_in_the_batch_that_draws_it(tmp_path: Path) -> None:
@@ -50,7 +47,7 @@ def test_what_is_undelivered_begins_with_the_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [1.5, "1", True, None])
 def test_what_is_no_batch_number_is_refused(tmp_path: Path, wrong: Any) -> None:
     with stream(tmp_path, sp.KeepPartial) as one:
-        assert one.numbering.whole(np.int32(3)) == 3
+        assert batch_number(np.int32(3)) == 3
         with pytest.raises(TypeError, match=r"batch .* is a .*; give an integer in \[0, stream.count\(\)\)"):
             one.ledger(wrong)
 

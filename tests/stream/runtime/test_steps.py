@@ -1,0 +1,51 @@
+"""The steps of a rank, and where a batch is delivered first."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import spiral_stream as sp
+from spiral_stream.cursor import Cursor, Segment
+from spiral_stream.planner.bind import Bound
+from spiral_stream.runtime.steps import delivered_at, first_delivery, steps_of
+
+WORLD, MERGE = 2, 2
+
+
+@pytest.fixture(params=[sp.DropPartial, sp.KeepPartial, sp.PadPartial])
+def numbering(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
+    """Of 27 rows in batches of 5: what numbers them under each tail rule."""
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    catalog.register("rows", sp.Arrow(pa.table({"sample_id": [f"row-{i}" for i in range(27)]})), identity="sample_id")
+    sampled = catalog.table("rows").sample(order=sp.Sequential())
+    fields = {"id": sp.List("sample_id")}
+    with sampled.collate(batch_size=5, fields=fields, last=request.param).to_numpy() as stream:
+        yield stream.numbering
+
+
+def bound(rank: int) -> Bound:
+    return Bound(0, rank, WORLD, 0, MERGE)
+
+
+@pytest.mark.parametrize("rank", range(WORLD))
+def test_a_rank_makes_the_steps_at_which_it_gets_batches(numbering: Any, rank: int) -> None:
+    segment = Segment(3, 0, 0, WORLD, MERGE)
+    due = [delivered_at(numbering, 3, segment, step, rank) for step in range(9)]
+
+    assert steps_of(numbering, 3, bound(rank)) == sum(numbers is not None for numbers in due)
+
+
+def test_a_batch_is_delivered_first_where_a_rank_has_it(numbering: Any) -> None:
+    segment = Segment(3, 0, 0, WORLD, MERGE)
+    for number in range(numbering.total(3)):
+        found = first_delivery(numbering, 3, 3, [number], Cursor(), bound(0))
+        had = [
+            {"epoch": 3, "batch": number, "step": step, "rank": rank}
+            for step in range(9)
+            for rank in range(WORLD)
+            if number in (delivered_at(numbering, 3, segment, step, rank) or ())
+        ]
+
+        assert found == (had[0] if had else None)
