@@ -21,11 +21,11 @@ from spiral_stream.extras import need
 from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import combining, maps, nodes
+from spiral_stream.plan.bad_samples import OnError
 from spiral_stream.plan.checks import column_list, column_names, need_new_names, warn_of_unheeded_sort
 from spiral_stream.plan.decoded import with_decoded
 from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.profiles import Profile, renewed
-from spiral_stream.plan.refusal import OnError
 from spiral_stream.plan.tree import base_scan
 from spiral_stream.planner.meaning import settled, tokenized
 from spiral_stream.sampling.assignment import DataParallel

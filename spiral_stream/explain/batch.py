@@ -13,8 +13,8 @@ from spiral_stream.explain.costs import clip_batches, sample_costs
 from spiral_stream.explain.formed import FirstBatches
 from spiral_stream.explain.outline import budget_of
 from spiral_stream.explain.subject import STOPS, Subject, percent
+from spiral_stream.plan.bad_samples import allowed, budget_text
 from spiral_stream.plan.nodes import Collate
-from spiral_stream.plan.refusal import allowed, budget_text
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.composed import doubts
 from spiral_stream.runtime.formed_batches import FormedBatches

@@ -18,6 +18,7 @@ from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import Expr
 from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
+from spiral_stream.plan.bad_samples import OnError, check_on_error
 from spiral_stream.plan.checks import (
     bound_type,
     device_name,
@@ -30,7 +31,6 @@ from spiral_stream.plan.checks import (
 )
 from spiral_stream.plan.fields import check_fields, check_formation, warn_of_fields_drawn_alike
 from spiral_stream.plan.profiles import Profile, forms_of
-from spiral_stream.plan.refusal import OnError, check_on_error
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
 from spiral_stream.sampling.sequential import Sequential

@@ -1,4 +1,4 @@
-"""Refuse samples that cannot be read: `plan.refusal` says what the plan wants, this room does it, batch by batch.
+"""Refuse samples that cannot be read: `plan.bad_samples` says what the plan wants, this room does it, batch by batch.
 
 While a batch is built, work on its rows goes through `BatchRefusals.attempt`. Work that fails is done again without the
 row that failed. A run with k bad rows costs at most 2 k more calls and its work once more; a batch without bad rows
@@ -17,9 +17,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, SourceError, renumbered, shown
+from spiral_stream.plan.bad_samples import allowed, budget_text, why_never
 from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.plan.nodes import Collate
-from spiral_stream.plan.refusal import allowed, budget_text, why_never
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.lineage import Refusal
 from spiral_stream.planner.payload import own_payload

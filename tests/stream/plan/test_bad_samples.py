@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.plan.refusal import DEFAULT_BUDGET, allowed, budget_text
+from spiral_stream.plan.bad_samples import DEFAULT_BUDGET, allowed, budget_text
 from tests.fixtures.texts import TOKENIZER, fields, make_catalog, tokenized
 
 ORDER = sp.Sequential()
