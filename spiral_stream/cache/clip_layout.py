@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.cache.kind import Rows
-from spiral_stream.decoders.selection import ClipSegment, FrameSelection
+from spiral_stream.decoders.frame_selection import ClipSegment, FrameSelection
 from spiral_stream.errors import CacheError, DataError
 
 # P clips, T frames of a sample's clip, U pictures that are kept of a clip

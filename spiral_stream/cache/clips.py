@@ -23,9 +23,9 @@ from spiral_stream.cache.code_facts import clip_facts
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.cache.probes import index_of
 from spiral_stream.decoders import region
+from spiral_stream.decoders.frame_selection import FrameSelection, segment_of
 from spiral_stream.decoders.image import decode_jpeg, encode_jpeg, shrink
 from spiral_stream.decoders.limits import CLIPS, KEPT_BYTES, SampleLimits, need_frames, need_pixels
-from spiral_stream.decoders.selection import FrameSelection, segment_of
 from spiral_stream.decoders.video import decode, feed_plan, to_rgb
 from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError

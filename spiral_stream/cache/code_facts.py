@@ -7,10 +7,10 @@ so this room opens no file and imports neither a video decoder nor a tokenizer.
 from dataclasses import astuple
 from typing import Final
 
+from spiral_stream.decoders.frame_selection import FrameSelection
 from spiral_stream.decoders.image import codec_version
 from spiral_stream.decoders.limits import CLIPS, SampleLimits
 from spiral_stream.decoders.registry import decode_version
-from spiral_stream.decoders.selection import FrameSelection
 from spiral_stream.plan.canonical import encode_value
 from spiral_stream.plan.profiles import Frames
 from spiral_stream.transforms.text import Tokenize

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.cache.probes import probed
-from spiral_stream.decoders.selection import ClipSegment, segment_of
+from spiral_stream.decoders.frame_selection import ClipSegment, segment_of
 from spiral_stream.decoders.video_index import VERSION, VideoIndex
 from spiral_stream.errors import DataError, SourceError
 from spiral_stream.plan.clips import TIMES

@@ -29,7 +29,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from spiral_stream.decoders.selection import ClipSegment
+from spiral_stream.decoders.frame_selection import ClipSegment
 from spiral_stream.errors import CacheError
 
 # F frames in presentation order, P packets in decode order

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.cache.reader import CachedShard
 from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.decoders.selection import segment_of
+from spiral_stream.decoders.frame_selection import segment_of
 from spiral_stream.decoders.video import feed_plan
 from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError

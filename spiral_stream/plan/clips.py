@@ -7,9 +7,9 @@ from typing import Final, TypeGuard, cast
 import pyarrow as pa
 from numpy import dtype
 
+from spiral_stream.decoders.frame_selection import FrameSelection, Short
 from spiral_stream.decoders.limits import SampleLimits
 from spiral_stream.decoders.registry import CLIPS
-from spiral_stream.decoders.selection import FrameSelection, Short
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack

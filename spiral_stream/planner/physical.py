@@ -19,8 +19,8 @@ from spiral_stream.cache.kind import Kind
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.cache.video_index import IndexKind
+from spiral_stream.decoders.frame_selection import FrameSelection
 from spiral_stream.decoders.limits import SampleLimits
-from spiral_stream.decoders.selection import FrameSelection
 from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.plan.nodes import Collate, Deliver, Sampled

@@ -20,8 +20,8 @@ from spiral_stream.cache.clip_layout import Clips
 from spiral_stream.cache.clips import ClipKind
 from spiral_stream.cache.probes import index_of
 from spiral_stream.cache.reader import CachedShard
+from spiral_stream.decoders.frame_selection import segment_of
 from spiral_stream.decoders.limits import need_frames, need_pixels
-from spiral_stream.decoders.selection import segment_of
 from spiral_stream.decoders.video import decode, feed_plan, to_rgb
 from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError, SourceError

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.cache.clip_layout import BESIDE, Clips, bytes_at, pack
 from spiral_stream.cache.kind import Rows
-from spiral_stream.decoders.selection import ClipSegment, FrameSelection
+from spiral_stream.decoders.frame_selection import ClipSegment, FrameSelection
 from spiral_stream.errors import CacheError, DataError
 
 PICTURES = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=12)

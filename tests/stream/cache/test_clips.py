@@ -18,8 +18,8 @@ from spiral_stream.cache.kind import Rows
 from spiral_stream.cache.probes import index_of
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.decoders import region
+from spiral_stream.decoders.frame_selection import FrameSelection, segment_of
 from spiral_stream.decoders.image import decode_jpeg, encode_jpeg, shrink
-from spiral_stream.decoders.selection import FrameSelection, segment_of
 from spiral_stream.decoders.video import decode, to_rgb
 from spiral_stream.errors import CacheError, DataError, SourceError
 from spiral_stream.plan.profiles import Frames

@@ -9,8 +9,8 @@ from spiral_stream.cache.images import ImageKind
 from spiral_stream.cache.kind import Kind
 from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.cache.video_index import IndexKind
+from spiral_stream.decoders.frame_selection import FrameSelection
 from spiral_stream.decoders.registry import DECODERS
-from spiral_stream.decoders.selection import FrameSelection
 from spiral_stream.plan.profiles import Frames, Raw
 from tests.fixtures.kinds import ByteEncoder
 

@@ -9,8 +9,8 @@ import pytest
 from spiral_stream.cache import probes
 from spiral_stream.cache.probes import Probes, index_of
 from spiral_stream.cache.video_index import BESIDE, IndexKind
+from spiral_stream.decoders.frame_selection import FrameSelection, segment_of
 from spiral_stream.decoders.probe import probe
-from spiral_stream.decoders.selection import FrameSelection, segment_of
 from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError, SourceError
 from spiral_stream.sources.located import Located, locate

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spiral_stream.decoders import contexts
+from spiral_stream.decoders.frame_selection import ClipSegment
 from spiral_stream.decoders.probe import probe
-from spiral_stream.decoders.selection import ClipSegment
 from spiral_stream.decoders.video import decode, feed_plan
 from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError, SourceError

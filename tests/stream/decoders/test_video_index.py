@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spiral_stream.decoders.frame_selection import ClipSegment
 from spiral_stream.decoders.probe import probe
-from spiral_stream.decoders.selection import ClipSegment
 from spiral_stream.decoders.video import feed_plan
 from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import CacheError, DataError, SourceError

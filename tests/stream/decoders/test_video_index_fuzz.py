@@ -10,9 +10,9 @@ import pytest
 import xxhash
 
 import spiral_stream as sp
+from spiral_stream.decoders.frame_selection import FrameSelection, segment_of
 from spiral_stream.decoders.limits import CLIPS, need_frames, need_pixels
 from spiral_stream.decoders.probe import probe
-from spiral_stream.decoders.selection import FrameSelection, segment_of
 from spiral_stream.decoders.video import decode, feed_plan
 from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import CacheError

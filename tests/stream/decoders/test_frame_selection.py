@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from spiral_stream.decoders.selection import ClipSegment, FrameSelection, Short, segment_of
+from spiral_stream.decoders.frame_selection import ClipSegment, FrameSelection, Short, segment_of
 from spiral_stream.errors import DataError, PlanError
 
 # F frames of the file, T sequence_length, N frames of the segment
