@@ -16,7 +16,7 @@ from typing import Final, final
 from spiral_stream.errors import SpiralWarning, StreamError
 from spiral_stream.runtime.batches import Batch, BatchBuilder, Pending
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.queue import CLOSED, BoundedQueue
+from spiral_stream.runtime.prefetch_queue import CLOSED, BoundedQueue
 from spiral_stream.threads import (
     CLOSE_TIMEOUT_S,
     TELL_AFTER_S,

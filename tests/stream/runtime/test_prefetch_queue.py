@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spiral_stream.errors import StreamError
-from spiral_stream.runtime.queue import BoundedQueue
+from spiral_stream.runtime.prefetch_queue import BoundedQueue
 
 WAIT_S = 10.0
 
