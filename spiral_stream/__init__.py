@@ -48,7 +48,7 @@ from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
-from spiral_stream.transforms.steps import (
+from spiral_stream.transforms.crop_and_resize import (
     CenterCrop,
     Normalize,
     RandomCrop,

@@ -30,7 +30,7 @@ from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
 from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.shuffle import GlobalShuffle
-from spiral_stream.transforms import steps
+from spiral_stream.transforms import crop_and_resize
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text import Tokenize
 
@@ -76,8 +76,8 @@ VALUES: Final = {
         *(profiles.Original, profiles.Raw, profiles.Jpeg, profiles.Frames),
         *(mix.Part, WindowedBucket, BucketKey, BatchBudget, StratifiedByStream, OneStream, Packed),
         *(Pad, PadMask, ShiftedLabels, Labels, Segments, Positions, CuSeqlens, Tokenize),
-        *(steps.RandomResizedCrop, steps.RandomHorizontalFlip, steps.RandomCrop, steps.CenterCrop),
-        *(steps.Resize, steps.Normalize),
+        *(crop_and_resize.RandomResizedCrop, crop_and_resize.RandomHorizontalFlip, crop_and_resize.RandomCrop, crop_and_resize.CenterCrop),
+        *(crop_and_resize.Resize, crop_and_resize.Normalize),
     )
 }
 

@@ -13,8 +13,8 @@ from spiral_stream.decoders.registry import CLIPS
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
+from spiral_stream.transforms.crop_and_resize import CenterCrop, ImageTransform, RandomCrop, Resize
 from spiral_stream.transforms.image import ImageProgram, compile_image
-from spiral_stream.transforms.steps import CenterCrop, ImageTransform, RandomCrop, Resize
 
 LAYOUTS: Final = {"ntchw": "nchw", "nthwc": "nhwc"}  # of clips, and of their frames
 TIMES: Final = ("start_time_ms", "duration_ms")  # columns: where a segment lies in its file

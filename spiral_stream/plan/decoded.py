@@ -16,7 +16,7 @@ from spiral_stream.plan.clips import TIMES, check_times, clip_parts, is_clip
 from spiral_stream.plan.fields import is_decoded
 from spiral_stream.plan.profiles import Frames
 from spiral_stream.plan.tree import need, owner, profiles, replaced, walk
-from spiral_stream.transforms.steps import CenterCrop, RandomCrop, Resize
+from spiral_stream.transforms.crop_and_resize import CenterCrop, RandomCrop, Resize
 
 FRAME_COUNT: Final = "frame_count"  # column: frames of a segment
 

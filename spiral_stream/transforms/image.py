@@ -1,6 +1,6 @@
 """Compile a chain of image transforms to one pass over the pixels.
 
-Each step only moves boxes (`steps`). So any legal chain is an integer crop box, an antialiased bilinear resize, an
+Each step only moves boxes (`crop_and_resize`). So any legal chain is an integer crop box, an antialiased bilinear resize, an
 integer window, a flip, and a table of 256 entries per channel. ``_pixels.c`` does all of it in one call for many
 images. Pixels equal torchvision's uint8 tensor path bit for bit.
 """
@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.seeding import uniforms
 from spiral_stream.transforms import _pixels
-from spiral_stream.transforms.placement import Geometry, Placement
-from spiral_stream.transforms.steps import (
+from spiral_stream.transforms.crop_and_resize import (
     TRANSFORMS,
     CenterCrop,
     Draw,
@@ -27,6 +26,7 @@ from spiral_stream.transforms.steps import (
     RandomResizedCrop,
     Resize,
 )
+from spiral_stream.transforms.placement import Geometry, Placement
 from spiral_stream.transforms.transform import Transform
 
 __all__ = [

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.errors import PlanError
-from spiral_stream.transforms.steps import CenterCrop, RandomHorizontalFlip, Resize
+from spiral_stream.transforms.crop_and_resize import CenterCrop, RandomHorizontalFlip, Resize
 from spiral_stream.transforms.text import Tokenize
 from spiral_stream.transforms.transform import LARGEST_SIDE, Named, checked_range, checked_size, is_number
 
