@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spiral_stream.batching.budget import BatchBudget
 from spiral_stream.batching.composition import OneStream, StratifiedByStream
-from spiral_stream.batching.formation import DropPartial, KeepPartial, PadPartial
 from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.connection import Catalog, cache_fingerprint, connect, open_stream, sql, table
 from spiral_stream.errors import (

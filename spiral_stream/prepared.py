@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from spiral_stream.batching.formation import KeepPartial
+from spiral_stream.batching.tail import KeepPartial
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import pyarrow as pa
 
-from spiral_stream.batching.formation import Composition, DropPartial, Formation, Tail, as_tail
+from spiral_stream.batching.formation import Composition, Formation
+from spiral_stream.batching.tail import DropPartial, Tail, as_tail
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, shown

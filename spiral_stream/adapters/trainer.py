@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spiral_stream.adapters.torch import StreamLoader, Tensors, TorchStream
-from spiral_stream.batching.formation import KeepPartial
+from spiral_stream.batching.tail import KeepPartial
 from spiral_stream.errors import BindError, ResumeError, StreamError
 from spiral_stream.extras import need as need_package
 from spiral_stream.fields.labels import ShiftedLabels

@@ -12,8 +12,9 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.batching.formation import DropPartial, PadPartial, Tail
+from spiral_stream.batching import tail
 from spiral_stream.batching.lanes import Lanes
+from spiral_stream.batching.tail import PadPartial, Tail
 from spiral_stream.errors import PlanError, shown
 
 UInt64 = NDArray[np.uint64]
@@ -52,10 +53,8 @@ class FixedBatches:
 
     @property
     def formed(self) -> int:
-        """Batches of the epoch before the tail rule: `DropPartial` drops the short one, the others count it."""
-        if isinstance(self.last, DropPartial):
-            return self.total // self.batch_size
-        return -(-self.total // self.batch_size)
+        """Batches of the epoch, before ranks share them."""
+        return tail.batches(self.last, self.total, self.batch_size)
 
     def positions(self, batch: int) -> UInt64:
         """Return the positions that form a batch.

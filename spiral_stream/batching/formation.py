@@ -1,11 +1,8 @@
-"""Which samples share a batch: the interface of formations, and the tail rules.
+"""Which samples share a batch: the interface of formations.
 
 A `Formation` is the frozen value of the plan. For each chapter of a lane it makes a `Former`, which takes windows of
 samples as arrays (keys, lengths, streams; never payload) and returns the batches that are complete. What it returns is
 a pure function of the windows and the `Setting`.
-
-Tail rules are usable as bare names and called: ``last=DropPartial`` and
-``last=DropPartial()`` are the same plan.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +13,7 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.errors import PlanError, shown
+from spiral_stream.batching.tail import Tail
 
 CHAPTER_WINDOWS: Final = 64  # windows of a lane after which formation starts anew (docs/decisions/0007)
 
@@ -50,7 +47,7 @@ class Setting:
         None  # [K] samples that each stream is ahead of its share at the chapter's start
     )
     even: bool = True  # whether the chapter's last two batches are made equal; else the last one is short
-    last: "Tail | None" = None  # the tail rule, for formations that keep to it in every chapter
+    last: Tail | None = None  # the tail rule, for formations that keep to it in every chapter
     scarce: bool = (
         False  # whether the window may be too small for shares (`stratified.is_sure`): then the pool may fill up
     )
@@ -175,51 +172,3 @@ class Composition(ABC):  # noqa: B024  a closed family of rules; the arithmetic 
     """How the streams of a mixture share a batch."""
 
     VERSION: ClassVar[int] = 1
-
-
-class Tail(ABC):  # noqa: B024  a closed family of rules; the arithmetic is in `tail`
-    """What happens to a short batch, and to a last step that does not have a batch for every rank."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class DropPartial(Tail):
-    """Drop the short batch, then the batches that do not fill a step of all ranks.
-
-    If the formation counts samples (no budget, or packing), a chapter's last batch may be short; under a budget no batch
-    is. With ``OneStream(batches=n)``, samples of a stream that do not fill n batches at a chapter's end are dropped.
-    """
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class KeepPartial(Tail):
-    """Deliver every sample once; ranks may differ by one step at the very end."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class PadPartial(Tail):
-    """Fill the short batch, and the last step, with samples from the epoch's start.
-
-    Batches of a formation stay as they are, with one exception: ``OneStream(batches=n)`` without a budget fills the samples
-    that a stream has left at a chapter's end up to n batches, with samples of the same stream.
-    """
-
-
-def as_tail(value: object) -> Tail:
-    """Return the tail rule that ``last=`` names.
-
-    Args:
-        value: `DropPartial`, `KeepPartial` or `PadPartial`, or an instance of one.
-
-    Raises:
-        PlanError: it is something else.
-    """
-    if isinstance(value, Tail):
-        return value
-    if isinstance(value, type) and value in (DropPartial, KeepPartial, PadPartial):
-        rule: Tail = value()
-        return rule
-    msg = f"collate: last is {shown(value)}. Give DropPartial, KeepPartial or PadPartial"
-    raise PlanError(msg)

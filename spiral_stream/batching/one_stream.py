@@ -20,8 +20,9 @@ from spiral_stream.batching.budget import BatchLimits
 from spiral_stream.batching.composition import OneStream
 from spiral_stream.batching.cutting import cut, even_end, is_full
 from spiral_stream.batching.emission import emission_order
-from spiral_stream.batching.formation import DropPartial, Int64, PadPartial, Setting
+from spiral_stream.batching.formation import Int64, Setting
 from spiral_stream.batching.grouping import Grouping, Pool, targets
+from spiral_stream.batching.tail import DropPartial, PadPartial
 
 # S samples, K streams
 

@@ -1,4 +1,4 @@
-"""Which batches the ranks deliver at the end of an epoch.
+"""What happens to the last batches of an epoch: a short one, and a step that does not have a batch for every rank.
 
 Each step takes ``merge`` consecutive batches per rank, so a *group* of ``world_size * merge`` batches for all ranks
 (docs/decisions/0025). An epoch seldom ends with a whole group. What happens then is the plan's tail rule:
@@ -7,15 +7,76 @@ Each step takes ``merge`` consecutive batches per rank, so a *group* of ``world_
 * `PadPartial`: it is filled up with batches from the epoch's start.
 * `KeepPartial`: it is delivered as it is, so some ranks may make one step fewer.
 
-Whether the last batch itself is short is decided in `fixed`, and in `runtime.chapters` for formations.
+Tail rules are usable as bare names and called: ``last=DropPartial`` and ``last=DropPartial()`` are the same plan.
 
 A run does not know how many batches an epoch has until it has formed them all, so `admits` only asks whether a batch
 exists. `end` and `steps` say the same of an epoch whose batches are counted.
 """
 
+from abc import ABC
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
 
-from spiral_stream.batching.formation import DropPartial, PadPartial, Tail
+from spiral_stream.errors import PlanError, shown
+
+
+class Tail(ABC):  # noqa: B024  a closed family of rules
+    """What happens to a short batch, and to a last step that does not have a batch for every rank."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DropPartial(Tail):
+    """Drop the short batch, then the batches that do not fill a step of all ranks.
+
+    If the formation counts samples (no budget, or packing), a chapter's last batch may be short; under a budget no batch
+    is. With ``OneStream(batches=n)``, samples of a stream that do not fill n batches at a chapter's end are dropped.
+    """
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class KeepPartial(Tail):
+    """Deliver every sample once; ranks may differ by one step at the very end."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PadPartial(Tail):
+    """Fill the short batch, and the last step, with samples from the epoch's start.
+
+    Batches of a formation stay as they are, with one exception: ``OneStream(batches=n)`` without a budget fills the samples
+    that a stream has left at a chapter's end up to n batches, with samples of the same stream.
+    """
+
+
+def as_tail(value: object) -> Tail:
+    """Return the tail rule that ``last=`` names.
+
+    Args:
+        value: `DropPartial`, `KeepPartial` or `PadPartial`, or an instance of one.
+
+    Raises:
+        PlanError: it is something else.
+    """
+    if isinstance(value, Tail):
+        return value
+    if isinstance(value, type) and value in (DropPartial, KeepPartial, PadPartial):
+        rule: Tail = value()
+        return rule
+    msg = f"collate: last is {shown(value)}. Give DropPartial, KeepPartial or PadPartial"
+    raise PlanError(msg)
+
+
+def drops_short(last: Tail) -> bool:
+    """Return whether a short batch is dropped."""
+    return isinstance(last, DropPartial)
+
+
+def batches(last: Tail, samples: int, batch_size: int) -> int:
+    """Return the batches of a fixed size that samples form: `DropPartial` drops a short one, the others count it."""
+    return samples // batch_size if drops_short(last) else -(-samples // batch_size)
 
 
 def admits(last: Tail, first: int, group: int, due: range, exists: Callable[[int], bool]) -> range | None:
@@ -39,30 +100,30 @@ def admits(last: Tail, first: int, group: int, due: range, exists: Callable[[int
     return range(due.start, there[-1] + 1) if there else None
 
 
-def end(last: Tail, batches: int, group: int) -> int:
+def end(last: Tail, left: int, group: int) -> int:
     """Return how many batches all ranks deliver together, repeated ones included.
 
     Args:
         last: the tail rule.
-        batches: batches left in the epoch.
+        left: batches left in the epoch.
         group: batches of a step, over all ranks.
     """
     if isinstance(last, DropPartial):
-        return batches // group * group
+        return left // group * group
     if isinstance(last, PadPartial):
-        return -(-batches // group) * group
-    return batches
+        return -(-left // group) * group
+    return left
 
 
-def steps(last: Tail, batches: int, world_size: int, merge: int, rank: int) -> int:
+def steps(last: Tail, left: int, world_size: int, merge: int, rank: int) -> int:
     """Return how many steps a rank makes; all ranks make the same number, except with `KeepPartial`.
 
     Args:
         last: the tail rule.
-        batches: batches left in the epoch.
+        left: batches left in the epoch.
         world_size: ranks that share them.
         merge: batches that a rank concatenates in each step.
         rank: the rank.
     """
-    shares = -(-end(last, batches, world_size * merge) // merge)  # of up to merge batches, dealt to the ranks in turn
+    shares = -(-end(last, left, world_size * merge) // merge)  # of up to merge batches, dealt to the ranks in turn
     return max(0, -(-(shares - rank) // world_size))

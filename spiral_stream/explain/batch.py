@@ -6,8 +6,9 @@ import numpy as np
 
 from spiral_stream.batching import tail
 from spiral_stream.batching.composition import OneStream
-from spiral_stream.batching.formation import DropPartial, Int64, PadPartial
+from spiral_stream.batching.formation import Int64
 from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.tail import DropPartial, PadPartial
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.explain.costs import clip_batches, sample_costs
 from spiral_stream.explain.formed import FirstBatches

@@ -13,8 +13,8 @@ import pyarrow as pa
 from spiral_stream import expr
 from spiral_stream.batching.budget import BatchBudget
 from spiral_stream.batching.composition import OneStream, StratifiedByStream
-from spiral_stream.batching.formation import DropPartial, KeepPartial, PadPartial
 from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.fields.labels import Labels, ShiftedLabels
@@ -30,7 +30,7 @@ from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
 from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.shuffle import GlobalShuffle
-from spiral_stream.transforms import crop_and_resize
+from spiral_stream.transforms import crop_and_resize as images
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text import Tokenize
 
@@ -76,8 +76,13 @@ VALUES: Final = {
         *(profiles.Original, profiles.Raw, profiles.Jpeg, profiles.Frames),
         *(mix.Part, WindowedBucket, BucketKey, BatchBudget, StratifiedByStream, OneStream, Packed),
         *(Pad, PadMask, ShiftedLabels, Labels, Segments, Positions, CuSeqlens, Tokenize),
-        *(crop_and_resize.RandomResizedCrop, crop_and_resize.RandomHorizontalFlip, crop_and_resize.RandomCrop, crop_and_resize.CenterCrop),
-        *(crop_and_resize.Resize, crop_and_resize.Normalize),
+        *(
+            images.RandomResizedCrop,
+            images.RandomHorizontalFlip,
+            images.RandomCrop,
+            images.CenterCrop,
+        ),
+        *(images.Resize, images.Normalize),
     )
 }
 

@@ -12,7 +12,8 @@ from typing import ClassVar, Final, Literal, final
 
 import pyarrow as pa
 
-from spiral_stream.batching.formation import Formation, Tail
+from spiral_stream.batching.formation import Formation
+from spiral_stream.batching.tail import Tail
 from spiral_stream.cursor import LAST_EPOCH
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import Expr

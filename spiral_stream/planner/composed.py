@@ -6,8 +6,9 @@ from typing import Final
 import numpy as np
 
 from spiral_stream.batching.composition import OneStream, StratifiedByStream
-from spiral_stream.batching.formation import CHAPTER_WINDOWS, KeepPartial, PadPartial
+from spiral_stream.batching.formation import CHAPTER_WINDOWS
 from spiral_stream.batching.stratified import Float64, smallest_window
+from spiral_stream.batching.tail import KeepPartial, PadPartial
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.planner.physical import Stages
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from spiral_stream.batching.formation import Tail
+from spiral_stream.batching.tail import Tail
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.nodes import Collate, Deliver, Sample

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from spiral_stream.batching.fixed import FixedBatches
-from spiral_stream.batching.formation import DropPartial
 from spiral_stream.batching.lanes import Lanes
+from spiral_stream.batching.tail import DropPartial
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.cache.clips import ClipKind
 from spiral_stream.cache.images import ImageKind

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream import seeding
-from spiral_stream.batching.formation import Former, Membership, PadPartial, Setting, Window
+from spiral_stream.batching.formation import Former, Membership, Setting, Window
 from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.tail import PadPartial
 from spiral_stream.errors import SourceError
 from spiral_stream.plan.maps import Context
 from spiral_stream.runtime.blame import blaming

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, final
 import numpy as np
 
 from spiral_stream import threads
-from spiral_stream.batching.formation import PadPartial
+from spiral_stream.batching.tail import PadPartial
 from spiral_stream.errors import BindError, CacheError, ResumeError
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.planner.saved_state import Anchor

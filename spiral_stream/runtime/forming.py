@@ -14,7 +14,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream import expr
-from spiral_stream.batching.formation import CHAPTER_WINDOWS, DropPartial, Formation, Window
+from spiral_stream.batching import tail
+from spiral_stream.batching.formation import CHAPTER_WINDOWS, Formation, Window
 from spiral_stream.batching.packing import Packed
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.expr import Expr
@@ -60,9 +61,7 @@ class Forming:
         later = [*lineage.keys((field.column for field in fields), end), *identity_keys(stages)]
         self._used = lineage.rests_on([*later, *wanted])
         self._uncached: list[str] | None = None
-        self.only_whole = formation.counts_samples and isinstance(
-            collate.last, DropPartial
-        )  # short batches are dropped
+        self.only_whole = formation.counts_samples and tail.drops_short(collate.last)
         self.scarce = is_scarce(collate)
         mix = find(collate, Mix)
         self.moves = mix is not None and bool(mix.schedule)  # whether a schedule moves the streams' shares

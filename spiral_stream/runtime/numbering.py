@@ -13,7 +13,8 @@ from typing import final
 
 import numpy as np
 
-from spiral_stream.batching.formation import Membership, Tail
+from spiral_stream.batching.formation import Membership
+from spiral_stream.batching.tail import Tail
 from spiral_stream.errors import shown
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.planner.physical import Stages

@@ -12,7 +12,7 @@ from itertools import count
 from typing import final
 
 from spiral_stream.batching import tail
-from spiral_stream.batching.formation import DropPartial
+from spiral_stream.batching.tail import DropPartial
 from spiral_stream.cursor import Cursor, Segment
 from spiral_stream.errors import ResumeError, SpiralError, SpiralWarning
 from spiral_stream.planner.bind import Bound

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from spiral_stream.batching import tail
 from spiral_stream.batching.fixed import FixedBatches
-from spiral_stream.batching.formation import DropPartial, KeepPartial, PadPartial, Tail
 from spiral_stream.batching.lanes import Lanes
+from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail
 from spiral_stream.errors import PlanError
 
 quick = settings(deadline=None, max_examples=150, derandomize=True)

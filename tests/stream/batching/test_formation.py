@@ -1,8 +1,9 @@
 import pytest
 
 from spiral_stream.batching.budget import BatchBudget
-from spiral_stream.batching.formation import DropPartial, Formation, KeepPartial, PadPartial, Tail, as_tail
+from spiral_stream.batching.formation import Formation
 from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail, as_tail
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.errors import PlanError
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.batching.budget import BatchBudget
 from spiral_stream.batching.composition import OneStream
-from spiral_stream.batching.formation import DropPartial, KeepPartial, PadPartial, Tail
+from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.testing import ChapterSamples, FormedChapter, check_formation
 

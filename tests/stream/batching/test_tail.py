@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.batching import tail
-from spiral_stream.batching.formation import DropPartial, KeepPartial, PadPartial, Tail
+from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail
 
 RULES = st.sampled_from([DropPartial(), KeepPartial(), PadPartial()])
 LAWS = {"last": RULES, "total": st.integers(0, 40), "world": st.integers(1, 4), "merge": st.integers(1, 3)}
