@@ -208,7 +208,7 @@ class ClipKind(Kind):
                 damaged("its pictures are not of its height and width")
             return addresses + (top * strides + 3 * left).astype(np.uint64), strides, None
         _, once, back = np.unique(addresses, return_index=True, return_inverse=True)  # a short clip repeats frames
-        if region.available:
+        if region.applies(jpeg=True):
             decoded = region.decode_regions(addresses[once], lengths[once], boxes_B4[once])
             if decoded is not None:
                 return decoded[0][back], decoded[1][back], None

@@ -5,8 +5,9 @@ took 1,190 us (500 x 375, 84 KB; CPU time, same run). Reusing scratch memory sav
 The library is the libjpeg-turbo in Pillow's wheel; if it is not found, `available` is False and images are decoded
 whole.
 
-Baseline JPEGs of one or three components are eligible; `runtime.images` and `cache.clips` decide when to use this. If
-the library warns, the full decoder decides. Damage below or outside the crop is not seen.
+When: stored JPEGs are decoded by region wherever the library is there (`applies`) and all of the few that are decoded
+together are baseline JPEGs of one or three components (`eligible`). If the library warns, the full decoder decides.
+Damage below or outside the crop is not seen.
 """
 
 import threading
@@ -35,6 +36,16 @@ UInt64 = NDArray[np.uint64]
 
 available: Final = _open()
 _local = threading.local()
+
+
+def applies(*, jpeg: bool) -> bool:
+    """Return whether images are decoded by region: stored JPEGs, where the library is there."""
+    return jpeg and available
+
+
+def eligible(addresses: UInt64, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return of which JPEGs a region can be decoded; shape [B]. Arguments as for `sizes`."""
+    return sizes(addresses, lengths)[0] > 0
 
 
 def sizes(addresses: UInt64, lengths: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -81,7 +81,7 @@ class ImageFeed:
             if self._kind.keeps_pixels:
                 strides = 3 * rows.widths.astype(np.int64)
                 program.run_at(rows.addresses, strides, rows.heights, rows.widths, keys, out)
-            elif self._kind.keeps_jpeg and region.available:
+            elif region.applies(jpeg=self._kind.keeps_jpeg):
                 self._regions(rows, keys, program, out)
             else:
                 program.run(self._whole(rows, slice(None)), keys, out)
@@ -108,7 +108,7 @@ class ImageFeed:
         return out
 
     def _regions(self, rows: _StoredRows, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
-        eligible = region.sizes(rows.addresses, rows.lengths)[0] > 0
+        eligible = region.eligible(rows.addresses, rows.lengths)
         placed = program.geometry(rows.heights, rows.widths, keys)
         boxes = placed.boxes()[:, :4]
         for start in range(0, len(eligible), region.TOGETHER):
