@@ -12,6 +12,7 @@ from operator import index
 from typing import Any, Final
 
 from spiral_stream.errors import ResumeError, shown
+from spiral_stream.sampling.assignment import batches_of, owner
 
 STATE_VERSION: Final = 1
 LAST_EPOCH: Final = (1 << 31) - 1  # so that 64-bit arithmetic with uses and keys cannot overflow
@@ -35,8 +36,7 @@ class Segment:
 
     def batches(self, step: int, rank: int) -> range:
         """Return the batch numbers that ``rank`` gets at ``step``."""
-        start = self.first(step) + rank * self.merge
-        return range(start, start + self.merge)
+        return batches_of(rank, self.first(step), self.merge)
 
     def first(self, step: int) -> int:
         """Return the first batch number of a step."""
@@ -96,8 +96,8 @@ class Cursor:
     def batch_to_step(self, number: int) -> tuple[int, int]:
         """Return the step at which a batch of the present epoch was or will be delivered, and the rank that gets it."""
         segment = self.segment_of(number)
-        group = (number - segment.first_batch) // segment.merge
-        return segment.first_step + group // segment.world_size, group % segment.world_size
+        step, rank = owner(number - segment.first_batch, segment.world_size, segment.merge)
+        return segment.first_step + step, rank
 
     def last_step(self) -> tuple[int, Segment] | None:
         """Return the last step that was delivered, and its segment; None at an epoch's start."""

@@ -1,6 +1,7 @@
 """Which batches of the global sequence a rank delivers.
 
-The batch numbers of a rank at a step are `cursor.Segment.batches`; `batching.tail` says which of them are delivered.
+`batches_of` and `owner` are the whole rule: each step takes ``merge`` consecutive batches per rank. `cursor` says at which
+batch a step begins, and `batching.tail` what happens at the end of an epoch.
 """
 
 from dataclasses import dataclass
@@ -47,3 +48,20 @@ class DataParallel:
                 f"ranks count from 0. Give a rank in [0, {self.world_size})"
             )
             raise PlanError(msg)
+
+
+def batches_of(rank: int, first: int, merge: int) -> range:
+    """Return the batch numbers that a rank gets at a step.
+
+    Args:
+        rank: the rank.
+        first: the step's first batch.
+        merge: batches that a rank concatenates in each step.
+    """
+    start = first + rank * merge
+    return range(start, start + merge)
+
+
+def owner(batch: int, world_size: int, merge: int) -> tuple[int, int]:
+    """Return the step at which a batch is due, and the rank that gets it; batch 0 begins step 0."""
+    return divmod(batch // merge, world_size)

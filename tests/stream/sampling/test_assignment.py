@@ -1,8 +1,10 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spiral_stream.errors import PlanError
 from spiral_stream.params import RuntimeParam
-from spiral_stream.sampling.assignment import DataParallel
+from spiral_stream.sampling.assignment import DataParallel, batches_of, owner
 
 
 def test_the_seed_programs_assignment_is_a_value() -> None:
@@ -28,3 +30,11 @@ def test_the_seed_programs_assignment_is_a_value() -> None:
 def test_a_wrong_assignment_is_refused_at_birth(wrong: dict[str, object], way_out: str) -> None:
     with pytest.raises(PlanError, match=way_out):
         DataParallel(**{"rank": 0, "world_size": 4, **wrong})
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 1000))
+def test_each_batch_has_one_rank_and_one_step(world_size: int, merge: int, batch: int) -> None:
+    step, rank = owner(batch, world_size, merge)
+
+    held = [other for other in range(world_size) if batch in batches_of(other, step * world_size * merge, merge)]
+    assert held == [rank]
