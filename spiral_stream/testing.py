@@ -29,19 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.batching.budget import BatchBudget
-from spiral_stream.batching.formation import (
-    DropPartial,
-    Formation,
-    Former,
-    KeepPartial,
-    Membership,
-    OversizeTally,
-    Packing,
-    PadPartial,
-    Setting,
-    Tail,
-    Window,
-)
+from spiral_stream.batching.formation import Formation, Former, Membership, OversizeTally, Packing, Setting, Window
+from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail
 from spiral_stream.errors import SpiralWarning
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.sampling.order import Order, Population

@@ -14,7 +14,8 @@ from spiral_stream.errors import PlanError, shown
 from spiral_stream.sampling.laid_out import Layout
 from spiral_stream.sampling.order import Arrangement, BucketIndex, Order, Population, UInt64, check_whole
 from spiral_stream.sampling.permutation import permute, unpermute
-from spiral_stream.seeding import combine, key
+from spiral_stream.sampling.shuffle_key import shuffle_key
+from spiral_stream.seeding import combine
 
 MOST_BUCKETS: Final = 2**24
 
@@ -77,9 +78,8 @@ class HashBucketed(Order):
             )
             raise PlanError(msg)
         order = self.bucket_order or ShuffleBuckets(self.seed)
-        place = (population.stream, pass_number)
-        bucket_key = key("ShuffleBuckets", order.VERSION, order.seed, *place)
-        row_key = key("HashBucketed", self.VERSION, self.seed, *place)
+        bucket_key = shuffle_key("ShuffleBuckets", order.VERSION, order.seed, population, pass_number)
+        row_key = shuffle_key("HashBucketed", self.VERSION, self.seed, population, pass_number)
         return _Buckets(population.index, self.bucket_count, bucket_key, row_key)
 
 

@@ -19,7 +19,8 @@ from spiral_stream.sampling.laid_out import Layout
 from spiral_stream.sampling.order import Arrangement, Order, Population, Runs, UInt64, check_whole
 from spiral_stream.sampling.permutation import permute, unpermute
 from spiral_stream.sampling.shuffle import permute_clumps, unpermute_clumps
-from spiral_stream.seeding import combine, key
+from spiral_stream.sampling.shuffle_key import shuffle_key, stage_key
+from spiral_stream.seeding import combine
 
 _PLACES: Final = frozenset(("stream_id", "storage_shard"))  # the same for every row of a shard, so no runs are needed
 Granularity = Literal["shard", "row_group", "row"]
@@ -109,14 +110,14 @@ class ShardAwareShuffle(Order):
 
     def laid_out(self, population: Population, pass_number: int) -> Layout:
         """Return the units in the order of one pass."""
-        return Layout(self.units(population)[0], key("units", self._key(population, pass_number)))
+        return Layout(self.units(population)[0], stage_key("units", self._key(population, pass_number)))
 
     def _runs(self, population: Population) -> Runs:
         assert population.runs is not None  # whoever builds a population asks for `Order.grouped_by`
         return population.runs
 
     def _key(self, population: Population, pass_number: int) -> int:
-        return key("ShardAwareShuffle", self.VERSION, self.seed, population.stream, pass_number)
+        return shuffle_key("ShardAwareShuffle", self.VERSION, self.seed, population, pass_number)
 
 
 @final
@@ -142,7 +143,7 @@ class _SingleRows:
 
     def __init__(self, total: int, own_key: int) -> None:
         self._total = total
-        self._key = np.uint64(key("units", own_key))
+        self._key = np.uint64(stage_key("units", own_key))
 
     def rows(self, places: UInt64) -> UInt64:
         return permute(places, self._total, self._key)
@@ -203,7 +204,7 @@ class _Blocks(Arrangement):
     ) -> None:
         self.size = size
         self._spread = spread
-        self._key = np.array(key("blocks", own_key), dtype=np.uint64)
+        self._key = np.array(stage_key("blocks", own_key), dtype=np.uint64)
         self._block_size = np.uint64(min(block_size, max(size, 1)))
         self._clump_size = clump_size
 

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64, check_whole
 from spiral_stream.sampling.permutation import permute, unpermute
-from spiral_stream.seeding import key
+from spiral_stream.sampling.shuffle_key import shuffle_key
 
 _ONE: Final = np.uint64(1)
 
@@ -30,7 +30,7 @@ class GlobalShuffle(Order):
         check_whole("GlobalShuffle", "clump_size", self.clump_size, least=1)
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
-        own = key("GlobalShuffle", self.VERSION, self.seed, population.stream, pass_number)
+        own = shuffle_key("GlobalShuffle", self.VERSION, self.seed, population, pass_number)
         return _Shuffled(population.total, own, self.clump_size)
 
 
