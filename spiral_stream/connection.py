@@ -220,12 +220,11 @@ def cache_fingerprint(
     Raises:
         PlanError: ``form`` is `Frames`, and ``decode`` is not the field that reads the clips.
     """
-    from spiral_stream.cache.code_facts import clip_facts, token_code_facts
-    from spiral_stream.cache.images import ImageKind
+    from spiral_stream.cache.fingerprint import clip_facts, image_facts, token_code_facts
     from spiral_stream.decoders.limits import CLIPS
     from spiral_stream.decoders.registry import decoder
     from spiral_stream.plan.clips import clip_parts, limits_of
-    from spiral_stream.plan.fields import image_parts
+    from spiral_stream.plan.dtypes import image_parts
     from spiral_stream.plan.fingerprint import digest
 
     if isinstance(form, Tokenize):
@@ -238,7 +237,7 @@ def cache_fingerprint(
         selection, _ = clip_parts(decode)
         return digest(clip_facts(relation, column, selection, form, limits_of(decode, CLIPS), timed=timed))
     reader = decoder(decode) if isinstance(decode, str) else image_parts(decode)[0]
-    return ImageKind(relation, column, reader, renewed(form)).fingerprint
+    return digest(image_facts(relation, column, reader, renewed(form)))
 
 
 def table(name: str) -> Relation:

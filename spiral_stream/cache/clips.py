@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.cache.clip_layout import BESIDE, Bytes, Clips, Int32, Int64, UInt64, bytes_at, damaged, pack
-from spiral_stream.cache.code_facts import clip_facts
+from spiral_stream.cache.fingerprint import clip_facts
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.cache.probes import index_of
 from spiral_stream.decoders import region

@@ -3,19 +3,18 @@
 Height and width are stored next to the payload. A row that is not stored goes through `keep` on the fly.
 """
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.cache.fingerprint import image_facts
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.decoders.decoder import Decoder
-from spiral_stream.decoders.image import JpegDecoder, codec_version, decode_jpeg, encode_jpeg, shrink
-from spiral_stream.decoders.limits import IMAGES
+from spiral_stream.decoders.image import JpegDecoder, decode_jpeg, encode_jpeg, shrink
 from spiral_stream.errors import DataError
-from spiral_stream.plan.canonical import encode_value
 from spiral_stream.plan.profiles import Jpeg, Profile, Raw
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.reference import resolve
@@ -54,18 +53,7 @@ class ImageKind(Kind):
         return str(self.profile)
 
     def facts(self) -> dict[str, object]:
-        facts: dict[str, object] = {
-            "relation": self.relation,
-            "column": self.column,
-            "profile": encode_value(self.profile),
-        }
-        if isinstance(self.profile, Raw | Jpeg):
-            facts["decoder"] = [self.decoder.NAME, self.decoder.VERSION]
-        if self.profile.lossy:
-            facts["encoder"] = codec_version()
-        if self.decoder.limits != IMAGES:  # they decide which rows are refused
-            facts["limits"] = astuple(self.decoder.limits)
-        return facts
+        return image_facts(self.relation, self.column, self.decoder, self.profile)
 
     def keep_rows(self, table: pa.Table, base: Reach | str) -> Rows:
         """Make the payload of P references; see `Kind.keep_rows`."""

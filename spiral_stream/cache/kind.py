@@ -10,7 +10,7 @@ per row; no per-row Python object is created on the way to disk. A row that is n
 stored goes through the same `keep_rows` on the fly, so a cache changes only the speed.
 
 A cache is never stale: another fingerprint is another cache, and `materialize` finds the shards whose content has no
-finished part.
+finished part. `fingerprint` lists the facts of each kind.
 """
 
 from abc import ABC, abstractmethod

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from spiral_stream.cache.code_facts import TOKENS_VERSION
+from spiral_stream.cache.fingerprint import token_facts
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.reach import Reach
@@ -58,13 +58,7 @@ class TokenKind(Kind):
         return str(np.dtype(self.encoder.dtype))
 
     def facts(self) -> dict[str, object]:
-        return {
-            "kind": ["tokens", TOKENS_VERSION],
-            "relation": self.relation,
-            "column": self.column,
-            "encoder": self.encoder.digest,
-            "item_bytes": self.item_bytes,
-        }
+        return token_facts(self.relation, self.column, self.encoder.digest, self.item_bytes)
 
     @property
     def item_bytes(self) -> int:

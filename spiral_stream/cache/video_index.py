@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.cache.fingerprint import index_facts
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.cache.probes import probed
 from spiral_stream.decoders.frame_selection import ClipSegment, segment_of
-from spiral_stream.decoders.video_index import VERSION, VideoIndex
+from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError, SourceError
 from spiral_stream.plan.clips import TIMES
 from spiral_stream.sources.located import locate
@@ -46,12 +47,7 @@ class IndexKind(Kind):
         return "video index"
 
     def facts(self) -> dict[str, object]:
-        facts: dict[str, object] = {
-            "kind": ["video index", VERSION, len(BESIDE)],
-            "relation": self.relation,
-            "column": self.column,
-        }
-        return {**facts, "timed": True} if self.timed else facts
+        return index_facts(self.relation, self.column, len(BESIDE), timed=self.timed)
 
     def keep_rows(self, table: pa.Table, base: Reach | str) -> Rows:
         """Make the indexes of P references, and the facts of their files; see `Kind.keep_rows`.

@@ -4,7 +4,7 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.cache.clips import ClipKind
-from spiral_stream.cache.code_facts import token_code_facts
+from spiral_stream.cache.fingerprint import token_code_facts
 from spiral_stream.decoders.limits import CLIPS
 from spiral_stream.plan.clips import clip_parts
 
@@ -49,6 +49,6 @@ def test_tokens_are_known_by_their_options_and_the_name_of_the_tokenizer(monkeyp
     assert of() == of()
     assert len({of(), of("b"), of(max_length=9)}) == 3
     before = of()
-    monkeypatch.setattr("spiral_stream.cache.code_facts.TOKENS_VERSION", 2)
+    monkeypatch.setattr("spiral_stream.cache.fingerprint.TOKENS_VERSION", 2)
     assert of() != before
     assert token_code_facts("docs", "text", sp.Tokenize("text", tokenizer="a"))["kind"] == ["tokens", 2]
