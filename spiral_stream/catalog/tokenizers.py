@@ -6,7 +6,6 @@ replaced as a whole, so readers need no lock; writers take one. Plans and caches
 options of its use: `transforms.encoder`.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -27,6 +26,7 @@ from spiral_stream.extras import need
 from spiral_stream.sources.source import content_key
 from spiral_stream.transforms.encoder import largest_id, open_tokenizer, read_tokenizer
 from spiral_stream.transforms.proof import PROOF, STEPS, Report, proof_beside, prove, save
+from spiral_stream.transforms.tokenizer_identity import content_digest
 
 FILE: Final = "tokenizer.json"
 _CONFIGS: Final = ("special_tokens_map.json", "tokenizer_config.json")  # next to a tokenizer.json; the later wins
@@ -70,7 +70,7 @@ class Tokenizers:
             SourceError: the source cannot be read.
         """
         data, roles, origin = _content(name, source)
-        digest = hashlib.sha256(data).hexdigest()
+        digest = content_digest(data)
         old = self._saved(name)["digest"] if name in self.names() and not replace else digest
         if old != digest:
             msg = (
@@ -97,7 +97,7 @@ class Tokenizers:
             return self._entry(name, facts)
         if _is_file(name):
             data, roles, origin = _content(name, name)
-            return self._entry(name, self._keep(data, hashlib.sha256(data).hexdigest(), roles, origin))
+            return self._entry(name, self._keep(data, content_digest(data), roles, origin))
         msg = (
             f"tokenizer {shown(name)} is not in catalog {self._folder.parent}, and no file; {suggestions(name, names)} "
             f"Register it: catalog.register_tokenizer({shown(name)}, source)"
@@ -160,7 +160,7 @@ class Tokenizers:
         """Refuse a content that is not what its folder is called by: its ids would be others, without a word."""
         file = self._folder / "contents" / digest / FILE
         try:
-            found = hashlib.sha256(file.read_bytes()).hexdigest()
+            found = content_digest(file.read_bytes())
         except OSError as error:
             raise self._damaged(name, f"{file} ({error.strerror})") from error
         if found != digest:
@@ -314,7 +314,7 @@ def _publish(draft: Path, folder: Path) -> None:
 
 def _kept(file: Path) -> str | None:
     """The digest of a content as it is now, if it is there."""
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
+    return content_digest(file.read_bytes()) if file.is_file() else None
 
 
 def _sealed(facts: Mapping[str, Any]) -> str:
