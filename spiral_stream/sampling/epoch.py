@@ -1,10 +1,10 @@
 """Which row of which stream stands at each position of an epoch, and how often it has stood there.
 
 Without a mixture, epoch e is pass e of the order. With one, `Mixture` says how many samples of the stream came before
-(the use u); the pass is u divided by the stream's rows, and the place in it is the remainder (docs/decisions/0021). Cost:
-that of the mixture, and of one arrangement for each pass that the positions touch; the last arrangements are kept.
+(the use u), and `stream_end` in which pass of the stream that is (docs/decisions/0021). Cost: that of the mixture, and of
+one arrangement for each pass that the positions touch; the last arrangements are kept.
 
-How long an epoch is: `plan.mix` in samples, `runtime.numbering` in batches, `batching.tail` in steps.
+How long an epoch is: see `plan.epoch_length`.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from spiral_stream.sampling.left_over import LeftOver
 from spiral_stream.sampling.mixture import Mixture
 from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64
+from spiral_stream.sampling.stream_end import pass_of, passes_of, use_of
 
 _ARRANGEMENTS: Final = 64  # kept at least; each takes O(shards) memory
 _LEAST_CHUNK: Final = 4096  # positions of a mixture that are placed together
@@ -101,8 +102,7 @@ class EpochOrder:
         positions = np.arange(chunk * self._chunk_size, end, dtype=np.uint64)
         streams, uses = self.uses(epoch, positions)
         sizes = np.array([population.total for population in self._populations], dtype=np.uint64)[streams]
-        passes = uses // sizes
-        offsets = uses - passes * sizes
+        passes, offsets = pass_of(uses, sizes)
         rows = np.empty(len(streams), dtype=np.uint64)
         by = np.lexsort((passes, streams))
         turns = np.flatnonzero((np.diff(streams[by]) != 0) | (np.diff(passes[by].astype(np.int64)) != 0)) + 1
@@ -144,8 +144,8 @@ class EpochOrder:
         own = (begin, begin + int(self.mixture.quotas(epoch)[stream]))
         uses = []
         for first, end in self.next_uses(stream, *own):
-            for number in range(first // total, -(-end // total)):
-                use = number * total + int(self._arrangement(stream, number).positions(wanted)[0])
+            for number in passes_of(first, end, total):
+                use = use_of(number, int(self._arrangement(stream, number).positions(wanted)[0]), total)
                 uses += [use] if first <= use < end else []
         found = np.array(uses, dtype=np.uint64)
         left_over = self._left_overs.get(stream)
