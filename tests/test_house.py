@@ -29,7 +29,7 @@ DOORS = {
     "lance": ("catalog/database.py", "cache/store.py", "sources/lance.py"),
     "lancedb": (),
     "simplejpeg": ("decoders/image.py",),
-    "torch": ("adapters/torch.py",),
+    "torch": ("adapters/pinned_memory.py", "adapters/torch.py"),
     "torchvision": (),
     "tokenizers": (
         "catalog/tokenizers.py",
@@ -167,8 +167,13 @@ def test_every_room_is_read_in_one_sitting(package: str) -> None:
 LIGHT = {"PIL", "numpy", "pyarrow", "simplejpeg", "xxhash"}  # of Pillow the bare package, to find where it lies
 # Rooms that an extra's package may be imported at the top of; whoever imports one of them has asked `need` before.
 BEHIND = {"decoders/demuxed.py", "decoders/packets.py", "decoders/probing.py"}
-# Rooms that are reached only through one that has asked: a codec context, an open tokenizer.
-BEHIND_ANOTHER = {"decoders/video.py", "transforms/byte_pairs.py", "transforms/splitting.py"}
+# Rooms that are reached only through one that has asked: a stream of tensors, a codec context, an open tokenizer.
+BEHIND_ANOTHER = {
+    "adapters/pinned_memory.py",
+    "decoders/video.py",
+    "transforms/byte_pairs.py",
+    "transforms/splitting.py",
+}
 
 
 def at_the_top(nodes: list[ast.stmt]) -> list[ast.Import | ast.ImportFrom]:

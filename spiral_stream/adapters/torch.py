@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from spiral_stream.adapters.pinned_memory import allocator
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import BindError
 from spiral_stream.extras import need
@@ -53,7 +53,7 @@ class TorchDelivery(Delivery):
         return "cuda" if torch.cuda.is_available() else "cpu"
 
     def allocate(self, devices: Devices) -> Allocate:
-        return super().allocate(devices) if _cuda(devices) is None else pinned
+        return allocator(to_cuda=_cuda(devices) is not None)
 
     def split(self, devices: Devices) -> frozenset[str]:
         return frozenset() if _cuda(devices) is None else _moved(devices)
@@ -188,12 +188,6 @@ class _Followed(IterableDataset[tuple[Tensors, Reached]]):
 
 def _host(value: Any) -> Any:
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-
-
-def pinned(nbytes: int) -> NDArray[np.uint8]:
-    """Allocate page-locked memory, which a device copies without the CPU."""
-    array: NDArray[np.uint8] = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True).numpy()
-    return array
 
 
 def _moved(devices: Devices) -> frozenset[str]:

@@ -3,7 +3,7 @@
 A fresh array of 38 MB costs page faults with every batch: 46 ms in new shared memory, 4 ms in new pages, 1.6 ms in a slot
 that is used again. A slot returns to the pool only when no array, slice or tensor of its batch is alive: the base of these
 arrays is a small `_Lease`, which returns the memory when it dies (docs/decisions/0034). Pinned memory comes from
-`adapters.torch`.
+`adapters.pinned_memory`.
 """
 
 import threading
