@@ -1,6 +1,6 @@
 """Build a cache from an asset, log its progress, and check that it is complete.
 
-When a cache is rebuilt: `assets.cache_asset` sets the code version, this room the data version, `defs.jobs` the schedule.
+`cache_rebuilds` says when a cache is rebuilt.
 """
 
 import time
@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
+
+from spiral_assets import cache_rebuilds
 
 if TYPE_CHECKING:
     import spiral_stream as spiral
@@ -31,9 +33,9 @@ def build(
     done = stream.materialize(LoggedProgress(context))
     seconds = time.monotonic() - begun
     (cache,) = stream.caches()
-    (data_version,) = stream.data_versions.values()
+    (relation_version,) = stream.data_versions.values()
     return dg.MaterializeResult(
-        data_version=dg.DataVersion(f"{cache.fingerprint}:{data_version}"),
+        data_version=cache_rebuilds.data_version(cache, relation_version),
         metadata={
             "dagster/row_count": stream.rows,
             "dagster/uri": str(cache.folder),

@@ -5,11 +5,12 @@ from typing import Any, Final
 
 import dagster as dg
 
+from spiral_assets.cache_rebuilds import NIGHTLY
+
 TRAINED: Final = dg.AssetSelection.groups("training")
 
 # dagster.yaml runs one job per tag value at a time, so a cache has one builder at a time.
 BUILDERS: Final = {"images": "imagenet_decoded", "text": "text_tokens", "video": "video_clips"}
-NIGHTLY: Final = {"images": "0 3 * * *", "text": "0 4 * * *", "video": "0 5 * * *"}
 
 
 @dg.definitions

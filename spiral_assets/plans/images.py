@@ -66,13 +66,6 @@ def profile() -> "spiral.Raw":
     return spiral.Raw(shorter_side=CACHED_SIDE)
 
 
-def cache_code_version() -> str:
-    """The fingerprint of the image cache. Needs no data; importing the library takes 0.3 CPU s once per process."""
-    import spiral_stream as spiral
-
-    return spiral.cache_fingerprint(RELATION, COLUMN, profile())
-
-
 def cache_plan(catalog: "spiral.Catalog") -> "spiral.Relation":
     """Read every image in storage order. The cache is built and checked with this plan."""
     import spiral_stream as spiral

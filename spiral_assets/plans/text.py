@@ -68,13 +68,6 @@ def tokenize() -> "spiral.Tokenize":
     return spiral.Tokenize(COLUMN, tokenizer=TOKENIZER)
 
 
-def cache_code_version(stream: str) -> str:
-    """The code version of a stream's token cache. Needs no data: the tokenizer counts by its name."""
-    import spiral_stream as spiral
-
-    return spiral.cache_fingerprint(RELATIONS[stream], COLUMN, tokenize())
-
-
 def cache_plan(catalog: "spiral.Catalog", stream: str) -> "spiral.Relation":
     """Read the length of every document of a relation. Its token cache is built and checked with this plan."""
     import spiral_stream as spiral

@@ -82,13 +82,6 @@ def profile() -> "spiral.Frames":
     return spiral.Frames(shorter_side=CACHED_SIDE)
 
 
-def cache_code_version() -> str:
-    """The fingerprint of the clip cache. Needs no data."""
-    import spiral_stream as spiral
-
-    return spiral.cache_fingerprint(RELATION, COLUMN, profile(), clips(random_crop=False), timed=True)
-
-
 def cache_plan(catalog: "spiral.Catalog") -> "spiral.Relation":
     """Read every segment in storage order. The cache is built and checked with this plan."""
     import spiral_stream as spiral

@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 
 import spiral_stream as spiral
+from spiral_assets.cache_rebuilds import clip_code_version, image_code_version, token_code_version
 from spiral_assets.definitions import defs
 from spiral_assets.plans import images as plans
 from spiral_assets.plans import text, video
@@ -142,26 +143,26 @@ def test_a_token_cache_is_as_old_as_the_code_that_tokenizes(monkeypatch: pytest.
     graph = defs().resolve_asset_graph()
     versions = {name: graph.get(dg.AssetKey(["caches", f"{name}_tokens"])).code_version for name in text.RELATIONS}
 
-    assert versions == {name: text.cache_code_version(name) for name in text.RELATIONS}
+    assert versions == {name: token_code_version(name) for name in text.RELATIONS}
     assert len(set(versions.values())) == 3
     monkeypatch.setattr(text, "TOKENIZER", "another")
-    assert text.cache_code_version("code") != versions["code"]
+    assert token_code_version("code") != versions["code"]
 
 
 def test_the_clip_cache_is_as_old_as_the_frames_that_the_plan_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     version = defs().resolve_asset_graph().get(dg.AssetKey(["caches", "video_clips"])).code_version
 
-    assert version == video.cache_code_version()
+    assert version == clip_code_version()
     monkeypatch.setattr(video, "FRAMES", video.FRAMES + 1)
-    assert video.cache_code_version() != version
+    assert clip_code_version() != version
 
 
 @pytest.mark.parametrize(
     ("version", "code"),
     [
-        ("spiral_stream.cache.code_facts.CLIPS_VERSION", video.cache_code_version),
-        ("spiral_stream.cache.code_facts.TOKENS_VERSION", lambda: text.cache_code_version("code")),
-        ("spiral_stream.decoders.image.JpegDecoder.VERSION", plans.cache_code_version),
+        ("spiral_stream.cache.fingerprint.CLIPS_VERSION", clip_code_version),
+        ("spiral_stream.cache.fingerprint.TOKENS_VERSION", lambda: token_code_version("code")),
+        ("spiral_stream.decoders.image.JpegDecoder.VERSION", image_code_version),
     ],
 )
 def test_a_new_version_of_the_librarys_code_makes_a_cache_stale(

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as spiral
+from spiral_assets.cache_rebuilds import clip_code_version
 from spiral_assets.corpora.scenes import SAID
 from spiral_assets.corpora.videos import DrawnVideos, write_video_relations
 from spiral_assets.demo.killer import Killer
@@ -167,7 +168,7 @@ def test_the_cache_holds_every_clip_and_the_streams_read_it(prepared: tuple[Plac
     opened = catalog(place)
 
     assert (built["rows_built"], built["rows_refused"], built["shards_built"]) == (ROWS, 0, VIDEO_SHARDS)
-    assert built["fingerprint"] == plans.cache_code_version()
+    assert built["fingerprint"] == clip_code_version()
     labels = {row["sample_id"]: row for row in opened.table(plans.LABELS).to_arrow().to_pylist()}
     seen: dict[str, set[str]] = {}
     for name in (plans.TRAIN, plans.VALIDATION):

@@ -7,6 +7,7 @@ from typing import Final
 import dagster as dg
 
 from spiral_assets.assets import cache_asset
+from spiral_assets.cache_rebuilds import token_code_version
 from spiral_assets.defs.relations.text import DOCUMENTS
 from spiral_assets.defs.tokenizers.text import llama_tokenizer
 from spiral_assets.plans import text as plans
@@ -18,7 +19,7 @@ def _tokens(stream: str) -> dg.AssetsDefinition:
         f"{stream}_tokens",
         domain="text",
         plan=partial(plans.cache_plan, stream=stream),
-        code_version=plans.cache_code_version(stream),
+        code_version=token_code_version(stream),
         deps=[DOCUMENTS[stream], llama_tokenizer],
         description=f"Tokens of every document in {plans.RELATIONS[stream]}, two bytes per token.",
         metadata=lambda cache: {"tokenizer": plans.TOKENIZER, "tokens_are": cache.form},
