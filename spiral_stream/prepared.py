@@ -25,7 +25,7 @@ from spiral_stream.cursor import Cursor
 from spiral_stream.errors import BindError, SpiralError, StreamError
 from spiral_stream.explain import Explanation, explain_stream
 from spiral_stream.fields.field import FieldSpec
-from spiral_stream.plan.fields import field_spec
+from spiral_stream.plan.dtypes import field_spec
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.bind import Bindings, Bound, epoch_number, settle

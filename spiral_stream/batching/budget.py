@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.batching.formation import Int64, Setting, Window
+from spiral_stream.batching.padding_width import padded
 from spiral_stream.errors import DataError, PlanError, shown
 
 Bool = NDArray[np.bool_]
@@ -92,8 +93,7 @@ class BatchLimits:
 
     def widths(self, longest: Int64) -> Int64:
         """Return the width T of batches from the length of their longest sample; any shape, int64."""
-        widths: Int64 = np.maximum(-(-longest // self.multiple), 1) * self.multiple
-        return widths
+        return padded(longest, self.multiple)
 
     def hold(self, counts: Int64, longest: Int64 | None, tokens: Int64 | None, sums: tuple[Int64, ...]) -> Bool:
         """Return whether batches keep to every limit.

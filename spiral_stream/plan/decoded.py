@@ -13,7 +13,7 @@ from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
 from spiral_stream.plan.clips import TIMES, check_times, clip_parts, is_clip
-from spiral_stream.plan.fields import is_decoded
+from spiral_stream.plan.dtypes import is_decoded
 from spiral_stream.plan.profiles import Frames
 from spiral_stream.plan.tree import need, owner, profiles, replaced, walk
 from spiral_stream.transforms.crop_and_resize import CenterCrop, RandomCrop, Resize

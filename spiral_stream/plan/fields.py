@@ -1,26 +1,22 @@
-"""What a batch will hold under each name, and which names are images or clips."""
+"""What fields and a formation need of the columns that they are collated from; `dtypes` says what each field will be."""
 
 import warnings
 from collections.abc import Sequence
-from math import lcm
-from typing import Any
 
 import pyarrow as pa
 
 from spiral_stream.batching.formation import Formation, Setting
 from spiral_stream.batching.packing import Packed
-from spiral_stream.decoders.decoder import Decoder
-from spiral_stream.decoders.registry import CLIPS, decoder
+from spiral_stream.batching.padding_width import common_multiple
 from spiral_stream.errors import PlanError, SpiralWarning, shown
 from spiral_stream.expr import kind_of, parse
-from spiral_stream.fields.field import Field, FieldSpec
+from spiral_stream.fields.field import Field
 from spiral_stream.fields.list import List
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.checks import bound_type, device_name, need_columns, need_new_names
-from spiral_stream.plan.clips import clip_costs, clip_parts, limits_of, shorthands
-from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
-from spiral_stream.transforms.image import ImageProgram, compile_image
+from spiral_stream.plan.clips import clip_costs, shorthands
+from spiral_stream.plan.dtypes import field_spec
 from spiral_stream.transforms.transform import Transform
 
 
@@ -44,51 +40,6 @@ def warn_of_fields_drawn_alike(fields: Sequence[tuple[str, Field]]) -> None:
                 warnings.warn(msg, SpiralWarning, stacklevel=5)  # of whoever calls collate
                 return
         seen += [(name, field.column, each) for each in draws]
-
-
-def is_decoded(field: Field) -> bool:
-    """Whether the field decodes a reference instead of copying a column."""
-    return isinstance(field, Stack) and field.decode is not None
-
-
-def image_parts(field: Stack) -> tuple[Decoder, ImageProgram]:
-    """Return the decoder and the compiled transforms of an image field.
-
-    Raises:
-        PlanError: unknown decoder, or transforms that do not form a legal chain.
-    """
-    assert field.decode is not None
-    if (field.sequence_length, field.stride, field.random_start, field.short) != (None, None, False, "pad"):
-        msg = f'sequence_length, stride, random_start and short are of clips, decode="h264"; decode={field.decode!r} reads images'
-        raise PlanError(msg)
-    chain = (*shorthands(field), *field.transforms)
-    found = decoder(field.decode)
-    program = compile_image(chain, dtype=field.dtype or "uint8", layout=field.layout or "nchw")
-    return found.within(limits_of(field, found.limits)), program
-
-
-def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
-    """`Field.spec` for every kind of field, images included.
-
-    Raises:
-        PlanError: the column cannot be represented so; the message starts with the field's name.
-    """
-    try:
-        if not isinstance(field, Stack) or field.decode is None:
-            return field.spec(column)
-        if field.decode in CLIPS:
-            _need_semantic(field, column, H264_REF)
-            selection, frames = clip_parts(field)
-            assert frames.output_shape is not None
-            shape = (selection.sequence_length, *frames.output_shape)
-            return FieldSpec(frames.dtype, shape, field.layout or "ntchw", field.device)
-        _need_semantic(field, column, JPEG_REF)
-        _, program = image_parts(field)
-        unknown: tuple[Any, ...] = (3, None, None) if (field.layout or "nchw") == "nchw" else (None, None, 3)
-        return FieldSpec(field.dtype or "uint8", program.output_shape or unknown, field.layout or "nchw", field.device)
-    except PlanError as error:
-        msg = f"collate: field {name!r}: {error}"
-        raise PlanError(msg) from error
 
 
 def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
@@ -155,17 +106,5 @@ def check_formation(
                 "or ask for fewer or smaller frames (sequence_length, crop)"
             )
             raise PlanError(msg)
-    multiple = lcm(*(field.multiple for _, field in fields if isinstance(field, SequenceField)))
+    multiple = common_multiple(field.multiple for _, field in fields if isinstance(field, SequenceField))
     formation.with_composition(None).former(Setting(0, 0, multiple, batch_size))  # refuses limits that nothing can keep
-
-
-def _need_semantic(field: Stack, column: pa.Field, semantic: str) -> None:
-    if semantic_of(column) == H264_REF and semantic != H264_REF:
-        msg = f'{field.column!r} is {H264_REF}, which decode={field.decode!r} does not read; give decode="h264"'
-        raise PlanError(msg)
-    if semantic_of(column) != semantic:
-        msg = (
-            f"decode={field.decode!r} needs a column of type {semantic}; {field.column!r} is "
-            f"{semantic_of(column) or column.type}. Register it with semantic={{'{field.column}': '{semantic}'}}"
-        )
-        raise PlanError(msg)

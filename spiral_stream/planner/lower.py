@@ -38,10 +38,11 @@ from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.plan import nodes
 from spiral_stream.plan.clips import TIMES, clip_parts, is_clip, limits_of
-from spiral_stream.plan.fields import field_spec, image_parts, is_decoded
+from spiral_stream.plan.dtypes import field_spec, image_parts, is_decoded
+from spiral_stream.plan.epoch_length import size_and_shares
 from spiral_stream.plan.fingerprint import canonical, digest, fingerprint
 from spiral_stream.plan.maps import SampleTokens
-from spiral_stream.plan.mix import STREAM_ID, Mix, parts_of, per_stream
+from spiral_stream.plan.mix import STREAM_ID, Mix, per_stream
 from spiral_stream.plan.pairs import owned_by_right_side
 from spiral_stream.plan.profiles import Frames, Original
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
@@ -218,7 +219,7 @@ def _mixture(sample: nodes.Sample, streams: Sequence[StreamStage], first_epoch: 
                 "mean above 0"
             )
             raise PlanError(msg)
-    size, shares = parts_of(mix, totals, masses)
+    size, shares = size_and_shares(mix, totals, masses)
     seed = sample.order.run_seed
     if mix.schedule:
         points = tuple((at, _leaf_weights(mix, shares, weights)) for at, weights in mix.schedule)

@@ -6,13 +6,13 @@ A field that is decoded, and a column that is tokenized, hold one value per stre
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import lcm
 from typing import Any, Final, Generic, TypeVar, final
 
 import numpy as np
 
 from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.formation import Formation
+from spiral_stream.batching.padding_width import common_multiple
 from spiral_stream.cache.clips import ClipKind
 from spiral_stream.cache.images import ImageKind
 from spiral_stream.cache.kind import Kind
@@ -189,7 +189,7 @@ class Stages:
 
     def multiple(self, column: str) -> int:
         """Return the number that widths of a token column's fields are multiples of; all of them share one."""
-        return lcm(*(stage.field.multiple for stage in self.sequences if stage.field.column == column))
+        return common_multiple(stage.field.multiple for stage in self.sequences if stage.field.column == column)
 
     @property
     def formed(self) -> bool:

@@ -6,7 +6,6 @@ samples share a batch.
 """
 
 from collections.abc import Sequence
-from math import lcm
 from typing import final
 
 import numpy as np
@@ -17,6 +16,7 @@ from spiral_stream import expr
 from spiral_stream.batching import tail
 from spiral_stream.batching.formation import CHAPTER_WINDOWS, Formation, Window
 from spiral_stream.batching.packing import Packed
+from spiral_stream.batching.padding_width import common_multiple
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.expr import Expr
 from spiral_stream.plan.clips import clip_costs
@@ -47,7 +47,7 @@ class Forming:
         costs = clip_costs(collate.fields)  # the same for every sample: the plan fixes a clip's size
         self.costs = [costs[name] for name in formation.cost_names]
         self.sequences = sorted({stage.field.column for stage in stages.sequences})
-        self.multiple = lcm(*(stages.multiple(column) for column in self.sequences))
+        self.multiple = common_multiple(stages.multiple(column) for column in self.sequences)
         self.span = formation.window_size * CHAPTER_WINDOWS  # positions of a chapter
         self.fan_out = int(
             np.prod([step.fan_out for step in stages.maps if isinstance(step, SampleFlatMap)], initial=1)

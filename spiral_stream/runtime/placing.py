@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.batching.formation import Membership, Packing
+from spiral_stream.batching.padding_width import padded
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import Placed
 from spiral_stream.runtime.chapters import Drawn
@@ -51,7 +52,7 @@ def place(tokens: Ragged, shape: Membership, multiple: int, *, alone: bool) -> P
     lengths = tokens.lengths if shape.lengths is None else np.minimum(tokens.lengths, shape.lengths)
     width = shape.width if alone else 0
     if not width:
-        width = -(-max(1, int(lengths.max(initial=0))) // multiple) * multiple
+        width = int(padded(lengths.max(initial=0), multiple))
     return Placed.whole(lengths, width)
 
 

@@ -1,4 +1,3 @@
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -6,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.plan.mix import Mix, Part, parts_of, per_stream, schedule_points, whole_count
+from spiral_stream.plan.mix import Mix, Part, per_stream, schedule_points, whole_count
 from spiral_stream.plan.nodes import Filter, Limit
 from spiral_stream.plan.tree import find
 from tests.fixtures.texts import make_catalog
@@ -23,25 +22,6 @@ def mix(catalog: sp.Catalog, *parts: tuple[Any, ...], **options: Any) -> Mix:
 
 
 # ---- laws
-
-
-@given(weights=st.lists(st.integers(1, 50), min_size=2, max_size=2), size=st.integers(1, 10**12))
-def test_proportions_are_exact_shares_of_the_epoch(catalog: sp.Catalog, weights: list[int], size: int) -> None:
-    shares = [weight / sum(weights) for weight in weights]
-    node = mix(catalog, ("x", "a", shares[0]), ("y", "b", shares[1]), epoch_size=size)
-
-    assert parts_of(node, [20, 10], None) == (size, [Fraction(repr(share)) for share in shares])
-
-
-@given(
-    repeats=st.lists(st.integers(1, 9), min_size=3, max_size=3),
-    totals=st.lists(st.integers(1, 99), min_size=3, max_size=3),
-)
-def test_repeats_are_counts(catalog: sp.Catalog, repeats: list[int], totals: list[int]) -> None:
-    node = mix(catalog, *((f"s{i}", "a", None, repeat) for i, repeat in enumerate(repeats)))
-
-    counts = [repeat * total for repeat, total in zip(repeats, totals, strict=True)]
-    assert parts_of(node, totals, None) == (sum(counts), counts)
 
 
 @given(
@@ -69,25 +49,11 @@ def test_verbs_after_a_mix_are_those_of_every_stream(catalog: sp.Catalog) -> Non
     assert per_stream(catalog.table("a").node)[0][0] == ""
 
 
-def test_nested_streams_have_paths_and_share_their_parts_share(catalog: sp.Catalog) -> None:
+def test_nested_streams_have_paths(catalog: sp.Catalog) -> None:
     inner = mix(catalog, ("p", "a", 0.25), ("q", "b", 0.75))
     node = mix(catalog, ("in", inner, 0.5), ("c", "c", 0.5), epoch_size=80)
 
     assert [name for name, _ in per_stream(node)] == ["in/p", "in/q", "c"]
-    assert parts_of(node, [20, 10, 5], None) == (80, [Fraction(1, 8), Fraction(3, 8), Fraction(1, 2)])
-
-
-def test_a_nested_mixture_of_counts_is_as_large_as_they_are(catalog: sp.Catalog) -> None:
-    inner = mix(catalog, ("p", "a", None, 2), ("q", "b", None, None, 7))
-    node = mix(catalog, ("in", inner), ("c", "c", None, 3))
-
-    assert parts_of(node, [20, 10, 5], None) == (62, [40, 7, 15])
-
-
-def test_proportions_by_a_column_are_divided_by_its_mean(catalog: sp.Catalog) -> None:
-    node = mix(catalog, ("x", "a", 0.5), ("y", "b", 0.5), epoch_size=30, by="size")
-
-    assert parts_of(node, [20, 10], [Fraction(2), Fraction(4)]) == (30, [Fraction(1, 4), Fraction(1, 8)])
 
 
 def test_schedules_are_kept_by_sample() -> None:
