@@ -3,28 +3,10 @@ import pytest
 from spiral_stream.batching.budget import BatchBudget
 from spiral_stream.batching.formation import Formation
 from spiral_stream.batching.packing import Packed
-from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail, as_tail
 from spiral_stream.batching.windowed import WindowedBucket
-from spiral_stream.errors import PlanError
 
 TOKENS = WindowedBucket(window_size=64, budget=BatchBudget(max_tokens=500))
 CLIPS = WindowedBucket(window_size=64, budget=BatchBudget(max_frames=100, max_bytes=19_000))
-
-
-@pytest.mark.parametrize("rule", [DropPartial, KeepPartial, PadPartial])
-def test_a_bare_name_and_a_call_are_the_same_plan(rule: type[Tail]) -> None:
-    assert as_tail(rule) == as_tail(rule()) == rule()
-    assert hash(as_tail(rule)) == hash(rule())
-
-
-def test_the_rules_differ() -> None:
-    assert len({DropPartial(), KeepPartial(), PadPartial()}) == 3
-
-
-@pytest.mark.parametrize("wrong", [None, "drop", True, Tail, int])
-def test_anything_else_is_refused_with_the_way_out(wrong: object) -> None:
-    with pytest.raises(PlanError, match=r"collate: last is .* Give DropPartial, KeepPartial or PadPartial"):
-        as_tail(wrong)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.batching import tail
-from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail
+from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail, as_tail
+from spiral_stream.errors import PlanError
 
 RULES = st.sampled_from([DropPartial(), KeepPartial(), PadPartial()])
 LAWS = {"last": RULES, "total": st.integers(0, 40), "world": st.integers(1, 4), "merge": st.integers(1, 3)}
@@ -72,3 +74,26 @@ def test_batches_are_asked_for_no_further_than_a_rule_needs() -> None:
         asked.clear()
         assert tail.admits(last, 8, 8, range(10, 12), exists) == range(10, 12)
         assert asked == wanted
+
+
+@pytest.mark.parametrize("rule", [DropPartial, KeepPartial, PadPartial])
+def test_a_bare_name_and_a_call_are_the_same_plan(rule: type[Tail]) -> None:
+    assert as_tail(rule) == as_tail(rule()) == rule()
+    assert hash(as_tail(rule)) == hash(rule())
+
+
+def test_the_rules_differ() -> None:
+    assert len({DropPartial(), KeepPartial(), PadPartial()}) == 3
+
+
+@pytest.mark.parametrize("wrong", [None, "drop", True, Tail, int])
+def test_anything_else_is_refused_with_the_way_out(wrong: object) -> None:
+    with pytest.raises(PlanError, match=r"collate: last is .* Give DropPartial, KeepPartial or PadPartial"):
+        as_tail(wrong)
+
+
+@given(last=RULES, samples=st.integers(0, 99), batch_size=st.integers(1, 9))
+def test_a_short_batch_counts_unless_it_is_dropped(last: Tail, samples: int, batch_size: int) -> None:
+    short = samples % batch_size > 0 and not tail.drops_short(last)
+
+    assert tail.batches(last, samples, batch_size) == samples // batch_size + short
