@@ -25,7 +25,7 @@ from spiral_stream.cursor import Cursor
 from spiral_stream.errors import BindError, SpiralError, StreamError
 from spiral_stream.explain import Explanation, explain_stream
 from spiral_stream.fields.field import FieldSpec
-from spiral_stream.plan.dtypes import field_spec
+from spiral_stream.plan.dtypes import field_specs
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.bind import Bindings, Bound, epoch_number, settle
@@ -181,15 +181,12 @@ class PreparedStream:
         Raises:
             MissingExtraError: the framework that decides on the dtypes is not installed.
         """
-        return self._delivery.spec(self._host_spec())
-
-    def _host_spec(self) -> dict[str, FieldSpec]:
-        have = self._collate.schema()
-        return {name: field_spec(name, field, have.field(field.column)) for name, field in self._collate.fields}
+        return self._delivery.spec(field_specs(self._collate.fields, self._collate.schema()))
 
     def devices(self) -> dict[str, str | None]:
         """Return the device of each array field; None if neither ``bind``, nor the field, nor the plan names one."""
-        return self._delivery.devices(self._host_spec(), self.plan.device, self._bindings.device)
+        specs = field_specs(self._collate.fields, self._collate.schema())
+        return self._delivery.devices(specs, self.plan.device, self._bindings.device)
 
     def _devices_here(self) -> Devices:
         """The devices that this process delivers to; a worker's batches stay on the host."""

@@ -17,13 +17,13 @@ from spiral_stream.batching.tail import DropPartial, Tail, as_tail
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import PlanError, shown
-from spiral_stream.expr import Alias, Col, Expr, col, lit, name_of
+from spiral_stream.expr import Alias, Col, Expr, col, lit
 from spiral_stream.extras import need
 from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import combining, maps, nodes
 from spiral_stream.plan.bad_samples import OnError
-from spiral_stream.plan.checks import column_list, column_names, need_new_names, warn_of_unheeded_sort
+from spiral_stream.plan.checks import column_list, column_names, need_name, need_new_names, warn_of_unheeded_sort
 from spiral_stream.plan.decoded import with_decoded
 from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.profiles import Profile, renewed
@@ -112,10 +112,7 @@ class Relation:
         named: dict[str, Expr] = {}
         for each in columns:
             expr = col(each) if isinstance(each, str) else each
-            name = name_of(expr)
-            if name is None:
-                msg = f'project: {expr} has no name; write .project(name={expr}) or ({expr}).alias("name")'
-                raise PlanError(msg)
+            name = need_name("project", expr)
             need_new_names("project", [*named, name], "give one of them another: .project(name=...)")
             named[name] = expr
         need_new_names("project", [*named, *computed], "give one of them another")

@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import cache
 from typing import Final, final
 
 from spiral_stream.decoders.probe import probe
@@ -96,7 +97,10 @@ def _bytes_of(known: VideoIndex | DataError) -> int:
     return _LEAST_BYTES + 12 * len(known.times_F) + 14 * len(known.keys_P) + len(known.extradata)
 
 
-_PROBES: Final = Probes()  # of the process: every feed of every stream that reads a file shares one look at it
+@cache
+def of_process() -> Probes:
+    """Return the memory that all streams of this process share, so that each file is probed once."""
+    return Probes()
 
 
 def index_of(located: Located) -> VideoIndex:
@@ -111,7 +115,7 @@ def index_of(located: Located) -> VideoIndex:
 
 def probed(located: Located) -> tuple[VideoIndex, bool]:
     """Return the index of a file, and whether it was probed for this call; see `index_of`."""
-    return _PROBES.index_of(located, _probe)
+    return of_process().index_of(located, _probe)
 
 
 def _probe(located: Located, stamp: int) -> VideoIndex:

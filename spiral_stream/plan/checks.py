@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Protocol
 import pyarrow as pa
 
 from spiral_stream.errors import PlanError, SpiralWarning, shown
-from spiral_stream.expr import Cast, Col, Expr, bind, kind_of, type_of
+from spiral_stream.expr import Cast, Col, Expr, bind, kind_of, name_of, type_of
 from spiral_stream.sampling.order import LARGEST, Order
 from spiral_stream.semantic import semantic_of
 
@@ -30,6 +30,19 @@ def need_columns(verb: str, names: tuple[str, ...], have: pa.Schema) -> None:
             hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
             msg = f"{verb}: {name!r} is not a column of the input; {hint}it has {', '.join(have.names)}"
             raise PlanError(msg)
+
+
+def need_name(verb: str, expr: Expr) -> str:
+    """Return the name of an expression.
+
+    Raises:
+        PlanError: it has none.
+    """
+    name = name_of(expr)
+    if name is None:
+        msg = f'{verb}: {expr} has no name; write .{verb}(name={expr}) or ({expr}).alias("name")'
+        raise PlanError(msg)
+    return name
 
 
 def need_new_names(verb: str, names: Iterable[str], way_out: str) -> None:

@@ -4,6 +4,7 @@ A field that copies a column says it in its own ``spec`` (`fields`). Images and 
 the field's transforms, and is found here. Columns before `collate` have Arrow types: each node's ``schema()`` (`nodes`).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +38,11 @@ def image_parts(field: Stack) -> tuple[Decoder, ImageProgram]:
     found = decoder(field.decode)
     program = compile_image(chain, dtype=field.dtype or "uint8", layout=field.layout or "nchw")
     return found.within(limits_of(field, found.limits)), program
+
+
+def field_specs(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> dict[str, FieldSpec]:
+    """Return dtype and shape of every field of a batch, by name; ``have`` are the columns that it is collated from."""
+    return {name: field_spec(name, field, have.field(field.column)) for name, field in fields}
 
 
 def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:

@@ -130,10 +130,7 @@ def lower(plan: nodes.Deliver, catalog: Registry, rebase: Rebase | None = None) 
         formation=collate.formation,
         identity=sample.identity,
         maps=maps,
-        plains=tuple(each for each in fields if isinstance(each, PlainStage)),
-        sequences=tuple(each for each in fields if isinstance(each, SequenceStage)),
-        images=tuple(each for each in fields if isinstance(each, ImageStage)),
-        clips=tuple(each for each in fields if isinstance(each, ClipStage)),
+        fields=tuple(fields),
         tokens=tuple(tokens),
         warnings=tuple(s.base.manifest.shard_note for s in streams if s.base.manifest.shard_note),
     )

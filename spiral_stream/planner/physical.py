@@ -159,12 +159,29 @@ class Stages:
     formation: Formation | None
     identity: tuple[str, ...]
     maps: tuple[Sampled, ...]  # in order, first after sample first
-    plains: tuple[PlainStage, ...]
-    sequences: tuple[SequenceStage, ...]
-    images: tuple[ImageStage, ...]
-    clips: tuple[ClipStage, ...]
+    fields: tuple[FieldStage, ...]  # in the order of the batch's keys
     tokens: tuple[TokenStage, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def plains(self) -> tuple[PlainStage, ...]:
+        """The fields that copy a column."""
+        return tuple(each for each in self.fields if isinstance(each, PlainStage))
+
+    @property
+    def sequences(self) -> tuple[SequenceStage, ...]:
+        """The fields of token sequences."""
+        return tuple(each for each in self.fields if isinstance(each, SequenceStage))
+
+    @property
+    def images(self) -> tuple[ImageStage, ...]:
+        """The fields of images."""
+        return tuple(each for each in self.fields if isinstance(each, ImageStage))
+
+    @property
+    def clips(self) -> tuple[ClipStage, ...]:
+        """The fields of clips."""
+        return tuple(each for each in self.fields if isinstance(each, ClipStage))
 
     @property
     def order(self) -> Order:

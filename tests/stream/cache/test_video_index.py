@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def probed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return probe(read, size, name, stamp)
 
     monkeypatch.setattr(probes, "probe", counted)
-    monkeypatch.setattr(probes, "_PROBES", Probes())
+    monkeypatch.setattr(probes, "of_process", cache(Probes))
     return names
 
 
