@@ -1,6 +1,9 @@
-"""When Dagster rebuilds a cache: every night, and whenever its code or its data is newer than what was built.
+"""When Dagster rebuilds a cache: every night; the video index also within a minute of new shards.
+
+Newer code or data makes an asset stale, which the UI shows; the next run rebuilds it.
 
 * `NIGHTLY`: the hour of each domain's job. It builds only the shards that are missing or changed.
+* `EVERY_S`: how often a sensor (`defs.indexes.video_sensor`) looks for video shards that have no index.
 * The code version of a cache's asset: another one makes the asset stale. It changes with the settings and the library's code
   that decide the stored bytes, and needs no data.
 * `data_version` of what was built: another one makes everything downstream stale.
@@ -15,6 +18,7 @@ from spiral_assets.plans import images, text, video
 if TYPE_CHECKING:
     import spiral_stream as spiral
 
+EVERY_S: Final = 60
 NIGHTLY: Final = {"images": "0 3 * * *", "text": "0 4 * * *", "video": "0 5 * * *"}
 
 

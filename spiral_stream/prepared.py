@@ -32,7 +32,7 @@ from spiral_stream.planner.bind import Bindings, Bound, epoch_number, settle
 from spiral_stream.planner.build import CacheStatus, caches, status
 from spiral_stream.planner.evaluation import evaluation
 from spiral_stream.planner.physical import Stages
-from spiral_stream.planner.rebase import Rebase
+from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.saved_state import SavedState
 from spiral_stream.planner.verify import Report, Verification
 from spiral_stream.runtime.blame import identities
@@ -42,6 +42,7 @@ from spiral_stream.runtime.numbering import Numbering, batch_number
 from spiral_stream.runtime.opening import Opening
 from spiral_stream.runtime.passes import Passes
 from spiral_stream.runtime.place import Place, Reached
+from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
 from spiral_stream.runtime.rebasing import left_over, need_stream
 from spiral_stream.runtime.row_lookup import found_row
 from spiral_stream.runtime.steps import first_delivery, steps_of
@@ -49,7 +50,6 @@ from spiral_stream.runtime.subprocess_reader import SubprocessReader
 from spiral_stream.runtime.worker_place import WorkerPlace
 from spiral_stream.threads import ThreadShare
 
-DEFAULT_BUDGET_BYTES: Final = 4 << 30
 HOST: Final = HostDelivery()
 
 

@@ -15,8 +15,9 @@ from spiral_stream.errors import DataError
 from spiral_stream.extras import need
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.plan.nodes import Deliver
-from spiral_stream.prepared import DEFAULT_BUDGET_BYTES, PreparedStream
+from spiral_stream.prepared import PreparedStream
 from spiral_stream.runtime.delivery import Delivery, Devices
+from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
 
 
 @final

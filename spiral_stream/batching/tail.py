@@ -9,6 +9,8 @@ Each step takes ``merge`` consecutive batches per rank, so a *group* of ``world_
 
 Tail rules are usable as bare names and called: ``last=DropPartial`` and ``last=DropPartial()`` are the same plan.
 
+Under a budget, the last two batches are evened out before the rule sees them (`cutting.even_end`).
+
 A run does not know how many batches an epoch has until it has formed them all, so `admits` only asks whether a batch
 exists. `end` and `steps` say the same of an epoch whose batches are counted.
 """

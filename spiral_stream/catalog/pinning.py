@@ -27,7 +27,7 @@ from spiral_stream.sources.numbers import Collected
 from spiral_stream.sources.pins import NOT_THERE, SUFFIX, Pin, pin_of
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.source import ROW, Reader, content_key
-from spiral_stream.threads import Workers
+from spiral_stream.threads import Workers, thread_share
 
 THREADS: Final = 16
 _TOGETHER: Final = 256  # files of one task
@@ -85,7 +85,7 @@ def _keys(manifest: Manifest, reader: Reader, columns: Sequence[str], found: Col
     """Content keys that cover what the references of each shard name."""
     shards = _Shards(manifest)
     reach = Reach(reader.base)  # a look reads nothing: who opens a file asks whether it may
-    with Workers(THREADS, "spiral-pins") as pool:
+    with Workers(thread_share().waiting(THREADS), "spiral-pins") as pool:
         looks = _Looks(pool, reach, found)
         for batch in reader.scan(list(columns)):
             rows = manifest.shard_of(manifest.logical(batch.column(ROW).to_numpy()))

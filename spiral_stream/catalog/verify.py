@@ -24,7 +24,7 @@ from spiral_stream.catalog.pinning import own_name, reference_columns, reference
 from spiral_stream.errors import CatalogError, SourceError, cut
 from spiral_stream.sources.numbers import Collected, Numbers
 from spiral_stream.sources.paths import open_file
-from spiral_stream.threads import Workers
+from spiral_stream.threads import Workers, thread_share
 
 SHOWN: Final = 100  # differences that a report holds
 THREADS: Final = 8
@@ -79,7 +79,7 @@ def verify(entry: Entry) -> Verified:
         _shown(entry.name, relation.manifest.total) as advance,
     ):
         reading = _Reading(entry, relation, _recorded(path), collected)
-        with Workers(THREADS, "spiral-verify") as pool:
+        with Workers(thread_share().waiting(THREADS), "spiral-verify") as pool:
             reading.own_files(pool)
             reading.all_rows(pool, advance)
         new = reading.recorded is None and not reading.different

@@ -4,7 +4,7 @@ A dialect lowers a bound expression, or raises `Inexpressible` where its engine
 would give another answer (or none). `split` cuts a predicate at its top-level
 ANDs: conjuncts that lower are pushed, the others are evaluated afterwards by
 `spiral_stream.dialects.numpy`, so the rows that pass are the same everywhere. Which conditions reach a scan is decided in
-`planner.rewrites`.
+`planner.rewrites`. `sources.lance` keeps conditions on blobs back; `sources.parquet` skips row groups only.
 """
 
 from collections.abc import Callable

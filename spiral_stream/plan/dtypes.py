@@ -2,6 +2,7 @@
 
 A field that copies a column says it in its own ``spec`` (`fields`). Images and clips are decoded, so their dtype follows from
 the field's transforms, and is found here. Columns before `collate` have Arrow types: each node's ``schema()`` (`nodes`).
+JAX may deliver a narrower integer (`adapters.jax`).
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 Without a mixture: the rows that pass the plan's filters and joins, once each. With a mixture: what `size_and_shares` says.
 `batching.tail` turns samples into batches and batches into steps: its functions ``batches`` and ``steps`` are the rest of
-the answer.
+the answer, unless a formation decides which samples share a batch: then `runtime.formed_batches` counts.
 """
 
 from collections.abc import Sequence

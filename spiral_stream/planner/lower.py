@@ -60,7 +60,7 @@ from spiral_stream.planner.physical import (
     Stages,
     TokenStage,
 )
-from spiral_stream.planner.rebase import Rebase
+from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.selection_on_disk import Workplace, select
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.relational.join import FanOutError

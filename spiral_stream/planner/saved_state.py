@@ -1,4 +1,6 @@
-"""Whether a saved state is undamaged, and belongs to this plan and data. If not, the error says where they differ.
+"""What is written in a saved state (`SavedState`; the place is `cursor`), and what happens to a state of another plan.
+
+A state that is damaged, or of another plan or data, is refused; the error says where they differ.
 
 A state is read once into a `SavedState`, which checks everything that needs no plan. It is then compared with plan and data
 before anything in the stream changes.
@@ -16,7 +18,7 @@ from spiral_stream.errors import ResumeError, shown
 from spiral_stream.plan.differences import differences
 from spiral_stream.planner.lower import saved_plan
 from spiral_stream.planner.physical import Stages
-from spiral_stream.planner.rebase import Rebase
+from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.seeding import key
 
 _KEYS: Final = (

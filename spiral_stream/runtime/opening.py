@@ -18,7 +18,7 @@ from spiral_stream.planner.bind import Bindings, resumed
 from spiral_stream.planner.build import materialize
 from spiral_stream.planner.lower import cache_root, lower
 from spiral_stream.planner.physical import Stages
-from spiral_stream.planner.rebase import Rebase
+from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.saved_state import Anchor, SavedState, check_data, check_plan
 from spiral_stream.planner.verify import Report, Verification, verify_stream
 from spiral_stream.runtime.bad_samples import Refusals, RefusalTally

@@ -29,7 +29,7 @@ from spiral_stream.integrity.faults import failed
 from spiral_stream.plan.fingerprint import digest
 from spiral_stream.plan.maps import SampleFlatMap
 from spiral_stream.planner.physical import Stages
-from spiral_stream.planner.rebase import Rebase
+from spiral_stream.planner.rebase_record import Rebase
 
 _FILE: Final = ".frames"
 _UNFRAMED: Final = ".arrows"  # Arrow IPC streams, end to end

@@ -7,7 +7,7 @@ import numpy as np
 from spiral_stream.errors import ResumeError, SpiralWarning
 from spiral_stream.plan.maps import SampleAssembly
 from spiral_stream.planner.physical import Stages
-from spiral_stream.planner.rebase import Rebase
+from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.sampling.left_over import LeftOver, as_ranges, joined_ranges

@@ -1,15 +1,12 @@
 """Index the videos of new and changed storage shards as soon as they are registered."""
 
-from typing import Final
-
 import dagster as dg
 
+from spiral_assets.cache_rebuilds import EVERY_S
 from spiral_assets.defs.indexes.video import video_index
 from spiral_assets.partitions import VIDEO_SHARDS
 from spiral_assets.plans import video as plans
 from spiral_assets.resources import CatalogResource
-
-EVERY_S: Final = 60
 
 index_video = dg.define_asset_job(
     "index_video",
