@@ -1,7 +1,8 @@
 """Pinned memory: whether the memory of batches is page-locked, and how it is allocated.
 
 Batches lie in pinned memory if some of their fields go to a CUDA device, which then copies them without the CPU, and in
-ordinary memory otherwise. `runtime.buffers` keeps the memory and uses it again. Under `transformers.Trainer` its own setting decides (`trainer`).
+ordinary memory otherwise. `runtime.buffers` keeps the memory and uses it again. Under a Trainer its setting
+decides (`trainer`).
 """
 
 import numpy as np

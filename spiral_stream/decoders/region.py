@@ -6,7 +6,8 @@ The library is the libjpeg-turbo in Pillow's wheel; if it is not found, `availab
 whole.
 
 When: stored JPEGs are decoded by region wherever the library is there (`applies`) and all of the few that are decoded
-together are baseline JPEGs of one or three components (`eligible`), which `runtime.images` asks of each group. If the library warns, the full decoder decides.
+together are baseline JPEGs of one or three components (`eligible`). `runtime.images` asks that of each group.
+If the library warns, the full decoder decides.
 Damage below or outside the crop is not seen.
 """
 
