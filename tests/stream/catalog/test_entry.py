@@ -1,6 +1,6 @@
 """What the catalog knows of a relation leads to its shard table and its pins, and says what to do where those are lost."""
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,12 +35,14 @@ def test_an_entry_is_a_frozen_value_that_opens_nothing(catalog: sp.Catalog, tmp_
 
 def test_files_are_pinned_where_references_name_them(catalog: sp.Catalog, tmp_path: Path) -> None:
     plain, pinned = catalog.entry("plain"), catalog.entry("pinned")
-    pins = pinned.pins(pinned.manifest())
+    facts = (tmp_path / "a.jpg").stat()
+    of_plain, of_pinned = (each.pins(each.manifest()) for each in (plain, pinned))
 
-    assert plain.pins(plain.manifest()) is None
-    assert pins is not None
-    assert len(pins) == 1
-    assert pins.fault("a.jpg", (tmp_path / "a.jpg").stat()) is None
+    assert of_plain is not None
+    assert of_pinned is not None
+    assert of_pinned.fault("a.jpg", facts) is None
+    assert "was not among the files of plain" in str(of_plain.fault("a.jpg", facts))  # its texts name no files
+    assert plain.pins(replace(plain.manifest(), pins="")) is None  # registered before there were pins
 
 
 @pytest.mark.parametrize("how", ["lost", "cut"])
@@ -58,7 +60,6 @@ def test_a_shard_table_that_cannot_be_read_says_how_to_make_it_again(how: str, c
 
 def test_pins_that_are_lost_say_how_to_make_them_again(catalog: sp.Catalog) -> None:
     entry = catalog.entry("pinned")
-    (path,) = (entry.root / "manifests").glob("*.pins")
-    path.unlink()
+    (entry.root / "manifests" / f"{entry.manifest().pins}.pins").unlink()
     with pytest.raises(SourceError, match=r'^pinned: pins .*catalog\.refresh\("pinned"\)'):
         entry.pins(entry.manifest())
