@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spiral_stream.transforms import proof as room
@@ -23,7 +23,7 @@ from spiral_stream.transforms.splitting import SEPARATOR, pattern_of
 from tests.fixtures.vocabularies import byte_level, data, others
 
 POINTS = st.integers(0, 0x2FF).filter(lambda point: not 0xD800 <= point < 0xE000)
-TOKENS = st.text("a|.\\[^é<", min_size=1, max_size=3)
+TOKENS = st.text("a?|.\\[^é<", min_size=1, max_size=3)
 DATA = b"{}"
 
 
@@ -94,6 +94,7 @@ def test_a_tokenizer_without_a_twin_is_not_covered_and_says_why(kind: str) -> No
     literals=st.lists(TOKENS, max_size=2),
     text=st.text(POINTS.map(chr), max_size=6),
 )
+@example(ranges=[(5, 2), (8, 1)], literals=["a?"], text="a")  # ranges that meet, and a sign of patterns
 def test_a_text_is_found_exactly_if_it_holds_a_point_or_a_token_that_is_set_apart(
     ranges: list[tuple[int, int]], literals: list[str], text: str
 ) -> None:

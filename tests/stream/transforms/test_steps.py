@@ -89,6 +89,8 @@ def test_a_mirrored_window_lies_where_it_does_in_the_mirrored_image(crop: int, h
     drawn.random((4, 1))  # what the flip draws
     u = drawn.random((4, 2))
 
+    top = np.floor(u[:, 0] * (height - crop + 1)).astype(np.int64)
+    assert mirrored.top.tolist() == top.tolist()
     assert mirrored.flip.all()
     assert not plain.flip.any()
     left = np.floor(u[:, 1] * (width - crop + 1)).astype(np.int64)
