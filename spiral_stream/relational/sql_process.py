@@ -111,10 +111,10 @@ def _resolved(written: set[str], relations: list[str]) -> list[str]:
 
 
 def first_alike(names: list[str]) -> tuple[str, str] | None:
-    """Return the first two names that the engine takes for one: it ignores the case of ASCII letters."""
+    """Return the first two different names that the engine takes for one: it ignores the case of ASCII letters."""
     seen: dict[bytes, str] = {}
     for name in names:
-        if (other := seen.setdefault(_folded(name), name)) is not name:
+        if (other := seen.setdefault(_folded(name), name)) != name:
             return other, name
     return None
 

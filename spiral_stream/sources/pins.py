@@ -37,7 +37,7 @@ NOT_THERE: Final = Pin(ABSENT, 0, 0)
 def pin_of(facts: os.stat_result) -> Pin:
     """Return the pin of a file, from its ``stat``."""
     inode = facts.st_ino if facts.st_ino < 1 << 63 and _keeps_inodes(facts.st_dev) else 0
-    return Pin(facts.st_size, facts.st_mtime_ns, inode)
+    return Pin(facts.st_size, _time_of(facts), inode)
 
 
 @final
@@ -69,7 +69,7 @@ class Pins:
         if not pins:
             return f"was not among the files of {self._relation} when it was registered. {way_out}"
         size, when, _ = pins[0]
-        if (size, when) == (facts.st_size, facts.st_mtime_ns):
+        if (size, when) == (facts.st_size, _time_of(facts)):
             what = f"another file of {size:,} bytes and the same time took its place"
         else:
             what = f"it had {size:,} bytes of {_shown(when)}, now {facts.st_size:,} of {_shown(facts.st_mtime_ns)}"
@@ -79,7 +79,12 @@ class Pins:
         if pin.size == ABSENT:
             return True
         inode = pin.inode if self._numbers.same_host else 0
-        return (pin.size, pin.mtime_ns) == (facts.st_size, facts.st_mtime_ns) and inode in (0, facts.st_ino)
+        return (pin.size, pin.mtime_ns) == (facts.st_size, _time_of(facts)) and inode in (0, facts.st_ino)
+
+
+def _time_of(facts: os.stat_result) -> int:
+    """Return the time of change as 64 bits hold it: files may be dated after 2262, and some damaged ones are."""
+    return (facts.st_mtime_ns + 2**63) % 2**64 - 2**63
 
 
 def _shown(mtime_ns: int) -> str:

@@ -100,17 +100,6 @@ def test_a_writer_that_waits_too_long_names_who_holds_the_lock(tmp_path: Path, m
     assert catalog.tables() == ["t", "u"]
 
 
-def test_a_lock_is_given_back_though_a_child_has_its_descriptor(tmp_path: Path) -> None:
-    with lock.locked(tmp_path / "lock", "it"):
-        child = subprocess.Popen(["sleep", "30"], close_fds=False)
-    try:
-        with lock.locked(tmp_path / "lock", "it", deadline_s=0.5):
-            pass
-    finally:
-        child.kill()
-        child.wait()
-
-
 def test_a_commit_that_was_overtaken_is_tried_again(tmp_path: Path) -> None:
     catalog = connect(tmp_path / "catalog")
     failures = iter([RuntimeError("lance error: Commit conflict for version 7"), OSError("Retryable commit conflict")])

@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from spiral_stream.dialects import Inexpressible, all_of, conjuncts, split, to_lance, to_parquet
+from spiral_stream.dialects import all_of, conjuncts, split, to_lance
 from spiral_stream.expr import Expr, col
 
 SCHEMA = pa.schema([("d", pa.float64()), ("i", pa.int64()), ("by", pa.int64()), ("s", pa.string())])
@@ -29,20 +29,6 @@ def test_an_or_is_not_cut() -> None:
 
     assert pushed is None
     assert residual is not None
-
-
-@pytest.mark.parametrize(
-    "predicate",
-    [col("d") != 0.7, ~(col("d") >= 0.7), col("d").is_nan(), ~((col("i") > 1) & (col("d") * 2 > col("i")))],
-)
-def test_row_group_statistics_never_decide_about_nan(predicate: Expr) -> None:
-    with pytest.raises(Inexpressible):
-        to_parquet(predicate, SCHEMA)
-
-
-@pytest.mark.parametrize("predicate", [col("d") >= 0.7, ~col("d").is_null(), ~(col("i") > 1), col("d").is_in([1.0])])
-def test_what_nan_cannot_meet_prunes_row_groups(predicate: Expr) -> None:
-    to_parquet(predicate, SCHEMA)
 
 
 def test_joining_conjuncts_again_changes_nothing() -> None:

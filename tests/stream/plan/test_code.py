@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 import spiral_stream
 from spiral_stream.errors import PlanError
 from spiral_stream.plan.code import code_fingerprint, stable_name
-from spiral_stream.plan.origin import installed, is_users
 
 IMAGES = '''
 import functools
@@ -447,18 +446,6 @@ def test_another_package_enters_by_name_and_version(load: Load, monkeypatch: pyt
     zero = code_fingerprint(shop.crop)
     monkeypatch.setattr("spiral_stream.plan.code.installed", lambda package: (f"{package}==1",))
     assert code_fingerprint(shop.crop) != zero
-
-
-def test_versions_are_found_under_other_names_and_without_build_tags() -> None:
-    assert installed("numpy") == (f"numpy=={np.__version__}",)
-    assert [each.split("==")[0].lower() for each in installed("PIL")] == ["pillow"]
-    assert "+" not in installed("torch")[0]
-    assert installed("json") == installed("no_such_package") == ()
-
-
-def test_only_what_no_distribution_supplies_is_read(load: Load) -> None:
-    assert is_users(load().__name__)
-    assert not any(is_users(name) for name in ("numpy", "json", "spiral_stream"))
 
 
 def test_code_of_other_packages_is_told_apart() -> None:

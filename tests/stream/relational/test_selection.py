@@ -1,24 +1,19 @@
 import itertools
 import json
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from spiral_stream.errors import CacheError, PlanError, SpiralWarning
-from spiral_stream.expr import Expr, col
+from spiral_stream.errors import CacheError, SpiralWarning
 from spiral_stream.relational.selection import Selection, whole
-from spiral_stream.relational.selection_build import Chunk, build_selection, surviving
-from spiral_stream.sources.source import ROW
+from spiral_stream.relational.selection_build import Chunk, build_selection
 from tests.fixtures.mutations import COUNTS, mutated_bytes, survives
 
 
@@ -89,32 +84,6 @@ def test_an_unfiltered_relation_needs_no_file(sizes: list[int]) -> None:
     assert selection.unit_counts(starts).tolist() == sizes
 
 
-def test_shards_are_kept_in_their_smallest_form(tmp_path: Path) -> None:
-    starts = np.arange(4, dtype=np.uint64) * np.uint64(100_000)
-    dense, sparse, full = np.arange(0, 100_000, 2), np.arange(100_000, 200_000, 1000), np.arange(200_000, 300_000)
-
-    build_selection(tmp_path / "s", starts, [(np.concatenate([dense, sparse, full]).astype(np.uint64), ())])
-
-    sizes = {file.name: file.stat().st_size for file in (tmp_path / "s").iterdir()}
-    assert sizes["words.npy"] < 100_000 / 8 + 300
-    assert sizes["offsets.npy"] == 100 * 4 + 128 + 32  # values, their header, the seal
-    assert sum(sizes.values()) < 18_000
-
-
-def test_a_row_that_survives_twice_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    starts = np.array([0, 10], np.uint64)
-
-    with pytest.raises(PlanError, match=r"1 of 3 rows survive twice\..*\.distinct"):
-        build_selection(tmp_path / "s", starts, [(np.array([1, 2, 2], np.uint64), ())])
-
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_row_past_the_end_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="Register the relation again"):
-        build_selection(tmp_path / "s", np.array([0, 10], np.uint64), [(np.array([10], np.uint64), ())])
-
-
 def test_a_broken_selection_says_how_to_go_on(tmp_path: Path) -> None:
     with pytest.raises(
         CacheError, match=r"is missing.*The next stream that opens it sets it aside and builds it again"
@@ -125,13 +94,6 @@ def test_a_broken_selection_says_how_to_go_on(tmp_path: Path) -> None:
         Selection.open(tmp_path)
 
 
-def test_an_unwritable_folder_names_itself(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-
-    with pytest.raises(CacheError, match=r"cannot be written \(File exists\); give a catalog folder"):
-        build_selection(tmp_path / "file" / "s", np.array([0, 1], np.uint64), [])
-
-
 def test_pickling_passes_the_path(tmp_path: Path) -> None:
     starts = np.array([0, 100_000], np.uint64)
     rows = np.arange(0, 100_000, 3, dtype=np.uint64)
@@ -140,47 +102,6 @@ def test_pickling_passes_the_path(tmp_path: Path) -> None:
     assert len(pickle.dumps(selection)) < 1_000
     assert pickle.loads(pickle.dumps(selection)).total == len(rows)
     assert pickle.loads(pickle.dumps(whole(starts))).total == 100_000
-
-
-def test_a_scan_streams_into_a_selection(tmp_path: Path) -> None:
-    class Relation:
-        def scan(self, columns: list[str], predicate: Expr | None = None) -> Iterator[pa.RecordBatch]:
-            assert columns == []
-            assert str(predicate) == "x > 1"
-            for rows in ([8, 9], [1]):  # physical order
-                yield pa.record_batch({ROW: pa.array(rows, pa.uint64())})
-
-    selection = build_selection(tmp_path / "s", np.array([0, 5, 10], np.uint64), surviving(Relation(), col("x") > 1))
-
-    assert selection.ordinals(np.arange(3, dtype=np.uint64)).tolist() == [1, 8, 9]
-
-
-BUILDER = """
-import sys, time
-from pathlib import Path
-import numpy as np
-from spiral_stream.relational.selection_build import build_selection
-folder = Path(sys.argv[1])
-def chunks():
-    print("ready", flush=True)
-    sys.stdin.readline()  # both are inside the build before either ends
-    yield np.arange(0, 50_000, 7, dtype=np.uint64), ()
-selection = build_selection(folder, np.array([0, 50_000], np.uint64), chunks())
-print(int(selection.ordinals(np.arange(selection.total, dtype=np.uint64)).sum()), flush=True)
-"""
-
-
-def test_two_builders_at_once_both_get_the_selection(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", BUILDER, str(tmp_path / "s")]
-    builders = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    for builder in builders:
-        assert builder.stdout is not None
-        assert builder.stdout.readline() == "ready\n"
-
-    sums = [int(builder.communicate("go\n", timeout=60)[0]) for builder in builders]
-
-    assert sums == [sum(range(0, 50_000, 7))] * 2
-    assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
 def everything(folder: Path) -> tuple[Any, ...]:

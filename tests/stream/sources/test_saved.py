@@ -34,8 +34,3 @@ def test_an_unknown_kind_is_refused_with_those_there_are() -> None:
 def test_unknown_fields_are_refused() -> None:
     with pytest.raises(SourceError, match="Register it again"):
         source_from_json({"kind": "lance", "uri": "t.lance", "branch": "main"})
-
-
-def test_what_is_no_table_is_refused() -> None:
-    with pytest.raises(SourceError, match=r"takes a pyarrow Table, not dict; convert it with pyarrow\.table"):
-        Arrow({"a": [1]})

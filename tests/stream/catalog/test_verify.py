@@ -1,0 +1,98 @@
+"""Every byte of a relation is read: what differs from what was registered, or from the digests of before, is named."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import spiral_stream as sp
+from spiral_stream.catalog import verify as room
+from spiral_stream.catalog.verify import verify
+from spiral_stream.errors import CatalogError
+from spiral_stream.semantic import JPEG_REF
+from spiral_stream.sources.paths import open_file
+
+FILES = 5
+
+
+def registered(folder: Path) -> sp.Catalog:
+    """Rows in two Parquet files, which name ten images of five files."""
+    (folder / "rows").mkdir()
+    for at in range(FILES):
+        (folder / f"{at}.jpg").write_bytes(bytes([at]) * (at + 1) * 100)
+    for part in range(2):
+        table = pa.table({"id": range(part * 5, part * 5 + 5), "image": [f"{at}.jpg" for at in range(FILES)]})
+        pq.write_table(table, folder / "rows" / f"{part}.parquet")
+    catalog = sp.connect(str(folder / "catalog"))
+    source = sp.Parquet(f"{folder}/rows/*.parquet", base=str(folder))
+    catalog.register("r", source, identity="id", semantic={"image": JPEG_REF})
+    return catalog
+
+
+@settings(max_examples=8)
+@given(hit=st.sets(st.integers(0, FILES - 1)))
+def test_exactly_the_files_that_were_edited_in_place_differ(
+    hit: set[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("verify")
+    entry = registered(folder).entry("r")
+    first = verify(entry)
+    for at in hit:  # as damage on the disk would: neither size nor time tells
+        path = folder / f"{at}.jpg"
+        facts, data = path.stat(), bytearray(path.read_bytes())
+        data[at * 7] ^= 1
+        path.write_bytes(data)
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    second = verify(entry)
+
+    sizes = sum((folder / f"{at}.jpg").stat().st_size for at in range(FILES))
+    own = sum(path.stat().st_size for path in (folder / "rows").iterdir())
+    assert (first.sound, first.rows, first.files, first.bytes) == (True, 10, FILES + 2, sizes + own)
+    assert (first.recorded, first.compared, second.recorded, second.compared) == (FILES + 2, 0, 0, FILES + 2)
+    assert {each.file for each in second.differences} == {f"{at}.jpg" for at in hit}
+    assert (second.different, second.sound) == (len(hit), not hit)
+    assert all('catalog.refresh("r")' in each.found for each in second.differences)
+
+
+def test_nothing_is_trusted_while_a_file_is_missing_and_only_some_differences_are_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = registered(tmp_path).entry("r")
+    for at in range(3):
+        (tmp_path / f"{at}.jpg").unlink()
+    monkeypatch.setattr(room, "SHOWN", 2)
+    found = verify(entry)
+
+    assert (found.different, len(found.differences), found.recorded, found.files) == (3, 2, 0, FILES - 3 + 2)
+    assert all("No such file" in each.found and "Restore the file" in each.found for each in found.differences)
+    assert list((entry.root / "manifests").glob("*.digests")) == []
+
+
+def test_digests_that_are_cut_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    entry = registered(tmp_path).entry("r")
+    verify(entry)
+    (path,) = (entry.root / "manifests").glob("*.digests")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CatalogError, match=r"Remove the file, and verify again to record them"):
+        verify(entry)
+    path.unlink()
+    assert verify(entry).recorded == FILES + 2
+
+
+@given(data=st.binary(max_size=200), block=st.integers(1, 90))
+def test_a_digest_is_that_of_the_whole_file_in_any_blocks(
+    data: bytes, block: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "digested"
+    path.write_bytes(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "_BLOCK", block)
+        size, low, high = room._digest(*open_file(str(path)))
+
+    assert size == len(data)
+    assert b"".join(part.to_bytes(8, "little", signed=True) for part in (low, high)) == xxhash.xxh3_128(data).digest()

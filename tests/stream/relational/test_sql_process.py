@@ -1,0 +1,117 @@
+"""What a text may read, and what an answer is, in the process that SQL text runs in; attacks on it are in `test_sql`."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spiral_stream.relational import sql_process
+from spiral_stream.relational.sql_process import MAKERS, RefusedError, first_alike, used_relations
+
+KNOWN = ["vision.labels", "labels", "Words", "other"]
+TABLE = pa.table({"id": [1, 2, 3], "Score": [0.5, None, 2.5]})
+
+
+@given(st.lists(st.text("aAbBäÄ", min_size=1, max_size=3), max_size=6))
+def test_names_are_alike_exactly_if_they_differ_in_the_case_of_ascii_letters_alone(names: list[str]) -> None:
+    folded = [name.encode().lower() for name in names]
+    found = first_alike(names)
+
+    assert (found is None) == all(
+        one == other or folded[i] != folded[j] for i, one in enumerate(names) for j, other in enumerate(names)
+    )
+    if found is not None:
+        assert found[0] != found[1]
+        assert found[0].encode().lower() == found[1].encode().lower()
+
+
+@settings(max_examples=12)  # each opens the engine
+@given(names=st.lists(st.sampled_from(KNOWN), min_size=1, unique=True), data=st.data())
+def test_the_relations_of_a_text_are_those_that_it_names_however_they_are_written(
+    names: list[str], data: st.DataObject
+) -> None:
+    quoted = [data.draw(st.sampled_from([f'"{name}"', name, name.upper()])) for name in names]
+    ways = [" JOIN ".join(f"{name} USING (id)" if i else name for i, name in enumerate(quoted))]
+    ways.append(", ".join(f"(SELECT * FROM {name}) AS t{i}" for i, name in enumerate(quoted)))
+    text = f"WITH w AS (SELECT 1 AS id) SELECT 1 FROM {data.draw(st.sampled_from(ways))}, w"
+
+    assert used_relations(text, KNOWN)[0] == sorted(names)
+
+
+def test_functions_that_make_rows_read_nothing() -> None:
+    assert used_relations("SELECT * FROM range(3), unnest([1])", KNOWN)[0] == []
+    assert {"range", "unnest"} <= MAKERS
+
+
+@pytest.mark.parametrize(
+    ("text", "way_out"),
+    [
+        ("DELETE FROM labels", "the text is DELETE; give one SELECT"),
+        ("SELECT 1; SELECT 2", "the text is SELECT, SELECT; give one SELECT"),
+        ("", "the text is nothing; give one SELECT"),
+        ("SELECT * FROM read_csv('x')", "read_csv reads no relation; register what it reads, and name that"),
+        ("SELECT * FROM (SELECT * FROM glob('*'))", "glob reads no relation; register what it reads"),
+        ("SELECT current_setting('threads')", "current_setting reads no relation but the engine's own state"),
+        ("SELECT * FROM duckdb_tables", "duckdb_tables reads no relation but the engine's own state, .*; leave it out"),
+    ],
+)
+def test_a_text_that_reads_something_else_is_refused(text: str, way_out: str) -> None:
+    with pytest.raises(RefusedError, match=way_out):
+        used_relations(text, KNOWN)
+
+
+def test_relations_that_the_text_cannot_tell_apart_are_refused() -> None:
+    with pytest.raises(RefusedError, match=r"relations 'A' and 'a' differ only in case.*; rename one of them"):
+        used_relations('SELECT * FROM "a", "A"', ["a", "A"])
+    assert used_relations('SELECT * FROM "A"', ["a", "A"])[0] == ["A"]
+
+
+def asked(text: str, task: str = "run", **changes: Any) -> tuple[dict[str, Any], pa.Table | None]:
+    """The answer of the process to a text over ``space.t``, and the rows after it."""
+    request = {"task": task, "text": text, "relations": ["space.t"], "timeout_s": 30, "memory_bytes": 1 << 32} | changes
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, TABLE.schema) as writer:
+        writer.write_table(TABLE)
+    sent = json.dumps(request).encode() + b"\n" + sink.getvalue().to_pybytes()
+    done = subprocess.run([sys.executable, "-P", sql_process.__file__], input=sent, capture_output=True, check=True)
+    line, _, rest = done.stdout.partition(b"\n")
+    return json.loads(line), pa.ipc.open_stream(rest).read_all() if rest else None
+
+
+def test_an_answer_is_a_line_and_then_the_rows() -> None:
+    answer, rows = asked("SELECT id, Score * 2 AS twice FROM space.t WHERE Score IS NOT NULL ORDER BY id DESC")
+
+    assert answer == {}
+    assert rows is not None
+    assert rows.to_pydict() == {"id": [3, 1], "twice": [5.0, 1.0]}
+
+
+def test_a_description_has_the_columns_no_rows_and_the_floats_that_are_read() -> None:
+    answer, rows = asked("SELECT id, id, max(SCORE) FROM space.t GROUP BY id", "describe")
+
+    assert answer == {"used": ["space.t"], "floats": [["space.t", "Score"]]}
+    assert rows is not None
+    assert (len(rows), rows.column_names[:2]) == (0, ["id", "id"])
+
+
+def test_an_error_is_told_in_one_line_without_rows() -> None:
+    answer, rows = asked("SELECT none FROM space.t")
+
+    assert rows is None
+    assert answer["memory"] is False
+    assert 'Referenced column "none" not found' in answer["error"]
+
+
+def test_a_result_beyond_the_memory_is_told_so() -> None:
+    rows = pa.table({"a": list(range(1000))})
+    reader = pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches(max_chunksize=100))
+    with pytest.raises(MemoryError, match="larger than the memory limit") as caught:
+        list(sql_process._within(reader, 8 * 350))
+    assert sql_process._is_memory(caught.value)
+    kept = pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches(max_chunksize=100))
+    assert sum(len(batch) for batch in sql_process._within(kept, 8_000)) == 1000
