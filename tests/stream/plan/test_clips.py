@@ -14,7 +14,7 @@ from spiral_stream.errors import PlanError
 from spiral_stream.fields.list import List
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.clips import check_times, clip_costs, clip_parts, is_clip, limits_of, shorthands
-from spiral_stream.transforms.steps import CenterCrop, RandomCrop, Resize
+from spiral_stream.transforms.crop_and_resize import CenterCrop, RandomCrop, Resize
 
 SIDES = st.integers(1, 300)
 

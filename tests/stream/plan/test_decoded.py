@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.decoders.selection import FrameSelection
+from spiral_stream.decoders.frame_selection import FrameSelection
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import col, lit
 from spiral_stream.fields.field import Field

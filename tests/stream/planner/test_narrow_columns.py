@@ -14,7 +14,7 @@ import spiral_stream as sp
 from spiral_stream.expr import Col, bind, col
 from spiral_stream.integrity import seal
 from spiral_stream.planner import narrow_columns
-from spiral_stream.planner.columns import Columns, UInt64
+from spiral_stream.planner.late_columns import Columns, UInt64
 from spiral_stream.planner.narrow_columns import NARROW_BYTES, NarrowColumns, write_arrow
 from spiral_stream.semantic import JPEG_REF, with_semantic
 from spiral_stream.sources.memory import memory_reader

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.errors import DataError, PlanError
-from spiral_stream.transforms.placement import Placement
-from spiral_stream.transforms.steps import (
+from spiral_stream.transforms.crop_and_resize import (
     TRANSFORMS,
     CenterCrop,
     ImageTransform,
@@ -20,6 +19,7 @@ from spiral_stream.transforms.steps import (
     RandomResizedCrop,
     Resize,
 )
+from spiral_stream.transforms.placement import Placement
 from spiral_stream.transforms.transform import Transform
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

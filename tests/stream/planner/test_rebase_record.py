@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.errors import ResumeError
-from spiral_stream.planner.rebase import Rebase
+from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.sampling.left_over import LeftOver
 from spiral_stream.sampling.order import LARGEST
 
