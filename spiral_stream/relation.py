@@ -115,11 +115,11 @@ class Relation:
             expr = col(each) if isinstance(each, str) else each
             name = name_of(expr)
             if name is None:
-                msg = f'project: {expr} has no name; write .project(name={expr}) or ({expr}).alias("name")'
+                msg = f'project: {expr} has no name. Write .project(name={expr}) or ({expr}).alias("name")'
                 raise PlanError(msg)
-            need_new_names("project", [*named, name], "give one of them another: .project(name=...)")
+            need_new_names("project", [*named, name], "Give one of them another: .project(name=...)")
             named[name] = expr
-        need_new_names("project", [*named, *computed], "give one of them another")
+        need_new_names("project", [*named, *computed], "Give one of them another")
         named.update({name: lit(value) for name, value in computed.items()})
         new = {name: expr for name, expr in named.items() if not (isinstance(expr, Col) and expr.name == name)}
         source = self.with_columns(**new).node if new else self.node
@@ -283,7 +283,7 @@ class Relation:
         """
         if isinstance(what, Named):
             if not isinstance(what.transform, Tokenize):
-                msg = f"map: {type(what.transform).__name__} transforms images; give it to Stack(..., transforms=[...])"
+                msg = f"map: {type(what.transform).__name__} transforms images. Give it to Stack(..., transforms=[...])"
                 raise PlanError(msg)
             return self._with(tokenized(self.node, what.transform, what.name, self.catalog))
         if name is None or returns is None:
@@ -384,7 +384,7 @@ class Relation:
             SpiralWarning: two fields decode one column with equal random transforms, which draw the same numbers.
         """
         if not isinstance(fields, Mapping):
-            msg = f'collate: fields={shown(fields)}; give a dict of name -> field, for example {{"x": Stack("x")}}'
+            msg = f'collate: fields={shown(fields)}. Give a dict of name -> field, for example {{"x": Stack("x")}}'
             raise PlanError(msg)
         node = with_decoded(self.node, fields)
         formed = settled(node, formation, composition)
@@ -436,7 +436,7 @@ class Relation:
             SourceError: a source cannot be read.
         """
         if not isinstance(self.node, nodes.Relational):
-            msg = f"to_arrow: it comes after {self.node.VERB}; call it before sample, or iterate the stream"
+            msg = f"to_arrow: it comes after {self.node.VERB}. Call it before sample, or iterate the stream"
             raise PlanError(msg)
         from spiral_stream.planner.select import collect
 
@@ -472,7 +472,7 @@ class Grouped:
         """
         for name, each in measures.items():
             if not (isinstance(each, tuple) and len(each) == 2):  # noqa: PLR2004  column and function
-                msg = f'aggregate ({name}): {each!r}; give (column, function), for example {name}=("x", "sum")'
+                msg = f'aggregate ({name}): {each!r}. Give (column, function), for example {name}=("x", "sum")'
                 raise PlanError(msg)
         parts = tuple((column, function, name) for name, (column, function) in measures.items())
         return replace(self.relation, node=combining.Aggregate(self.relation.node, self.keys, parts))
@@ -482,7 +482,7 @@ class Grouped:
 
 def _names(names: str | Sequence[str] | None) -> tuple[str, ...]:
     if names is None:
-        msg = "join: no keys; give on=..., or left_on=... and right_on=..."
+        msg = "join: no keys. Give on=..., or left_on=... and right_on=..."
         raise PlanError(msg)
     return (names,) if isinstance(names, str) else tuple(names)
 
@@ -495,7 +495,7 @@ def need_relations(verb: str, first: Relation, *others: Relation) -> None:
     """
     for other in others:
         if not isinstance(other, Relation):
-            msg = f"{verb}: {shown(other)} is a {type(other).__name__}; give a relation, for example catalog.table(...)"
+            msg = f"{verb}: {shown(other)} is a {type(other).__name__}. Give a relation, for example catalog.table(...)"
             raise PlanError(msg)
         if other.catalog.root != first.catalog.root:
             msg = (

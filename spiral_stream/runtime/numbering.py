@@ -78,7 +78,7 @@ class Numbering(ABC):
                 return index(number)  # type: ignore[arg-type]  # whether it is one is the question
         except TypeError:
             pass
-        msg = f"batch {shown(number)} is a {type(number).__name__}; give an integer in [0, stream.count())"
+        msg = f"batch {shown(number)} is a {type(number).__name__}. Give an integer in [0, stream.count())"
         raise TypeError(msg)
 
     def admits(self, epoch: int, first: int, group: int, due: range) -> range | None:

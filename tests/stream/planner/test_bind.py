@@ -57,7 +57,7 @@ def test_integers_of_the_plan_hold() -> None:
     fixed = replace(SAMPLE, epoch=4, assignment=DataParallel(1, 3))
 
     assert settled(fixed) == Bound(4, 1, 3, 17, 1)
-    with pytest.raises(BindError, match="data_parallel_rank=2, but the plan fixes 1; leave it unbound, or plan with"):
+    with pytest.raises(BindError, match=r"data_parallel_rank=2, but the plan fixes 1. Leave it unbound, or plan with"):
         settled(fixed, rank=2)
 
 
@@ -74,11 +74,11 @@ def test_a_later_binding_replaces_an_earlier_one() -> None:
         ({"epoch": -1}, "epoch=-1 is out of range; it counts from 0"),
         ({"world_size": 0}, "data_parallel_world_size=0 is out of range; it counts from 1"),
         ({"merge": 0}, "merge=0 is out of range; it counts from 1"),
-        ({"merge": None}, "merge=None is a NoneType; give an integer"),
-        ({"epoch": "3"}, "epoch='3' is a str; give an integer"),
-        ({"epoch": 1.0}, r"epoch=1.0 is a float; give an integer"),
-        ({"mesh": 3}, "mesh is 3; give a torch.distributed.device_mesh.DeviceMesh, or bind rank"),
-        ({"rank": True}, "data_parallel_rank=True is a bool; give an integer"),
+        ({"merge": None}, "merge=None is a NoneType. Give an integer"),
+        ({"epoch": "3"}, "epoch='3' is a str. Give an integer"),
+        ({"epoch": 1.0}, r"epoch=1.0 is a float. Give an integer"),
+        ({"mesh": 3}, "mesh is 3. Give a torch.distributed.device_mesh.DeviceMesh, or bind rank"),
+        ({"rank": True}, "data_parallel_rank=True is a bool. Give an integer"),
         ({"rank": 2, "world_size": 2}, r"rank=2 of data_parallel_world_size=2; .* Bind both, with a rank in \[0, 2\)"),
         ({"rank": 1}, r"rank=1 of data_parallel_world_size=1; ranks count from 0. Bind both"),
     ],
@@ -99,7 +99,7 @@ def test_a_smaller_world_does_not_turn_several_processes_into_rank_0(monkeypatch
 def test_an_environment_that_holds_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "first")
 
-    with pytest.raises(BindError, match=r"RANK or WORLD_SIZE in the environment is not a number .*; unset it or bind"):
+    with pytest.raises(BindError, match=r"RANK or WORLD_SIZE in the environment is not a number .*. Unset it or bind"):
         settled()
 
 
@@ -224,18 +224,18 @@ def test_dp_dims_that_are_not_the_meshs_are_refused(mesh: Callable[..., Any]) ->
     for dims, why in (
         (("dq",), r"dp_dims names 'dq', and the mesh has dimensions \('dp_replicate', 'dp_shard'\)"),
         (("dp", "dp_shard"), r"a mesh of its own: bind\(mesh=flattened, dp_dims=\.\.\.\)"),
-        ("dp_shard", "give the names of mesh dimensions"),
-        (3, "give the names of mesh dimensions"),
-        ((0,), "give the names of mesh dimensions"),
+        ("dp_shard", "Give the names of mesh dimensions"),
+        (3, "Give the names of mesh dimensions"),
+        ((0,), "Give the names of mesh dimensions"),
     ):
         with pytest.raises(BindError, match=why):
             settled(mesh=whole, dp_dims=dims)
-    with pytest.raises(BindError, match=r"give bind\(mesh=\.\.\., dp_dims="):
+    with pytest.raises(BindError, match=r"Give bind\(mesh=\.\.\., dp_dims="):
         settled(dp_dims=("dp",))
     import torch
 
     nameless = torch.distributed.device_mesh.init_device_mesh("cpu", (4,))
-    with pytest.raises(BindError, match=r"no names for its dimensions; give init_device_mesh\(\.\.\., mesh_dim_names="):
+    with pytest.raises(BindError, match=r"no names for its dimensions. Give init_device_mesh\(\.\.\., mesh_dim_names="):
         settled(mesh=nameless)
 
 

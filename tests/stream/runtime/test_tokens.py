@@ -142,6 +142,6 @@ def test_a_cache_of_another_item_size_is_refused(shelf: Shelf) -> None:
     feed = TokenFeed(shelf.relation, wider, shelf.caches["all"], Metrics())
 
     with pytest.raises(
-        sp.CacheError, match=r"tokens of 4 bytes at addresses.*multiples of 2 only; drop the cache folder"
+        sp.CacheError, match=r"tokens of 4 bytes at addresses.*multiples of 2 only. Drop the cache folder"
     ):
         feed.tokens(np.arange(30, dtype=np.uint64))

@@ -37,5 +37,5 @@ def test_unknown_fields_are_refused() -> None:
 
 
 def test_what_is_no_table_is_refused() -> None:
-    with pytest.raises(SourceError, match=r"takes a pyarrow Table, not dict; convert it with pyarrow\.table"):
+    with pytest.raises(SourceError, match=r"takes a pyarrow Table, not dict. Convert it with pyarrow\.table"):
         Arrow({"a": [1]})

@@ -287,19 +287,19 @@ def test_no_images_are_no_work():
 def test_a_target_that_does_not_fit_is_refused(out):
     program = compile_image(TRAIN, dtype="float16", layout="nchw")
 
-    with pytest.raises(ValueError, match=r"give a C-contiguous float16 array of shape \(2, 3, 32, 32\)"):
+    with pytest.raises(ValueError, match=r"Give a C-contiguous float16 array of shape \(2, 3, 32, 32\)"):
         program.run([noise(9, 9), noise(9, 9)], keys(2), out)
 
 
 @pytest.mark.parametrize(
     ("steps", "options", "way_out"),
     [
-        ([Normalize(MEAN, STD), CenterCrop(3)], {}, "put Normalize last"),
-        ([Normalize(MEAN, STD)], {"dtype": "uint8"}, "ask for dtype float16 or float32, or drop Normalize"),
+        ([Normalize(MEAN, STD), CenterCrop(3)], {}, "Put Normalize last"),
+        ([Normalize(MEAN, STD)], {"dtype": "uint8"}, "Ask for dtype float16 or float32, or drop Normalize"),
         ([], {"dtype": "int8"}, "known are uint8, float16, float32"),
         ([], {"layout": "chwn"}, "known are nchw, nhwc"),
-        ([Resize(4), RandomResizedCrop(4)], {}, "keep one"),
-        ([RandomHorizontalFlip(), Resize(4)], {}, "put RandomHorizontalFlip after Resize"),
+        ([Resize(4), RandomResizedCrop(4)], {}, "Keep one"),
+        ([RandomHorizontalFlip(), Resize(4)], {}, "Put RandomHorizontalFlip after Resize"),
         (["resize"], {}, "'resize' is not an image transform; known are random_resized_crop"),
     ],
 )
@@ -311,19 +311,19 @@ def test_illegal_chains_are_refused_with_the_way_out(steps, options, way_out):
 @pytest.mark.parametrize(
     ("make", "way_out"),
     [
-        (lambda: RandomResizedCrop(0), "give a whole number of pixels"),
-        (lambda: RandomResizedCrop(224.0), "give a whole number of pixels"),
-        (lambda: CenterCrop((1, 2, 3)), "give a whole number of pixels"),
-        (lambda: Resize("224"), "give a whole number of pixels"),
-        (lambda: Resize(True), "give a whole number of pixels"),
+        (lambda: RandomResizedCrop(0), "Give a whole number of pixels"),
+        (lambda: RandomResizedCrop(224.0), "Give a whole number of pixels"),
+        (lambda: CenterCrop((1, 2, 3)), "Give a whole number of pixels"),
+        (lambda: Resize("224"), "Give a whole number of pixels"),
+        (lambda: Resize(True), "Give a whole number of pixels"),
         (lambda: RandomResizedCrop(4, scale=(0.5, 0.1)), "0 < low <= high"),
         (lambda: RandomResizedCrop(4, scale=(0.5, 1.5)), "its upper end is at most 1.0"),
         (lambda: RandomResizedCrop(4, ratio=(0, 1)), "0 < low <= high"),
         (lambda: RandomResizedCrop(4, ratio=1.0), "0 < low <= high"),
         (lambda: RandomHorizontalFlip(1.1), "a number from 0 to 1"),
-        (lambda: Normalize([0.5], [0.5]), "give three numbers"),
+        (lambda: Normalize([0.5], [0.5]), "Give three numbers"),
         (lambda: Normalize(MEAN, (1, 0, 1)), "every entry must be greater than 0"),
-        (lambda: Normalize((float("nan"), 0, 0), STD), "give three numbers"),
+        (lambda: Normalize((float("nan"), 0, 0), STD), "Give three numbers"),
     ],
 )
 def test_bad_fields_are_refused_at_birth(make, way_out):
