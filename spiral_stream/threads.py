@@ -288,7 +288,7 @@ def _end_at_exit() -> None:
     warn_left_alone("exit", left, CLOSE_TIMEOUT_S)
 
 
-def end_at_exit() -> None:
+def end_daemon_at_exit() -> None:
     """End the calling thread without a word if it is a daemon and the interpreter exits.
 
     Only daemon threads still run then. Their reader can neither go on nor be told why: an error would print a traceback.

@@ -19,7 +19,7 @@ from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.opening import Opening
 from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.place import Place
-from spiral_stream.threads import CLOSE_TIMEOUT_S, ThreadShare, Workers, end_at_exit
+from spiral_stream.threads import CLOSE_TIMEOUT_S, ThreadShare, Workers, end_daemon_at_exit
 
 Now = Callable[[], tuple[Opening, Bound, Devices]]  # what a pass reads, from the moment that it begins
 
@@ -99,7 +99,7 @@ class Passes:
         return Pass(self._run(now, delivery, worker, workers))
 
     def _run(self, now: Now, delivery: Delivery, worker: int, workers: int) -> Generator[Any, None, None]:
-        end_at_exit()
+        end_daemon_at_exit()
         with self._place.beginning() as alone:
             self._need(alone and self.idle(), "iter", "One loop at a time moves the cursor. Leave it, or call close()")
             self._place.adopt()

@@ -24,7 +24,7 @@ from spiral_stream.threads import (
     OwnThread,
     Workers,
     doing,
-    end_at_exit,
+    end_daemon_at_exit,
     named,
     warn_left_alone,
 )
@@ -111,10 +111,10 @@ class Pipeline(Owner):
                 self._wait(pending)
                 batch = pending.result()
         except CancelledError as error:
-            end_at_exit()
+            end_daemon_at_exit()
             raise StreamError(CLOSED) from error
         except StreamError:
-            end_at_exit()
+            end_daemon_at_exit()
             raise
         self._learn(pending)
         return batch
