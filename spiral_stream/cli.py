@@ -231,7 +231,7 @@ def _show(found: Verification) -> None:
         listing.add_row(what, str(len(files)), f"{sum(each.bytes for each in files):,}", *states)
     Console().print(listing)
     if any(each.state == "unverified" for each in found.files):
-        Console().print("unverified: written before there were checksums; rebuild these files to verify them")
+        Console().print("unverified: written before there were checksums. Rebuild these files to verify them")
     Console().print(f"caches: {found.live_bytes:,} bytes live, {found.dead_bytes:,} dead until the next build")
     for each in found.damaged:
         Console(markup=False, highlight=False).print(each.found, soft_wrap=True)

@@ -134,7 +134,7 @@ class Catalog(registry.Registry):
         from spiral_stream.prepared import PreparedStream
 
         if not isinstance(plan, Relation | PreparedStream):
-            msg = f"save_stream {name!r}: {shown(plan)} is a {type(plan).__name__}; give a stream, or the plan of one"
+            msg = f"save_stream {name!r}: {shown(plan)} is a {type(plan).__name__}. Give a stream, or the plan of one"
             raise PlanError(msg)
         node = plan.node if isinstance(plan, Relation) else plan.plan
         need(node, nodes.Deliver)

@@ -72,7 +72,7 @@ class Cursor:
         except TypeError:
             count = -1
         if count < 0:
-            msg = f"state_dict: delivered={shown(steps)}; give the batches that the loop has had, a whole number from 0 up"
+            msg = f"state_dict: delivered={shown(steps)}. Give the batches that the loop has had, a whole number from 0 up"
             raise ResumeError(msg)
         batch = self.batch + count * self.segments[-1].group
         return Cursor(self.epoch, batch, self.step + count, self.segments)
@@ -85,7 +85,7 @@ class Cursor:
         """Which batches ``rank`` got, or will get, at a step of the current epoch."""
         here = [s for s in self.segments if s.epoch == self.epoch and s.first_step <= step]
         if not here:
-            msg = f"step {step} of epoch {self.epoch} lies before the first recorded one; pass the state of the run that made it"
+            msg = f"step {step} of epoch {self.epoch} lies before the first recorded one. Pass the state of the run that made it"
             raise ResumeError(msg)
         return here[-1].batches(step, rank)
 
@@ -126,15 +126,15 @@ class Cursor:
             segments = tuple(Segment(*row) for row in rows)
         except (KeyError, TypeError) as error:
             msg = (
-                f"resume: the state's place cannot be read ({shown(error)}); pass what state_dict() returned, unchanged"
+                f"resume: the state's place cannot be read ({shown(error)}). Pass what state_dict() returned, unchanged"
             )
             raise ResumeError(msg) from error
         if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= _LARGEST for n in numbers):
-            msg = "resume: the state's place holds something other than whole numbers from 0 up; pass what state_dict() returned"
+            msg = "resume: the state's place holds something other than whole numbers from 0 up. Pass what state_dict() returned"
             raise ResumeError(msg)
         read = cls(data["epoch"], data["batch"], data["step"], segments)
         if (found := read._contradiction()) is not None:
-            msg = f"resume: the state's place cannot be: {found}; pass what state_dict() returned, unchanged"
+            msg = f"resume: the state's place cannot be: {found}. Pass what state_dict() returned, unchanged"
             raise ResumeError(msg)
         return read
 

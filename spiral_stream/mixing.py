@@ -35,7 +35,7 @@ class Stream:
         if not isinstance(self.relation, Relation):
             found = repr(self.relation) if isinstance(self.relation, str) else f"a {type(self.relation).__name__}"
             example = self.relation if isinstance(self.relation, str) else "text.web"
-            msg = f'Stream {self.name!r}: relation is {found}; give a relation, for example catalog.table("{example}")'
+            msg = f'Stream {self.name!r}: relation is {found}. Give a relation, for example catalog.table("{example}")'
             raise PlanError(msg)
 
 
@@ -78,7 +78,7 @@ def mix(
             if kinds is None
             else f"a list of {', '.join(dict.fromkeys(kinds)) or 'nothing'}"
         )
-        msg = f"mix: streams is {found}; give a list, [Stream(name, relation, proportion=...), ...]"
+        msg = f"mix: streams is {found}. Give a list, [Stream(name, relation, proportion=...), ...]"
         raise PlanError(msg)
     first, *others = [stream.relation for stream in streams]
     need_relations("mix", first, *others)

@@ -28,7 +28,7 @@ class RuntimeParam:
     def __post_init__(self) -> None:
         full = ALIASES.get(self.name, self.name)
         if full not in NAMES:
-            msg = f"RuntimeParam: {self.name!r} is not a runtime parameter; give one of {', '.join(NAMES)}"
+            msg = f"RuntimeParam: {self.name!r} is not a runtime parameter. Give one of {', '.join(NAMES)}"
             raise PlanError(msg)
         object.__setattr__(self, "name", full)
 

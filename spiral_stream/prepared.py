@@ -124,7 +124,7 @@ class PreparedStream:
             MissingExtraError: the framework that batches go to is not installed.
         """
         if not self._passes.idle():
-            msg = "bind: the stream is being read; leave the loop (or close its iterator), then bind"
+            msg = "bind: the stream is being read. Leave the loop (or close its iterator), then bind"
             raise BindError(msg)
         before, updated = self._bindings, self._bindings.updated(**bindings)
         settle(updated, self._sample)
@@ -204,7 +204,7 @@ class PreparedStream:
             StreamError: the stream is closed.
         """
         if self._closed:
-            msg = "the stream is closed; make a new one from its plan, for example catalog.open_stream(name)"
+            msg = "the stream is closed. Make a new one from its plan, for example catalog.open_stream(name)"
             raise StreamError(msg)
         return self._opening
 

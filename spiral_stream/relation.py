@@ -115,7 +115,7 @@ class Relation:
             name = need_name("project", expr)
             need_new_names("project", [*named, name], "give one of them another: .project(name=...)")
             named[name] = expr
-        need_new_names("project", [*named, *computed], "give one of them another")
+        need_new_names("project", [*named, *computed], "Give one of them another")
         named.update({name: lit(value) for name, value in computed.items()})
         new = {name: expr for name, expr in named.items() if not (isinstance(expr, Col) and expr.name == name)}
         source = self.with_columns(**new).node if new else self.node
@@ -421,7 +421,7 @@ class Relation:
             SourceError: a source cannot be read.
         """
         if not isinstance(self.node, nodes.Relational):
-            msg = f"to_arrow: it comes after {self.node.VERB}; call it before sample, or iterate the stream"
+            msg = f"to_arrow: it comes after {self.node.VERB}. Call it before sample, or iterate the stream"
             raise PlanError(msg)
         from spiral_stream.planner.select import collect
 
@@ -469,7 +469,7 @@ def need_relations(verb: str, first: Relation, *others: Relation) -> None:
     """
     for other in others:
         if not isinstance(other, Relation):
-            msg = f"{verb}: {shown(other)} is a {type(other).__name__}; give a relation, for example catalog.table(...)"
+            msg = f"{verb}: {shown(other)} is a {type(other).__name__}. Give a relation, for example catalog.table(...)"
             raise PlanError(msg)
         if other.catalog.root != first.catalog.root:
             msg = (

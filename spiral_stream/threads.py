@@ -35,6 +35,7 @@ PLACE_TIMEOUT_S: Final = 600.0  # how long asking for a stream's place waits for
 _SHOWN: Final = 3  # threads that a message names
 _OWNERS: "Final[weakref.WeakSet[Owner]]" = weakref.WeakSet()  # those to close when the interpreter exits
 _HOOKED: Final[set[int]] = set()  # process ids that registered the exit hook
+_EXITING: Final[set[int]] = set()  # process ids whose interpreter exits
 
 T = TypeVar("T")
 
@@ -276,6 +277,7 @@ def warn_left_alone(where: str, threads: Sequence[OwnThread], timeout_s: float) 
 def _end_at_exit() -> None:
     """Close the open owners. Runs after other threads have ended and before daemon threads are killed."""
     here = os.getpid()
+    _EXITING.add(here)
     owners = [owner for owner in list(_OWNERS) if not owner._over]  # noqa: SLF001  of this room
     mine = [owner for owner in owners if owner._pid == here]  # noqa: SLF001  likewise
     for owner in mine:
@@ -284,6 +286,15 @@ def _end_at_exit() -> None:
     for owner in owners:
         owner._over = True  # noqa: SLF001  likewise
     warn_left_alone("exit", left, CLOSE_TIMEOUT_S)
+
+
+def end_daemon_at_exit() -> None:
+    """End the calling thread without a word if it is a daemon and the interpreter exits.
+
+    Only daemon threads still run then. Their reader can neither go on nor be told why: an error would print a traceback.
+    """
+    if os.getpid() in _EXITING and threading.current_thread().daemon:
+        raise SystemExit  # `threading` prints nothing for it
 
 
 _Task = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any], list[tuple[str, float]]]

@@ -22,5 +22,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith(("SPIRAL_", "DAGSTER_"))]:
         del os.environ[name]
     os.environ["DAGSTER_DISABLE_TELEMETRY"] = "1"
+    # torch's OpenMP threads spin while they wait, on cores that other workers of the suite need: the documents' pages took
+    # 57 CPU s, and take 44 with one thread. torch reads this when it is imported.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         os.environ.pop(name, None)

@@ -13,6 +13,7 @@ import typer.main
 import yaml
 
 import spiral_stream
+from spiral_assets import assets, checks, resources
 from spiral_stream.cli import app
 from tests.fixtures.pages import Runner
 
@@ -24,7 +25,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 BLOCK = re.compile(r"^( *)```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)")
 TORCHRUN = re.compile(r"torchrun --nproc-per-node (\d+) (\S+)")
-ENTRY = re.compile(r"^::: (spiral_stream\.\S+)$", re.MULTILINE)
+ENTRY = re.compile(r"^::: (spiral_(?:stream|assets)\.\S+)$", re.MULTILINE)
 WIDTH = 100  # columns of a line of prose
 
 
@@ -154,6 +155,19 @@ def test_the_reference_has_every_name_at_the_door_once() -> None:
 
     assert sorted(set(entries) & set(door)) == door
     assert len(entries) == len(set(entries))
+
+
+def test_the_page_of_dagster_has_every_factory_and_resource() -> None:
+    page = (DOCS / "reference" / "dagster.md").read_text()
+    public = [
+        f"{room.__name__}.{name}"
+        for room in (assets, checks, resources)
+        for name, value in vars(room).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == room.__name__
+    ]
+
+    assert len(public) == 12
+    assert sorted(ENTRY.findall(page)) == sorted(public)
 
 
 @pytest.mark.parametrize("document", [ROOT / "README.md", *PAGES], ids=of)

@@ -54,6 +54,17 @@ def test_the_ui_has_the_port_that_is_asked_for(venv: Path) -> None:
     assert "dagster dev -w workspace.yaml" in [line.strip() for line in make(venv, "ui")]
 
 
+def test_the_site_is_built_strictly_and_the_tests_of_the_documents_run(venv: Path) -> None:
+    (venv / ".docs-installed").touch()
+    told = [line for line in make(venv, "docs") if line.startswith("python ")]
+
+    assert told == [
+        "python -m mkdocs build --strict",
+        "python -m pytest tests/test_documents.py tests/test_references.py",
+    ]
+    assert all((ROOT / word).is_file() for word in told[1].split() if word.startswith("tests/"))
+
+
 @pytest.mark.parametrize("code", CODE)
 def test_c_code_that_changed_is_built_anew(venv: Path, code: str) -> None:
     assert not any("installing" in line for line in make(venv, "-n", "install"))

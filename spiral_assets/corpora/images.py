@@ -71,7 +71,7 @@ class _Recipe:
 
     def __post_init__(self) -> None:
         if not 1 <= self.shards <= self.count:
-            msg = f"write_image_relation: {self.count} images in {self.shards} shards; give each shard an image or more"
+            msg = f"write_image_relation: {self.count} images in {self.shards} shards. Give each shard an image or more"
             raise ValueError(msg)
         if self.form not in _WRITERS:
             msg = f"write_image_relation: form {self.form!r} is unknown; it is one of {', '.join(_WRITERS)}"

@@ -60,7 +60,7 @@ def write_text_relations(root: Path, characters: int = 4_000_000, *, progress: b
         ValueError: no characters are asked for, or ``root`` holds something else.
     """
     if characters < 1:
-        msg = f"write_text_relations: {characters} characters; ask for some, 4,000,000 are a small demo"
+        msg = f"write_text_relations: {characters} characters. Ask for at least 1; 4,000,000 make a small demo"
         raise ValueError(msg)
     root = Path(root).resolve()
     recipe = {"root": str(root), "characters": characters, "version": COLLECTING_VERSION}

@@ -77,7 +77,7 @@ class _Recipe:
 
     def __post_init__(self) -> None:
         if not 1 <= self.shards <= self.count:
-            msg = f"write_video_relations: {self.count} videos in {self.shards} shards; give each shard a video or more"
+            msg = f"write_video_relations: {self.count} videos in {self.shards} shards. Give each shard a video or more"
             raise ValueError(msg)
         if not 0 < self.shorten <= 1:
             msg = f"write_video_relations: shorten={self.shorten}; it is above 0 and at most 1, which shortens nothing"

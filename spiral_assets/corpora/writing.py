@@ -36,7 +36,7 @@ class Record:
         self._root.mkdir(parents=True, exist_ok=True)
         foreign = sorted(path.name for path in self._root.iterdir() if path.name not in self._ours)
         if foreign:
-            msg = f"{self._root} holds {foreign[0]!r}, which the demo did not write; name an empty folder"
+            msg = f"{self._root} holds {foreign[0]!r}, which the demo did not write. Name an empty folder"
             raise ValueError(msg)
         for path in self._root.iterdir():
             if path.is_dir():

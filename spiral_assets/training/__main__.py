@@ -56,7 +56,7 @@ def images(
     ):
         per_epoch = len(batches)
         if per_epoch == 0:
-            msg = f"stream {stream!r} has fewer images than one batch; register more, or save it with a smaller batch_size"
+            msg = f"stream {stream!r} has fewer images than one batch. Register more, or save it with a smaller batch_size"
             raise typer.BadParameter(msg)
         learner = Classifier(classes)
         every = save_every or max(1, per_epoch // CHECKPOINTS_PER_EPOCH)

@@ -293,8 +293,8 @@ def _check_arguments(args: Any, stream: Any, collator: Any) -> None:
         raise BindError(msg)
     if collator is not None:
         raise BindError(
-            "StreamTrainer: batches are collated already, so data_collator would have no effect. Leave it out; "
-            "move what it did into collate(fields=...) or map(...)"
+            "StreamTrainer: batches are collated already, so data_collator would have no effect. Leave it out. "
+            "Move what it did into collate(fields=...) or map(...)"
         )
     if args.auto_find_batch_size or args.ignore_data_skip:
         raise BindError(

@@ -71,7 +71,7 @@ class FixedBatches:
         """
         endless = isinstance(self.last, PadPartial) and self.total > 0
         if batch < 0 or (batch >= self.formed and not endless):
-            msg = f"batch {batch} of an epoch of {self.formed}; give a number in [0, {self.formed})"
+            msg = f"batch {batch} of an epoch of {self.formed}. Give a number in [0, {self.formed})"
             raise IndexError(msg)
         if batch < self._whole:
             begin = self._begin_of(batch)
@@ -91,7 +91,7 @@ class FixedBatches:
             IndexError: the epoch has no such position.
         """
         if not 0 <= position < self.total:
-            msg = f"position {position} of an epoch of {self.total}; give one in [0, {self.total})"
+            msg = f"position {position} of an epoch of {self.total}. Give one in [0, {self.total})"
             raise IndexError(msg)
         lane = self.lanes.lane_of(position)
         k, offset = divmod(position - self.lanes.begin(lane), self.batch_size)

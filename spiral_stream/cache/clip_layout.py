@@ -165,5 +165,5 @@ def damaged(found: str) -> NoReturn:
     Raises:
         CacheError: always.
     """
-    msg = f"cache: a kept clip is damaged ({found}); drop the cache folder and build it again"
+    msg = f"cache: a kept clip is damaged ({found}). Drop the cache folder and build it again"
     raise CacheError(msg)

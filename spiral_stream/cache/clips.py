@@ -188,8 +188,8 @@ class ClipKind(Kind):
                 kept += len(pictures[-1])
                 if kept > KEPT_BYTES:
                     msg = (
-                        f"video: {len(wanted_U):,} frames of one clip take more than {KEPT_BYTES:,} bytes in a cache; "
-                        "shorten the segment, or keep smaller frames: Frames(shorter_side=..., quality=...)"
+                        f"video: {len(wanted_U):,} frames of one clip take more than {KEPT_BYTES:,} bytes in a cache. "
+                        "Shorten the segment, or keep smaller frames: Frames(shorter_side=..., quality=...)"
                     )
                     raise DataError(msg)
         return pictures, kept_h, kept_w

@@ -49,7 +49,7 @@ from spiral_stream.integrity.publish import write_file
 _ONE_FILE: Final = 1 << 42  # bytes; above any shard, so that a fragment has exactly one .blob file
 _ALL_ROWS: Final = (1 << 31) - 1
 _COMMIT_TRIES: Final = 20
-_REST: Final = "make it writable, free space, or set $SPIRAL_CACHE to another folder"
+_REST: Final = "Make it writable, free space, or set $SPIRAL_CACHE to another folder"
 _NEWEST: Final = (1 << 64) - 1  # manifests are named by what is left to it, so that the newest comes first
 
 
@@ -136,7 +136,7 @@ class CacheStore:
                 done = self._commit()
             if done is not None:
                 return done
-        msg = f"cache: {self._data} was committed by others {_COMMIT_TRIES} times in a row; run the build again"
+        msg = f"cache: {self._data} was committed by others {_COMMIT_TRIES} times in a row. Run the build again"
         raise CacheError(msg)
 
     def _commit(self) -> int | None:
@@ -162,7 +162,7 @@ class CacheStore:
             self._record(made)
         except OSError as error:
             if "conflict" not in str(error).lower():
-                otherwise = "check that the folder is writable and build again"
+                otherwise = "Check that the folder is writable and build again"
                 raise failed(error, otherwise, "cache: cannot commit", self._data) from error
         return None
 

@@ -95,14 +95,14 @@ def _readable(chunk: pa.Array, name: str) -> tuple[pa.Array, dict[int, str]]:
     chunk = chunk.dictionary_decode() if pa.types.is_dictionary(chunk.type) else chunk
     kind = chunk.type
     if not (_is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        msg = f"{name}: a column of {kind} holds no text; tokenize one of utf8, or cast it before"
+        msg = f"{name}: a column of {kind} holds no text. Tokenize one of utf8, or cast it before"
         raise SourceError(msg)
     raw = chunk.cast(pa.large_binary())
     refused: dict[int, str] = {}
     if raw.null_count:
         places = np.flatnonzero(raw.is_null().to_numpy(zero_copy_only=False)).tolist()
-        way_out = f"filter the row out (~col({name!r}).is_null()), or fill it in"
-        refused = dict.fromkeys(places, f"{name}: the text is null; {way_out}")
+        way_out = f"Filter the row out (~col({name!r}).is_null()), or fill it in"
+        refused = dict.fromkeys(places, f"{name}: the text is null. {way_out}")
     texts = _decoded(raw)
     if texts is None:
         refused |= {place: _why(raw[place].as_py(), name) for place in _broken(raw, 0, len(raw))}
@@ -140,8 +140,8 @@ def _why(data: bytes, name: str) -> str:
         data.decode()
     except UnicodeDecodeError as error:
         found = f"byte {error.start} is 0x{data[error.start]:02x}"
-        return f"{name}: the text is not UTF-8 ({found}); write it again as UTF-8, or filter the row out"
-    return f"{name}: the text is not UTF-8; write it again as UTF-8, or filter the row out"
+        return f"{name}: the text is not UTF-8 ({found}). Write it again as UTF-8, or filter the row out"
+    return f"{name}: the text is not UTF-8. Write it again as UTF-8, or filter the row out"
 
 
 def _others(count: int, refused: dict[int, str]) -> pa.Array:

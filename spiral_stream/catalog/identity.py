@@ -39,7 +39,7 @@ def check_columns(name: str, schema: pa.Schema, identity: Sequence[str]) -> None
         CatalogError: names the column and what would be right.
     """
     if not identity:
-        msg = f"register {name!r}: identity names no column; name one or several"
+        msg = f"register {name!r}: identity names no column. Name one or several"
         raise CatalogError(msg)
     for column in identity:
         if column not in schema.names:

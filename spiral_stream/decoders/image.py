@@ -162,11 +162,11 @@ def _bytes_of(name: str, data: bytes | memoryview | None) -> memoryview:
         DataError: the data is null or empty.
     """
     if data is None:
-        msg = f"{name}: the value is null; filter it out with col(...).is_not_null()"
+        msg = f"{name}: the value is null. Filter it out with col(...).is_not_null()"
         raise DataError(msg)
     view = memoryview(data).cast("B")
     if not view.nbytes:
-        msg = f"{name}: the value is empty (0 bytes); write the image again, or filter the row out"
+        msg = f"{name}: the value is empty (0 bytes). Write the image again, or filter the row out"
         raise DataError(msg)
     return view
 
@@ -184,8 +184,8 @@ def _jpeg_header(view: memoryview, most_pixels: int) -> tuple[int, int, str] | N
     if not head.startswith(_START):
         kind = _kind_of(head)  # nothing else of the bytes is shown: a reference may name any file
         starts = f"start with the {kind} signature" if kind else f"({view.nbytes:,} bytes) start with something else"
-        way = f'decode="image" reads {kind}' if kind else "check the column or the file"
-        msg = f"jpeg: the data {starts}, not JPEG's ff d8 ff; {way}"
+        way = f'Write decode="image", which reads {kind}' if kind else "Check the column or the file"
+        msg = f"jpeg: the data {starts}, not JPEG's ff d8 ff. {way}"
         raise DataError(msg)
     try:
         height, width, colors, _ = simplejpeg.decode_jpeg_header(view)
@@ -232,7 +232,7 @@ def _pillow_pixels(name: str, view: memoryview, most_pixels: int) -> Pixels:
         raise
     except Exception as error:  # Pillow's plugins raise whatever their parsers meet
         raise DataError(_pillow_fault(name, view, most_pixels, error)) from error
-    msg = f"{name}: {found} cannot be shown: 32 bits have no agreed range; convert it, or filter it out"
+    msg = f"{name}: {found} cannot be shown: 32 bits have no agreed range. Convert it, or filter it out"
     raise DataError(msg)
 
 
@@ -258,7 +258,7 @@ def _pillow_fault(name: str, view: memoryview, most_pixels: int, error: Exceptio
     head = bytes(view[:16])
     kind = "JPEG" if head.startswith(_START) else _kind_of(head)
     if kind is None and isinstance(error, UnidentifiedImageError):
-        return f"{name}: {view.nbytes:,} bytes are no image that is read here; check the column or the file"
+        return f"{name}: {view.nbytes:,} bytes are no image that is read here. Check the column or the file"
     if isinstance(error, UnidentifiedImageError):
         why = "its header cannot be read"
     elif isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
@@ -267,8 +267,8 @@ def _pillow_fault(name: str, view: memoryview, most_pixels: int, error: Exceptio
     else:  # what Pillow says may quote the bytes
         why = "it ends early" if "truncated" in str(error).lower() else f"Pillow raises {type(error).__name__}"
     return (
-        f"{name}: the {kind or 'image'} of {view.nbytes:,} bytes is damaged or cannot be shown ({why}); "
-        "fetch it again, or filter it out"
+        f"{name}: the {kind or 'image'} of {view.nbytes:,} bytes is damaged or cannot be shown ({why}). "
+        "Fetch it again, or filter it out"
     )
 
 

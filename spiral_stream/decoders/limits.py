@@ -44,7 +44,7 @@ def need_pixels(name: str, height: int, width: int, most: int) -> None:
     """
     if height * width > most:
         msg = (
-            f"{name}: the header claims {height} x {width} pixels, more than the {most:,} that a sample may have; shrink it, "
+            f"{name}: the header claims {height} x {width} pixels, more than the {most:,} that a sample may have. Shrink it, "
             "filter it out, or raise max_pixels of the field"
         )
         raise DataError(msg)
@@ -67,7 +67,7 @@ def need_frames(decoded: int, encoded_bytes: int, limits: SampleLimits) -> None:
     ):
         if found > most:
             msg = (
-                f"video: {found:,} {what} for this sample, more than the {most:,} that one may have; shorten its segment, "
+                f"video: {found:,} {what} for this sample, more than the {most:,} that one may have. Shorten its segment, "
                 f"encode the file with more key frames, filter it out, or raise max_{way} of the field"
             )
             raise DataError(msg)

@@ -23,8 +23,8 @@ def decoder(name: str) -> Decoder:
     """
     if name not in DECODERS:
         near = get_close_matches(name, [*DECODERS, *CLIPS], 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        msg = f"decode: {name!r} is unknown; {hint}known are {', '.join([*DECODERS, *CLIPS])}"
+        way_out = f"Did you mean {near[0]!r}?" if near else "Give one of them"
+        msg = f"decode: {name!r} is unknown; known are {', '.join([*DECODERS, *CLIPS])}. {way_out}"
         raise PlanError(msg)
     return DECODERS[name]
 

@@ -224,8 +224,8 @@ class _Run:
         asked = int(goals[min(int(np.searchsorted(goals, damage.packet)), len(goals) - 1)])
         needs = "" if asked == damage.packet else f", which {self._name(asked)} may need,"
         return (
-            f"video: {self._name(damage.packet)}{needs} cannot be decoded: {damage.why}. The file is damaged there; "
-            'restore it, or leave such samples out with collate(on_error="skip")'
+            f"video: {self._name(damage.packet)}{needs} cannot be decoded: {damage.why}. The file is damaged there. "
+            'Restore it, or leave such samples out with collate(on_error="skip")'
         )
 
     def _name(self, packet: int) -> str:

@@ -162,7 +162,7 @@ def _filling(subject: Subject, first: FirstBatches) -> dict[str, Any]:
         if used < (1 - _UNUSED) * limit and len(rows) >= _ENOUGH:
             subject.warnings.add(
                 f"batches leave {1 - used / limit:.0%} of max_tokens={budget.max_tokens:,} unused: a larger window_size "
-                "or finer keys bring samples of like length together, or batch_size is the tighter bound; lower max_tokens"
+                "or finer keys bring samples of similar length together. Where batch_size is the tighter bound, lower max_tokens"
             )
     if 2 * float(np.median(rows)) > formation.window_size and formation.keys:
         subject.warnings.add(

@@ -11,7 +11,7 @@ from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.decoded import FRAME_COUNT
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
-from spiral_stream.planner.physical import ClipStage
+from spiral_stream.planner.physical import ClipSource, ClipStage
 
 _OVER_READ: Final = 4.0  # frames decoded per frame kept: above this, most of the time goes into frames that nobody sees
 _SHORT: Final = 0.05  # of the segments: above this, batches hold many repeated frames
@@ -33,9 +33,8 @@ def where_made(subject: Subject) -> str:
     return "after membership: all keys are columns" if subject.stages.formed else "after membership"
 
 
-def cache_text(clip: ClipStage) -> str:
-    """Say in which form clips are cached, or that they are not."""
-    source = clip.sources[0]
+def cache_text(source: ClipSource) -> str:
+    """Say in which form the clips of one stream are cached, or that they are not."""
     if source.frames is not None:
         return f"{source.frames.kind.profile} {source.frames.kind.fingerprint[:8]}"
     return f"originals; video index {source.index.kind.fingerprint[:8]}"
@@ -168,7 +167,7 @@ def _warn(subject: Subject, clip: ClipStage, seen: Footage) -> None:
     if not kept and seen.planned and seen.over_read > _OVER_READ:
         subject.warnings.add(
             f"{clip.name}: {seen.over_read:.1f} frames are decoded for each that is kept "
-            f"({sum(seen.decoded):,}/{sum(seen.kept):,}); keep decoded clips with .cache({clip.column}=Frames(...)), or "
+            f"({sum(seen.decoded):,}/{sum(seen.kept):,}). Keep decoded clips with .cache({clip.column}=Frames(...)), or "
             "encode the files with key frames closer together"
         )
     _warn_of_clips(subject, clip, seen)

@@ -21,7 +21,7 @@ def deliver_facts(subject: Subject) -> dict[str, Any]:
     host = (size.arrays + int(size.lists or 0)) * (stages.plan.prefetch + 2)
     if host > _BUFFER_WARNING_BYTES:
         lower = "max_tokens or batch_size" if stages.formed else "batch_size"
-        subject.warnings.add(f"batches ahead take ~{host / 2**30:.1f} GiB of host memory; lower prefetch or {lower}")
+        subject.warnings.add(f"batches ahead take ~{host / 2**30:.1f} GiB of host memory. Lower prefetch or {lower}")
     out: dict[str, Any] = {
         "framework": stages.plan.framework,
         "prefetch": f"{stages.plan.prefetch} batches",

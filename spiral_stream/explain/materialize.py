@@ -1,7 +1,7 @@
 """MATERIALIZE in EXPLAIN DATA: where each field is computed, how many bytes it takes, and how much of it is cached."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -10,6 +10,16 @@ from spiral_stream.explain.clips import cache_text, clip_facts, coverage, frame_
 from spiral_stream.explain.subject import Subject
 from spiral_stream.plan.maps import SampleMap, SampleTokens
 from spiral_stream.planner.physical import ClipStage, ImageStage, TokenStage
+
+_CACHES: Final = 8  # caches of one field that get a line of their own
+_STREAMS: Final = 3  # streams that a line names
+
+
+class _Cache(NamedTuple):
+    """The cache of one field in one stream."""
+
+    text: str
+    fingerprint: str
 
 
 def materialize_facts(subject: Subject) -> dict[str, Any]:
@@ -21,6 +31,8 @@ def materialize_facts(subject: Subject) -> dict[str, Any]:
     made = [_tokens(subject, stage) for stage in stages.tokens] + _mapped(subject)
     rows = [*made, *sorted(fields, key=lambda row: order.index(row["field"]))]
     named = {f"tokenizer of {stage.name}": _tokenizer(subject, stage) for stage in stages.tokens}
+    for name, kept in _caches(subject):
+        named |= _by_stream(subject, name, kept)
     for clip in stages.clips:
         named |= clip_facts(subject, clip)
     return {**named, "fields": rows}
@@ -36,15 +48,15 @@ def _image(subject: Subject, image: ImageStage) -> dict[str, Any]:
         "unknown: the images decide" if shape is None else int(np.prod(shape)) * np.dtype(image.program.dtype).itemsize
     )
     where = f"after membership; normalized on {_place(subject.devices.get(image.name))}"
-    cache = f"{image.caches[0].kind.profile} {image.caches[0].kind.fingerprint[:8]}"
-    built = _built(*subject.coverage(each.kind.fingerprint for each in image.caches))
-    return _row(image.name, where, size, cache, built, _hit(subject.metrics))
+    kept = _image_caches(image)
+    built = _built(*subject.coverage(each.fingerprint for each in kept))
+    return _row(image.name, where, size, _cell(kept), built, _hit(subject.metrics))
 
 
 def _clip(subject: Subject, clip: ClipStage) -> dict[str, Any]:
     where = f"{where_made(subject)}; {_place(subject.devices.get(clip.name))}"
     built = _built(*coverage(subject, clip))
-    return _row(clip.name, where, frame_bytes(clip), cache_text(clip), built, hit(subject, clip))
+    return _row(clip.name, where, frame_bytes(clip), _cell(_clip_caches(clip)), built, hit(subject, clip))
 
 
 def _plains(subject: Subject) -> list[dict[str, Any]]:
@@ -71,15 +83,72 @@ def _tokens(subject: Subject, stage: TokenStage) -> dict[str, Any]:
     where = _when(subject, f"len({stage.name})")
     if not stage.caches:
         return _row(stage.name, f"{where}; {stage.column} is computed", size, "none: of no relation")
-    have, total = subject.coverage(each.kind.fingerprint for each in stage.caches)
+    kept = _token_caches(stage)
+    have, total = subject.coverage(each.fingerprint for each in kept)
     if have < total:
         subject.warnings.add(
             f"{stage.name}: {total - have:,} of {total:,} rows are in no cache, so their text is tokenized again in every "
             "pass: stream.materialize(), or the asset that builds the token cache"
         )
-    names = list(dict.fromkeys(each.kind.fingerprint[:8] for each in stage.caches))
-    cache = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-    return _row(stage.name, where, size, f"tokens {cache}", _built(have, total), _hit(subject.metrics))
+    return _row(stage.name, where, size, _cell(kept), _built(have, total), _hit(subject.metrics))
+
+
+def _caches(subject: Subject) -> list[tuple[str, list[_Cache]]]:
+    """Return each field or map that has caches, with the cache of each stream."""
+    stages = subject.stages
+    named = [(stage.name, _token_caches(stage)) for stage in stages.tokens if stage.caches]
+    named += [(image.name, _image_caches(image)) for image in stages.images]
+    return named + [(clip.name, _clip_caches(clip)) for clip in stages.clips]
+
+
+def _image_caches(image: ImageStage) -> list[_Cache]:
+    kinds = [each.kind for each in image.caches]
+    return [_Cache(f"{kind.profile} {kind.fingerprint[:8]}", kind.fingerprint) for kind in kinds]
+
+
+def _clip_caches(clip: ClipStage) -> list[_Cache]:
+    return [_Cache(cache_text(source), source.built.kind.fingerprint) for source in clip.sources]
+
+
+def _token_caches(stage: TokenStage) -> list[_Cache]:
+    kinds = [each.kind for each in stage.caches]
+    return [_Cache(f"tokens {kind.fingerprint[:8]}", kind.fingerprint) for kind in kinds]
+
+
+def _cell(kept: list[_Cache]) -> str:
+    """Name the cache that all streams share, or say how many there are."""
+    different = len(set(kept))
+    return kept[0].text if different == 1 else f"{different} caches, named above"
+
+
+def _by_stream(subject: Subject, name: str, kept: list[_Cache]) -> dict[str, str]:
+    """Return one line per cache if the streams of a mixture have different ones: its streams, and how far it is built."""
+    shared: dict[_Cache, list[int]] = {}
+    for number, cache in enumerate(kept):
+        shared.setdefault(cache, []).append(number)
+    if len(shared) == 1:
+        return {}
+    lines = {}
+    for cache, numbers in list(shared.items())[:_CACHES]:
+        lines[f"{name} of {_streams(subject, numbers)}"] = f"{cache.text}, {_part(subject, kept, numbers)}"
+    if rest := list(shared.values())[_CACHES:]:
+        numbers = [number for each in rest for number in each]
+        lines[f"{name} of {len(numbers):,} more"] = (
+            f"{len(rest):,} other cache{'s' if len(rest) > 1 else ''}, {_part(subject, kept, numbers)}"
+        )
+    return lines
+
+
+def _streams(subject: Subject, numbers: list[int]) -> str:
+    names = [subject.stages.streams[number].name for number in numbers]
+    more = f" and {len(names) - _STREAMS:,} more" if len(names) > _STREAMS else ""
+    return ", ".join(names[:_STREAMS]) + more
+
+
+def _part(subject: Subject, kept: list[_Cache], numbers: list[int]) -> str:
+    """Say how far the caches of some streams are built."""
+    keys = [(kept[number].fingerprint, number) for number in numbers]
+    return _built(sum(subject.rows_built[key] for key in keys), sum(subject.rows_read[key] for key in keys))
 
 
 def _mapped(subject: Subject) -> list[dict[str, Any]]:

@@ -123,7 +123,7 @@ def _shares(subject: Subject, looked: list[tuple[dict[str, str], Looked]]) -> di
 def _untimed(times: list[str]) -> str:
     if times:
         return f"unknown: too few rows have a value in {', '.join(times)}"
-    return "unknown: the relation has no timestamp column; register one to see whether values follow it"
+    return "unknown: the relation has no timestamp column. Register one to see whether values follow it"
 
 
 def order_text(order: Order) -> str:

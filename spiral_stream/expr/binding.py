@@ -71,7 +71,7 @@ def bind_predicate(expr: Expr, schema: pa.Schema) -> Expr:
     """
     bound, kind = _bind(expr, schema)
     if kind is None or not pa.types.is_boolean(kind):
-        msg = f"filter: {expr} is {kind or 'a constant'}, not a condition; compare it with something"
+        msg = f"filter: {expr} is {kind or 'a constant'}, not a condition. Compare it with something"
         raise PlanError(msg)
     return bound
 
@@ -260,7 +260,7 @@ def _arithmetic(expr: Call, args: tuple[tuple[Expr, pa.DataType | None], ...]) -
             _refuse(expr, f"{str(arg)!r} is {type_ or 'no number'}", "Arithmetic takes integers and floats")
     common = FLOAT if expr.op == "/" or "float" in kinds else INT
     if expr.op in ("//", "%") and common != INT:
-        _refuse(expr, f"{expr.op} of a float", "It takes integers; use / for floats")
+        _refuse(expr, f"{expr.op} of a float", "It takes integers. Use / for floats")
     if common == INT and any(type_ == pa.uint64() for _, type_ in args):
         _refuse(expr, "uint64 does not fit int64, in which integers are computed", "Use .cast('float64')")
     return Call(expr.op, tuple(_operand(expr, arg, type_, common) for arg, type_ in args)), common

@@ -34,13 +34,13 @@ class Expr:
 
     def __bool__(self) -> NoReturn:
         msg = (
-            f"the truth of {self} is only known row by row; combine conditions with & | ~ and parentheses, "
+            f"the truth of {self} is only known row by row. Combine conditions with & | ~ and parentheses, "
             "not with and / or / not, and write x.between(lo, hi) instead of lo <= x <= hi"
         )
         raise TypeError(msg)
 
     def __len__(self) -> NoReturn:
-        msg = f"the length of {self} is only known row by row; write {self}.len() or len_({self})"
+        msg = f"the length of {self} is only known row by row. Write {self}.len() or len_({self})"
         raise TypeError(msg)
 
     def __str__(self) -> Text:
@@ -128,7 +128,7 @@ class Expr:
     def is_in(self, values: Iterable[Any]) -> "Expr":
         """True where the value equals one of ``values`` (as ``==`` does, so never for NaN)."""
         if isinstance(values, (str, bytes)):
-            msg = f"is_in: {shown(values)} is one text, not a list of values; write is_in([{shown(values)}])"
+            msg = f"is_in: {shown(values)} is one text, not a list of values. Write is_in([{shown(values)}])"
             raise PlanError(msg)
         return Call("is_in", (self, *(lit(value) for value in values)))
 

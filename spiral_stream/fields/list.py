@@ -35,7 +35,7 @@ class List(Field):
     def spec(self, column: pa.Field) -> FieldSpec:
         if semantic_of(column) is not None:
             how = "jpeg" if semantic_of(column) == JPEG_REF else "h264"
-            msg = f'List({self.column!r}): the column names bytes; use Stack("{self.column}", decode="{how}")'
+            msg = f'List({self.column!r}): the column names bytes. Use Stack("{self.column}", decode="{how}")'
             raise PlanError(msg)
         return FieldSpec(None, ())
 

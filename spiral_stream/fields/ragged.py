@@ -62,7 +62,7 @@ class Ragged:
         """
         offsets = column.offsets.to_numpy().astype(np.int64)
         if column.values.null_count:
-            msg = "a list has null items; fill them in, or filter the rows out"
+            msg = "a list has null items. Fill them in, or filter the rows out"
             raise DataError(msg)
         values = column.values.to_numpy(zero_copy_only=False)
         made = cls.of_flat(values, offsets)

@@ -66,7 +66,7 @@ class Placed:
         for name in ("rows", "starts", "offsets", "lengths"):
             array = getattr(self, name)
             if array.dtype != np.int64 or array.shape != (len(self.rows),):
-                msg = f"Placed: {name} is {array.dtype} of shape {list(array.shape)}; give int64 of shape [{len(self.rows)}]"
+                msg = f"Placed: {name} is {array.dtype} of shape {list(array.shape)}. Give int64 of shape [{len(self.rows)}]"
                 raise ValueError(msg)
 
     @classmethod
@@ -126,14 +126,14 @@ class SequenceField(Field):
         """
         kind = column.type
         if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_integer(kind.value_type):
-            msg = f"{type(self).__name__}({column.name!r}): the column is {kind}, not a list of integers; {_way_out(column)}"
+            msg = f"{type(self).__name__}({column.name!r}): the column is {kind}, not a list of integers. {_way_out(column)}"
             raise PlanError(msg)
         return FieldSpec(self.dtype_name, (None,), None, self.device)
 
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NoReturn:
         """Raise: a token column has to be placed first, and `fill_tokens` writes it."""
         del values, out
-        msg = f"{type(self).__name__}: a token column is placed first; call fill_tokens"
+        msg = f"{type(self).__name__}: a token column is placed first. Call fill_tokens"
         raise TypeError(msg)
 
 
@@ -202,7 +202,7 @@ def check_value(field: TokenField, name: str) -> None:
     """
     value, bounds = getattr(field, name), np.iinfo(field.dtype)
     if isinstance(value, bool) or not isinstance(value, int) or not bounds.min <= value <= bounds.max:
-        msg = f"{type(field).__name__}({field.column!r}): {name}={value!r}; give an integer that fits {field.dtype}"
+        msg = f"{type(field).__name__}({field.column!r}): {name}={value!r}. Give an integer that fits {field.dtype}"
         raise PlanError(msg)
 
 
@@ -214,15 +214,15 @@ def check_multiple(field: SequenceField, value: object) -> None:
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         msg = (
-            f"{type(field).__name__}({field.column!r}): pad_to_multiple_of={value!r}; "
-            "give an integer of at least 1, such as 128, or leave it out"
+            f"{type(field).__name__}({field.column!r}): pad_to_multiple_of={value!r}. "
+            "Give an integer of at least 1, such as 128, or leave it out"
         )
         raise PlanError(msg)
 
 
 def _way_out(column: pa.Field) -> str:
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        return f'map it before: .map(Tokenize("{column.name}", tokenizer=...) >> "tokens"), and name the field\'s column "tokens"'
+        return f'Map it before: .map(Tokenize("{column.name}", tokenizer=...) >> "tokens"), and name the field\'s column "tokens"'
     if pa.types.is_fixed_size_list(column.type):
-        return f'values of equal length need no padding: use Stack("{column.name}")'
-    return 'name the output of a Tokenize, such as "tokens", or a stored column of type list<int32>'
+        return f'Values of equal length need no padding: use Stack("{column.name}")'
+    return 'Name the output of a Tokenize, such as "tokens", or a stored column of type list<int32>'

@@ -92,17 +92,17 @@ class Stack(Field):
 
     def _check_types(self) -> None:
         if not isinstance(self.transforms, Sequence):
-            msg = f"Stack({self.column!r}): transforms={self.transforms!r}; give a list of them"
+            msg = f"Stack({self.column!r}): transforms={self.transforms!r}. Give a list of them"
             raise PlanError(msg)
         if self.decode is not None and not isinstance(self.decode, str):
             msg = (
-                f"Stack({shown(self.column)}): decode={shown(self.decode)} is a {type(self.decode).__name__}; give the name of a "
+                f"Stack({shown(self.column)}): decode={shown(self.decode)} is a {type(self.decode).__name__}. Give the name of a "
                 'decoder: decode="jpeg", "image" or "h264". To apply a function of your own, use map before collate'
             )
             raise PlanError(msg)
         for name in ("random_start", "random_crop"):
             if not isinstance(getattr(self, name), bool):
-                msg = f"Stack({self.column!r}): {name}={getattr(self, name)!r}; give True or False"
+                msg = f"Stack({self.column!r}): {name}={getattr(self, name)!r}. Give True or False"
                 raise PlanError(msg)
         if self.dtype is not None and self.dtype not in DTYPES:
             msg = f"Stack({self.column!r}): dtype={self.dtype!r} is unknown; it is one of {', '.join(DTYPES)}"
@@ -123,7 +123,7 @@ class Stack(Field):
             if value is None:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                msg = f"Stack({self.column!r}): {name}={value!r}; give a whole number of at least 1, or None for the default"
+                msg = f"Stack({self.column!r}): {name}={value!r}. Give a whole number of at least 1, or None for the default"
                 raise PlanError(msg)
             if self.decode is None or (name == "max_frames" and self.decode != "h264"):
                 what = "clips" if name == "max_frames" else "decoded images and clips"
@@ -160,7 +160,7 @@ class Stack(Field):
             place = int(np.flatnonzero(inner.is_null().to_numpy(zero_copy_only=False))[0])
             raise self._refused(
                 place * len(values) // len(inner),
-                f"is null{'' if inner is values else ' in part'}; filter it out before sample, "
+                f"is null{'' if inner is values else ' in part'}. Filter it out before sample, "
                 f'for example .filter(~col("{self.column}").is_null()), or use List',
             )
         found = fixed_numpy(values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values)

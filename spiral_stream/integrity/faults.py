@@ -7,16 +7,16 @@ from typing import Final
 from spiral_stream.errors import CacheError
 
 _WAYS_OUT: Final = {
-    errno.EMFILE: "this process has no file descriptors left: raise its limit (ulimit -n), or close streams that are not read",
-    errno.ENFILE: "the machine has no file descriptors left: raise fs.file-max, or end other programs",
-    errno.EACCES: "this user may not: give it the rights, or set $SPIRAL_CACHE to a folder of its own",
-    errno.EPERM: "this user may not: give it the rights, or set $SPIRAL_CACHE to a folder of its own",
-    errno.EROFS: "the file system is read-only: set $SPIRAL_CACHE to a folder that can be written",
-    errno.ENOSPC: "the disk is full: free space, or set $SPIRAL_CACHE to another disk",
-    errno.EDQUOT: "the quota is used up: free space, or set $SPIRAL_CACHE to another disk",
-    errno.ENOMEM: "no memory, or no mapping, is left: raise vm.max_map_count, or close streams that are not read",
-    errno.EIO: "the disk failed: look at it, and restore the folder or build it on another disk",
-    errno.ESTALE: "the network file system lost it: mount it again",
+    errno.EMFILE: "This process has no file descriptors left: raise its limit (ulimit -n), or close streams that are not read",
+    errno.ENFILE: "The machine has no file descriptors left: raise fs.file-max, or end other programs",
+    errno.EACCES: "This user may not: give it the rights, or set $SPIRAL_CACHE to a folder of its own",
+    errno.EPERM: "This user may not: give it the rights, or set $SPIRAL_CACHE to a folder of its own",
+    errno.EROFS: "The file system is read-only: set $SPIRAL_CACHE to a folder that can be written",
+    errno.ENOSPC: "The disk is full: free space, or set $SPIRAL_CACHE to another disk",
+    errno.EDQUOT: "The quota is used up: free space, or set $SPIRAL_CACHE to another disk",
+    errno.ENOMEM: "No memory, or no mapping, is left: raise vm.max_map_count, or close streams that are not read",
+    errno.EIO: "The disk failed: look at it, and restore the folder or build it on another disk",
+    errno.ESTALE: "The network file system lost it: mount it again",
 }
 _NUMBER: Final = re.compile(r"\(os error (\d+)\)")  # as errors that come out of Rust say it
 
@@ -40,5 +40,5 @@ def failed(error: OSError, otherwise: str, *where: object) -> CacheError:
     why = error.strerror or str(error)[:200]
     number = number_of(error)
     return CacheError(
-        f"{' '.join(map(str, where))} ({why}); {_WAYS_OUT.get(number, otherwise) if number else otherwise}"
+        f"{' '.join(map(str, where))} ({why}). {_WAYS_OUT.get(number, otherwise) if number else otherwise}"
     )

@@ -76,7 +76,7 @@ def share(file: Path, deadline_s: float = DEADLINE_S) -> Held | None:
                 held.release()
                 return None
             if time.monotonic() > until:
-                msg = f"cache: {file} is locked by a process that removes files, for {deadline_s:g} s; end it (`fuser {file}`)"
+                msg = f"cache: {file} is locked by a process that removes files, for {deadline_s:g} s. End it (`fuser {file}`)"
                 raise CacheError(msg) from error
             time.sleep(_PAUSE_S)
         else:

@@ -24,7 +24,7 @@ from spiral_stream.integrity.locks import NO_LOCKS, Held, lock
 from spiral_stream.integrity.seal import MENDED, seal
 
 _DRAFT: Final = re.compile(r"\..+\.[0-9a-f]{32}")
-_ELSEWHERE: Final = "give a catalog folder that can be written, or set $SPIRAL_CACHE"
+_ELSEWHERE: Final = "Give a catalog folder that can be written, or set $SPIRAL_CACHE"
 DEADLINE_S: Final = 60.0  # for the turn of another process
 _PAUSE_S: Final = 0.02
 Made = TypeVar("Made")
@@ -157,7 +157,7 @@ def set_aside(path: Path) -> Path | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise failed(error, "remove it", path, "is damaged and cannot be set aside") from error
+        raise failed(error, "Remove it", path, "is damaged and cannot be set aside") from error
     return aside
 
 

@@ -50,7 +50,7 @@ def reading(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise damaged(path, "it is missing") from error
     except OSError as error:
-        raise failed(error, "see that it is a file on a disk that works", path, "cannot be read") from error
+        raise failed(error, "See that it is a file on a disk that works", path, "cannot be read") from error
     except SpiralError:
         raise
     except Exception as error:  # parsers of foreign bytes raise what they like

@@ -35,13 +35,13 @@ def check_on_error(on_error: object, budget: object, formation: Formation | None
     counts = isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0
     if budget is not None and not counts and not (isinstance(budget, float) and 0 <= budget <= 1):
         msg = (
-            f"collate: error_budget={shown(budget)}; give a count of at least 0, or a fraction of the epoch's samples between "
+            f"collate: error_budget={shown(budget)}. Give a count of at least 0, or a fraction of the epoch's samples between "
             "0.0 and 1.0"
         )
         raise PlanError(msg)
     if on_error == "raise":
         if budget is not None:
-            msg = f'collate: error_budget={shown(budget)} with on_error="raise", which stops at the first; add on_error="skip"'
+            msg = f'collate: error_budget={shown(budget)} with on_error="raise", which stops at the first. Add on_error="skip"'
             raise PlanError(msg)
         return
     found = why_never(formation, source)

@@ -144,7 +144,7 @@ def _encode(value: Any, *, code: bool) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return encode_value(value, code=code)
     if isinstance(value, int) and value.bit_length() > _LARGEST:
-        msg = f"plan: a number of {value.bit_length():,} bits cannot be written as JSON; give a smaller one"
+        msg = f"plan: a number of {value.bit_length():,} bits cannot be written as JSON. Give a smaller one"
         raise PlanError(msg)
     if value is None or isinstance(value, bool | int | float | str):
         return value

@@ -40,7 +40,7 @@ def need_name(verb: str, expr: Expr) -> str:
     """
     name = name_of(expr)
     if name is None:
-        msg = f'{verb}: {expr} has no name; write .{verb}(name={expr}) or ({expr}).alias("name")'
+        msg = f'{verb}: {expr} has no name. Write .{verb}(name={expr}) or ({expr}).alias("name")'
         raise PlanError(msg)
     return name
 
@@ -50,7 +50,7 @@ def need_new_names(verb: str, names: Iterable[str], way_out: str) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            msg = f"{verb}: two columns would be called {name!r}; {way_out}"
+            msg = f"{verb}: two columns would be called {name!r}. {way_out}"
             raise PlanError(msg)
         seen.add(name)
 
@@ -58,10 +58,10 @@ def need_new_names(verb: str, names: Iterable[str], way_out: str) -> None:
 def need_whole(verb: str, name: str, value: object, least: int, most: int = LARGEST) -> None:
     """Refuse what is no integer from ``least`` to ``most``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        msg = f"{verb}: {name}={shown(value)}; give an integer of at least {least}"
+        msg = f"{verb}: {name}={shown(value)}. Give an integer of at least {least}"
         raise PlanError(msg)
     if value > most:
-        msg = f"{verb}: {name} is {value if value < 2**128 else 'past 2**128'}; give at most {most}"
+        msg = f"{verb}: {name} is {value if value < 2**128 else 'past 2**128'}. Give at most {most}"
         raise PlanError(msg)
 
 
@@ -72,7 +72,7 @@ def device_name(where: str, value: object) -> str:
         PlanError: batches are not delivered to such a device.
     """
     if not _DEVICE.fullmatch(str(value)):
-        msg = f'{where}={shown(value)}; give "cpu", "cuda", a CUDA device by number ("cuda:0"), or "auto": CUDA if there is any'
+        msg = f'{where}={shown(value)}. Give "cpu", "cuda", a CUDA device by number ("cuda:0"), or "auto": CUDA if there is any'
         raise PlanError(msg)
     return str(value)
 
@@ -84,11 +84,11 @@ def column_list(where: str, columns: object) -> tuple[str, ...]:
         PlanError: it is one text, which would be taken letter by letter, or holds what is no text.
     """
     if isinstance(columns, str):
-        msg = f"{where}: columns={shown(columns)} is a text; give a list of columns: columns=[{shown(columns)}]"
+        msg = f"{where}: columns={shown(columns)} is a text. Give a list of columns: columns=[{shown(columns)}]"
         raise PlanError(msg)
     names = tuple(columns) if isinstance(columns, Iterable) else (None,)
     if not all(isinstance(each, str) for each in names):
-        msg = f'{where}: columns={shown(columns)}; give a list of the columns\' names: columns=["text", ...]'
+        msg = f'{where}: columns={shown(columns)}. Give a list of the columns\' names: columns=["text", ...]'
         raise PlanError(msg)
     return names
 
@@ -102,15 +102,15 @@ def need_compared(verb: str, names: tuple[str, ...], have: pa.Schema) -> None:
     """Refuse columns whose values have no order or equality of their own, and those that name payload."""
     need_columns(verb, names, have)
     if not names:
-        msg = f"{verb}: no columns; name at least one of {', '.join(have.names)}"
+        msg = f"{verb}: no columns. Name at least one of {', '.join(have.names)}"
         raise PlanError(msg)
     for name in names:
         field = have.field(name)
         if (semantic := semantic_of(field)) is not None:
-            msg = f"{verb}: {name!r} is {semantic}, so comparing it would read all payload; name other columns"
+            msg = f"{verb}: {name!r} is {semantic}, so comparing it would read all payload. Name other columns"
             raise PlanError(msg)
         if kind_of(plain_type(field.type)) not in _COMPARED:
-            msg = f"{verb}: {name!r} is {field.type}, which has no order; name columns of numbers, text or times"
+            msg = f"{verb}: {name!r} is {field.type}, which has no order. Name columns of numbers, text or times"
             raise PlanError(msg)
 
 
@@ -118,12 +118,12 @@ def need_identity(names: tuple[str, ...], have: pa.Schema) -> None:
     """Refuse columns whose values cannot identify samples permanently."""
     need_columns("sample (identity)", names, have)
     if not names:
-        msg = f"sample: no identity column; name one or several of {', '.join(have.names)}"
+        msg = f"sample: no identity column. Name one or several of {', '.join(have.names)}"
         raise PlanError(msg)
-    need_new_names("sample (identity)", names, "name it once")
+    need_new_names("sample (identity)", names, "Name it once")
     for name in names:
         if len(names) == 1 and kind_of(plain_type(have.field(name).type)) not in _IDENTITIES:
-            msg = f"sample: identity {name!r} is {have.field(name).type}; name a column of text, integers or bytes"
+            msg = f"sample: identity {name!r} is {have.field(name).type}. Name a column of text, integers or bytes"
             raise PlanError(msg)
 
 
@@ -180,9 +180,9 @@ def need_like_keys(left: pa.Field, right: pa.Field) -> None:
         except PlanError:
             continue
         way_out = f'.with_columns({field.name}=col("{field.name}").cast("{other.type}"))'
-        msg = f"{found}; cast the {side} one first: {way_out}"
+        msg = f"{found}. Cast the {side} one first: {way_out}"
         raise PlanError(msg)
-    msg = f"{found}; join on columns of one type: numbers, text or times"
+    msg = f"{found}. Join on columns of one type: numbers, text or times"
     raise PlanError(msg)
 
 
@@ -194,7 +194,7 @@ def bound_type(verb: str, value: object, have: pa.Schema) -> pa.DataType:
     """
     if not isinstance(value, Expr):
         kind = "a function" if callable(value) else f"a {type(value).__name__}"
-        msg = f'{verb}: {shown(value)} is {kind}, not an expression; write one with col, for example col("x") > 3'
+        msg = f'{verb}: {shown(value)} is {kind}, not an expression. Write one with col, for example col("x") > 3'
         raise PlanError(msg)
     try:
         return type_of(bind(value, have), have)

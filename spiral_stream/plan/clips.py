@@ -51,7 +51,7 @@ def clip_parts(field: Stack) -> tuple[FrameSelection, ImageProgram]:
         PlanError: no ``sequence_length``, transforms that do not form a legal chain, or none that fix the size.
     """
     if field.sequence_length is None:
-        msg = f"decode={field.decode!r} needs the number of frames per clip; add sequence_length=16"
+        msg = f"decode={field.decode!r} needs the number of frames per clip. Add sequence_length=16"
         raise PlanError(msg)
     selection = FrameSelection(field.sequence_length, field.stride, field.random_start, cast("Short", field.short))
     layout = field.layout or "ntchw"
@@ -61,7 +61,7 @@ def clip_parts(field: Stack) -> tuple[FrameSelection, ImageProgram]:
     chain = (*shorthands(field), *field.transforms)
     program = compile_image(chain, dtype=field.dtype or "uint8", layout=LAYOUTS[layout])
     if program.output_shape is None:
-        msg = "clips of one batch need one size; add crop=224, or transforms=[Resize((height, width))]"
+        msg = "clips of one batch need one size. Add crop=224, or transforms=[Resize((height, width))]"
         raise PlanError(msg)
     return selection, program
 

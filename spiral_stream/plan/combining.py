@@ -33,7 +33,7 @@ class Join(Relational):
             msg = f"join: how={self.how!r} is unknown; it is one of inner, left, semi, anti"
             raise PlanError(msg)
         if not self.left_on or len(self.left_on) != len(self.right_on):
-            msg = f"join: {len(self.left_on)} left keys and {len(self.right_on)} right keys; give the same number, at least one"
+            msg = f"join: {len(self.left_on)} left keys and {len(self.right_on)} right keys. Give the same number, at least one"
             raise PlanError(msg)
         need_relation(self.VERB, self.source)
         need_relation("join (right side)", self.right)
@@ -43,7 +43,7 @@ class Join(Relational):
         for ours, theirs in zip(self.left_on, self.right_on, strict=True):
             need_like_keys(left.field(ours), right.field(theirs))
         names = [*left.names, *(ours for ours, _ in self._taken())]
-        need_new_names(self.VERB, names, "give another suffix=..., or project one side first")
+        need_new_names(self.VERB, names, "Give another suffix=..., or project one side first")
 
     def inputs(self) -> tuple[Node, ...]:
         return (self.source, self.right)
@@ -74,7 +74,7 @@ def join_keys(names: str | Sequence[str] | None) -> tuple[str, ...]:
         PlanError: there are none.
     """
     if names is None:
-        msg = "join: no keys; give on=..., or left_on=... and right_on=..."
+        msg = "join: no keys. Give on=..., or left_on=... and right_on=..."
         raise PlanError(msg)
     return column_names(names)
 
@@ -97,7 +97,7 @@ class Aggregate(Relational):
         if self.keys:
             need_compared("group_by", self.keys, have)
         if not self.measures:
-            msg = 'aggregate: nothing to measure; give name=(column, function), for example n=("sample_id", "count")'
+            msg = 'aggregate: nothing to measure. Give name=(column, function), for example n=("sample_id", "count")'
             raise PlanError(msg)
         for column, function, name in self.measures:
             if function not in self.FUNCTIONS:
@@ -111,7 +111,7 @@ class Aggregate(Relational):
             if function in ("min", "max", "count_distinct"):
                 need_compared(f"aggregate ({name})", (column,), have)
         names = [*self.keys, *(name for _, _, name in self.measures)]
-        need_new_names(self.VERB, names, "give the measure another name")
+        need_new_names(self.VERB, names, "Give the measure another name")
 
     def schema(self) -> pa.Schema:
         have = self.source.schema()
@@ -136,7 +136,7 @@ def measure_triples(measures: Mapping[str, tuple[str, str]]) -> tuple[tuple[str,
     """
     for name, each in measures.items():
         if not (isinstance(each, tuple) and len(each) == 2):  # noqa: PLR2004  column and function
-            msg = f'aggregate ({name}): {each!r}; give (column, function), for example {name}=("x", "sum")'
+            msg = f'aggregate ({name}): {each!r}. Give (column, function), for example {name}=("x", "sum")'
             raise PlanError(msg)
     return tuple((column, function, name) for name, (column, function) in measures.items())
 
@@ -157,7 +157,7 @@ class Union(Relational):
             other = part.schema()
             if other.names != first.names or other.types != first.types:
                 msg = (
-                    f"union: columns differ: {_columns_text(first)} against {_columns_text(other)}; project both alike"
+                    f"union: columns differ: {_columns_text(first)} against {_columns_text(other)}. Project both alike"
                 )
                 raise PlanError(msg)
 

@@ -33,7 +33,7 @@ def with_decoded(node: nodes.Node, fields: Mapping[str, Field]) -> nodes.Node:
             than what is asked of it.
     """
     if not isinstance(fields, Mapping):
-        msg = f'collate: fields={shown(fields)}; give a dict of name -> field, for example {{"x": Stack("x")}}'
+        msg = f'collate: fields={shown(fields)}. Give a dict of name -> field, for example {{"x": Stack("x")}}'
         raise PlanError(msg)
     for name, field in fields.items():
         if not isinstance(field, Stack) or not is_decoded(field) or field.column not in node.schema().names:
@@ -55,7 +55,7 @@ def _need_payload(node: nodes.Node, name: str, column: str) -> str:
         raise PlanError(msg)
     relation, own = found
     if own != column:
-        way_out = f"it is {own!r} of {relation!r} by another name; keep that name: Stack({own!r}, decode=...)"
+        way_out = f"it is {own!r} of {relation!r} by another name. Keep that name: Stack({own!r}, decode=...)"
         msg = f"collate: field {name!r}: {column!r} is no column of {relation!r} itself; {way_out}"
         raise PlanError(msg)
     return relation
@@ -93,7 +93,7 @@ def _need_pixels(node: nodes.Node, name: str, field: Stack) -> None:
     if asked > side:
         msg = (
             f"collate: field {name!r}: {type(step).__name__}({step.size}) of frames kept at Frames(shorter_side={side}) would "
-            f"enlarge them or find too few pixels; keep shorter_side={asked} or more, or ask for less"
+            f"enlarge them or find too few pixels. Keep shorter_side={asked} or more, or ask for less"
         )
         raise PlanError(msg)
 
@@ -105,7 +105,7 @@ def _without_short(node: nodes.Node, name: str, field: Stack) -> nodes.Node:
     if FRAME_COUNT not in sample.source.schema().names:
         msg = (
             f'collate: field {name!r}: short="drop" needs column {FRAME_COUNT!r}, since who is a sample is decided before '
-            "anything is decoded; add the frames of each segment to the relation (spiral_stream.index_videos tells "
+            "anything is decoded. Add the frames of each segment to the relation (spiral_stream.index_videos tells "
             'segment_frames), or take short="pad"'
         )
         raise PlanError(msg)

@@ -61,6 +61,7 @@ def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
             assert frames.output_shape is not None
             shape = (selection.sequence_length, *frames.output_shape)
             return FieldSpec(frames.dtype, shape, field.layout or "ntchw", field.device)
+        decoder(field.decode)  # an unknown one is no reason to register the column anew
         _need_semantic(field, column, JPEG_REF)
         _, program = image_parts(field)
         unknown: tuple[Any, ...] = (3, None, None) if (field.layout or "nchw") == "nchw" else (None, None, 3)
@@ -72,7 +73,7 @@ def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
 
 def _need_semantic(field: Stack, column: pa.Field, semantic: str) -> None:
     if semantic_of(column) == H264_REF and semantic != H264_REF:
-        msg = f'{field.column!r} is {H264_REF}, which decode={field.decode!r} does not read; give decode="h264"'
+        msg = f'{field.column!r} is {H264_REF}, which decode={field.decode!r} does not read. Give decode="h264"'
         raise PlanError(msg)
     if semantic_of(column) != semantic:
         msg = (

@@ -51,13 +51,13 @@ def _leaves(mix: Mix, start: int, totals: Sequence[int], masses: Sequence[Fracti
         count = part.choose if part.choose is not None else int(Fraction(repr(part.repeat or 1)) * rows)
         if not count:
             msg = (
-                f"mix: stream {part.name!r}: repeat={part.repeat!r} of {rows:,} rows is no sample; raise it, or leave the "
+                f"mix: stream {part.name!r}: repeat={part.repeat!r} of {rows:,} rows is no sample. Raise it, or leave the "
                 "stream out of the mixture"
             )
             raise PlanError(msg)
         if count > LARGEST:
             given = f"choose={part.choose}" if part.choose is not None else f"repeat={part.repeat!r} of {rows:,} rows"
-            msg = f"mix: stream {part.name!r}: {given:.200} is past 2**62 samples, which a run cannot count; lower it"
+            msg = f"mix: stream {part.name!r}: {given:.200} is past 2**62 samples, which a run cannot count. Lower it"
             raise PlanError(msg)
         out += [count * share / sum(inner) for share in inner]
     return out

@@ -49,12 +49,12 @@ def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
         PlanError: there is none, two have one name, one is no field, or its column does not fit.
     """
     if not fields:
-        msg = 'collate: no fields; name at least one, for example fields={"x": Stack("x")}'
+        msg = 'collate: no fields. Name at least one, for example fields={"x": Stack("x")}'
         raise PlanError(msg)
-    need_new_names("collate (fields)", [name for name, _ in fields], "give each field a name of its own")
+    need_new_names("collate (fields)", [name for name, _ in fields], "Give each field a name of its own")
     for name, field in fields:
         if not isinstance(field, Field):
-            msg = f'collate: field {name!r} is {shown(field)}; give Stack("column") or List("column")'
+            msg = f'collate: field {name!r} is {shown(field)}. Give Stack("column") or List("column")'
             raise PlanError(msg)
         need_columns(f"collate (field {name!r})", (field.column,), have)
         device = field_spec(name, field, have.field(field.column)).device
@@ -74,8 +74,8 @@ def check_formation(
     for name, field in fields:
         if packed and not isinstance(field, SequenceField | List):
             msg = (
-                f"collate: field {name!r}: a packed row holds several samples, which {type(field).__name__} cannot show; "
-                f"use List({field.column!r}), or another formation"
+                f"collate: field {name!r}: a packed row holds several samples, which {type(field).__name__} cannot show. "
+                f"Use List({field.column!r}), or another formation"
             )
             raise PlanError(msg)
     if formation is None:
@@ -83,12 +83,12 @@ def check_formation(
     for text in formation.key_texts:
         kind = bound_type(f"collate (bucket key {text!r})", parse(text), have)
         if kind_of(kind) not in ("int", "float"):
-            msg = f"collate: bucket key {text!r} is {kind}; give a number of each sample, such as len({text})"
+            msg = f"collate: bucket key {text!r} is {kind}. Give a number of each sample, such as len({text})"
             raise PlanError(msg)
     if formation.needs_lengths and not any(isinstance(field, SequenceField) for _, field in fields):
         msg = (
-            "collate: a budget of tokens, or packing, needs a field of tokens; "
-            'add one, for example fields={"input_ids": Pad("tokens")}'
+            "collate: a budget of tokens, or packing, needs a field of tokens. "
+            'Add one, for example fields={"input_ids": Pad("tokens")}'
         )
         raise PlanError(msg)
     costs = clip_costs(fields)

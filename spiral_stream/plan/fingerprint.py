@@ -162,7 +162,7 @@ def digest(value: Any) -> str:
         text = json.dumps([FORMAT, value], sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
     except ValueError as error:
-        msg = f"plan: it has no fingerprint, because it holds a value that cannot be written ({error!s:.200}); give another"
+        msg = f"plan: it has no fingerprint, because it holds a value that cannot be written ({error!s:.200}). Give another"
         raise PlanError(msg) from error
 
 

@@ -45,10 +45,10 @@ class SampleTokens(Sampled):
         need_columns("tokenize", (self.transform.column,), have)
         kind = plain_type(have.field(self.transform.column).type)
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)):
-            msg = f"tokenize: {self.transform.column!r} is {kind}; name a column of text"
+            msg = f"tokenize: {self.transform.column!r} is {kind}. Name a column of text"
             raise PlanError(msg)
         if self.item_bytes not in (2, 4):
-            msg = f"tokenize: ids take 2 or 4 bytes, not {self.item_bytes}; save the stream again"
+            msg = f"tokenize: ids take 2 or 4 bytes, not {self.item_bytes}. Save the stream again"
             raise PlanError(msg)
 
     def schema(self) -> pa.Schema:
@@ -109,10 +109,10 @@ class SampleFilter(Simple, Sampled):
         if isinstance(self.predicate, Function):
             need_columns(f"filter ({self.predicate.name})", self.predicate.columns, have)
             if not pa.types.is_boolean(self.predicate.kind):
-                msg = f"filter ({self.predicate.name}): returns {self.predicate.kind}; give returns=pa.bool_()"
+                msg = f"filter ({self.predicate.name}): returns {self.predicate.kind}. Give returns=pa.bool_()"
                 raise PlanError(msg)
         elif not pa.types.is_boolean(kind := bound_type("filter", self.predicate, have)):
-            msg = f'filter: the predicate is {kind}, not bool; compare it, for example len_("tokens") > 8'
+            msg = f'filter: the predicate is {kind}, not bool. Compare it, for example len_("tokens") > 8'
             raise PlanError(msg)
 
 
@@ -133,7 +133,7 @@ class SampleFlatMap(Sampled):
         need_whole(self.VERB, "fan_out", self.fan_out, least=1)
         if not pa.types.is_list(self.function.kind):
             msg = (
-                f"flat_map ({self.function.name}): returns {self.function.kind}; give returns=pa.list_(...), "
+                f"flat_map ({self.function.name}): returns {self.function.kind}. Give returns=pa.list_(...), "
                 "one list per sample"
             )
             raise PlanError(msg)
@@ -161,12 +161,12 @@ class SampleAssembly(Sampled):
         name = self.function.name
         need_columns(f"assemble ({name})", self.function.columns, self.source.schema())
         if not pa.types.is_struct(self.function.kind):
-            msg = f"assemble ({name}): returns {self.function.kind}; give returns=pa.schema([...]), the columns of a new sample"
+            msg = f"assemble ({name}): returns {self.function.kind}. Give returns=pa.schema([...]), the columns of a new sample"
             raise PlanError(msg)
         identity = next(each.identity for each in spine(self.source) if isinstance(each, Sample))
         lost = [each for each in identity if each not in self.schema().names]
         if lost:
-            msg = f"assemble ({name}): its samples have no column {lost[0]!r}, the identity; add it to returns="
+            msg = f"assemble ({name}): its samples have no column {lost[0]!r}, the identity. Add it to returns="
             raise PlanError(msg)
 
     def schema(self) -> pa.Schema:

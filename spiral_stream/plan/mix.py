@@ -58,20 +58,20 @@ class Mix(Relational):
 
     def __post_init__(self) -> None:
         if not self.parts:
-            msg = "mix: no streams; give at least one Stream(name, relation, proportion=...)"
+            msg = "mix: no streams. Give at least one Stream(name, relation, proportion=...)"
             raise PlanError(msg)
-        need_new_names("mix (streams)", [part.name for part in self.parts], "give each stream a name of its own")
+        need_new_names("mix (streams)", [part.name for part in self.parts], "Give each stream a name of its own")
         for part in self.parts:
             _check_name(part.name)
             need_relation(f"mix (stream {part.name!r})", part.source)
             nested = find(part.source, Mix)
             if nested is None and STREAM_ID in part.source.schema().names:
                 msg = (
-                    f"mix: stream {part.name!r} has a column stream_id, which mix adds; drop or rename it with project"
+                    f"mix: stream {part.name!r} has a column stream_id, which mix adds. Drop or rename it with project"
                 )
                 raise PlanError(msg)
             if nested is not None and (nested.epoch_size is not None or nested.schedule):
-                msg = f"mix: the mix inside stream {part.name!r} has an epoch_size or schedule; the outer one decides it, drop it"
+                msg = f"mix: the mix inside stream {part.name!r} has an epoch_size or schedule; the outer one decides it. Drop it"
                 raise PlanError(msg)
         object.__setattr__(self, "_columns", self._common())
         _check_shares(self.parts)
@@ -84,32 +84,32 @@ class Mix(Relational):
             if self.parts[0].proportion is None:
                 counted = any(part.repeat is not None or part.choose is not None for part in self.parts)
                 found = " with repeat= or choose= counts" if counted else ", and no stream has a proportion"
-                msg = f"mix: epoch_size{found}; give each stream a proportion=, or drop epoch_size"
+                msg = f"mix: epoch_size{found}. Give each stream a proportion=, or drop epoch_size"
                 raise PlanError(msg)
         self._check_schedule()
         have = self.schema()
         if self.by is not None and kind_of(bound_type("mix (by)", parse(self.by), have)) not in ("int", "float"):
-            msg = f"mix: by={shown(self.by)} is no number of a sample; name a column of counts, such as token_count_estimate"
+            msg = f"mix: by={shown(self.by)} is no number of a sample. Name a column of counts, such as token_count_estimate"
             raise PlanError(msg)
 
     def _check_schedule(self) -> None:
         if self.schedule and (self.epoch_size is None or self.by is not None):
-            msg = "mix: a schedule is of samples and needs an epoch_size; give epoch_size=..., and leave by= out"
+            msg = "mix: a schedule is of samples and needs an epoch_size. Give epoch_size=..., and leave by= out"
             raise PlanError(msg)
         before = -1
         for at, shares in self.schedule:
             need_whole(self.VERB, "schedule (sample)", at, least=0)
             if at <= before:
-                msg = f"mix: schedule point {at} follows {before}; list points in rising order of samples"
+                msg = f"mix: schedule point {at} follows {before}. List points in rising order of samples"
                 raise PlanError(msg)
             if len(shares) != len(self.parts) or not all(isfinite(s) and s >= 0 for s in shares) or not sum(shares) > 0:
-                msg = f"mix: schedule at sample {at} has proportions {shares}; give one of at least 0 for each stream, not all 0"
+                msg = f"mix: schedule at sample {at} has proportions {shares}. Give one of at least 0 for each stream, not all 0"
                 raise PlanError(msg)
             before = at
         for part, shares in zip(self.parts, zip(*(shares for _, shares in self.schedule), strict=True), strict=False):
             if not any(shares):
                 msg = (
-                    f"mix: stream {part.name!r} has proportion 0 at every point of the schedule; give it one above 0 at "
+                    f"mix: stream {part.name!r} has proportion 0 at every point of the schedule. Give it one above 0 at "
                     "some point, or leave the stream out of the mixture"
                 )
                 raise PlanError(msg)
@@ -131,20 +131,20 @@ class Mix(Relational):
                 if other.field(column.name).type != column.type:
                     msg = (
                         f"mix: column {column.name!r} is {column.type} in stream {self.parts[0].name!r} and "
-                        f"{other.field(column.name).type} in {part.name!r}; cast one, or project it away in both"
+                        f"{other.field(column.name).type} in {part.name!r}. Cast one, or project it away in both"
                     )
                     raise PlanError(msg)
             nullable = any(other.field(column.name).nullable for other in schemas)
             fields.append(column.with_nullable(nullable))
         if not fields:
-            msg = "mix: the streams have no column in common; project them to the same names first"
+            msg = "mix: the streams have no column in common. Project them to the same names first"
             raise PlanError(msg)
         return pa.schema([*fields, pa.field(STREAM_ID, pa.utf8(), nullable=False)])
 
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name or PATH in name or "\0" in name:
-        msg = f"mix: stream name {name!r}; give a text without {PATH!r}, which separates the names of nested mixtures"
+        msg = f"mix: stream name {name!r}. Give a text without {PATH!r}, which separates the names of nested mixtures"
         raise PlanError(msg)
 
 
@@ -152,19 +152,19 @@ def _check_shares(parts: Sequence[Part]) -> None:
     shared = [part.proportion is not None for part in parts]
     if any(shared) and not all(shared):
         lacks = parts[shared.index(False)].name
-        msg = f"mix: stream {lacks!r} has no proportion and others do; give all streams one, or none"
+        msg = f"mix: stream {lacks!r} has no proportion and others do. Give all streams one, or none"
         raise PlanError(msg)
     for part in parts:
         given = [name for name in ("proportion", "repeat", "choose") if getattr(part, name) is not None]
         if len(given) > 1:
-            msg = f"mix: stream {part.name!r} has {' and '.join(given)}; give one of them"
+            msg = f"mix: stream {part.name!r} has {' and '.join(given)}. Give one of them"
             raise PlanError(msg)
         for name in given:
             value = getattr(part, name)
             number = isinstance(value, int if name == "choose" else int | float) and not isinstance(value, bool)
             if not number or not isfinite(value) or value <= 0:
                 msg = (
-                    f"mix: stream {part.name!r}: {name}={shown(value)}; give a {'whole ' if name == 'choose' else ''}number "
+                    f"mix: stream {part.name!r}: {name}={shown(value)}. Give a {'whole ' if name == 'choose' else ''}number "
                     "above 0, or leave the stream out of the mixture"
                 )
                 raise PlanError(msg)
@@ -214,7 +214,7 @@ def whole_count(where: str, value: object) -> int | None:
             found = Fraction(text[:-1] if unit > 1 else text) * unit
             if found.denominator == 1:
                 return int(found)
-    msg = f'{where}={shown(value)}; give a whole number, or one with a unit: "100k", "64M", "10b", "2t"'
+    msg = f'{where}={shown(value)}. Give a whole number, or one with a unit: "100k", "64M", "10b", "2t"'
     raise PlanError(msg)
 
 
@@ -231,16 +231,16 @@ def schedule_points(
     """
     need_whole("mix", "samples_per_step", samples_per_step, least=1)
     if schedule is not None and not isinstance(schedule, Mapping):
-        msg = f"mix: schedule is a {type(schedule).__name__}; give a dict of step -> proportions: {_SCHEDULE}"
+        msg = f"mix: schedule is a {type(schedule).__name__}. Give a dict of step -> proportions: {_SCHEDULE}"
         raise PlanError(msg)
     out = []
     for step, shares in (schedule or {}).items():
         if not isinstance(shares, Mapping):
-            msg = f"mix: schedule at step {shown(step)} is {shown(shares)}; give a dict of stream -> proportion: {_SCHEDULE}"
+            msg = f"mix: schedule at step {shown(step)} is {shown(shares)}. Give a dict of stream -> proportion: {_SCHEDULE}"
             raise PlanError(msg)
         for name, share in shares.items():
             if isinstance(share, bool) or not isinstance(share, Real):
-                msg = f"mix: schedule at step {shown(step)}: {name!r} has {share!r}; give a number of at least 0"
+                msg = f"mix: schedule at step {shown(step)}: {name!r} has {share!r}. Give a number of at least 0"
                 raise PlanError(msg)
         unknown = [name for name in shares if name not in names]
         if unknown:

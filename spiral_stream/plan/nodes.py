@@ -108,7 +108,7 @@ class Filter(Simple, Relational):
         need_relation(self.VERB, self.source)
         kind = bound_type(self.VERB, self.predicate, self.source.schema())
         if not pa.types.is_boolean(kind):
-            msg = f'filter: the predicate is {kind}, not bool; compare it, for example col("x") > 0'
+            msg = f'filter: the predicate is {kind}, not bool. Compare it, for example col("x") > 0'
             raise PlanError(msg)
 
 
@@ -125,9 +125,9 @@ class Project(Relational):
         need_relation(self.VERB, self.source)
         have = self.source.schema()
         need_columns(self.VERB, self.names, have)
-        need_new_names(self.VERB, self.names, "name it once, or give the copy a name: .project(copy=col(...))")
+        need_new_names(self.VERB, self.names, "Name it once, or give the copy a name: .project(copy=col(...))")
         if not self.names:
-            msg = f"project: no columns; name at least one of {', '.join(have.names)}"
+            msg = f"project: no columns. Name at least one of {', '.join(have.names)}"
             raise PlanError(msg)
 
     def schema(self) -> pa.Schema:
@@ -241,11 +241,11 @@ class Cache(Simple, Relational):
                 msg = f"cache: {name!r} is {kind}, no reference to payload; a cache keeps what references name. {way}"
                 raise PlanError(msg)
             if not isinstance(profile, Profile):
-                msg = f"cache: {name!r} is given {profile!r}; give {forms_of(semantic)}"
+                msg = f"cache: {name!r} is given {profile!r}. Give {forms_of(semantic)}"
                 raise PlanError(msg)
             if semantic != profile.SEMANTIC:
                 kept = f"{type(profile).__name__} keeps {profile.SEMANTIC}"
-                msg = f"cache: {name!r} is {semantic}, and {kept}; give {forms_of(semantic)}"
+                msg = f"cache: {name!r} is {semantic}, and {kept}. Give {forms_of(semantic)}"
                 raise PlanError(msg)
 
 
@@ -270,7 +270,7 @@ class Sample(Simple, Sampled):
         need_identity(self.identity, self.source.schema())
         if not isinstance(self.order, Order):
             msg = (
-                f"sample: order={shown(self.order)} is not an order; give ShardAwareShuffle(seed=...), HashBucketed(...), "
+                f"sample: order={shown(self.order)} is not an order. Give ShardAwareShuffle(seed=...), HashBucketed(...), "
                 "GlobalShuffle(...) or Sequential()"
             )
             raise PlanError(msg)
@@ -279,12 +279,12 @@ class Sample(Simple, Sampled):
         if isinstance(self.order, ShardAwareShuffle) and (key := tuple(sorted(set(self.order.shard_key) - _PLACES))):
             need_compared("sample (shard_key)", key, self.source.schema())
         if not isinstance(self.assignment, DataParallel):
-            msg = f"sample: assignment={shown(self.assignment)}; give DataParallel(rank=..., world_size=...)"
+            msg = f"sample: assignment={shown(self.assignment)}. Give DataParallel(rank=..., world_size=...)"
             raise PlanError(msg)
         if not isinstance(self.epoch, RuntimeParam):
             need_whole(self.VERB, "epoch", self.epoch, least=0, most=LAST_EPOCH)
         elif self.epoch.name != "epoch":
-            msg = f'sample: epoch=RuntimeParam({self.epoch.name!r}); give RuntimeParam("epoch") or an integer'
+            msg = f'sample: epoch=RuntimeParam({self.epoch.name!r}). Give RuntimeParam("epoch") or an integer'
             raise PlanError(msg)
 
 
@@ -304,13 +304,13 @@ class Collate(Simple):
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, Sampled):
-            msg = f"collate: follows {self.source.VERB}; call .sample(identity=..., order=...) before it, once"
+            msg = f"collate: follows {self.source.VERB}. Call .sample(identity=..., order=...) before it, once"
             raise PlanError(msg)
         if self.batch_size is not None:
             need_whole(self.VERB, "batch_size", self.batch_size, least=1, most=2**31 - 1)
         elif self.formation is None:
             msg = (
-                "collate: batch_size=None needs a formation that bounds a batch; give "
+                "collate: batch_size=None needs a formation that bounds a batch. Give "
                 "formation=WindowedBucket(..., budget=BatchBudget(max_tokens=...)), or a batch_size"
             )
             raise PlanError(msg)

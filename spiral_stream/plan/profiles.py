@@ -121,7 +121,7 @@ def renewed(profile: Profile | FormerProfile) -> Profile:
 
 def _check_side(name: str, side: int | None) -> None:
     if side is not None and not (isinstance(side, int) and not isinstance(side, bool) and side >= 1):
-        msg = f"{name}: shorter_side={shown(side)}; give at least 1 pixel, or None to keep the size"
+        msg = f"{name}: shorter_side={shown(side)}. Give at least 1 pixel, or None to keep the size"
         raise PlanError(msg)
 
 

@@ -94,7 +94,7 @@ class _Reader:
             return query
         cls = NODES.get(verb)
         if cls is None:
-            msg = f"saved plan: verb {shown(verb)} is unknown to this version; upgrade spiral, or save the stream again"
+            msg = f"saved plan: verb {shown(verb)} is unknown to this version. Upgrade spiral, or save the stream again"
             raise PlanError(msg)
         node: nodes.Node = self._filled(cls, verb, {k: v for k, v in data.items() if k != "verb"}, verb)
         return node
@@ -194,8 +194,8 @@ def _made(make: Callable[..., Any], name: str, values: Mapping[str, Any], at: st
         Exception
     ) as error:  # a user's own class raises what it likes; ours refuse by name, and this is their last net
         msg = (
-            f"saved plan: {at}: {name} cannot be made of what was saved ({type(error).__name__}: {error!s:.200}); "
-            "save the stream again"
+            f"saved plan: {at}: {name} cannot be made of what was saved ({type(error).__name__}: {error!s:.200}). "
+            "Save the stream again"
         )
         raise PlanError(msg) from error
 
@@ -217,7 +217,7 @@ def _need_keys(
     unknown = [key for key in data if key not in known]
     if lacking or unknown:
         what = f"it lacks {lacking[0]!r}" if lacking else f"{shown(unknown[0])} is unknown"
-        msg = f"saved plan: {name} cannot be read here ({what}); upgrade spiral, or save the stream again"
+        msg = f"saved plan: {name} cannot be read here ({what}). Upgrade spiral, or save the stream again"
         raise PlanError(msg)
 
 

@@ -42,7 +42,7 @@ class Trust:
         names = [each.__name__ if isinstance(each, types.ModuleType) else each for each in modules]
         for name in names:
             if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
-                msg = f'trust: {shown(name)} is no module; give modules or names of modules, such as trust=["training.maps"]'
+                msg = f'trust: {shown(name)} is no module. Give modules or names of modules, such as trust=["training.maps"]'
                 raise PlanError(msg)
         self._names = frozenset(str(name) for name in names)
 

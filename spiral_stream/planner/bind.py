@@ -39,7 +39,7 @@ class Bindings:
             rank, world_size = place_in_mesh(mesh, dp_dims)
             values = {_RANK: rank, _WORLD: world_size, **values}
         elif dp_dims is not None:
-            msg = f"bind: dp_dims={shown(dp_dims)} names dimensions of a mesh; give bind(mesh=..., dp_dims=...)"
+            msg = f"bind: dp_dims={shown(dp_dims)} names dimensions of a mesh. Give bind(mesh=..., dp_dims=...)"
             raise BindError(msg)
         full = {params.ALIASES.get(name, name): value for name, value in values.items()}
         unknown = sorted(set(full) - set(self.__dataclass_fields__))
@@ -65,14 +65,14 @@ def _whole(name: str, value: Any) -> int:
     """Return the value as an integer in range. NumPy's integers are integers too."""
     least = {"run_seed": None, _WORLD: 1, "merge": 1}.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        msg = f"bind: {name}={shown(value)} is a {type(value).__name__}; give an integer"
+        msg = f"bind: {name}={shown(value)} is a {type(value).__name__}. Give an integer"
         raise BindError(msg)
     whole = operator.index(value)
     if least is not None and whole < least:
         msg = f"bind: {name}={whole} is out of range; it counts from {least}"
         raise BindError(msg)
     if name != "run_seed" and whole > LAST_EPOCH:
-        msg = f"bind: {name}={whole:.3g} is out of range; give at most {LAST_EPOCH}"
+        msg = f"bind: {name}={whole:.3g} is out of range. Give at most {LAST_EPOCH}"
         raise BindError(msg)
     return whole
 
@@ -114,7 +114,7 @@ def settle(bindings: Bindings, sample: Sample) -> Bound:
         (_WORLD, bindings.data_parallel_world_size, sample.assignment.world_size),
     ):
         if given is not None and isinstance(fixed, int) and given != fixed:
-            msg = f"bind: {name}={given}, but the plan fixes {fixed}; leave it unbound, or plan with RuntimeParam({name!r})"
+            msg = f"bind: {name}={given}, but the plan fixes {fixed}. Leave it unbound, or plan with RuntimeParam({name!r})"
             raise BindError(msg)
     bound = {
         "epoch": bindings.epoch if bindings.epoch is not None else 0,
@@ -167,5 +167,5 @@ def _place() -> tuple[int, int]:
     try:
         return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     except ValueError as error:
-        msg = f"bind: RANK or WORLD_SIZE in the environment is not a number ({error}); unset it or bind explicitly"
+        msg = f"bind: RANK or WORLD_SIZE in the environment is not a number ({error}). Unset it or bind explicitly"
         raise BindError(msg) from error

@@ -225,8 +225,8 @@ def _mixture(sample: nodes.Sample, streams: Sequence[StreamStage], first_epoch: 
     if 0 in quotas:
         name, share = streams[quotas.index(0)].name, shares[quotas.index(0)] / sum(shares)
         msg = (
-            f"mix: stream {name!r} has {float(size * share):.2g} samples of an epoch of {size:,}, so it would never come; "
-            f"take epoch_size of at least {ceil(1 / share):,}, or leave the stream out"
+            f"mix: stream {name!r} has {float(size * share):.2g} samples of an epoch of {size:,}, so it would never come. "
+            f"Take epoch_size of at least {ceil(1 / share):,}, or leave the stream out"
         )
         raise PlanError(msg)
     return Mixture(seed, quotas, first_epoch=first_epoch)
@@ -333,7 +333,7 @@ def _keep_plan(root: Path, name: str, plan: Any) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, seal.sealed_json(plan))
     except OSError as error:
-        otherwise = f"make it writable, or set ${CACHE_ENV} to another folder"
+        otherwise = f"Make it writable, or set ${CACHE_ENV} to another folder"
         raise failed(error, otherwise, "prepare: cannot write under", root) from error
 
 

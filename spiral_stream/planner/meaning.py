@@ -22,7 +22,7 @@ def tokenized(node: Node, named: Named, catalog: Registry) -> SampleTokens:
     """
     tokenize = named.transform
     if not isinstance(tokenize, Tokenize):
-        msg = f"map: {type(tokenize).__name__} transforms images; give it to Stack(..., transforms=[...])"
+        msg = f"map: {type(tokenize).__name__} transforms images. Give it to Stack(..., transforms=[...])"
         raise PlanError(msg)
     from spiral_stream.transforms.encoder import TextEncoder
 
@@ -43,14 +43,14 @@ def settled(node: Node, formation: Formation | None, composition: Composition | 
                 if kind is Formation
                 else 'StratifiedByStream("stream_id") or OneStream()'
             )
-            msg = f"collate: {name}={shown(value)}; give {way_out}, or leave it out"
+            msg = f"collate: {name}={shown(value)}. Give {way_out}, or leave it out"
             raise PlanError(msg)
     if composition is not None:
         if any(isinstance(each, SampleAssembly) for each in spine(node)):
-            msg = "collate: a composition after assemble, whose samples are of no stream; drop one of them"
+            msg = "collate: a composition after assemble, whose samples are of no stream. Drop one of them"
             raise PlanError(msg)
         if find(node, Mix) is None:
-            msg = "collate: a composition is of the streams of a mixture, and nothing is mixed; drop it, or begin with mix([...])"
+            msg = "collate: a composition is of the streams of a mixture, and nothing is mixed. Drop it, or begin with mix([...])"
             raise PlanError(msg)
         if isinstance(composition, StratifiedByStream) and composition.column != STREAM_ID:
             msg = f"collate: StratifiedByStream({composition.column!r}); a mixture's streams are in {STREAM_ID!r}"

@@ -45,13 +45,13 @@ def place_in_mesh(mesh: Any, dp_dims: Any = None) -> tuple[int, int]:
     """
     if not hasattr(mesh, "mesh_dim_names"):
         msg = (
-            f"bind: mesh is {shown(mesh)}; give a torch.distributed.device_mesh.DeviceMesh, or bind rank and world size"
+            f"bind: mesh is {shown(mesh)}. Give a torch.distributed.device_mesh.DeviceMesh, or bind rank and world size"
         )
         raise BindError(msg)
     names = tuple(mesh.mesh_dim_names or ())
     if not names:
         msg = (
-            "bind: the mesh has no names for its dimensions; give init_device_mesh(..., mesh_dim_names=...), or bind rank "
+            "bind: the mesh has no names for its dimensions. Give init_device_mesh(..., mesh_dim_names=...), or bind rank "
             "and world size"
         )
         raise BindError(msg)
@@ -62,7 +62,7 @@ def place_in_mesh(mesh: Any, dp_dims: Any = None) -> tuple[int, int]:
         try:
             rank, size = rank * along.size() + along.get_local_rank(), size * along.size()
         except (AssertionError, RuntimeError, ValueError) as error:
-            msg = f"bind: this process has no place along {name!r} of the mesh ({error!s:.200}); give the mesh that it is part of"
+            msg = f"bind: this process has no place along {name!r} of the mesh ({error!s:.200}). Give the mesh that it is part of"
             raise BindError(msg) from error
     return int(rank), int(size)
 
@@ -89,12 +89,12 @@ def _data_dims(mesh: Any, names: tuple[str, ...]) -> tuple[str, ...]:
 def _named_dims(names: tuple[str, ...], dp_dims: Any) -> tuple[str, ...]:
     dims = tuple(dp_dims) if isinstance(dp_dims, Iterable) and not isinstance(dp_dims, str) else (None,)
     if not all(isinstance(name, str) for name in dims):
-        msg = f'bind: dp_dims={shown(dp_dims)}; give the names of mesh dimensions: dp_dims=("dp_replicate", "dp_shard")'
+        msg = f'bind: dp_dims={shown(dp_dims)}. Give the names of mesh dimensions: dp_dims=("dp_replicate", "dp_shard")'
         raise BindError(msg)
     foreign = [name for name in dims if name not in names]
     if foreign:
         msg = (
-            f"bind: dp_dims names {shown(foreign[0])}, and the mesh has dimensions {names}; name some of them. A flattened "
+            f"bind: dp_dims names {shown(foreign[0])}, and the mesh has dimensions {names}. Name some of them. A flattened "
             "dimension is a mesh of its own: bind(mesh=flattened, dp_dims=...)"
         )
         raise BindError(msg)

@@ -44,7 +44,7 @@ class Rebase:
             epoch = data["epoch"]
             _need_counts(epoch)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            msg = f"resume: the state's rebase cannot be read ({shown(error)}); pass what state_dict() returned, unchanged"
+            msg = f"resume: the state's rebase cannot be read ({shown(error)}). Pass what state_dict() returned, unchanged"
             raise ResumeError(msg) from error
         return cls(epoch, left_overs)
 

@@ -79,7 +79,7 @@ class SavedState:
         """
         if not isinstance(state, Mapping) or not _of_version(state.get("spiral")):
             found = state.get("spiral") if isinstance(state, Mapping) else type(state).__name__
-            msg = f"resume: this is no state of version {STATE_VERSION} (found {shown(found)}); pass what state_dict() returned"
+            msg = f"resume: this is no state of version {STATE_VERSION} (found {shown(found)}). Pass what state_dict() returned"
             raise ResumeError(msg)
         seed, data, plan = state.get("run_seed"), state.get("data"), state.get("plan")
         _need(_is_whole(seed), f"run_seed is {shown(seed)}, not an integer")
@@ -141,7 +141,7 @@ def need_sealed(state: Mapping[str, Any], read: Mapping[str, Any]) -> None:
         ResumeError: it was edited or damaged.
     """
     if "checksum" in state and state["checksum"] != read["checksum"]:
-        msg = "resume: the state was edited or damaged: its checksum does not fit; pass what state_dict() returned, unchanged"
+        msg = "resume: the state was edited or damaged: its checksum does not fit. Pass what state_dict() returned, unchanged"
         raise ResumeError(msg)
 
 
@@ -178,7 +178,7 @@ def _is_whole(value: Any) -> bool:
 
 def _need(holds: object, found: str) -> None:
     if not holds:
-        msg = f"resume: the state's {found}; pass what state_dict() returned, unchanged"
+        msg = f"resume: the state's {found}. Pass what state_dict() returned, unchanged"
         raise ResumeError(msg)
 
 

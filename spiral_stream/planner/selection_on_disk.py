@@ -105,7 +105,7 @@ class Selected:
         """
         found = self._rows.right(k, rows)
         if len(found) and found.min() < 0:
-            msg = "the row has no match in the joined relation, so there is nothing to read; take how='inner'"
+            msg = "the row has no match in the joined relation, so there is nothing to read. Take how='inner'"
             raise DataError(msg, row=int(np.argmin(found)))
         return found.astype(np.uint64)
 

@@ -60,7 +60,7 @@ def index_videos(
     with OpenRelation(catalog.entry(relation)) as base:
         if column not in base.schema.names or semantic_of(base.schema.field(column)) != H264_REF:
             msg = (
-                f"index_videos: {relation}.{column} is no column of type {H264_REF}; register the relation with "
+                f"index_videos: {relation}.{column} is no column of type {H264_REF}. Register the relation with "
                 f"semantic={{{column!r}: {H264_REF!r}}}"
             )
             raise PlanError(msg)
@@ -76,7 +76,7 @@ def index_videos(
         for work in works:
             stored = None if reader is None else reader.shard(work.key)
             if stored is None:
-                msg = f"index_videos: shard {work.name!r} is not in the index just built; drop {store.folder} and build it again"
+                msg = f"index_videos: shard {work.name!r} is not in the index just built. Drop {store.folder} and build it again"
                 raise CacheError(msg)
             tables.append(_table(base, column, work, stored))
         return pa.concat_tables(tables)
@@ -86,7 +86,7 @@ def _works(base: OpenRelation, shards: Sequence[str] | None) -> list[ShardWork]:
     manifest = base.manifest
     names = manifest.shard_names.to_pylist()
     if isinstance(shards, str):
-        msg = f"index_videos: shards={shown(shards)}; give a list of names: [{shown(shards)}]"
+        msg = f"index_videos: shards={shown(shards)}. Give a list of names: [{shown(shards)}]"
         raise PlanError(msg)
     unknown = sorted(set(shards or ()) - set(names))
     if unknown:

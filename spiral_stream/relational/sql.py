@@ -8,6 +8,7 @@ written with `col` never come here as text of the user's.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,12 +18,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spiral_stream.errors import PlanError
-from spiral_stream.relational.engine import QueryLimits, limits
+from spiral_stream.relational.engine import MEMORY_ENV, QueryLimits, limits
 
 Tables = Mapping[str, pa.Table | pa.RecordBatchReader]
 
 _PROCESS: Final = Path(__file__).with_name("sql_process.py")
 _NAMED: Final = 20  # relations that a message lists
+_LEAST_BYTES: Final = 128 << 20  # with 50 MB the engine does not start; with 100 MB it answered every time
 
 
 def run_sql(text: str, tables: Tables) -> pa.Table:
@@ -66,7 +68,7 @@ def _asked(task: str, text: str, tables: Tables) -> tuple[dict[str, Any], pa.Rec
     if not isinstance(text, str):
         msg = f"sql: the text is a {type(text).__name__}. Give one SELECT in DuckDB's dialect"
         raise PlanError(msg)
-    held = limits()
+    held = _limits()
     asked = {"task": task, "text": text, "relations": list(tables), **held._asdict()}
     sink = pa.BufferOutputStream()
     sink.write(json.dumps(asked).encode() + b"\n")
@@ -79,15 +81,30 @@ def _asked(task: str, text: str, tables: Tables) -> tuple[dict[str, Any], pa.Rec
     if "error" in answer:
         if answer["memory"]:
             raise PlanError(_beyond_memory(held, answer["error"].splitlines()[0]))
-        msg = f"sql: {answer['error']}\n{_readable(tables)}; correct it in DuckDB's dialect"
+        msg = f"sql: {answer['error']}\n{_readable(tables)}. Correct it in DuckDB's dialect"
         raise PlanError(msg)
     return answer, pa.ipc.open_stream(rest)
+
+
+def _limits() -> QueryLimits:
+    held = limits()
+    if held.memory_bytes >= _LEAST_BYTES:
+        return held
+    if MEMORY_ENV not in os.environ:  # a very small machine
+        return held._replace(memory_bytes=_LEAST_BYTES)
+    msg = (
+        f"sql: ${MEMORY_ENV} is {os.environ[MEMORY_ENV][:50]!r}; SQL text needs at least {_LEAST_BYTES:,} bytes. "
+        "Set it to that or more, or unset it"
+    )
+    raise PlanError(msg)
 
 
 def _answered(request: pa.Buffer, held: QueryLimits, tables: Tables) -> bytes:
     """Return what the process writes before the deadline; it never outlives the call."""
     command = [sys.executable, "-P", str(_PROCESS)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    # Every arena of malloc reserves 128 MiB of addresses, which the limit counts: with more than one, small limits end the
+    # process with SIGSEGV on some runs.
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "MALLOC_ARENA_MAX": "1"}
     pipe = subprocess.PIPE
     try:
         # A session of its own: Ctrl-C interrupts the caller, which ends the process.
@@ -100,16 +117,22 @@ def _answered(request: pa.Buffer, held: QueryLimits, tables: Tables) -> bytes:
             out, errors = process.communicate(memoryview(request), timeout=held.timeout_s)  # type: ignore[arg-type]  # any buffer does
         except subprocess.TimeoutExpired as error:
             msg = (
-                f"sql: the query did not end within {held.timeout_s:g} s, and was stopped. A recursion may have no end; "
-                f"write a shorter query, or set $SPIRAL_SQL_TIMEOUT_S\n{_readable(tables)}"
+                f"sql: the query did not end within {held.timeout_s:g} s, and was stopped. A recursion may have no end. "
+                f"Write a shorter query, or set $SPIRAL_SQL_TIMEOUT_S\n{_readable(tables)}"
             )
             raise PlanError(msg) from error
         finally:
             process.kill()
     if process.returncode == 0:
         return out
-    lines = errors.decode(errors="replace").strip().splitlines()
-    raise PlanError(_beyond_memory(held, f"the process ended with {process.returncode}: {lines[-1] if lines else ''}"))
+    raise PlanError(_beyond_memory(held, _ended(process.returncode, errors.decode(errors="replace"))))
+
+
+def _ended(code: int, errors: str) -> str:
+    """Say how the process ended, with the last line that it wrote if there is one."""
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    lines = errors.strip().splitlines()
+    return f"its process ended with {how}" + (f": {lines[-1]}" if lines else "")
 
 
 def _beyond_memory(held: QueryLimits, reason: str) -> str:

@@ -79,20 +79,20 @@ def used_relations(text: str, relations: list[str]) -> tuple[list[str], Any]:
         statements = session.extract_statements(text)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             kinds = ", ".join(str(each.type).rpartition(".")[2] for each in statements) or "nothing"
-            msg = f"the text is {kinds}; give one SELECT (PIVOT with its values: ON ... IN (...))"
+            msg = f"the text is {kinds}. Give one SELECT (PIVOT with its values: ON ... IN (...))"
             raise RefusedError(msg)
         (written,) = session.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchone() or ("{}",)
         views = session.execute("SELECT lower(view_name) FROM duckdb_views() WHERE internal").fetchall()
     parsed = json.loads(written)
     for name in _values_of(parsed, "TABLE_FUNCTION", "function"):
         if name.get("function_name", "").lower() not in MAKERS:
-            msg = f"{name.get('function_name')} reads no relation; register what it reads, and name that"
+            msg = f"{name.get('function_name')} reads no relation. Register what it reads, and name that"
             raise RefusedError(msg)
     tables = set(_tables_in(parsed))
     asked = {name for name in _values_of(parsed, "FUNCTION", "function_name") if name.lower() in SETTING_READERS}
     own = {name for name in tables - set(relations) if (name.rpartition(".")[2].lower(),) in views}
     for name in sorted(asked | own):
-        msg = f"{name} reads no relation but the engine's own state, which differs by machine; leave it out"
+        msg = f"{name} reads no relation but the engine's own state, which differs by machine. Leave it out"
         raise RefusedError(msg)
     return _resolved(tables, relations), parsed
 
@@ -120,7 +120,7 @@ def first_alike(names: list[str]) -> tuple[str, str] | None:
 
 
 def _alike(what: str, one: str, other: str) -> str:
-    return f"{what} {one!r} and {other!r} differ only in case, which SQL text cannot tell apart; rename one of them"
+    return f"{what} {one!r} and {other!r} differ only in case, which SQL text cannot tell apart. Rename one of them"
 
 
 def _folded(name: str) -> bytes:

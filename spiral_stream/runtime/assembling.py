@@ -29,7 +29,7 @@ def assembler(step: SampleAssembly, context: Context) -> Any:
         msg = f"assemble ({name}): {type(error).__name__}: {error}; it is called with a context (epoch, lane, chapter)"
         raise DataError(msg) from error
     if not (callable(getattr(made, "push", None)) and callable(getattr(made, "finish", None))):
-        msg = f"assemble ({name}): gave a {type(made).__name__}; give it push(table) and finish(), which return a table or None"
+        msg = f"assemble ({name}): gave a {type(made).__name__}. Give it push(table) and finish(), which return a table or None"
         raise DataError(msg)
     return made
 

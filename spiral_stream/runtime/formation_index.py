@@ -69,7 +69,7 @@ class FormationIndex:
                 torn = -file.tell() % _RECORD.itemsize
                 file.write(bytes(torn) + record)
         except OSError as error:
-            otherwise = "make the folder writable, or set $SPIRAL_CACHE"
+            otherwise = "Make the folder writable, or set $SPIRAL_CACHE"
             raise failed(error, otherwise, "formation index: cannot write", self._file) from error
 
 
@@ -80,7 +80,7 @@ def _records(file: Path) -> tuple[list[tuple[int, int, int, int]], int]:
     except FileNotFoundError:
         return [], 0
     except OSError as error:
-        raise failed(error, "see that it is a file on a disk that works", "formation index:", file) from error
+        raise failed(error, "See that it is a file on a disk that works", "formation index:", file) from error
     whole = len(data) // _RECORD.itemsize * _RECORD.itemsize
     records = np.frombuffer(data[:whole], dtype=_RECORD).tolist()
     sound = [record for record in records if record[3] == key(*record[:3])]

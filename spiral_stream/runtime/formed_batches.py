@@ -106,7 +106,7 @@ class FormedBatches(Numbering):
             if found is None and number >= 0 and isinstance(self.last, PadPartial):
                 found = self._find(epoch, number % max(1, self.total(epoch)))
             if found is None:
-                msg = f"batch {number} of an epoch of {self.total(epoch)}; give a number from 0 up, below that"
+                msg = f"batch {number} of an epoch of {self.total(epoch)}. Give a number from 0 up, below that"
                 raise IndexError(msg)
             chapter = self._chapter(epoch, found.lane, found.chapter, found.batch)
             if not chapter.has(found.batch):
@@ -185,7 +185,7 @@ class FormedBatches(Numbering):
         found = self._find_in_lane(epoch, *turn)
         if found is None:
             msg = (
-                f"resume: where the state says that chapters begin, batch {number} of epoch {epoch} is in none of them; pass "
+                f"resume: where the state says that chapters begin, batch {number} of epoch {epoch} is in none of them. Pass "
                 "what state_dict() returned, unchanged"
             )
             raise ResumeError(msg)

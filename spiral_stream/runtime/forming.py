@@ -163,8 +163,8 @@ class Forming:
         values = self.reader.value(samples, key, self.source, self.reader.end)
         if values.null_count:
             msg = (
-                f"collate: bucket key {text!r} is null for {values.null_count:,} of {len(values):,} samples of a window; "
-                "filter those rows out"
+                f"collate: bucket key {text!r} is null for {values.null_count:,} of {len(values):,} samples of a window. "
+                "Filter those rows out"
             )
             raise PlanError(msg)
         numbers = values.to_numpy(zero_copy_only=False)

@@ -121,7 +121,7 @@ def batch_number(number: object) -> int:
             return index(number)  # type: ignore[arg-type]  # whether it is one is the question
     except TypeError:
         pass
-    msg = f"batch {shown(number)} is a {type(number).__name__}; give an integer in [0, stream.count())"
+    msg = f"batch {shown(number)} is a {type(number).__name__}. Give an integer in [0, stream.count())"
     raise TypeError(msg)
 
 

@@ -10,7 +10,7 @@ from typing import Any, final
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import ResumeError
+from spiral_stream.errors import ResumeError, shown
 from spiral_stream.plan.fingerprint import digest
 from spiral_stream.plan.maps import SampleFilter, SampleFlatMap, SampleMap
 from spiral_stream.plan.nodes import Deliver
@@ -185,14 +185,14 @@ class Opening:
         mixture = stages.epochs.mixture
         if mixture is None and saved.rebase is not None:
             msg = (
-                "resume: the state was rebased, and this plan mixes nothing; pass what state_dict() returned, unchanged"
+                "resume: the state was rebased, and this plan mixes nothing. Pass what state_dict() returned, unchanged"
             )
             raise ResumeError(msg)
         try:
             if mixture is not None:
                 mixture.quotas(epoch)
         except IndexError as error:
-            msg = f"resume: the state's epoch {cursor.epoch} cannot be ({error}); pass what state_dict() returned, unchanged"
+            msg = f"resume: the state's epoch {cursor.epoch} cannot be ({error}). Pass what state_dict() returned, unchanged"
             raise ResumeError(msg) from error
         certain = numbering.possible(epoch, cursor.batch, saved.chapters or ())
         anchors = list(saved.chapters or ()) if saved.sealed else certain
@@ -212,7 +212,11 @@ class Opening:
             threads: how many threads decode and encode.
             report: called with the progress; None shows a bar on a terminal.
             keep: keep open what is open. It does not see what was built; otherwise the next use opens it again.
+
+        Raises:
+            ValueError: ``report`` cannot be called.
         """
+        _need_callable("materialize", report)
         done = materialize(stages, threads, report)
         if not keep:
             self.close()
@@ -224,7 +228,11 @@ class Opening:
         Args:
             run_seed: the seed of everything random.
             report: called with the bytes done and the bytes in total.
+
+        Raises:
+            ValueError: ``report`` cannot be called.
         """
+        _need_callable("verify", report)
 
         def others() -> Iterator[tuple[Path, str, Callable[[], bool]]]:
             for path in sorted(self._formations(self.stages, run_seed).glob("*.index")):
@@ -255,3 +263,9 @@ class Opening:
             self._lowered[1].close()
         self._lowered = self._read = self._known = None
         warn_left_alone("close", left, timeout_s)
+
+
+def _need_callable(verb: str, report: object) -> None:
+    if report is not None and not callable(report):
+        msg = f"{verb}: report={shown(report)} cannot be called. Give a function that takes the progress, or None"
+        raise ValueError(msg)

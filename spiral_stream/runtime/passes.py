@@ -4,11 +4,12 @@ One loop at a time moves the place. A loop that ends, is left or fails stops its
 are dropped, and the place stays after the last batch that the loop had.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import count
-from typing import Any, final
+from threading import TIMEOUT_MAX
+from typing import Any, Final, Self, final
 
-from spiral_stream.errors import StreamError
+from spiral_stream.errors import StreamError, shown
 from spiral_stream.planner.bind import Bound
 from spiral_stream.runtime.batches import BatchBuilder
 from spiral_stream.runtime.buffers import Slots
@@ -19,9 +20,57 @@ from spiral_stream.runtime.opening import Opening
 from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.place import Place
 from spiral_stream.runtime.steps import warn_of_nothing
-from spiral_stream.threads import ThreadShare, Workers
+from spiral_stream.threads import CLOSE_TIMEOUT_S, ThreadShare, Workers, end_daemon_at_exit
 
 Now = Callable[[], tuple[Opening, Bound, Devices]]  # what a pass reads, from the moment that it begins
+
+
+_TWO_THREADS: Final = (
+    "iter: another thread is inside this iterator; an iterator belongs to one thread. Call next() under a lock, or give each "
+    "thread a stream of its own"
+)
+
+
+@final
+class Pass(Iterator[Any]):
+    """The batches of one pass, for one thread. Leaving the loop, or `close`, ends the pass.
+
+    Args:
+        batches: runs the pass.
+    """
+
+    __slots__ = ("_batches",)
+
+    def __init__(self, batches: Generator[Any, None, None]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._batches)
+        except ValueError as error:
+            self._need_one_thread(error)
+            raise
+
+    def close(self) -> None:
+        """End the pass; the stream stays where it is.
+
+        Raises:
+            StreamError: another thread is inside this iterator.
+        """
+        try:
+            self._batches.close()
+        except ValueError as error:
+            self._need_one_thread(error)
+            raise
+
+    @staticmethod
+    def _need_one_thread(error: ValueError) -> None:
+        """Refuse a second thread. Python does it before a frame of the pass runs, so the traceback ends at the caller."""
+        if error.__traceback__ is not None and error.__traceback__.tb_next is None:
+            raise StreamError(_TWO_THREADS) from None
 
 
 @final
@@ -43,14 +92,17 @@ class Passes:
         self._memory: Slots | None = None  # kept over epochs
         self._closed = False
 
-    def run(self, now: Now, delivery: Delivery, worker: int, workers: int) -> Iterator[Any]:
-        """Yield every ``workers``-th batch of this rank from the ``worker``-th on, to the end of the epoch.
+    def run(self, now: Now, delivery: Delivery, worker: int, workers: int) -> Pass:
+        """Return every ``workers``-th batch of this rank from the ``worker``-th on, to the end of the epoch.
 
-        Raises:
-            StreamError: another loop reads the stream.
+        The first batch raises a `StreamError` if another loop reads the stream.
         """
+        return Pass(self._run(now, delivery, worker, workers))
+
+    def _run(self, now: Now, delivery: Delivery, worker: int, workers: int) -> Generator[Any, None, None]:
+        end_daemon_at_exit()
         with self._place.beginning() as alone:
-            self._need(alone and self.idle(), "iter", "one loop at a time moves the cursor. Leave it, or call close()")
+            self._need(alone and self.idle(), "iter", "One loop at a time moves the cursor. Leave it, or call close()")
             self._place.adopt()
             self._threads.processes = workers
             opening, bound, devices = now()
@@ -98,7 +150,7 @@ class Passes:
             opening.stages, numbering, reader, self._metrics, self._memory, opening.refusals, merge, split
         )
 
-    def need_idle(self, verb: str, way_out: str = "leave the loop first") -> None:
+    def need_idle(self, verb: str, way_out: str = "Leave the loop first") -> None:
         """Refuse what may not happen while a loop reads the stream.
 
         Raises:
@@ -109,7 +161,7 @@ class Passes:
     @staticmethod
     def _need(free: bool, verb: str, way_out: str) -> None:
         if not free:
-            msg = f"{verb}: the stream is being read already; {way_out}"
+            msg = f"{verb}: the stream is being read already. {way_out}"
             raise StreamError(msg)
 
     def idle(self) -> bool:
@@ -150,8 +202,21 @@ class Passes:
 
         Returns:
             Whether a thread still runs after the deadline.
+
+        Raises:
+            ValueError: ``timeout_s`` is not a number of seconds.
         """
+        _need_seconds(timeout_s)
         pipeline, self._pipeline, self._opening = self._pipeline, None, None
         left = pipeline is not None and pipeline.close(timeout_s)
         self._memory, self._closed = None, True
         return left
+
+
+def _need_seconds(timeout_s: float | None) -> None:
+    number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+    if timeout_s is not None and not (number and 0 <= timeout_s <= TIMEOUT_MAX):
+        msg = (
+            f"close: timeout_s={shown(timeout_s)}. Give a number of seconds from 0 up, or None for {CLOSE_TIMEOUT_S:g}"
+        )
+        raise ValueError(msg)

@@ -24,6 +24,7 @@ from spiral_stream.threads import (
     OwnThread,
     Workers,
     doing,
+    end_daemon_at_exit,
     named,
     warn_left_alone,
 )
@@ -102,15 +103,19 @@ class Pipeline(Owner):
 
     def get(self) -> Batch | None:
         """Return the next batch; None after the last."""
-        pending = self._queue.get(self._tell, TELL_AFTER_S)
-        if pending is None:
-            return None
         try:
+            pending = self._queue.get(self._tell, TELL_AFTER_S)
+            if pending is None:
+                return None
             with self._metrics.timed("consumer_waited_s"):
                 self._wait(pending)
                 batch = pending.result()
         except CancelledError as error:
+            end_daemon_at_exit()
             raise StreamError(CLOSED) from error
+        except StreamError:
+            end_daemon_at_exit()
+            raise
         self._learn(pending)
         return batch
 

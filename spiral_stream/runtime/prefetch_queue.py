@@ -19,7 +19,7 @@ from spiral_stream.errors import StreamError
 T = TypeVar("T")
 
 DEFAULT_BUDGET_BYTES: Final = 4 << 30  # of batches that wait
-CLOSED: Final = "the stream was closed while it was read; make a new one from its plan and load the last state_dict()"
+CLOSED: Final = "the stream was closed while it was read. Make a new one from its plan and load the last state_dict()"
 
 
 @final

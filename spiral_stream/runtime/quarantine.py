@@ -100,10 +100,10 @@ class Quarantine:
             finally:
                 os.close(handle)
         except OSError as error:
-            otherwise = "make it writable, or set $SPIRAL_CACHE"
+            otherwise = "Make it writable, or set $SPIRAL_CACHE"
             raise failed(error, otherwise, "quarantine: cannot write under", self.folder) from error
         if written < len(data):
-            msg = f"quarantine: {self.folder} took {written:,} of {len(data):,} bytes; free some space there, and go on"
+            msg = f"quarantine: {self.folder} took {written:,} of {len(data):,} bytes. Free some space there, and go on"
             raise CacheError(msg)
         self._name = name
 

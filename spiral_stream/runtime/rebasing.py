@@ -22,7 +22,7 @@ def need_stream(earlier: object, kind: type) -> None:
     """
     if not isinstance(earlier, kind):
         msg = (
-            f"rebase: got a {type(earlier).__name__}; give the earlier stream. Load a state into a stream of the old plan "
+            f"rebase: got a {type(earlier).__name__}. Give the earlier stream. Load a state into a stream of the old plan "
             "first: old.load_state_dict(state), then new.rebase(old)"
         )
         raise ResumeError(msg)
@@ -100,7 +100,7 @@ def _carried(earlier: Stages, now: Stages) -> Mixture:
         raise ResumeError(msg)
     if now.epochs.mixture is None:
         msg = (
-            "rebase: this plan mixes nothing, so it has no streams to go on with; begin it with mix([Stream(...), ...])"
+            "rebase: this plan mixes nothing, so it has no streams to go on with. Begin it with mix([Stream(...), ...])"
         )
         raise ResumeError(msg)
     if earlier.order != now.order:

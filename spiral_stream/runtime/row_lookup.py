@@ -40,6 +40,6 @@ def found_row(stages: Stages, identity: Any) -> tuple[int, int]:
         raise KeyError(msg)
     if len(found) > 1:
         names = ", ".join(repr(stages.streams[k].name) for k, _ in found)
-        msg = f"locate: {shown(identity)} is in streams {names}; give (stream, identity)"
+        msg = f"locate: {shown(identity)} is in streams {names}. Give (stream, identity)"
         raise KeyError(msg)
     return found[0]

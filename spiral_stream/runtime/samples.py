@@ -326,8 +326,8 @@ class SampleReader:
         if counts.size and counts.max() > step.fan_out:
             row = int(counts.argmax())
             msg = (
-                f"flat_map ({step.function.name}): a sample became {counts[row]:,} samples, fan_out is {step.fan_out}; "
-                "raise fan_out, or return fewer"
+                f"flat_map ({step.function.name}): a sample became {counts[row]:,} samples, fan_out is {step.fan_out}. "
+                "Raise fan_out, or return fewer"
             )
             raise DataError(msg, row=row)
         parents = np.repeat(np.arange(len(counts)), counts)

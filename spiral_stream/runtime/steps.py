@@ -125,7 +125,7 @@ def need_inside(numbering: Numbering, epoch: int, cursor: Cursor) -> None:
     if last is not None and delivered_at(numbering, epoch, last[1], last[0], 0) is None:
         msg = (
             f"resume: batch {cursor.batch} lies beyond the end of epoch {cursor.epoch}, which has {numbering.total(epoch)} "
-            "batches; pass what state_dict() returned, or the number of batches that the loop has had, unchanged"
+            "batches. Pass what state_dict() returned, or the number of batches that the loop has had, unchanged"
         )
         raise ResumeError(msg)
 

@@ -163,7 +163,7 @@ class TokenFeed:
         if stored.alignment % item:
             msg = (
                 f"cache: version {cache.version} of {self._kind.fingerprint} has tokens of {item} bytes at addresses that are "
-                f"multiples of {stored.alignment} only; drop the cache folder and build it again"
+                f"multiples of {stored.alignment} only. Drop the cache folder and build it again"
             )
             raise CacheError(msg)
 

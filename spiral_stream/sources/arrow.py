@@ -34,11 +34,11 @@ class Arrow(Source):
         if isinstance(self.table, pa.RecordBatch):
             object.__setattr__(self, "table", pa.Table.from_batches([self.table]))
         if not isinstance(self.table, pa.Table):
-            msg = f"Arrow: takes a pyarrow Table, not {type(self.table).__name__}; convert it with pyarrow.table(...)"
+            msg = f"Arrow: takes a pyarrow Table, not {type(self.table).__name__}. Convert it with pyarrow.table(...)"
             raise SourceError(msg)
         names = self.table.column_names
         if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-            msg = f"Arrow: two columns are called {twice[0]!r}; give one another name: table.rename_columns([...])"
+            msg = f"Arrow: two columns are called {twice[0]!r}. Give one another name: table.rename_columns([...])"
             raise SourceError(msg)
         if (types := plain(self.table.schema)) != self.table.schema:
             object.__setattr__(self, "table", self.table.cast(types))

@@ -93,7 +93,7 @@ def outside_allowed(base: str | None, asked: bool | None) -> bool:
         SourceError: what is asked is no yes or no.
     """
     if not isinstance(asked, bool | None):
-        msg = f"allow_outside={shown(asked)}; give True or False"
+        msg = f"allow_outside={shown(asked)}. Give True or False"
         raise SourceError(msg)
     return base is None if asked is None else asked
 

@@ -65,7 +65,7 @@ class Source(ABC):
     def __new__(cls, *values: object, **named: object) -> Self:  # noqa: ARG004  which the subclass takes
         if cls is Source:  # the interface itself has no instances
             warnings.warn(
-                "Source() as the form in which a cache keeps payload is called Original(); write Original()",
+                "Source() as the form in which a cache keeps payload is called Original(). Write Original()",
                 DeprecationWarning,
                 stacklevel=2,
             )

@@ -307,7 +307,7 @@ class Normalize(Transform):
         for name in ("mean", "std"):
             given = getattr(self, name)
             if not isinstance(given, Sequence) or len(given) != 3 or not all(map(is_number, given)):  # noqa: PLR2004  R, G, B
-                msg = f"Normalize: {name} is {shown(given)}; give three numbers, for red, green and blue"
+                msg = f"Normalize: {name} is {shown(given)}. Give three numbers, for red, green and blue"
                 raise PlanError(msg)
             object.__setattr__(self, name, tuple(float(value) for value in given))
         if min(self.std) <= 0:

@@ -249,8 +249,8 @@ def _room(tokenize: Tokenize, taken: int) -> int | None:
         return None
     if tokenize.max_length <= taken:
         msg = (
-            f"Tokenize: max_length is {tokenize.max_length}, but special tokens and separator already take {taken}; "
-            f"give at least {taken + 1}, or pass special_tokens=False"
+            f"Tokenize: max_length is {tokenize.max_length}, but special tokens and separator already take {taken}. "
+            f"Give at least {taken + 1}, or pass special_tokens=False"
         )
         raise PlanError(msg)
     return tokenize.max_length - taken
@@ -266,7 +266,7 @@ def _checked(texts: pa.Array | pa.ChunkedArray) -> pa.Array:
     if pa.types.is_dictionary(whole.type):
         whole = whole.dictionary_decode()
     if not (pa.types.is_binary(whole.type) or pa.types.is_large_binary(whole.type) or _is_text(whole.type)):
-        msg = f"tokenize: a column of {whole.type}; give one of text (utf8) or of bytes"
+        msg = f"tokenize: a column of {whole.type}. Give one of text (utf8) or of bytes"
         raise DataError(msg)
     if whole.null_count:
         row = int(pc.index(whole.is_null(), value=True).as_py())

@@ -170,7 +170,7 @@ class ImageProgram:
         """
         expected = (len(addresses), *self.shape(placed))
         if out.shape != expected or out.dtype != np.dtype(self.dtype) or not out.flags.c_contiguous:
-            msg = f"out is {out.dtype} {out.shape}; give a C-contiguous {self.dtype} array of shape {expected}"
+            msg = f"out is {out.dtype} {out.shape}. Give a C-contiguous {self.dtype} array of shape {expected}"
             raise ValueError(msg)
         _pixels.render(
             np.ascontiguousarray(addresses, np.uint64),
@@ -240,7 +240,7 @@ def compile_image(transforms: Sequence[Transform], *, dtype: str, layout: str) -
     normalize: Normalize | None = None
     for step in transforms:
         if normalize is not None:
-            msg = f"images: {type(step).__name__} stands after Normalize; put Normalize last"
+            msg = f"images: {type(step).__name__} stands after Normalize. Put Normalize last"
             raise PlanError(msg)
         if isinstance(step, Normalize):
             normalize = step
@@ -251,7 +251,7 @@ def compile_image(transforms: Sequence[Transform], *, dtype: str, layout: str) -
             msg = f"images: {shown(step)} is not an image transform; known are {', '.join(TRANSFORMS)}"
             raise PlanError(msg)
     if normalize is not None and dtype == "uint8":
-        msg = "images: Normalize has no place in uint8; ask for dtype float16 or float32, or drop Normalize"
+        msg = "images: Normalize has no place in uint8. Ask for dtype float16 or float32, or drop Normalize"
         raise PlanError(msg)
     return ImageProgram(tuple(steps), normalize, dtype, layout)
 
@@ -262,10 +262,10 @@ def _check_fusable(before: Sequence[ImageTransform], step: ImageTransform) -> No
     name = type(step).__name__
     for earlier in before:
         if earlier.RESIZES:
-            msg = f"images: {name} resizes again after {type(earlier).__name__}; keep one, pixels are resized once"
+            msg = f"images: {name} resizes again after {type(earlier).__name__}. Keep one, pixels are resized once"
             raise PlanError(msg)
         if isinstance(earlier, RandomHorizontalFlip):
-            msg = f"images: {name} stands after RandomHorizontalFlip; put RandomHorizontalFlip after {name}"
+            msg = f"images: {name} stands after RandomHorizontalFlip. Put RandomHorizontalFlip after {name}"
             raise PlanError(msg)
 
 

@@ -34,15 +34,15 @@ class Function:
     def __post_init__(self) -> None:
         if not callable(self.function):
             given = shown(self.function)
-            msg = f"map: {given} is no function; give a transform, for example Tokenize(...) >> 'tokens', or a function"
+            msg = f"map: {given} is no function. Give a transform, for example Tokenize(...) >> 'tokens', or a function"
             raise PlanError(msg)
         if not self.columns:
-            msg = f"map ({self.name}): columns=() ; name the columns that the function takes, in order"
+            msg = f"map ({self.name}): columns=(). Name the columns that the function takes, in order"
             raise PlanError(msg)
         if not isinstance(self.kind, pa.DataType):
             given = shown(self.kind)
             msg = (
-                f"map ({self.name}): returns={given}; give the Arrow type of what it returns, for example pa.float32()"
+                f"map ({self.name}): returns={given}. Give the Arrow type of what it returns, for example pa.float32()"
             )
             raise PlanError(msg)
 
@@ -67,7 +67,7 @@ class Function:
         columns = [table[name].combine_chunks() for name in self.columns]
         values = self._batched(columns, keys) if self.batched else self._singly([c.to_pylist() for c in columns], keys)
         if len(values) != len(table):
-            msg = f"map ({self.name}): returned {len(values):,} values for {len(table):,} samples; return one for each, in order"
+            msg = f"map ({self.name}): returned {len(values):,} values for {len(table):,} samples. Return one for each, in order"
             raise DataError(msg)
         return values
 
@@ -120,7 +120,7 @@ class Function:
             return pa.array(values, self.kind)
         except _UNFIT as error:
             msg = (
-                f"map ({self.name}): returned {type(values).__name__} that is no {self.kind} ({error}); "
-                "state another returns=, or mend the function"
+                f"map ({self.name}): returned {type(values).__name__} that is no {self.kind} ({error}). "
+                "State another returns=, or mend the function"
             )
             raise DataError(msg) from error

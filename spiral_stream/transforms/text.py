@@ -42,17 +42,17 @@ class Tokenize(Transform):
         for what, value in (("column", self.column), ("tokenizer", self.tokenizer)):
             if not isinstance(value, str) or not value:
                 meaning = "the name of a text column" if what == "column" else "a registered name or a path"
-                msg = f"Tokenize: {what} is {shown(value)}; give {meaning}"
+                msg = f"Tokenize: {what} is {shown(value)}. Give {meaning}"
                 raise PlanError(msg)
         if not isinstance(self.special_tokens, bool):
-            msg = f"Tokenize: special_tokens is {shown(self.special_tokens)}; give True or False"
+            msg = f"Tokenize: special_tokens is {shown(self.special_tokens)}. Give True or False"
             raise PlanError(msg)
         length = self.max_length
         if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
-            msg = f"Tokenize: max_length is {shown(length)}; give a whole number of tokens from 1 on, or None for no limit"
+            msg = f"Tokenize: max_length is {shown(length)}. Give a whole number of tokens from 1 on, or None for no limit"
             raise PlanError(msg)
         if self.separator is not None and (not isinstance(self.separator, str) or not self.separator):
-            msg = f"Tokenize: separator is {shown(self.separator)}; give the text of a token, or None for no separator"
+            msg = f"Tokenize: separator is {shown(self.separator)}. Give the text of a token, or None for no separator"
             raise PlanError(msg)
 
     @property

@@ -67,7 +67,7 @@ def checked_size(name: str, size: object) -> int | tuple[int, int]:
     whole = all(isinstance(side, int) and not isinstance(side, bool) and 1 <= side <= LARGEST_SIDE for side in given)
     if not whole or len(given) not in (1, 2):
         msg = (
-            f"{name}: size is {shown(size)}; give a whole number of pixels or (height, width), each 1 to {LARGEST_SIDE}"
+            f"{name}: size is {shown(size)}. Give a whole number of pixels or (height, width), each 1 to {LARGEST_SIDE}"
         )
         raise PlanError(msg)
     return given[0] if len(given) == 1 else (given[0], given[1])
@@ -81,6 +81,6 @@ def checked_range(name: str, what: str, given: object) -> tuple[float, float]:
     """
     pair = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
     if len(pair) != 2 or not all(map(is_number, pair)) or not 0 < pair[0] <= pair[1]:  # noqa: PLR2004  low, high
-        msg = f"{name}: {what} is {shown(given)}; give (low, high) with 0 < low <= high"
+        msg = f"{name}: {what} is {shown(given)}. Give (low, high) with 0 < low <= high"
         raise PlanError(msg)
     return float(pair[0]), float(pair[1])

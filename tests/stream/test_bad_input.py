@@ -37,8 +37,8 @@ def png() -> bytes:
 BAD_BYTES: dict[str, tuple[bytes | None, str]] = {
     "a JPEG that lost its second half": (photo()[: len(photo()) // 2], r"ends before its pixels|is damaged"),
     "a JPEG that lost all but its start": (photo()[:100], r"JPEG of 100 bytes is damaged"),
-    "a PNG": (png(), r"start with the PNG signature, not JPEG's ff d8 ff; decode=\"image\" reads PNG"),
-    "text": (b"<html>404</html>", r"16 bytes.*not JPEG's ff d8 ff; check the column or the file"),
+    "a PNG": (png(), r"start with the PNG signature, not JPEG's ff d8 ff. Write decode=\"image\", which reads PNG"),
+    "text": (b"<html>404</html>", r"16 bytes.*not JPEG's ff d8 ff. Check the column or the file"),
     "no bytes": (b"", r"the value is empty \(0 bytes\)"),
     "a null": (None, r"the reference is null. Filter the row out"),
 }
@@ -141,7 +141,7 @@ def test_a_null_label_is_named(own: sp.Catalog) -> None:
     table = table.set_column(3, "label_id", pa.array(labels, pa.int64()))
     own.register("unlabelled", sp.Arrow(table), semantic=SEMANTIC)
     with maker(own, "unlabelled", order=sp.Sequential(), batch_size=8)() as stream:
-        message = rf"sample_id='{BAD_NAME}': Stack\('label_id'\): the value is null; filter it out.*{WAY_OUT}"
+        message = rf"sample_id='{BAD_NAME}': Stack\('label_id'\): the value is null. Filter it out.*{WAY_OUT}"
         with pytest.raises(sp.DataError, match=message):
             list(stream)
 
@@ -183,7 +183,7 @@ Verb = Callable[[sp.Relation], Any]
         (lambda r: plan(r, other=sp.List("labl_id")), "labl_id.*label_id"),
         (lambda r: plan(r, other=sp.Stack("split")), r"column is string.*Use List\(\"split\"\)"),
         (lambda r: plan(r, other=sp.Stack("image_ref")), r"which names bytes. Say how to read them: decode=\"jpeg\""),
-        (lambda r: plan(r, other=sp.List("image_ref")), r"use Stack\(\"image_ref\", decode=\"jpeg\"\)"),
+        (lambda r: plan(r, other=sp.List("image_ref")), r"Use Stack\(\"image_ref\", decode=\"jpeg\"\)"),
         (lambda r: plan(r, other=sp.Stack("label_id", decode="jpeg")), "label_id.*image/jpeg-ref"),
         (lambda r: sp.Stack("label_id", dtype="flaot16"), "'flaot16' is unknown; it is one of bool, uint8"),
         (lambda r: sp.Stack("label_id", layout="nchw"), r"need a decoded column. Give decode=\"jpeg\" or \"h264\""),
@@ -211,7 +211,7 @@ def test_a_plan_that_cannot_be_says_which_name_and_what_would_be_right(
         ({"world_size": 0}, "counts from 1"),
         ({"merge": 0}, "counts from 1"),
         ({"epoch": -1}, "counts from 0"),
-        ({"epoch": "3"}, "is a str; give an integer"),
+        ({"epoch": "3"}, "is a str. Give an integer"),
     ],
 )
 def test_a_binding_that_does_not_fit_is_refused(catalog: sp.Catalog, bindings: dict[str, Any], message: str) -> None:

@@ -78,7 +78,7 @@ def test_a_null_text_is_refused_by_its_name(catalog: sp.Catalog, formation: Any)
     message = refusal(collated(rows, formation=formation, batch_size=None if formation else 8))
 
     assert message.startswith("holes: sample sample_id='holes-7': text: the text is null")
-    assert "filter the row out" in message
+    assert "Filter the row out" in message
     assert ".filter(col(\"sample_id\") != 'holes-7') before sample" in message
 
 
@@ -233,7 +233,7 @@ def test_an_unknown_tokenizer_is_refused_with_what_is_near(catalog: sp.Catalog) 
 
 @pytest.mark.parametrize("share", [-0.1, 0, float("nan"), float("inf"), "half", True])
 def test_a_proportion_that_is_none_is_refused(catalog: sp.Catalog, share: Any) -> None:
-    with pytest.raises(sp.PlanError, match=r"stream 'b': proportion=.*give a number above 0, or leave the stream out"):
+    with pytest.raises(sp.PlanError, match=r"stream 'b': proportion=.*Give a number above 0, or leave the stream out"):
         mixed(catalog, {"a": 0.5, "b": share}, 100)
 
 
@@ -267,23 +267,23 @@ def test_a_repeat_of_no_sample_is_refused(catalog: sp.Catalog, nested: bool) -> 
         docs = sp.mix([sp.Stream("in", docs, proportion=0.5), sp.Stream("a", catalog.table("a"), proportion=0.5)])
     with (
         collated(docs).to_numpy() as stream,
-        pytest.raises(sp.PlanError, match=r"stream 'few': repeat=0.01 of 12 rows is no sample; raise it, or leave"),
+        pytest.raises(sp.PlanError, match=r"stream 'few': repeat=0.01 of 12 rows is no sample. Raise it, or leave"),
     ):
         next(iter(stream))
 
 
 def test_what_is_no_list_of_streams_is_refused_in_a_line(catalog: sp.Catalog) -> None:
     rows: Any = catalog.table("a")
-    way_out = r"give a list, \[Stream\(name, relation, proportion=...\), ...\]$"
+    way_out = r"Give a list, \[Stream\(name, relation, proportion=...\), ...\]$"
     for streams, found in ((sp.Stream("a", rows), "a Stream"), ([rows, rows], "a list of Relation"), ([], "nothing")):
         with pytest.raises(sp.PlanError, match=way_out) as caught:
             sp.mix(streams)  # type: ignore[arg-type]  # what it refuses
         assert found in str(caught.value)
         assert len(str(caught.value)) < 150
-    with pytest.raises(sp.PlanError, match=r"Stream 'a': relation is 'text\.x'; .*catalog\.table\(\"text\.x\"\)"):
+    with pytest.raises(sp.PlanError, match=r"Stream 'a': relation is 'text\.x'\. .*catalog\.table\(\"text\.x\"\)"):
         sp.Stream("a", "text.x", proportion=1.0)  # type: ignore[arg-type]  # as above
     with pytest.raises(
-        sp.PlanError, match=r"Stream 'a': relation is a int; give a relation, for example catalog\.table"
+        sp.PlanError, match=r"Stream 'a': relation is a int. Give a relation, for example catalog\.table"
     ):
         sp.Stream("a", 3)  # type: ignore[arg-type]  # as above
 
@@ -291,9 +291,9 @@ def test_what_is_no_list_of_streams_is_refused_in_a_line(catalog: sp.Catalog) ->
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        ([{0: 1.0}], r"schedule is a list; give a dict of step -> proportions: \{0: \{"),
-        ({0: 0.5}, r"schedule at step 0 is 0.5; give a dict of stream -> proportion: \{0: \{"),
-        ({0: {"a": "x"}}, r"schedule at step 0: 'a' has 'x'; give a number of at least 0"),
+        ([{0: 1.0}], r"schedule is a list. Give a dict of step -> proportions: \{0: \{"),
+        ({0: 0.5}, r"schedule at step 0 is 0.5. Give a dict of stream -> proportion: \{0: \{"),
+        ({0: {"a": "x"}}, r"schedule at step 0: 'a' has 'x'. Give a number of at least 0"),
         ({0: {"a": 1.0}, 9: {"a": 2.0}}, r"stream 'b' has proportion 0 at every point .* or leave the stream out"),
     ],
 )
@@ -303,10 +303,10 @@ def test_a_schedule_that_is_none_is_refused_by_its_place(catalog: sp.Catalog, sc
 
 
 def test_an_epoch_size_needs_proportions(catalog: sp.Catalog) -> None:
-    with pytest.raises(sp.PlanError, match=r"no stream has a proportion.*give each stream a proportion=, or drop"):
+    with pytest.raises(sp.PlanError, match=r"no stream has a proportion.*Give each stream a proportion=, or drop"):
         mixed(catalog, {"a": None, "b": None}, 100)
     with pytest.raises(
-        sp.PlanError, match=r"epoch_size with repeat= or choose= counts; give each .*, or drop epoch_size"
+        sp.PlanError, match=r"epoch_size with repeat= or choose= counts. Give each .*, or drop epoch_size"
     ):
         sp.mix([sp.Stream("a", catalog.table("a"), repeat=2)], epoch_size=100)
 
@@ -314,14 +314,14 @@ def test_an_epoch_size_needs_proportions(catalog: sp.Catalog) -> None:
 def test_rebase_takes_a_stream_and_no_state(catalog: sp.Catalog) -> None:
     with (
         collated(mixed(catalog, {"a": 0.5, "b": 0.5}, 60)).to_numpy() as stream,
-        pytest.raises(sp.ResumeError, match=r"got a dict; .*old\.load_state_dict\(state\), then new\.rebase\(old\)"),
+        pytest.raises(sp.ResumeError, match=r"got a dict\. .*old\.load_state_dict\(state\), then new\.rebase\(old\)"),
     ):
         stream.rebase(stream.state_dict())  # type: ignore[arg-type]  # what it refuses
 
 
 @pytest.mark.parametrize("count", [2.5, 0, -1, "ten"])
 def test_a_chosen_count_is_whole(catalog: sp.Catalog, count: Any) -> None:
-    with pytest.raises(sp.PlanError, match=r"choose=.*give a whole number above 0, or leave the stream out"):
+    with pytest.raises(sp.PlanError, match=r"choose=.*Give a whole number above 0, or leave the stream out"):
         sp.mix([sp.Stream("a", catalog.table("a"), choose=count)])
 
 
@@ -333,7 +333,7 @@ def test_unknown_columns_are_refused_with_what_is_near(catalog: sp.Catalog) -> N
     sampled = rows.sample(order=ORDER)
     with pytest.raises(sp.PlanError, match=r"tokenize: 'txt' is not a column.*did you mean 'text'"):
         sampled.map(sp.Tokenize("txt", tokenizer=TOKENIZER) >> "tokens")
-    with pytest.raises(sp.PlanError, match=r"tokenize: 'size' is int64; name a column of text"):
+    with pytest.raises(sp.PlanError, match=r"tokenize: 'size' is int64. Name a column of text"):
         sampled.map(sp.Tokenize("size", tokenizer=TOKENIZER) >> "tokens")
     with pytest.raises(sp.PlanError, match=r"field 'ids'.*'tokns' is not a column.*did you mean 'tokens'"):
         collated(rows, fields={"ids": sp.Pad("tokns")})
@@ -341,7 +341,7 @@ def test_unknown_columns_are_refused_with_what_is_near(catalog: sp.Catalog) -> N
         collated(rows, fields={"ids": sp.Pad("text")})
     with pytest.raises(sp.PlanError, match=r"bucket key 'len\(tokns\)'.*tokns"):
         collated(rows, formation=sp.WindowedBucket(keys=[sp.BucketKey("len(tokns)")]), batch_size=4)
-    with pytest.raises(sp.PlanError, match=r"bucket key 'text' is string; give a number of each sample"):
+    with pytest.raises(sp.PlanError, match=r"bucket key 'text' is string. Give a number of each sample"):
         collated(rows, formation=sp.WindowedBucket(keys=[sp.BucketKey("text")]), batch_size=4)
 
 
@@ -354,7 +354,7 @@ def test_columns_of_a_function_are_a_list(catalog: sp.Catalog, columns: Any) -> 
         "flat_map": lambda: sampled.flat_map(len, name="x", columns=columns, returns=kind, fan_out=2),
         "assemble": lambda: sampled.assemble(len, columns=columns, returns=pa.schema([])),
     }.items():
-        with pytest.raises(sp.PlanError, match=rf"^{verb}: columns=.*; give a list of .*columns=\["):
+        with pytest.raises(sp.PlanError, match=rf"^{verb}: columns=.*. Give a list of .*columns=\["):
             make()
 
 
@@ -364,7 +364,7 @@ def test_batches_are_numbered_by_integers(catalog: sp.Catalog, formation: Any) -
     with plan.to_numpy() as stream:
         for bad in ("x", None, 1.5, True):
             for ask in (stream.batch, stream.ledger):
-                with pytest.raises(TypeError, match=r"batch .* is a .*; give an integer in \[0, stream.count\(\)\)"):
+                with pytest.raises(TypeError, match=r"batch .* is a .*. Give an integer in \[0, stream.count\(\)\)"):
                     ask(bad)  # type: ignore[arg-type]  # what it refuses
         assert stream.ledger(np.int64(1)) == stream.batch(np.uint8(1))["sample_id"]  # type: ignore[arg-type]  # as good
 
@@ -374,11 +374,11 @@ def test_a_device_that_is_none_is_refused_where_it_is_named(catalog: sp.Catalog,
     plan = collated(catalog.table("a"), stored=True)
     with (
         plan.to_numpy() as stream,
-        pytest.raises(sp.BindError, match=r'^bind: device=.*give "cpu", "cuda", .*cuda:0.* or "auto"'),
+        pytest.raises(sp.BindError, match=r'^bind: device=.*Give "cpu", "cuda", .*cuda:0.* or "auto"'),
     ):
         stream.bind(device=device)
     with pytest.raises(
-        sp.PlanError, match=r'^to_torch: device=.*give "cpu", "cuda", a CUDA device .*"cuda:0".* or "auto"'
+        sp.PlanError, match=r'^to_torch: device=.*Give "cpu", "cuda", a CUDA device .*"cuda:0".* or "auto"'
     ):
         plan.to_torch(device=device)
 
@@ -399,13 +399,13 @@ def test_text_through_a_dictionary_is_text(catalog: sp.Catalog) -> None:
 
 
 def test_two_columns_of_one_name_are_refused_by_it() -> None:
-    with pytest.raises(sp.SourceError, match=r"Arrow: two columns are called 'x'; .*table\.rename_columns"):
+    with pytest.raises(sp.SourceError, match=r"Arrow: two columns are called 'x'\. .*table\.rename_columns"):
         sp.Arrow(pa.table([[1], [2], [3]], names=["x", "y", "x"]))
 
 
 def test_what_bounds_no_batch_is_refused_with_the_plan(catalog: sp.Catalog) -> None:
     rows = catalog.table("a")
-    with pytest.raises(sp.PlanError, match=r"batch_size=None needs a formation that bounds a batch; give"):
+    with pytest.raises(sp.PlanError, match=r"batch_size=None needs a formation that bounds a batch. Give"):
         collated(rows, formation=None)
     with pytest.raises(sp.PlanError, match=r"batch_size is None and there is no budget. Give batch_size, or budget="):
         collated(rows, formation=sp.WindowedBucket())
@@ -413,7 +413,7 @@ def test_what_bounds_no_batch_is_refused_with_the_plan(catalog: sp.Catalog) -> N
         collated(rows, formation=sp.WindowedBucket(budget=sp.BatchBudget(max_tokens=4)))
     with pytest.raises(sp.PlanError, match=r"multiple of 8.*Give max_tokens=24 or 16"):
         collated(rows, formation=sp.Packed(max_tokens=20), batch_size=2)
-    with pytest.raises(sp.PlanError, match=r"a budget of tokens, or packing, needs a field of tokens; add one"):
+    with pytest.raises(sp.PlanError, match=r"a budget of tokens, or packing, needs a field of tokens. Add one"):
         collated(rows, fields={"id": sp.List("sample_id")})
     with pytest.raises(
         sp.PlanError, match=r"max_bytes of BatchBudget counts decoded frames.*use max_tokens, or batch_size"
@@ -423,7 +423,7 @@ def test_what_bounds_no_batch_is_refused_with_the_plan(catalog: sp.Catalog) -> N
 
 def test_a_composition_needs_its_mixture(catalog: sp.Catalog) -> None:
     rows, docs = catalog.table("a"), mixed(catalog, {"a": 0.5, "b": 0.5}, 100)
-    with pytest.raises(sp.PlanError, match=r"nothing is mixed; drop it, or begin with mix"):
+    with pytest.raises(sp.PlanError, match=r"nothing is mixed. Drop it, or begin with mix"):
         collated(rows, composition=sp.StratifiedByStream())
     with pytest.raises(sp.PlanError, match=r"StratifiedByStream\('lang'\); a mixture's streams are in 'stream_id'"):
         collated(docs, composition=sp.StratifiedByStream("lang"))
@@ -432,7 +432,7 @@ def test_a_composition_needs_its_mixture(catalog: sp.Catalog) -> None:
 
 
 def test_a_packed_row_cannot_be_stacked(catalog: sp.Catalog) -> None:
-    with pytest.raises(sp.PlanError, match=r"field 'size': a packed row holds several.*use List\('size'\), or another"):
+    with pytest.raises(sp.PlanError, match=r"field 'size': a packed row holds several.*Use List\('size'\), or another"):
         collated(
             catalog.table("a"),
             formation=sp.Packed(max_tokens=24),
@@ -449,7 +449,7 @@ def test_a_null_bucket_key_is_refused(catalog: sp.Catalog) -> None:
 
     with (
         plan.to_numpy() as stream,
-        pytest.raises(sp.PlanError, match=r"bucket key 'size' is null for 1 of 20 samples.*filter those rows out"),
+        pytest.raises(sp.PlanError, match=r"bucket key 'size' is null for 1 of 20 samples.*Filter those rows out"),
     ):
         next(iter(stream))
 

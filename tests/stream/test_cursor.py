@@ -73,7 +73,7 @@ def test_an_exhausted_epoch_is_the_beginning_of_the_next() -> None:
 
 def test_a_step_before_the_record_is_refused() -> None:
     with pytest.raises(
-        ResumeError, match="step 0 of epoch 0 lies before the first recorded one; pass the state of the run"
+        ResumeError, match=r"step 0 of epoch 0 lies before the first recorded one. Pass the state of the run"
     ):
         Cursor().step_to_batches(0, 0)
 
@@ -85,7 +85,7 @@ def test_a_step_before_the_record_is_refused() -> None:
 def test_a_damaged_place_is_refused(changes: dict[str, Any]) -> None:
     saved = {**Cursor().enter(2, 1).advanced(3).to_json(), **changes}
 
-    with pytest.raises(ResumeError, match=r"pass what state_dict\(\) returned"):
+    with pytest.raises(ResumeError, match=r"Pass what state_dict\(\) returned"):
         Cursor.from_json(saved)
 
 

@@ -625,5 +625,5 @@ def test_limits_of_a_clip_are_told_before_it_is_decoded(own: sp.Catalog, folder:
     ],
 )
 def test_a_limit_that_says_nothing_is_refused(field: Any) -> None:
-    with pytest.raises(sp.PlanError, match=r"Stack\('a'\): max_\w+.*(give a whole number|limits )"):
+    with pytest.raises(sp.PlanError, match=r"Stack\('a'\): max_\w+.*(Give a whole number|limits )"):
         field()

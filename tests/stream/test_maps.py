@@ -305,7 +305,7 @@ def test_a_sample_of_too_many_parts_is_named(catalog: sp.Catalog) -> None:
     plan = sampled.flat_map(words, name="word", columns=["text"], returns=pa.utf8(), fan_out=8)
 
     with pytest.raises(
-        DataError, match=r"sample_id='d-\d+': flat_map \(words\): .* 9 samples, fan_out is 8; raise fan_out"
+        DataError, match=r"sample_id='d-\d+': flat_map \(words\): .* 9 samples, fan_out is 8. Raise fan_out"
     ):
         read(plan.collate(batch_size=16, fields={"word": sp.List("word")}).to_numpy())
 
@@ -357,7 +357,7 @@ class Wrong(Wordless):
     ("factory", "says"),
     [
         (Unmade, r"assemble \(Unmade\): RuntimeError: 0; it is called with a context"),
-        (Wordless, r"assemble \(Wordless\): gave a Wordless; give it push\(table\) and finish\(\)"),
+        (Wordless, r"assemble \(Wordless\): gave a Wordless. Give it push\(table\) and finish\(\)"),
         (Wrong, r"assemble \(Wrong\): .*; push and finish return a table with sample_id, n"),
     ],
 )
@@ -369,7 +369,7 @@ def test_what_is_no_assembler_is_said(catalog: sp.Catalog, factory: type, says: 
 
 
 def test_an_assembler_must_give_the_identity(catalog: sp.Catalog) -> None:
-    with pytest.raises(PlanError, match="no column 'sample_id', the identity; add it to returns="):
+    with pytest.raises(PlanError, match=r"no column 'sample_id', the identity. Add it to returns="):
         catalog.table("d").sample(order=SPREAD).assemble(
             chains.Pairs, columns=["n"], returns=pa.schema([("n", pa.int64())])
         )
@@ -399,8 +399,8 @@ def a_text(n: int) -> Any:
     [
         (fails, False, r"map \(fails\): failed: ZeroDivisionError"),
         (fails_together, True, r"map \(fails_together\): failed on \d+ samples: ArrowInvalid: divide by zero"),
-        (too_large, False, r"map \(too_large\): .*no int64 .*; state another returns="),
-        (a_text, False, r"map \(a_text\): .*no int64 .*; state another returns="),
+        (too_large, False, r"map \(too_large\): .*no int64 .*. State another returns="),
+        (a_text, False, r"map \(a_text\): .*no int64 .*. State another returns="),
     ],
 )
 @pytest.mark.parametrize("chain", [[], ["fan"], ["keep"]])
@@ -426,7 +426,7 @@ def two(n: pa.Array) -> pa.Array:
 def test_too_few_values_are_refused(catalog: sp.Catalog) -> None:
     plan = catalog.table("d").sample(order=SPREAD).map(two, columns=["n"], name="z", returns=pa.int64())
 
-    with pytest.raises(DataError, match="returned 2 values for 4 samples; return one for each, in order"):
+    with pytest.raises(DataError, match=r"returned 2 values for 4 samples. Return one for each, in order"):
         read(plan.collate(batch_size=4, fields={"z": sp.Stack("z")}).to_numpy())
 
 
@@ -553,10 +553,10 @@ def test_eval_of_a_chain_keeps_what_training_would_drop(catalog: sp.Catalog) -> 
     [
         (lambda t: t.map(chains.double, columns=["n"]), r"needs name= and returns="),
         (lambda t: t.map(3, columns=["n"], name="z", returns=pa.int64()), r"3 is no function"),
-        (lambda t: t.map(chains.double, name="z", returns=pa.int64()), r"name the columns that the function takes"),
+        (lambda t: t.map(chains.double, name="z", returns=pa.int64()), r"Name the columns that the function takes"),
         (lambda t: t.map(chains.double, columns=["m"], name="z", returns=pa.int64()), r"map \(double\): .*'m'"),
-        (lambda t: t.map(chains.double, columns=["n"], name="z", returns=int), r"give the Arrow type"),
-        (lambda t: t.filter(sp.col("n") + 1), r"the predicate is int64, not bool; compare it"),
+        (lambda t: t.map(chains.double, columns=["n"], name="z", returns=int), r"Give the Arrow type"),
+        (lambda t: t.filter(sp.col("n") + 1), r"the predicate is int64, not bool. Compare it"),
         (
             lambda t: t.flat_map(chains.fan, columns=["n"], name="z", returns=pa.int64(), fan_out=0),
             r"fan_out.*at least 1|fan_out",

@@ -11,7 +11,7 @@ def test_short_names_stand_for_the_long_ones() -> None:
 
 
 def test_another_name_is_refused_with_the_list() -> None:
-    with pytest.raises(PlanError, match="give one of epoch, data_parallel_rank, data_parallel_world_size"):
+    with pytest.raises(PlanError, match="Give one of epoch, data_parallel_rank, data_parallel_world_size"):
         RuntimeParam("step")
 
 

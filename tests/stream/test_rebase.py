@@ -362,7 +362,7 @@ def test_what_has_no_place_to_carry_is_refused(catalog: sp.Catalog) -> None:
             pytest.raises(ResumeError, match=r"stream 'a' had 24 rows .* give it another name"),
         ):
             now.rebase(old)
-        with alone.to_numpy() as new, pytest.raises(ResumeError, match=r"this plan mixes nothing.*; begin it with mix"):
+        with alone.to_numpy() as new, pytest.raises(ResumeError, match=r"this plan mixes nothing.*. Begin it with mix"):
             new.rebase(now)
         assert "rebase" not in now.state_dict()
 
@@ -372,7 +372,7 @@ def test_a_stream_that_is_read_is_not_rebased(catalog: sp.Catalog) -> None:
     with leg.plan(catalog) as old, leg.plan(catalog) as new:
         run = iter(new)
         next(run)
-        with pytest.raises(StreamError, match="the stream is being read already; leave the loop first"):
+        with pytest.raises(StreamError, match=r"the stream is being read already. Leave the loop first"):
             new.rebase(old)
         run.close()
         new.rebase(old)
@@ -382,5 +382,5 @@ def test_an_unreadable_rebase_is_said(catalog: sp.Catalog) -> None:
     leg = Leg(EVEN, 60, "fixed", 0)
     with leg.plan(catalog) as new:
         for broken in ({"epoch": 1}, {"epoch": 1, "streams": {"a": {"left": [3]}}}, [1]):
-            with pytest.raises(ResumeError, match=r"rebase cannot be read .*; pass what state_dict\(\) returned"):
+            with pytest.raises(ResumeError, match=r"rebase cannot be read .*. Pass what state_dict\(\) returned"):
                 new.load_state_dict({**new.state_dict(), "rebase": broken})

@@ -315,9 +315,9 @@ def test_short_clips_are_dropped_by_a_filter_on_what_is_stored(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("field", "says"),
     [
-        ({}, r"needs the number of frames per clip; add sequence_length=16"),
+        ({}, r"needs the number of frames per clip. Add sequence_length=16"),
         ({"sequence_length": 0}, r"sequence_length=0 is no number of frames"),
-        ({"sequence_length": 4}, r"clips of one batch need one size; add crop=224"),
+        ({"sequence_length": 4}, r"clips of one batch need one size. Add crop=224"),
         ({"sequence_length": 4, "crop": 24, "layout": "nchw"}, r"layout 'nchw' is unknown; known are ntchw, nthwc"),
         ({"sequence_length": 4, "crop": 24, "random_start": True}, r"there is no stride. Give stride=1"),
         ({"sequence_length": 4, "random_crop": True}, r"random_crop needs a size. Give crop=224"),
@@ -342,10 +342,10 @@ def test_a_budget_that_holds_no_clip_is_refused_by_the_plan(shelf: Mapping[str, 
 def test_images_refuse_what_only_clips_have_and_the_other_way_round(shelf: Mapping[str, Clips]) -> None:
     plan = shelf["none"].catalog.table(SEGMENTS).sample(identity="sample_id", order=sp.Sequential())
     with pytest.raises(
-        sp.PlanError, match=r"'clip_ref' is video/h264-ref, which decode='jpeg' does not read; give decode=.h264."
+        sp.PlanError, match=r"'clip_ref' is video/h264-ref, which decode='jpeg' does not read. Give decode=.h264."
     ):
         plan.collate(batch_size=2, fields={"x": sp.Stack("clip_ref", decode="jpeg")})
-    with pytest.raises(sp.PlanError, match=r"clip_ref' is video/h264-ref, and Raw keeps image/jpeg-ref; give Frames"):
+    with pytest.raises(sp.PlanError, match=r"clip_ref' is video/h264-ref, and Raw keeps image/jpeg-ref. Give Frames"):
         shelf["none"].catalog.table(SEGMENTS).cache(clip_ref=sp.Raw())
 
 
@@ -385,7 +385,7 @@ def test_frames_kept_smaller_than_they_are_asked_for_are_refused(
     kept = shelf["none"].catalog.table(SEGMENTS).cache(clip_ref=sp.Frames(shorter_side=40))
     fields = {"x": sp.Stack("clip_ref", decode="h264", sequence_length=2, **asked)}
     with pytest.raises(
-        sp.PlanError, match=r"of frames kept at Frames\(shorter_side=40\).*keep shorter_side=41 or more"
+        sp.PlanError, match=r"of frames kept at Frames\(shorter_side=40\).*Keep shorter_side=41 or more"
     ):
         kept.sample(identity="sample_id", order=sp.Sequential()).collate(batch_size=2, fields=fields)
 

@@ -111,13 +111,13 @@ def test_an_interrupted_drawing_starts_again(tmp_path: Path) -> None:
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
 
-    with pytest.raises(ValueError, match=r"'thesis.tex', which the demo did not write; name an empty folder"):
+    with pytest.raises(ValueError, match=r"'thesis.tex', which the demo did not write. Name an empty folder"):
         write_image_relation(tmp_path, 10, workers=0, progress=False)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
 def test_numbers_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="3 images in 8 shards; give each shard an image or more"):
+    with pytest.raises(ValueError, match=r"3 images in 8 shards. Give each shard an image or more"):
         write_image_relation(tmp_path, 3, workers=0, progress=False)
     with pytest.raises(ValueError, match="form 'tar' is unknown; it is one of lance, parquet, folder"):
         write_image_relation(tmp_path, form="tar", workers=0, progress=False)  # type: ignore[arg-type]

@@ -94,9 +94,9 @@ def test_the_same_machine_gives_the_same_rows_and_keeps_what_is_there(
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
 
-    with pytest.raises(ValueError, match=r"'thesis.tex', which the demo did not write; name an empty folder"):
+    with pytest.raises(ValueError, match=r"'thesis.tex', which the demo did not write. Name an empty folder"):
         write_text_relations(tmp_path, progress=False)
-    with pytest.raises(ValueError, match="0 characters; ask for some"):
+    with pytest.raises(ValueError, match=r"0 characters. Ask for at least 1"):
         write_text_relations(tmp_path, 0, progress=False)
 
 

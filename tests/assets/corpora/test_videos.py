@@ -201,10 +201,10 @@ def test_what_is_there_as_asked_is_kept_and_another_recipe_replaces_it(tmp_path:
 
 
 def test_numbers_that_make_no_sense_and_folders_of_others_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="2 videos in 6 shards; give each shard a video or more"):
+    with pytest.raises(ValueError, match=r"2 videos in 6 shards. Give each shard a video or more"):
         write_video_relations(tmp_path, 2, progress=False)
     with pytest.raises(ValueError, match=r"shorten=2; it is above 0 and at most 1"):
         write_video_relations(tmp_path, shorten=2, progress=False)
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match=r"'thesis.tex', which the demo did not write; name an empty folder"):
+    with pytest.raises(ValueError, match=r"'thesis.tex', which the demo did not write. Name an empty folder"):
         write_video_relations(tmp_path, progress=False)

@@ -31,7 +31,7 @@ def test_a_new_writing_clears_its_own_files_and_refuses_others(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"'thesis\.txt', which the demo did not write; name an empty folder"):
+    with pytest.raises(ValueError, match=r"'thesis\.txt', which the demo did not write. Name an empty folder"):
         record.begin()
     assert (tmp_path / "thesis.txt").read_text() == "mine"
 

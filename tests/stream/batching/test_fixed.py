@@ -161,7 +161,7 @@ def test_lanes_take_turns() -> None:
 @pytest.mark.parametrize("last", [DropPartial(), KeepPartial()])
 @pytest.mark.parametrize("batch", [-1, 8])
 def test_a_batch_that_is_not_there_is_refused(last: Tail, batch: int) -> None:
-    with pytest.raises(IndexError, match=rf"batch {batch} of an epoch of 8; give a number in \[0, 8\)"):
+    with pytest.raises(IndexError, match=rf"batch {batch} of an epoch of 8. Give a number in \[0, 8\)"):
         FixedBatches(Lanes(24, 2), 3, last).positions(batch)
 
 
@@ -175,7 +175,7 @@ def test_an_empty_epoch_has_nothing_to_pad_with() -> None:
 
 @pytest.mark.parametrize("position", [-1, 24])
 def test_a_position_past_the_epoch_is_refused(position: int) -> None:
-    with pytest.raises(IndexError, match=r"give one in \[0, 24\)"):
+    with pytest.raises(IndexError, match=r"Give one in \[0, 24\)"):
         FixedBatches(Lanes(24, 2), 3, KeepPartial()).locate(position)
 
 

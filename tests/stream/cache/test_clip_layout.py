@@ -91,7 +91,7 @@ def test_a_damaged_payload_is_refused_or_stays_inside_itself(data: st.DataObject
     try:
         picked = clips.pick(FrameSelection(2, stride=1, random_start=not chosen), np.zeros(1))
     except CacheError as error:
-        assert "drop the cache folder and build it again" in str(error)  # noqa: PT017  either outcome is right
+        assert "Drop the cache folder and build it again" in str(error)  # noqa: PT017  either outcome is right
         return
 
     first, last = int(clips.addresses[0]), int(clips.addresses[0]) + len(cut)
@@ -103,7 +103,7 @@ def test_a_clip_kept_for_another_number_of_frames_is_refused() -> None:
     payload = b"".join(pack([b"a"], ClipSegment(0, 1, 0, 1), np.array([0, 0]), chosen=True))
 
     with pytest.raises(
-        CacheError, match=r"2 frames were chosen of it, not 3\); drop the cache folder and build it again"
+        CacheError, match=r"2 frames were chosen of it, not 3\). Drop the cache folder and build it again"
     ):
         clip(payload, 1).pick(FrameSelection(3), np.zeros(1))
 

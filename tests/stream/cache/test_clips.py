@@ -324,7 +324,7 @@ def test_a_damaged_jpeg_of_the_cache_is_refused_by_name(
     clips = in_memory(replace(rows, payload=bytes(payload)))
     monkeypatch.setattr(region, "available", available and region.available)
 
-    with pytest.raises(CacheError, match="drop the cache folder and build it again"):
+    with pytest.raises(CacheError, match="Drop the cache folder and build it again"):
         rendered(made, clips, [0.0], (Resize((64, 96)),), [0])
 
 

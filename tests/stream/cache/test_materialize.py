@@ -362,7 +362,7 @@ def test_an_unwritable_cache_folder_is_named_with_the_way_out(
     blocked.mkdir()
     (blocked / "caches").write_text("a file in the folder's place")
     with maker(catalog, profile=sp.Raw(20))() as stream:
-        message = rf"cannot write under {blocked}/caches/\w+ .*make it writable, free space, or set \$SPIRAL_CACHE"
+        message = rf"cannot write under {blocked}/caches/\w+ .*Make it writable, free space, or set \$SPIRAL_CACHE"
         with pytest.raises(sp.CacheError, match=message):
             stream.materialize(quiet)
         assert our_threads() == []

@@ -171,7 +171,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_way_out(tmp_path: Pat
     (folder / blocked if blocked else folder).write_text("a file in the folder's place")
     store = CacheStore(folder, {})
 
-    with pytest.raises(CacheError, match=rf"cannot write under {folder} .*make it writable.*\$SPIRAL_CACHE"):
+    with pytest.raises(CacheError, match=rf"cannot write under {folder} .*Make it writable.*\$SPIRAL_CACHE"):
         write(store, "a", [0])
 
 

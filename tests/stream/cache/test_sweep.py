@@ -164,7 +164,7 @@ def test_a_writer_waits_for_one_who_sweeps_and_says_so_when_it_takes_too_long(tm
     (tmp_path / "writers").touch()
     with alone(tmp_path / "writers") as ours:
         assert ours
-        with pytest.raises(CacheError, match=r"writers is locked by a process that removes files.*end it"):
+        with pytest.raises(CacheError, match=r"writers is locked by a process that removes files.*End it"):
             share(tmp_path / "writers", deadline_s=0.05)
     held = share(tmp_path / "writers", deadline_s=0.05)
     with alone(tmp_path / "writers") as ours:

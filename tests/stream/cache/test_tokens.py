@@ -79,13 +79,13 @@ def test_reasons_of_refusal_show_the_way_out() -> None:
     column = pa.chunked_array([text_column([None, INVALID_UTF8])])
     refused = TokenKind("r", "text", ByteEncoder()).keep_rows(pa.table({"text": column}), "").refused
 
-    assert refused[0] == "text: the text is null; filter the row out (~col('text').is_null()), or fill it in"
-    assert refused[1].endswith("(byte 3 is 0xe9); write it again as UTF-8, or filter the row out")
+    assert refused[0] == "text: the text is null. Filter the row out (~col('text').is_null()), or fill it in"
+    assert refused[1].endswith("(byte 3 is 0xe9). Write it again as UTF-8, or filter the row out")
 
 
 def test_a_column_that_holds_no_text_is_an_error() -> None:
     with pytest.raises(
-        sp.SourceError, match="a column of int64 holds no text; tokenize one of utf8, or cast it before"
+        sp.SourceError, match=r"a column of int64 holds no text. Tokenize one of utf8, or cast it before"
     ):
         TokenKind("r", "text", ByteEncoder()).keep_rows(pa.table({"text": [1]}), "")
 

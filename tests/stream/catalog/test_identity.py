@@ -34,7 +34,7 @@ def parquet(tmp_path: Path, rows: pa.Table) -> sp.Parquet:
         (7, r"identity is 7, a int\. Name the column"),
         ([None], r"identity is \[None\], a list\. Name the column"),
         (["sample_id", "sample_id"], "identity names 'sample_id' twice. Name each column once"),
-        ([], "identity names no column; name one or several"),
+        ([], "identity names no column. Name one or several"),
         ("id", r"identity 'id' is not a column; .* Name the column that tells its rows apart with identity="),
         (["x" * 5000], r"identity .x+\.\.\. \(5,000 characters\) is not a column"),
     ],

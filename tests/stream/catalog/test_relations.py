@@ -142,7 +142,7 @@ def test_several_columns_may_identify_together(catalog: Registry, tmp_path: Path
         (["a", None], {}, r"identity 'sample_id' is null in shard 'fragment-00000000' row 1\. Fill it in"),
         ([0.5, 1.5], {}, "identity 'sample_id' is double; an identity is text"),
         (["a", "b"], {"identity": "sample"}, r"identity 'sample' is not a column; did you mean sample_id\?"),
-        (["a", "b"], {"identity": []}, "identity names no column; name one or several"),
+        (["a", "b"], {"identity": []}, "identity names no column. Name one or several"),
         (["a", "b"], {"shard": "shards"}, "shard 'shards' is not a column; there are n, sample_id"),
         (["a", "b"], {"shard": "n"}, r"'n' is null at row 0\. Fill it in"),
         (["a", "b"], {"semantic": {"n": JPEG_REF}}, "'n' is int64, which cannot name bytes; a reference is binary"),

@@ -85,9 +85,11 @@ def test_other_formats_are_for_the_image_decoder(kind):
     data = encoded(kind, **({"lossless": True} if kind == "WEBP" else {}))
     name = "WebP" if kind == "WEBP" else kind
 
-    with pytest.raises(DataError, match=rf'start with the {name} signature, .*; decode="image" reads {name}'):
+    with pytest.raises(
+        DataError, match=rf'start with the {name} signature, .*. Write decode="image", which reads {name}'
+    ):
         JPEG.decode(data)
-    with pytest.raises(DataError, match=f'decode="image" reads {name}'):
+    with pytest.raises(DataError, match=f'Write decode="image", which reads {name}'):
         JPEG.size(data)
     assert ANY.decode(data).shape == (75, 100, 3)
     assert ANY.size(data) == (75, 100)
@@ -107,7 +109,7 @@ def test_pixels_without_an_agreed_range_are_refused():
     out = io.BytesIO()
     Image.fromarray(np.ones((4, 4), np.float32)).save(out, "TIFF")
 
-    with pytest.raises(DataError, match=r"4 x 4 pixels of mode F cannot be shown.* convert it, or filter it out"):
+    with pytest.raises(DataError, match=r"4 x 4 pixels of mode F cannot be shown.* Convert it, or filter it out"):
         ANY.decode(out.getvalue())
 
 
@@ -115,9 +117,9 @@ def test_pixels_without_an_agreed_range_are_refused():
 @pytest.mark.parametrize(
     ("data", "found"),
     [
-        (None, r"the value is null; filter it out with col\(\.\.\.\)\.is_not_null\(\)"),
+        (None, r"the value is null. Filter it out with col\(\.\.\.\)\.is_not_null\(\)"),
         (b"", "the value is empty"),
-        (b"<html>404", r"9 bytes.* check the column or the file"),
+        (b"<html>404", r"9 bytes.* Check the column or the file"),
         (b"\xff\xd8\xff", "3 bytes"),
     ],
 )

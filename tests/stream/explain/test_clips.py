@@ -183,7 +183,7 @@ def test_far_key_frames_are_warned_of_where_nothing_is_kept(catalog: sp.Catalog)
     with footages.program(catalog, sequence_length=2) as stream:
         found = told(stream)
         assert float(found["over-read of frames"].split()[0]) > 4
-        assert "keep decoded clips with .cache(clip_ref=Frames(...)), or encode the files with key frames" in warnings(
+        assert "Keep decoded clips with .cache(clip_ref=Frames(...)), or encode the files with key frames" in warnings(
             stream
         )
         distance = re.findall(r"max (\d+) frames", found["key-frame distance of frames"])

@@ -8,10 +8,12 @@ import pyarrow.compute as pc
 import pytest
 
 import spiral_stream as sp
+from spiral_stream.explain import materialize
 from tests.fixtures.texts import SMALL_PLANS
 from tests.stream.explain.mixtures import bucketed, make_catalog, program
 
 pytestmark = SMALL_PLANS
+TOKENS = sp.Tokenize("text", tokenizer="words") >> "tokens"
 
 
 @pytest.fixture
@@ -39,6 +41,55 @@ def test_a_token_column_says_where_it_is_made_and_how_far_it_is_built(catalog: s
     assert before["materialize"]["tokenizer of tokens"].startswith("words sha256:")
     assert any("400 of 400 rows are in no cache" in line for line in before["warnings"])
     assert not any("in no cache" in line for line in after["warnings"])
+
+
+def shared(catalog: sp.Catalog) -> sp.PreparedStream:
+    """Five streams of two relations, so of two caches."""
+    relations = [*["code"] * 4, "wikipedia"]
+    parts = [sp.Stream(f"s{i}", catalog.table(name), proportion=0.2) for i, name in enumerate(relations)]
+    tokens = sp.mix(parts, epoch_size=200).sample(order=sp.GlobalShuffle(seed=3)).map(TOKENS)
+    return tokens.collate(batch_size=4, fields={"ids": sp.Pad("tokens")}).to_numpy()
+
+
+def test_each_stream_of_a_mixture_names_its_cache(catalog: sp.Catalog) -> None:
+    with program(catalog) as stream:
+        statuses = {cache.relation: cache.fingerprint[:8] for cache in stream.caches()}
+        facts = stream.explain().facts["materialize"]
+
+    assert facts["fields"][0]["cache"] == "3 caches, named above"
+    assert len(set(statuses.values())) == 3
+    for name, fingerprint in statuses.items():
+        assert facts[f"tokens of {name}"].startswith(f"tokens {fingerprint}, 0% (0/")
+
+
+def test_streams_that_share_a_cache_share_its_line(catalog: sp.Catalog) -> None:
+    with shared(catalog) as stream:
+        facts = stream.explain().facts["materialize"]
+        stream.materialize(lambda _: None)
+        after = stream.explain().facts["materialize"]
+
+    lines = {name: text.partition(", ")[2] for name, text in facts.items() if name.startswith("tokens of ")}
+    assert lines == {"tokens of s0, s1, s2 and 1 more": "0% (0/480)", "tokens of s4": "0% (0/80)"}
+    assert after["tokens of s4"].endswith("100% (80/80)")
+
+
+def test_a_mixture_of_many_caches_is_told_shortly(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(materialize, "_CACHES", 1)
+    with program(catalog) as stream:
+        facts = stream.explain().facts["materialize"]
+
+    assert [name for name in facts if name.startswith("tokens of ")] == ["tokens of fineweb", "tokens of 2 more"]
+    assert facts["tokens of 2 more"].startswith("2 other caches, 0% (0/")
+
+
+def test_streams_of_one_cache_need_no_lines(catalog: sp.Catalog) -> None:
+    tokens = catalog.table("code").sample(order=sp.Sequential()).map(TOKENS)
+    with tokens.collate(batch_size=4, fields={"ids": sp.Pad("tokens")}).to_numpy() as stream:
+        (cache,) = stream.caches()
+        facts = stream.explain().facts["materialize"]
+
+    assert facts["fields"][0]["cache"] == f"tokens {cache.fingerprint[:8]}"
+    assert not any(name.startswith("tokens of ") for name in facts)
 
 
 def test_tokens_of_computed_text_are_in_no_cache(catalog: sp.Catalog) -> None:
@@ -102,4 +153,4 @@ def test_the_bytes_of_a_batch_are_those_of_a_full_budget(catalog: sp.Catalog) ->
     told = " and unknown: sample_id, stream_id (how many samples a batch has shows when it is formed"
     assert padded["bytes a batch"].startswith(f"at most {1_000 * 16:,}{told}")
     assert packed["bytes a batch"].startswith(f"at most {4 * 128 * 16:,}{told}")
-    assert any("GiB of host memory; lower prefetch or max_tokens or batch_size" in line for line in warnings)
+    assert any("GiB of host memory. Lower prefetch or max_tokens or batch_size" in line for line in warnings)

@@ -123,7 +123,7 @@ def test_what_would_go_wrong_is_warned_of_with_the_remedy(catalog: Catalog) -> N
     assert [line[0] for line in warnings] == ["1", "2", "3"]
     assert re.search(r"lanes=2\) would let each of the 2 ranks read its own shards", warnings[0])
     assert re.search("no batch is delivered: 36 rows do not fill one of 64 a rank", warnings[1])
-    assert re.search(r"~\d+.\d GiB of host memory; lower prefetch or batch_size", warnings[2])
+    assert re.search(r"~\d+.\d GiB of host memory. Lower prefetch or batch_size", warnings[2])
 
 
 def test_the_run_is_named(catalog: Catalog) -> None:

@@ -160,7 +160,7 @@ def test_nothing_is_said_without_statistics(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda t: t.drop_columns(["upload_ts"]), "unknown: the relation has no timestamp column; register one"),
+        (lambda t: t.drop_columns(["upload_ts"]), "unknown: the relation has no timestamp column. Register one"),
         (
             lambda t: t.set_column(
                 t.schema.get_field_index("upload_ts"), "upload_ts", pa.nulls(len(t), pa.timestamp("ns"))

@@ -20,11 +20,11 @@ from tests.fixtures.expressions import SCHEMA
 
 
 def test_truth_is_refused_with_a_hint() -> None:
-    with pytest.raises(TypeError, match=r"combine conditions with & \| ~"):
+    with pytest.raises(TypeError, match=r"Combine conditions with & \| ~"):
         bool(col("a") == 1)
     with pytest.raises(TypeError, match=r"x\.between\(lo, hi\)"):
         _ = 0 < col("a") < 1
-    with pytest.raises(TypeError, match=r"write tokens\.len\(\)"):
+    with pytest.raises(TypeError, match=r"Write tokens\.len\(\)"):
         len(col("tokens"))
     with pytest.raises(TypeError):
         {col("a")}

@@ -63,7 +63,7 @@ def test_they_ask_for_no_width_of_their_own(field: type[Labels]) -> None:
 @pytest.mark.parametrize("field", [ShiftedLabels, Labels])
 @pytest.mark.parametrize("value", [2**63, -1.0, None])
 def test_an_ignore_index_is_an_integer_of_the_dtype(field: type[Labels], value: Any) -> None:
-    with pytest.raises(PlanError, match=f"ignore_index={value}; give an integer that fits int64"):
+    with pytest.raises(PlanError, match=f"ignore_index={value}. Give an integer that fits int64"):
         field("t", ignore_index=value)
 
 

@@ -21,7 +21,7 @@ def test_values_come_as_python_has_them_and_nulls_as_none(values: list[object]) 
 
 def test_a_column_of_references_is_refused_with_the_way_out() -> None:
     schema = with_semantic(pa.schema([("x", pa.binary())]), {"x": "image/jpeg-ref"})
-    with pytest.raises(PlanError, match=r"names bytes; use Stack\(\"x\", decode=\"jpeg\"\)"):
+    with pytest.raises(PlanError, match=r"names bytes. Use Stack\(\"x\", decode=\"jpeg\"\)"):
         List("x").spec(schema.field("x"))
 
 

@@ -57,7 +57,7 @@ def test_the_multiple_is_one_unless_said() -> None:
 @pytest.mark.parametrize("field", [Pad, PadMask])
 @pytest.mark.parametrize("value", [0, -128, 1.5, True, "128"])
 def test_a_multiple_below_one_is_refused(field: type[Pad], value: Any) -> None:
-    with pytest.raises(PlanError, match=r"pad_to_multiple_of=.*; give an integer of at least 1, such as 128"):
+    with pytest.raises(PlanError, match=r"pad_to_multiple_of=.*. Give an integer of at least 1, such as 128"):
         field("t", pad_to_multiple_of=value)
 
 
@@ -74,5 +74,5 @@ def test_a_mask_is_no_float() -> None:
 
 @pytest.mark.parametrize(("value", "dtype"), [(2**31, "int32"), (2**63, "int64"), (0.0, "int64"), (True, "int64")])
 def test_a_pad_value_fits_the_dtype(value: Any, dtype: str) -> None:
-    with pytest.raises(PlanError, match=f"pad_value={value}; give an integer that fits {dtype}"):
+    with pytest.raises(PlanError, match=f"pad_value={value}. Give an integer that fits {dtype}"):
         Pad("t", pad_value=value, dtype=dtype)

@@ -45,5 +45,5 @@ def test_parts_of_any_item_size_are_joined(first: list[list[int]], second: list[
 
 def test_a_null_list_is_empty_and_a_null_item_is_refused() -> None:
     assert Ragged.of_arrow(pa.array([[1], None, [2, 3]], pa.list_(pa.int32()))).lengths.tolist() == [1, 0, 2]
-    with pytest.raises(DataError, match="null items; fill them in, or filter the rows out"):
+    with pytest.raises(DataError, match=r"null items. Fill them in, or filter the rows out"):
         Ragged.of_arrow(pa.array([[1, None]], pa.list_(pa.int32())))

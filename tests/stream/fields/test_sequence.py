@@ -151,7 +151,7 @@ def test_item_sizes_other_than_integers_have_are_refused() -> None:
 
 
 def test_places_are_int64() -> None:
-    with pytest.raises(ValueError, match=r"lengths is int32 of shape \[2\]; give int64 of shape \[2\]"):
+    with pytest.raises(ValueError, match=r"lengths is int32 of shape \[2\]. Give int64 of shape \[2\]"):
         Placed.whole(np.array([1, 2], dtype=np.int32), 4)
 
 
@@ -187,9 +187,9 @@ def test_the_spec_leaves_the_width_open(field: TokenField, kind: pa.DataType) ->
 @pytest.mark.parametrize(
     ("kind", "way_out"),
     [
-        (pa.utf8(), r'not a list of integers; map it before: \.map\(Tokenize\("t", tokenizer=\.\.\.\) >> "tokens"\)'),
-        (pa.large_utf8(), r'map it before: \.map\(Tokenize\("t"'),
-        (pa.int64(), r'name the output of a Tokenize, such as "tokens"'),
+        (pa.utf8(), r'not a list of integers. Map it before: \.map\(Tokenize\("t", tokenizer=\.\.\.\) >> "tokens"\)'),
+        (pa.large_utf8(), r'Map it before: \.map\(Tokenize\("t"'),
+        (pa.int64(), r'Name the output of a Tokenize, such as "tokens"'),
         (pa.list_(pa.float32()), "or a stored column of type list<int32>"),
         (pa.list_(pa.int32(), 4), r'need no padding: use Stack\("t"\)'),
     ],
@@ -200,7 +200,7 @@ def test_other_columns_are_refused_with_the_way_out(field: TokenField, kind: pa.
 
 
 def test_they_are_not_filled_from_values_alone() -> None:
-    with pytest.raises(TypeError, match="call fill_tokens"):
+    with pytest.raises(TypeError, match="Call fill_tokens"):
         Pad("t").fill(pa.array([[1]]), None)
 
 

@@ -77,10 +77,10 @@ def test_fixed_size_lists_stack_also_from_the_middle_of_an_array(rows: list[list
 @pytest.mark.parametrize(
     ("values", "row", "found"),
     [
-        (pa.array([1, 2, None, None]), 2, "the value is null; filter it out before sample"),
+        (pa.array([1, 2, None, None]), 2, "the value is null. Filter it out before sample"),
         (pa.array([None, 2, 3, None]).slice(1), 2, "the value is null"),
         (pa.array([[1, 2], [3, None]], pa.list_(pa.int64(), 2)), 1, "the value is null in part"),
-        (pa.array([[1, 2], None], pa.list_(pa.int64(), 2)), 1, "the value is null;"),
+        (pa.array([[1, 2], None], pa.list_(pa.int64(), 2)), 1, r"the value is null\. Filter it out"),
         (pa.array([[1, None], [3, 4], [5, None]], pa.list_(pa.int64(), 2)).slice(1), 1, "null in part"),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_column_of_references_needs_a_decoder() -> None:
 @pytest.mark.parametrize("decode", [print, len, 3, b"jpeg", ["jpeg"]])
 def test_a_decoder_is_named(decode: object) -> None:
     with pytest.raises(
-        PlanError, match=r"Stack\('x'\): decode=.* is a \w+; give the name of a decoder: decode=\"jpeg\""
+        PlanError, match=r"Stack\('x'\): decode=.* is a \w+. Give the name of a decoder: decode=\"jpeg\""
     ):
         Stack("x", decode=decode)  # type: ignore[arg-type]  # what is refused
 

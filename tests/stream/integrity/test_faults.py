@@ -11,17 +11,17 @@ from spiral_stream.integrity.faults import failed, number_of
 @pytest.mark.parametrize(
     ("number", "way_out"),
     [
-        (errno.ENOSPC, "the disk is full: free space"),
+        (errno.ENOSPC, "The disk is full: free space"),
         (errno.EMFILE, r"ulimit -n"),
         (errno.EACCES, r"set \$SPIRAL_CACHE to a folder of its own"),
-        (errno.EIO, "the disk failed"),
+        (errno.EIO, "The disk failed"),
         (errno.ENOENT, "build it again"),
     ],
 )
 def test_each_kind_has_its_way_out(number: int, way_out: str) -> None:
     error = failed(OSError(number, os.strerror(number)), "build it again", "cache: cannot open", "file")
 
-    with pytest.raises(type(error), match=rf"cache: cannot open file \({os.strerror(number)}\); .*{way_out}"):
+    with pytest.raises(type(error), match=rf"cache: cannot open file \({os.strerror(number)}\)\. .*{way_out}"):
         raise error
 
 

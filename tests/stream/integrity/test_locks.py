@@ -38,7 +38,7 @@ def test_a_lock_ends_with_the_last_reference_to_it(tmp_path: Path) -> None:
 
 def test_who_waits_too_long_is_told_what_to_end(tmp_path: Path) -> None:
     file = tmp_path / "writers"
-    with alone(file), pytest.raises(CacheError, match="end it"):
+    with alone(file), pytest.raises(CacheError, match="End it"):
         share(file, deadline_s=0.0)
 
 

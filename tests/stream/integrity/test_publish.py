@@ -76,7 +76,7 @@ def test_what_stays_damaged_is_an_error_and_what_was_set_aside_is_kept_once(tmp_
 @pytest.mark.parametrize("make", [publish, publish_file])
 def test_a_disk_that_fills_up_while_a_draft_is_written_is_named(make: Any, tmp_path: Path) -> None:
     with (
-        pytest.raises(CacheError, match=r"name cannot be written .*; the disk is full: free space"),
+        pytest.raises(CacheError, match=r"name cannot be written .*. The disk is full: free space"),
         make(tmp_path / "name"),
     ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -87,7 +87,7 @@ def test_a_disk_that_fills_up_while_a_draft_is_written_is_named(make: Any, tmp_p
 def test_a_folder_that_cannot_be_written_says_which_kind_of_trouble_it_is(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(CacheError, match=r"cannot be written \(.*\); give a catalog folder"),
+        pytest.raises(CacheError, match=r"cannot be written \(.*\). Give a catalog folder"),
         publish(tmp_path / "file" / "x"),
     ):
         pass

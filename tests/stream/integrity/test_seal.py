@@ -109,11 +109,11 @@ def test_a_large_file_is_mapped_and_verified_like_a_small_one(tmp_path: Path) ->
 
 WAYS_OUT = {
     errno.EMFILE: r"no file descriptors left: raise its limit \(ulimit -n\)",
-    errno.ENFILE: "the machine has no file descriptors left",
+    errno.ENFILE: "The machine has no file descriptors left",
     errno.EACCES: "give it the rights",
-    errno.ENOSPC: "the disk is full: free space",
+    errno.ENOSPC: "The disk is full: free space",
     errno.EROFS: "read-only",
-    errno.EIO: "the disk failed",
+    errno.EIO: "The disk failed",
 }
 
 
@@ -122,7 +122,7 @@ def test_each_error_of_the_system_has_its_own_way_out(number: int, tmp_path: Pat
     with pytest.raises(CacheError, match=WAYS_OUT[number]) as caught, seal.reading(tmp_path):
         raise OSError(number, os.strerror(number))
     assert not isinstance(caught.value, DamageError)
-    assert "again" not in str(caught.value).partition("); ")[2].replace("mount it again", "")
+    assert "again" not in str(caught.value).partition("). ")[2].replace("mount it again", "")
     as_rust_says_it = OSError(f"LanceError(IO): it failed (os error {number})")
     with pytest.raises(CacheError, match=WAYS_OUT[number]), seal.reading(tmp_path):
         raise as_rust_says_it

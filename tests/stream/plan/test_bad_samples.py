@@ -53,12 +53,12 @@ def test_an_unknown_policy_is_refused(rows: sp.Relation, policy: Any) -> None:
 
 @pytest.mark.parametrize("budget", [-1, 1.5, -0.1, float("nan"), True, "1%"])
 def test_a_budget_that_is_none_is_refused(rows: sp.Relation, budget: Any) -> None:
-    with pytest.raises(sp.PlanError, match=r"error_budget=.*; give a count of at least 0, or a fraction"):
+    with pytest.raises(sp.PlanError, match=r"error_budget=.*. Give a count of at least 0, or a fraction"):
         collated(tokenized(rows, ORDER), on_error="skip", error_budget=budget)
 
 
 def test_a_budget_of_nothing_is_refused(rows: sp.Relation) -> None:
-    with pytest.raises(sp.PlanError, match=r'error_budget=3 with on_error="raise".*; add on_error="skip"'):
+    with pytest.raises(sp.PlanError, match=r'error_budget=3 with on_error="raise".*. Add on_error="skip"'):
         collated(tokenized(rows, ORDER), error_budget=3)
 
 

@@ -50,7 +50,7 @@ def test_names_pass_exactly_if_none_comes_twice(names: list[str]) -> None:
     if len(set(names)) == len(names):
         checks.need_new_names("project", names, "name it once")
     else:
-        with pytest.raises(PlanError, match=r"project: two columns would be called .*; name it once"):
+        with pytest.raises(PlanError, match=r"project: two columns would be called .*. Name it once"):
             checks.need_new_names("project", names, "name it once")
 
 
@@ -74,13 +74,13 @@ def test_integers_pass_exactly_if_they_lie_between_the_bounds(value: object, lea
 def test_a_device_is_named_as_torch_names_it(device: str) -> None:
     assert checks.device_name("to_torch: device", device) == device
     for wrong in (f"{device}:", device.upper(), f" {device}", 0):
-        with pytest.raises(PlanError, match=r'to_torch: device=.*; give "cpu", "cuda", a CUDA device by number'):
+        with pytest.raises(PlanError, match=r'to_torch: device=.*. Give "cpu", "cuda", a CUDA device by number'):
             checks.device_name("to_torch: device", wrong)
 
 
 def test_columns_of_a_function_are_a_list_of_names() -> None:
     assert checks.column_list("map", ["a", "b"]) == checks.column_list("map", iter("ab")) == ("a", "b")
-    with pytest.raises(PlanError, match=r"columns='text' is a text; give a list of columns: columns=\['text'\]"):
+    with pytest.raises(PlanError, match=r"columns='text' is a text. Give a list of columns: columns=\['text'\]"):
         checks.column_list("map", "text")
     for wrong in (["a", 1], 7, None):
         with pytest.raises(PlanError, match=r"give a list of the columns' names: columns=\[\"text\", ...\]"):

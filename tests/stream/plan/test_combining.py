@@ -24,9 +24,9 @@ def test_a_join_adds_right_columns_under_names_of_their_own() -> None:
     ("arguments", "way_out"),
     [
         ((("id",), ("id",), "outer"), "one of inner, left, semi, anti"),
-        (((), ()), "give the same number, at least one"),
-        ((("t",), ("id",)), "join on columns of one type"),
-        ((("id",), ("id",), "inner", ""), "give another suffix"),
+        (((), ()), "Give the same number, at least one"),
+        ((("t",), ("id",)), "Join on columns of one type"),
+        ((("id",), ("id",), "inner", ""), "Give another suffix"),
     ],
 )
 def test_a_join_that_cannot_be_is_refused(arguments: tuple[Any, ...], way_out: str) -> None:
@@ -56,5 +56,5 @@ def test_a_union_needs_the_same_columns_and_allows_nulls_where_one_part_does() -
     strict = Scan("strict", pa.schema([field.with_nullable(False) for field in LEFT.columns]), ("id",))
 
     assert [field.nullable for field in Union((strict, LEFT)).schema()] == [True, True, True]
-    with pytest.raises(PlanError, match="project both alike"):
+    with pytest.raises(PlanError, match="Project both alike"):
         Union((LEFT, RIGHT))

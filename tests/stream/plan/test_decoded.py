@@ -111,7 +111,7 @@ def test_what_a_plan_lacks_is_refused_with_the_way_out(node: nodes.Node, field: 
 def test_a_reference_under_another_name_is_asked_for_under_its_own() -> None:
     renamed = nodes.WithColumns(scan(), ("copy",), (col("video"),))
     with pytest.raises(
-        PlanError, match=r"it is 'video' of 'v' by another name; keep that name: Stack\('video', decode="
+        PlanError, match=r"it is 'video' of 'v' by another name. Keep that name: Stack\('video', decode="
     ):
         with_decoded(sampled(renamed), {"x": Stack("copy", decode="h264", sequence_length=4, crop=8)})
 

@@ -45,7 +45,7 @@ def test_every_profile_is_named_among_the_forms_of_its_columns(semantic: str) ->
 
 @pytest.mark.parametrize("profile", [Raw, Jpeg, Frames])
 def test_a_side_of_no_pixels_is_refused(profile: type[Profile]) -> None:
-    with pytest.raises(PlanError, match=rf"{profile.__name__}: shorter_side=0; give at least 1 pixel, or None to keep"):
+    with pytest.raises(PlanError, match=rf"{profile.__name__}: shorter_side=0. Give at least 1 pixel, or None to keep"):
         profile(shorter_side=0)  # type: ignore[call-arg]  # all three have it
 
 
@@ -57,7 +57,7 @@ def test_a_quality_the_encoder_does_not_take_is_refused(profile: type[Profile], 
 
 
 def test_source_called_as_a_profile_means_original_and_says_what_to_write(catalog: sp.Catalog) -> None:
-    with pytest.warns(DeprecationWarning, match=r"write Original\(\)"):
+    with pytest.warns(DeprecationWarning, match=r"Write Original\(\)"):
         former = sp.Source()  # type: ignore[abstract]  # as programs before 0.2 do
     images = catalog.table("lance")
 

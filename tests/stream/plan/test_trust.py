@@ -149,7 +149,7 @@ def test_other_names_trust_nothing(catalog: sp.Catalog, load: Load, given: Any) 
 
 @pytest.mark.parametrize("given", [[3], ["a b"], [""], ["a:b"], [None], ["../a"]])
 def test_what_is_no_module_cannot_be_trusted(given: Any) -> None:
-    with pytest.raises(sp.PlanError, match=r"is no module; give modules or names of modules, such as trust="):
+    with pytest.raises(sp.PlanError, match=r"is no module. Give modules or names of modules, such as trust="):
         Trust(given)
 
 

@@ -55,7 +55,7 @@ def test_integers_of_the_plan_hold() -> None:
     fixed = replace(SAMPLE, epoch=4, assignment=DataParallel(1, 3))
 
     assert settled(fixed) == Bound(4, 1, 3, 17, 1)
-    with pytest.raises(BindError, match="data_parallel_rank=2, but the plan fixes 1; leave it unbound, or plan with"):
+    with pytest.raises(BindError, match=r"data_parallel_rank=2, but the plan fixes 1. Leave it unbound, or plan with"):
         settled(fixed, rank=2)
 
 
@@ -72,11 +72,11 @@ def test_a_later_binding_replaces_an_earlier_one() -> None:
         ({"epoch": -1}, "epoch=-1 is out of range; it counts from 0"),
         ({"world_size": 0}, "data_parallel_world_size=0 is out of range; it counts from 1"),
         ({"merge": 0}, "merge=0 is out of range; it counts from 1"),
-        ({"merge": None}, "merge=None is a NoneType; give an integer"),
-        ({"epoch": "3"}, "epoch='3' is a str; give an integer"),
-        ({"epoch": 1.0}, r"epoch=1.0 is a float; give an integer"),
-        ({"mesh": 3}, "mesh is 3; give a torch.distributed.device_mesh.DeviceMesh, or bind rank"),
-        ({"rank": True}, "data_parallel_rank=True is a bool; give an integer"),
+        ({"merge": None}, "merge=None is a NoneType. Give an integer"),
+        ({"epoch": "3"}, "epoch='3' is a str. Give an integer"),
+        ({"epoch": 1.0}, r"epoch=1.0 is a float. Give an integer"),
+        ({"mesh": 3}, "mesh is 3. Give a torch.distributed.device_mesh.DeviceMesh, or bind rank"),
+        ({"rank": True}, "data_parallel_rank=True is a bool. Give an integer"),
         ({"rank": 2, "world_size": 2}, r"rank=2 of data_parallel_world_size=2; .* Bind both, with a rank in \[0, 2\)"),
         ({"rank": 1}, r"rank=1 of data_parallel_world_size=1; ranks count from 0. Bind both"),
     ],
@@ -97,7 +97,7 @@ def test_a_smaller_world_does_not_turn_several_processes_into_rank_0(monkeypatch
 def test_an_environment_that_holds_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "first")
 
-    with pytest.raises(BindError, match=r"RANK or WORLD_SIZE in the environment is not a number .*; unset it or bind"):
+    with pytest.raises(BindError, match=r"RANK or WORLD_SIZE in the environment is not a number .*. Unset it or bind"):
         settled()
 
 

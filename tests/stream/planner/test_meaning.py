@@ -36,7 +36,7 @@ def test_only_what_changes_batches_needs_a_formation(catalog: sp.Catalog) -> Non
 
 def test_what_is_neither_is_refused(catalog: sp.Catalog) -> None:
     node = catalog.table("a").sample(order=sp.Sequential()).node
-    with pytest.raises(sp.PlanError, match=r"give WindowedBucket\(...\) or Packed\(...\), or leave it out"):
+    with pytest.raises(sp.PlanError, match=r"Give WindowedBucket\(...\) or Packed\(...\), or leave it out"):
         settled(node, sp.OneStream(), None)  # type: ignore[arg-type]  # refused
-    with pytest.raises(sp.PlanError, match=r"give StratifiedByStream\(\"stream_id\"\) or OneStream\(\), or leave"):
+    with pytest.raises(sp.PlanError, match=r"Give StratifiedByStream\(\"stream_id\"\) or OneStream\(\), or leave"):
         settled(node, None, sp.WindowedBucket())  # type: ignore[arg-type]  # refused

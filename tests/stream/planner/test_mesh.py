@@ -143,5 +143,5 @@ def test_dp_dims_that_are_not_the_meshs_are_refused(mesh: Callable[..., Any]) ->
     import torch
 
     nameless = torch.distributed.device_mesh.init_device_mesh("cpu", (4,))
-    with pytest.raises(BindError, match=r"no names for its dimensions; give init_device_mesh\(\.\.\., mesh_dim_names="):
+    with pytest.raises(BindError, match=r"no names for its dimensions. Give init_device_mesh\(\.\.\., mesh_dim_names="):
         settled(mesh=nameless)

@@ -137,5 +137,5 @@ def test_a_state_without_chapters_is_a_place_too(catalog: sp.Catalog) -> None:
 
 def test_what_is_no_state_is_refused() -> None:
     for value in (None, [], {"spiral": 99}):
-        with pytest.raises(sp.ResumeError, match=r"pass what state_dict\(\) returned"):
+        with pytest.raises(sp.ResumeError, match=r"(?i:pass what) state_dict\(\) returned"):
             SavedState.from_json(value)

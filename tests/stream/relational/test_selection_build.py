@@ -95,7 +95,7 @@ def test_a_row_past_the_end_is_refused(tmp_path: Path) -> None:
 def test_an_unwritable_folder_names_itself(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(CacheError, match=r"cannot be written \(File exists\); give a catalog folder"):
+    with pytest.raises(CacheError, match=r"cannot be written \(File exists\). Give a catalog folder"):
         build_selection(tmp_path / "file" / "s", np.array([0, 1], np.uint64), [])
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import PlanError
-from spiral_stream.relational import sql_process
+from spiral_stream.relational import sql, sql_process
 from spiral_stream.relational.sql import describe_sql, run_sql
 
 LABELS = pa.table({"label_id": pa.array([2, 1, 2, None], pa.int32()), "x": [1.0, 2.0, None, 4.0]})
@@ -63,9 +63,9 @@ def test_a_query_says_what_it_reads_and_gives() -> None:
     ("text", "way_out"),
     [
         ("SELECT nope FROM t", 'Candidate bindings: "label_id"'),
-        ("SELECT * FROM other", "The query may read t;"),
+        ("SELECT * FROM other", "The query may read t."),
         ("SELECT 1 AS a, 2 AS a", "two columns of the result are called 'a'. Give one another name with AS"),
-        ("SELECT " + "(" * 5000 + "1" + ")" * 5000, "correct it in DuckDB's dialect"),
+        ("SELECT " + "(" * 5000 + "1" + ")" * 5000, "Correct it in DuckDB's dialect"),
     ],
 )
 def test_a_refused_query_says_what_may_be_read(text: str, way_out: str) -> None:
@@ -115,7 +115,7 @@ def test_a_text_reads_its_relations_and_nothing_else(tmp_path: Path, text: str) 
     text = text.format(file=tmp_path / "secret", folder=tmp_path)
     read = text == f"SELECT * FROM '{tmp_path}/secret'"  # named as a relation, which it is not
     if not read:
-        with pytest.raises((sql_process.RefusedError, duckdb.Error), match=r"give one SELECT|reads no relation|syntax"):
+        with pytest.raises((sql_process.RefusedError, duckdb.Error), match=r"Give one SELECT|reads no relation|syntax"):
             sql_process.used_relations(text, ["t"])
     with sql_process._session({"t": LABELS}, 1 << 28) as session, suppress(duckdb.Error):
         found = session.execute(text)  # even where the text were let through
@@ -146,7 +146,7 @@ def test_a_saved_plan_reads_its_relations_and_nothing_else(catalog: sp.Catalog, 
     catalog.saved.save("s", json.loads(json.dumps(stored).replace("SELECT sample_id, v FROM plain", text)))
 
     assert written == 1
-    with pytest.raises(PlanError, match="read_text reads no relation; register what it reads"):
+    with pytest.raises(PlanError, match=r"read_text reads no relation. Register what it reads"):
         catalog.open_stream("s")
 
 
@@ -176,6 +176,41 @@ def test_a_query_beyond_its_memory_is_refused(text: str, monkeypatch: pytest.Mon
     monkeypatch.setenv("SPIRAL_SQL_MEMORY_BYTES", str(256 << 20))
     with pytest.raises(PlanError, match=r"needs more than 0\.25 GiB of memory .* or set \$SPIRAL_SQL_MEMORY_BYTES"):
         run_sql(text, {"t": LABELS})
+
+
+@pytest.mark.parametrize("megabytes", [135, 200, 300, 400])
+def test_a_small_memory_limit_still_answers(monkeypatch: pytest.MonkeyPatch, megabytes: int) -> None:
+    monkeypatch.setenv("SPIRAL_SQL_MEMORY_BYTES", str(megabytes * 10**6))
+
+    assert run_sql("SELECT count(*) AS n FROM t", {"t": pa.table({"x": range(1_000)})}).to_pydict() == {"n": [1_000]}
+
+
+def test_a_memory_limit_that_no_engine_starts_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPIRAL_SQL_MEMORY_BYTES", "10000000")
+
+    with pytest.raises(
+        PlanError, match=r"is '10000000'; SQL text needs at least 134,217,728 bytes\. Set it to that or more"
+    ):
+        run_sql("SELECT 1 AS x", {})
+
+
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "its process ended with signal SIGSEGV"),
+        ("sys.exit('no more room')", "its process ended with exit code 1: no more room"),
+    ],
+)
+def test_a_process_that_dies_is_told_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str, says: str
+) -> None:
+    (tmp_path / "dies.py").write_text(f"import os, signal, sys\n{end}\n")
+    monkeypatch.setattr(sql, "_PROCESS", tmp_path / "dies.py")
+
+    with pytest.raises(
+        PlanError, match=rf"of memory \({says}\)\. Select fewer rows or columns, or set \$SPIRAL_SQL_MEMORY"
+    ):
+        run_sql("SELECT 1 AS x", {})
 
 
 @pytest.mark.parametrize("value", ["x", "0", "-1", "inf", "nan"])
@@ -225,7 +260,7 @@ def test_aggregates_read_the_columns_that_they_name(names: list[str], seed: int)
 def test_sql_text_over_columns_that_differ_only_in_case_is_refused(catalog: sp.Catalog) -> None:
     with pytest.raises(
         PlanError,
-        match=r"columns of relation 't': 'A' and 'a' differ only in case.*rename one of them, or use the verbs",
+        match=r"columns of relation 't': 'A' and 'a' differ only in case.*Rename one of them, or use the verbs",
     ):
         catalog.sql('SELECT "a" FROM t')
     assert catalog.sql('SELECT max("A") AS m FROM plain').to_arrow().to_pydict() == {"m": [2]}

@@ -66,7 +66,7 @@ def test_a_text_that_reads_something_else_is_refused(text: str, way_out: str) ->
 
 
 def test_relations_that_the_text_cannot_tell_apart_are_refused() -> None:
-    with pytest.raises(RefusedError, match=r"relations 'A' and 'a' differ only in case.*; rename one of them"):
+    with pytest.raises(RefusedError, match=r"relations 'A' and 'a' differ only in case.*. Rename one of them"):
         used_relations('SELECT * FROM "a", "A"', ["a", "A"])
     assert used_relations('SELECT * FROM "A"', ["a", "A"])[0] == ["A"]
 

@@ -63,7 +63,7 @@ def test_an_assembler_is_created_with_its_chapters_context(relation: sp.Relation
     ("factory", "why"),
     [
         (Broken, r"assemble \(Broken\): RuntimeError: no luck; it is called with a context \(epoch, lane, chapter\)"),
-        (Half, r"assemble \(Half\): gave a Half; give it push\(table\) and finish\(\)"),
+        (Half, r"assemble \(Half\): gave a Half. Give it push\(table\) and finish\(\)"),
     ],
 )
 def test_what_is_no_assembler_is_refused(relation: sp.Relation, factory: type, why: str) -> None:

@@ -28,7 +28,7 @@ def test_the_index_gives_back_what_was_entered(
 
 def test_an_index_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CacheError, match=r"make the folder writable, or set \$SPIRAL_CACHE"):
+    with pytest.raises(CacheError, match=r"Make the folder writable, or set \$SPIRAL_CACHE"):
         FormationIndex(tmp_path / "file" / "epoch-0.index").append(0, 0, 1)
 
 

@@ -104,7 +104,7 @@ def test_a_batch_is_looked_up_once_when_it_is_drawn(
 def test_a_batch_past_the_end_is_refused(known: tuple[Any, list[list[Any]]]) -> None:
     one, ledgers = known
     for number in (len(ledgers), 10**9, -1):
-        with pytest.raises(IndexError, match=rf"batch {number} of an epoch of {len(ledgers)}; give a number"):
+        with pytest.raises(IndexError, match=rf"batch {number} of an epoch of {len(ledgers)}. Give a number"):
             one.ledger(number)
 
 

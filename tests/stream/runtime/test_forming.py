@@ -63,7 +63,7 @@ def test_a_key_that_is_null_is_refused(catalog: sp.Catalog) -> None:
     with bucketed(sampled, sp.BucketKey("size"), fields={"id": sp.List("sample_id")}) as one:
         forming = one.numbering.forming
         with pytest.raises(
-            PlanError, match=r"bucket key 'size' is null for 1 of 5 samples of a window; filter those rows out"
+            PlanError, match=r"bucket key 'size' is null for 1 of 5 samples of a window. Filter those rows out"
         ):
             forming.window(samples(forming, 5), 0)
 

@@ -48,7 +48,7 @@ def test_what_is_undelivered_begins_with_the_batch(tmp_path: Path) -> None:
 def test_what_is_no_batch_number_is_refused(tmp_path: Path, wrong: Any) -> None:
     with stream(tmp_path, sp.KeepPartial) as one:
         assert batch_number(np.int32(3)) == 3
-        with pytest.raises(TypeError, match=r"batch .* is a .*; give an integer in \[0, stream.count\(\)\)"):
+        with pytest.raises(TypeError, match=r"batch .* is a .*. Give an integer in \[0, stream.count\(\)\)"):
             one.ledger(wrong)
 
 

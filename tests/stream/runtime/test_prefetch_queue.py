@@ -132,5 +132,5 @@ def test_closing_wakes_a_waiting_producer_and_gives_back_what_is_left() -> None:
     producer.join(WAIT_S)
     assert heard == [False]
     assert queue.close() == []
-    with pytest.raises(StreamError, match="closed while it was read; make a new one from its plan"):
+    with pytest.raises(StreamError, match=r"closed while it was read. Make a new one from its plan"):
         queue.get()

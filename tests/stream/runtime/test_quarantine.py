@@ -107,12 +107,12 @@ def test_a_folder_that_cannot_be_written_is_said_so(
 ) -> None:
     (tmp_path / "quarantine").write_text("in the way")
     kept = Quarantine(tmp_path, stages, None)
-    with pytest.raises(CacheError, match=r"quarantine: cannot write under .*make it writable, or set \$SPIRAL_CACHE"):
+    with pytest.raises(CacheError, match=r"quarantine: cannot write under .*Make it writable, or set \$SPIRAL_CACHE"):
         kept.append(rows(kept, [(0, 0, 0)]))
     (tmp_path / "quarantine").unlink()
     with monkeypatch.context() as patch:
         patch.setattr(quarantine.os, "write", lambda handle, data: len(data) - 1)
-        with pytest.raises(CacheError, match=r"took [\d,]+ of [\d,]+ bytes; free some space there"):
+        with pytest.raises(CacheError, match=r"took [\d,]+ of [\d,]+ bytes. Free some space there"):
             kept.append(rows(kept, [(0, 0, 0)]))
     kept.append(rows(kept, [(0, 1, 0)]))
     assert len(kept.read()) == 1

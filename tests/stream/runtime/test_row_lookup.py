@@ -23,7 +23,7 @@ def test_a_row_is_found_by_its_identity_and_stream(catalog: sp.Catalog) -> None:
         assert found_row(stream.stages, ("y", "a-4")) == (1, 4)
         assert found_row(stream.stages, "b-3") == (2, 3)
         assert found_row(single.stages, "a-9") == (0, 9)
-        with pytest.raises(KeyError, match=r"'a-4' is in streams 'x', 'y'; give \(stream, identity\)"):
+        with pytest.raises(KeyError, match=r"'a-4' is in streams 'x', 'y'. Give \(stream, identity\)"):
             found_row(stream.stages, "a-4")
         for nobody in ("a-99", ("z", "a-4"), ("b", "a-4")):
             with pytest.raises(KeyError, match="no row that the plan keeps has sample_id"):

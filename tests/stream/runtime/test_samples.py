@@ -126,7 +126,7 @@ def test_flat_map_beyond_its_fan_out_names_the_sample(catalog: sp.Catalog) -> No
     parts = sampled.flat_map(halves, name="text", columns=["text"], returns=pa.utf8(), fan_out=1)
     with (
         parts.collate(batch_size=8, fields={"id": sp.List("sample_id")}).to_numpy() as stream,
-        pytest.raises(sp.DataError, match=r"sample_id='a-\d+'.*became 2 samples, fan_out is 1; raise fan_out"),
+        pytest.raises(sp.DataError, match=r"sample_id='a-\d+'.*became 2 samples, fan_out is 1. Raise fan_out"),
     ):
         next(iter(stream))
 

@@ -59,7 +59,7 @@ def test_references_start_from_the_working_folder_unless_a_base_is_given(
 
 
 def test_what_is_no_table_is_refused() -> None:
-    with pytest.raises(SourceError, match=r"takes a pyarrow Table, not dict; convert it with pyarrow\.table"):
+    with pytest.raises(SourceError, match=r"takes a pyarrow Table, not dict. Convert it with pyarrow\.table"):
         Arrow({"a": [1]})
 
 

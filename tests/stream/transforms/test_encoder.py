@@ -283,7 +283,7 @@ def test_bad_options_are_refused_when_the_tokenizer_is_read() -> None:
         PlanError, match=r"separator '</s>' is no token .* special tokens are <\|endoftext\|>, <\|pad\|>\. Name"
     ):
         TextEncoder(content, Tokenize("text", "t", separator="</s>"))
-    with pytest.raises(PlanError, match=r"max_length is 3, but .* already take 3; give at least 4"):
+    with pytest.raises(PlanError, match=r"max_length is 3, but .* already take 3. Give at least 4"):
         TextEncoder(content, Tokenize("text", "t", separator=END, max_length=3))
     twice = json.loads(content)
     twice["post_processor"]["single"].append({"Sequence": {"id": "A", "type_id": 0}})
@@ -303,7 +303,7 @@ def test_bad_rows_are_named() -> None:
     with pytest.raises(DataError, match=r"byte 0xED at byte offset 0") as text:
         encoder.encode(pa.Array.from_buffers(pa.utf8(), 2, buffers))
     assert text.value.row == 1
-    with pytest.raises(DataError, match=r"a column of int64; give one of text"):
+    with pytest.raises(DataError, match=r"a column of int64. Give one of text"):
         encoder.encode(pa.array([1]))
 
 

@@ -284,19 +284,19 @@ def test_no_images_are_no_work():
 def test_a_target_that_does_not_fit_is_refused(out):
     program = compile_image(TRAIN, dtype="float16", layout="nchw")
 
-    with pytest.raises(ValueError, match=r"give a C-contiguous float16 array of shape \(2, 3, 32, 32\)"):
+    with pytest.raises(ValueError, match=r"Give a C-contiguous float16 array of shape \(2, 3, 32, 32\)"):
         program.run([noise(9, 9), noise(9, 9)], keys(2), out)
 
 
 @pytest.mark.parametrize(
     ("steps", "options", "way_out"),
     [
-        ([Normalize(MEAN, STD), CenterCrop(3)], {}, "put Normalize last"),
-        ([Normalize(MEAN, STD)], {"dtype": "uint8"}, "ask for dtype float16 or float32, or drop Normalize"),
+        ([Normalize(MEAN, STD), CenterCrop(3)], {}, "Put Normalize last"),
+        ([Normalize(MEAN, STD)], {"dtype": "uint8"}, "Ask for dtype float16 or float32, or drop Normalize"),
         ([], {"dtype": "int8"}, "known are uint8, float16, float32"),
         ([], {"layout": "chwn"}, "known are nchw, nhwc"),
-        ([Resize(4), RandomResizedCrop(4)], {}, "keep one"),
-        ([RandomHorizontalFlip(), Resize(4)], {}, "put RandomHorizontalFlip after Resize"),
+        ([Resize(4), RandomResizedCrop(4)], {}, "Keep one"),
+        ([RandomHorizontalFlip(), Resize(4)], {}, "Put RandomHorizontalFlip after Resize"),
         (["resize"], {}, "'resize' is not an image transform; known are random_resized_crop"),
     ],
 )

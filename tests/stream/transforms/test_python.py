@@ -60,14 +60,14 @@ def test_a_failure_carries_the_first_sample_that_fails(function: Any, batched: b
 
 def test_a_value_of_another_type_carries_its_sample() -> None:
     function = Function(lambda x: "no number" if x == 2 else x, ("x",), pa.int64(), batched=False)
-    with pytest.raises(DataError, match=r"that is no int64 .*state another returns=") as caught:
+    with pytest.raises(DataError, match=r"that is no int64 .*State another returns=") as caught:
         function.run(pa.table({"x": [0, 1, 2]}), keys(3))
     assert caught.value.row == 2
 
 
 def test_as_many_values_as_samples_are_returned() -> None:
     function = Function(lambda x: x.slice(1), ("x",), pa.int64())
-    with pytest.raises(DataError, match="returned 2 values for 3 samples; return one for each, in order"):
+    with pytest.raises(DataError, match=r"returned 2 values for 3 samples. Return one for each, in order"):
         function.run(pa.table({"x": [0, 1, 2]}), keys(3))
 
 
@@ -83,9 +83,9 @@ def test_what_a_sample_draws_depends_on_its_key_alone() -> None:
 @pytest.mark.parametrize(
     ("given_arguments", "way_out"),
     [
-        ((3, ("x",), pa.int64()), "is no function; give a transform"),
-        ((double, (), pa.int64()), "name the columns that the function takes"),
-        ((double, ("x",), "int64"), "give the Arrow type of what it returns"),
+        ((3, ("x",), pa.int64()), "is no function. Give a transform"),
+        ((double, (), pa.int64()), "Name the columns that the function takes"),
+        ((double, ("x",), "int64"), "Give the Arrow type of what it returns"),
     ],
 )
 def test_what_is_no_function_over_columns_is_refused(given_arguments: Any, way_out: str) -> None:

@@ -101,5 +101,5 @@ def test_a_small_image_is_refused_with_the_way_out():
 
 @pytest.mark.parametrize("size", [0, -3, "7", (1, 2, 3), 1.5])
 def test_a_size_that_is_none_is_refused(size):
-    with pytest.raises(PlanError, match=r"RandomCrop: size is .*; give a whole number of pixels or \(height, width\)"):
+    with pytest.raises(PlanError, match=r"RandomCrop: size is .*. Give a whole number of pixels or \(height, width\)"):
         RandomCrop(size)

@@ -29,13 +29,13 @@ def test_an_unusable_name_of_the_new_column_is_refused(name: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "way_out"),
     [
-        ({"column": ""}, "give the name of a text column"),
-        ({"tokenizer": None}, "give a registered name or a path"),
-        ({"special_tokens": "yes"}, "give True or False"),
-        ({"max_length": 0}, "give a whole number of tokens from 1 on"),
+        ({"column": ""}, "Give the name of a text column"),
+        ({"tokenizer": None}, "Give a registered name or a path"),
+        ({"special_tokens": "yes"}, "Give True or False"),
+        ({"max_length": 0}, "Give a whole number of tokens from 1 on"),
         ({"max_length": 2.5}, "or None for no limit"),
-        ({"max_length": True}, "give a whole number"),
-        ({"separator": ""}, "give the text of a token, or None"),
+        ({"max_length": True}, "Give a whole number"),
+        ({"separator": ""}, "Give the text of a token, or None"),
     ],
 )
 def test_bad_options_are_refused_with_a_way_out(options: dict[str, Any], way_out: str) -> None:

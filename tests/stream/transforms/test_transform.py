@@ -22,7 +22,7 @@ def test_a_size_is_a_number_or_a_pair(height: int, width: int) -> None:
 
 @pytest.mark.parametrize("size", [0, -1, LARGEST_SIDE + 1, 1.5, True, "224", None, (), (1, 2, 3), (1, 0)])
 def test_another_size_is_refused(size: Any) -> None:
-    with pytest.raises(PlanError, match=r"Resize: size is .*; give a whole number of pixels or \(height, width\)"):
+    with pytest.raises(PlanError, match=r"Resize: size is .*. Give a whole number of pixels or \(height, width\)"):
         checked_size("Resize", size)
 
 
@@ -33,7 +33,7 @@ def test_a_range_is_two_ascending_numbers(low: float, more: float) -> None:
 
 @pytest.mark.parametrize("given_range", [(0, 1), (2, 1), (1,), (1, 2, 3), "12", 1, (1, float("inf")), (True, 2)])
 def test_another_range_is_refused(given_range: Any) -> None:
-    with pytest.raises(PlanError, match=r"X: scale is .*; give \(low, high\) with 0 < low <= high"):
+    with pytest.raises(PlanError, match=r"X: scale is .*. Give \(low, high\) with 0 < low <= high"):
         checked_range("X", "scale", given_range)
 
 
