@@ -113,7 +113,7 @@ class Relation:
         for each in columns:
             expr = col(each) if isinstance(each, str) else each
             name = need_name("project", expr)
-            need_new_names("project", [*named, name], "give one of them another: .project(name=...)")
+            need_new_names("project", [*named, name], "Give one of them another: .project(name=...)")
             named[name] = expr
         need_new_names("project", [*named, *computed], "Give one of them another")
         named.update({name: lit(value) for name, value in computed.items()})

@@ -166,7 +166,7 @@ def test_while_a_stream_is_read_it_is_not_moved_bound_or_read_twice(catalog: sp.
         next(run)
 
         stream.set_epoch(0)
-        with pytest.raises(sp.BindError, match="leave the loop"):
+        with pytest.raises(sp.BindError, match="Leave the loop"):
             stream.bind(run_seed=1)
         with pytest.raises(sp.StreamError, match="Leave the loop first"):
             stream.set_epoch(1)
@@ -409,8 +409,8 @@ def test_a_state_of_another_run_seed_is_refused(catalog: sp.Catalog) -> None:
     ("change", "message"),
     [
         ({"spiral": 99}, "no state of version 1 .found 99"),
-        ({"run_seed": None}, "run_seed is None, not an integer; pass what state_dict"),
-        ({"data": None}, "data versions are None; pass what state_dict"),
+        ({"run_seed": None}, "run_seed is None, not an integer. Pass what state_dict"),
+        ({"data": None}, "data versions are None. Pass what state_dict"),
         ({"batch": -1}, "whole numbers from 0 up. Pass what state_dict"),
         ({"batch": 1.5}, "whole numbers from 0 up. Pass what state_dict"),
         ({"segments": [[1]]}, "place cannot be read .*Pass what state_dict"),

@@ -224,7 +224,7 @@ def test_a_worker_refuses_another_plans_place(texts: sp.Catalog, monkeypatch: py
     with pytest.raises(sp.ResumeError, match=r"edited or damaged"):
         workers.at(0).load_state_dict({**sound, "epoch": 3})
     for bad in (None, 3, [0], [0, 1], [True, 1, 1], ["0", 1, 1]):
-        with pytest.raises(sp.ResumeError, match=r"the state's worker is .*pass what state_dict\(\) returned"):
+        with pytest.raises(sp.ResumeError, match=r"the state's worker is .*Pass what state_dict\(\) returned"):
             workers.at(0).load_state_dict({**state, "worker": bad})
 
 

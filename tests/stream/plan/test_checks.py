@@ -48,10 +48,10 @@ def test_columns_pass_exactly_if_the_input_has_them(names: list[str]) -> None:
 @given(NAMES)
 def test_names_pass_exactly_if_none_comes_twice(names: list[str]) -> None:
     if len(set(names)) == len(names):
-        checks.need_new_names("project", names, "name it once")
+        checks.need_new_names("project", names, "Name it once")
     else:
         with pytest.raises(PlanError, match=r"project: two columns would be called .*. Name it once"):
-            checks.need_new_names("project", names, "name it once")
+            checks.need_new_names("project", names, "Name it once")
 
 
 @given(
@@ -64,8 +64,8 @@ def test_integers_pass_exactly_if_they_lie_between_the_bounds(value: object, lea
     if whole and least <= value <= most:
         checks.need_whole("limit", "count", value, least, most)
         return
-    way_out = f"give at most {most}" if whole and value > most else f"give an integer of at least {least}"
-    with pytest.raises(PlanError, match=f"limit: count.*; {way_out}$") as caught:
+    way_out = f"Give at most {most}" if whole and value > most else f"Give an integer of at least {least}"
+    with pytest.raises(PlanError, match=f"limit: count.*\\. {way_out}$") as caught:
         checks.need_whole("limit", "count", value, least, most)
     assert len(str(caught.value)) < 120
 
@@ -83,16 +83,16 @@ def test_columns_of_a_function_are_a_list_of_names() -> None:
     with pytest.raises(PlanError, match=r"columns='text' is a text. Give a list of columns: columns=\['text'\]"):
         checks.column_list("map", "text")
     for wrong in (["a", 1], 7, None):
-        with pytest.raises(PlanError, match=r"give a list of the columns' names: columns=\[\"text\", ...\]"):
+        with pytest.raises(PlanError, match=r"Give a list of the columns' names: columns=\[\"text\", ...\]"):
             checks.column_list("map", wrong)
 
 
 @pytest.mark.parametrize(
     ("names", "way_out"),
     [
-        ((), "sort: no columns; name at least one of id, lang"),
-        (("id", "image"), "'image' is image/jpeg-ref, so comparing it would read all payload; name other columns"),
-        (("tokens",), "'tokens' is list.*, which has no order; name columns of numbers, text or times"),
+        ((), "sort: no columns. Name at least one of id, lang"),
+        (("id", "image"), "'image' is image/jpeg-ref, so comparing it would read all payload. Name other columns"),
+        (("tokens",), "'tokens' is list.*, which has no order. Name columns of numbers, text or times"),
     ],
 )
 def test_columns_that_cannot_be_compared_are_refused(names: tuple[str, ...], way_out: str) -> None:
@@ -104,10 +104,10 @@ def test_columns_that_cannot_be_compared_are_refused(names: tuple[str, ...], way
 @pytest.mark.parametrize(
     ("names", "way_out"),
     [
-        ((), "no identity column; name one or several of id, lang"),
-        (("id", "id"), "two columns would be called 'id'; name it once"),
-        (("score",), "identity 'score' is float; name a column of text, integers or bytes"),
-        (("day",), "identity 'day' is date32.*; name a column of text, integers or bytes"),
+        ((), "no identity column. Name one or several of id, lang"),
+        (("id", "id"), "two columns would be called 'id'. Name it once"),
+        (("score",), "identity 'score' is float. Name a column of text, integers or bytes"),
+        (("day",), "identity 'day' is date32.*. Name a column of text, integers or bytes"),
     ],
 )
 def test_columns_that_identify_nothing_are_refused(names: tuple[str, ...], way_out: str) -> None:
@@ -167,10 +167,10 @@ def test_keys_of_two_types_meet_where_the_way_out_is_taken(left: pa.DataType, ri
     with pytest.raises(PlanError, match=f"join: 'a' is {re.escape(str(left))} on the left") as caught:
         checks.need_like_keys(one, other)
     way_out = re.search(
-        r'cast the (left|right) one first: \.with_columns\(([ab])=col\("\2"\)\.cast\("(.+)"\)\)', str(caught.value)
+        r'Cast the (left|right) one first: \.with_columns\(([ab])=col\("\2"\)\.cast\("(.+)"\)\)', str(caught.value)
     )
     if way_out is None:
-        assert str(caught.value).endswith("; join on columns of one type: numbers, text or times")
+        assert str(caught.value).endswith(". Join on columns of one type: numbers, text or times")
         return
     side, name, kind = way_out.groups()
     given_schema = pa.schema([one, other])
@@ -182,8 +182,8 @@ def test_keys_of_two_types_meet_where_the_way_out_is_taken(left: pa.DataType, ri
 @pytest.mark.parametrize(
     ("value", "way_out"),
     [
-        (len, r'a function, not an expression; write one with col, for example col\("x"\) > 3'),
-        (3, r'3 is .* not an expression; write one with col, for example col\("x"\) > 3'),
+        (len, r'a function, not an expression. Write one with col, for example col\("x"\) > 3'),
+        (3, r'3 is .* not an expression. Write one with col, for example col\("x"\) > 3'),
         (col("scor") > 1, "filter: .*'scor'.*'score'"),
     ],
 )

@@ -70,10 +70,10 @@ def test_limits_are_the_fields_own_where_it_states_them(asked: tuple[int | None,
 @pytest.mark.parametrize(
     ("options", "way_out"),
     [
-        ({"sequence_length": None}, "decode='h264' needs the number of frames per clip; add sequence_length=16"),
+        ({"sequence_length": None}, "decode='h264' needs the number of frames per clip. Add sequence_length=16"),
         ({"layout": "nchw"}, "clips: layout 'nchw' is unknown; known are ntchw, nthwc"),
-        ({"crop": None}, "need one size; add crop=224, or transforms=[Resize((height, width))]"),
-        ({"crop": None, "resize_shorter": 8}, "need one size; add crop=224, or transforms=[Resize((height, width))]"),
+        ({"crop": None}, "need one size. Add crop=224, or transforms=[Resize((height, width))]"),
+        ({"crop": None, "resize_shorter": 8}, "need one size. Add crop=224, or transforms=[Resize((height, width))]"),
     ],
 )
 def test_clips_without_a_shape_are_refused(options: dict[str, Any], way_out: str) -> None:

@@ -98,7 +98,7 @@ JOINED = Join(nodes.Project(scan(), ("id", "video")), scan("t", ("id", *TIMES)),
         (
             scan(numbers=("id",)),
             clip(short="drop"),
-            "since who is a sample is decided before anything is decoded; add the",
+            "since who is a sample is decided before anything is decoded. Add the",
         ),
     ],
     ids=["computed clip", "computed image", "no end", "no start", "computed time", "joined time", "no frame count"],
@@ -123,7 +123,7 @@ def test_frames_are_kept_no_smaller_than_they_are_asked_for(kept: int, asked: in
     if asked <= kept:
         assert with_decoded(cached, {"x": field}) is cached
     else:
-        with pytest.raises(PlanError, match=f"keep shorter_side={asked} or more, or ask for less"):
+        with pytest.raises(PlanError, match=f"Keep shorter_side={asked} or more, or ask for less"):
             with_decoded(cached, {"x": field})
 
 

@@ -132,13 +132,13 @@ def test_dp_dims_that_are_not_the_meshs_are_refused(mesh: Callable[..., Any]) ->
     for dims, why in (
         (("dq",), r"dp_dims names 'dq', and the mesh has dimensions \('dp_replicate', 'dp_shard'\)"),
         (("dp", "dp_shard"), r"a mesh of its own: bind\(mesh=flattened, dp_dims=\.\.\.\)"),
-        ("dp_shard", "give the names of mesh dimensions"),
-        (3, "give the names of mesh dimensions"),
-        ((0,), "give the names of mesh dimensions"),
+        ("dp_shard", "Give the names of mesh dimensions"),
+        (3, "Give the names of mesh dimensions"),
+        ((0,), "Give the names of mesh dimensions"),
     ):
         with pytest.raises(BindError, match=why):
             settled(mesh=whole, dp_dims=dims)
-    with pytest.raises(BindError, match=r"give bind\(mesh=\.\.\., dp_dims="):
+    with pytest.raises(BindError, match=r"Give bind\(mesh=\.\.\., dp_dims="):
         settled(dp_dims=("dp",))
     import torch
 

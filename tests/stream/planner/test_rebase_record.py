@@ -54,7 +54,7 @@ def test_ranges_that_overlap_or_hold_nothing_are_refused(rebase: Rebase, data: s
         one["then"] = data.draw(st.integers(0, end - 1))
     else:
         one["left"], one["then"] = [[0, 0]], 5
-    with pytest.raises(ResumeError, match=r"its ranges do not ascend.*pass what state_dict\(\) returned, unchanged"):
+    with pytest.raises(ResumeError, match=r"its ranges do not ascend.*Pass what state_dict\(\) returned, unchanged"):
         Rebase.from_json(held)
 
 
@@ -75,5 +75,5 @@ def held(epoch: Any = 1, left: Any = ((0, 2),), then: Any = 5) -> dict[str, Any]
 )
 def test_a_record_that_is_none_is_refused_with_the_way_out(broken: dict[str, Any]) -> None:
     assert Rebase.from_json(held()) == Rebase(1, (("a", LeftOver(((0, 2),), 5)),))
-    with pytest.raises(ResumeError, match=r"the state's rebase cannot be read .*pass what state_dict\(\) returned"):
+    with pytest.raises(ResumeError, match=r"the state's rebase cannot be read .*Pass what state_dict\(\) returned"):
         Rebase.from_json(broken)

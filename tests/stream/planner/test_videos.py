@@ -93,9 +93,9 @@ def test_ranges_are_told_with_their_place(files: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "way_out"),
     [
-        (("part",), r"v\.part is no column of type video/h264-ref; register the relation with semantic=\{'part':"),
+        (("part",), r"v\.part is no column of type video/h264-ref. Register the relation with semantic=\{'part':"),
         (("none",), r"v\.none is no column of type"),
-        (("clip", "ab"), r"shards='ab'; give a list of names: \['ab'\]"),
+        (("clip", "ab"), r"shards='ab'. Give a list of names: \['ab'\]"),
         (("clip", ["a", "c"]), "v has no storage shard 'c'; it has 'a', 'b'"),
     ],
 )

@@ -51,13 +51,13 @@ def test_functions_that_make_rows_read_nothing() -> None:
 @pytest.mark.parametrize(
     ("text", "way_out"),
     [
-        ("DELETE FROM labels", "the text is DELETE; give one SELECT"),
-        ("SELECT 1; SELECT 2", "the text is SELECT, SELECT; give one SELECT"),
-        ("", "the text is nothing; give one SELECT"),
-        ("SELECT * FROM read_csv('x')", "read_csv reads no relation; register what it reads, and name that"),
-        ("SELECT * FROM (SELECT * FROM glob('*'))", "glob reads no relation; register what it reads"),
+        ("DELETE FROM labels", "the text is DELETE. Give one SELECT"),
+        ("SELECT 1; SELECT 2", "the text is SELECT, SELECT. Give one SELECT"),
+        ("", "the text is nothing. Give one SELECT"),
+        ("SELECT * FROM read_csv('x')", "read_csv reads no relation. Register what it reads, and name that"),
+        ("SELECT * FROM (SELECT * FROM glob('*'))", "glob reads no relation. Register what it reads"),
         ("SELECT current_setting('threads')", "current_setting reads no relation but the engine's own state"),
-        ("SELECT * FROM duckdb_tables", "duckdb_tables reads no relation but the engine's own state, .*; leave it out"),
+        ("SELECT * FROM duckdb_tables", "duckdb_tables reads no relation but the engine's own state, .*. Leave it out"),
     ],
 )
 def test_a_text_that_reads_something_else_is_refused(text: str, way_out: str) -> None:

@@ -64,5 +64,5 @@ def test_what_is_no_table_is_refused() -> None:
 
 
 def test_two_columns_of_one_name_are_refused() -> None:
-    with pytest.raises(SourceError, match=r"two columns are called 'a'; .*table\.rename_columns"):
+    with pytest.raises(SourceError, match=r"two columns are called 'a'. .*table\.rename_columns"):
         Arrow(pa.table([[1], [2]], names=["a", "a"]))

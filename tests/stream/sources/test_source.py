@@ -34,7 +34,7 @@ def test_rows_without_columns_are_still_counted(rows: int) -> None:
 
 
 def test_the_interface_is_called_only_as_the_profile_it_once_was() -> None:
-    with pytest.warns(DeprecationWarning, match=r"write Original\(\)"):
+    with pytest.warns(DeprecationWarning, match=r"Write Original\(\)"):
         assert Source() == FormerProfile()
 
 

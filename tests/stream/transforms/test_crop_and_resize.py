@@ -114,19 +114,19 @@ def test_boxes_have_the_area_and_ratio_that_were_asked_for(size: Any, data: st.D
 @pytest.mark.parametrize(
     ("make", "way_out"),
     [
-        (lambda: RandomResizedCrop(0), "give a whole number of pixels"),
-        (lambda: RandomResizedCrop(224.0), "give a whole number of pixels"),
-        (lambda: CenterCrop((1, 2, 3)), "give a whole number of pixels"),
-        (lambda: Resize("224"), "give a whole number of pixels"),
-        (lambda: Resize(True), "give a whole number of pixels"),
+        (lambda: RandomResizedCrop(0), "Give a whole number of pixels"),
+        (lambda: RandomResizedCrop(224.0), "Give a whole number of pixels"),
+        (lambda: CenterCrop((1, 2, 3)), "Give a whole number of pixels"),
+        (lambda: Resize("224"), "Give a whole number of pixels"),
+        (lambda: Resize(True), "Give a whole number of pixels"),
         (lambda: RandomResizedCrop(4, scale=(0.5, 0.1)), "0 < low <= high"),
         (lambda: RandomResizedCrop(4, scale=(0.5, 1.5)), "its upper end is at most 1.0"),
         (lambda: RandomResizedCrop(4, ratio=(0, 1)), "0 < low <= high"),
         (lambda: RandomResizedCrop(4, ratio=1.0), "0 < low <= high"),
         (lambda: RandomHorizontalFlip(1.1), "a number from 0 to 1"),
-        (lambda: Normalize([0.5], [0.5]), "give three numbers"),
+        (lambda: Normalize([0.5], [0.5]), "Give three numbers"),
         (lambda: Normalize(MEAN, (1, 0, 1)), "every entry must be greater than 0"),
-        (lambda: Normalize((float("nan"), 0, 0), STD), "give three numbers"),
+        (lambda: Normalize((float("nan"), 0, 0), STD), "Give three numbers"),
     ],
 )
 def test_bad_fields_are_refused_at_birth(make, way_out):
