@@ -7,16 +7,19 @@ the batch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError
+from spiral_stream.fields import _tokens
 
 Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
+
+_COPY: Final = 0  # of `_tokens.fill`: the items as they are
 
 
 @final
@@ -36,6 +39,20 @@ class Ragged:
     def take(self, places: Int64) -> "Ragged":
         """Return the sequences at these places, in this order."""
         return Ragged(self.addresses[places], self.lengths[places], self.item_bytes[places], self.signed, self.owners)
+
+    def arrow(self) -> pa.Array:
+        """Return the sequences as an Arrow array of ``large_list<int64>``: a copy."""
+        ends = np.concatenate([[0], np.cumsum(self.lengths)])
+        flat = np.empty(int(ends[-1]), dtype=np.int64)
+        row = np.zeros(len(self), dtype=np.int64)
+        refused = _tokens.fill(
+            *(_COPY, self.signed, 0, 1, len(flat), flat.itemsize, flat),
+            *(self.addresses, self.lengths, self.item_bytes, row, ends[:-1], row, self.lengths),
+        )
+        if refused >= 0:
+            msg = "an item is above 2**63 - 1, the largest of int64; store the column as int64"
+            raise DataError(msg, row=refused)
+        return pa.LargeListArray.from_arrays(pa.array(ends), pa.array(flat))
 
     @classmethod
     def of_flat(cls, values: NDArray[Any], offsets: Int64) -> "Ragged":

@@ -19,9 +19,7 @@ from spiral_stream import seeding
 from spiral_stream.dialects.numpy import to_column
 from spiral_stream.errors import DataError, SourceError, renumbered
 from spiral_stream.expr import Expr, bind
-from spiral_stream.fields.pad import Pad
 from spiral_stream.fields.ragged import Ragged
-from spiral_stream.fields.sequence import Placed
 from spiral_stream.integrity.blocks import moment, need_sound
 from spiral_stream.plan.maps import (
     PART,
@@ -380,11 +378,4 @@ def lengths_of(column: pa.Array | Ragged) -> Int64:
 
 def as_lists(column: pa.Array | Ragged) -> pa.Array:
     """Turn tokens into a list column, for a user's function. Other columns are returned as they are."""
-    if not isinstance(column, Ragged):
-        return column
-    ends = np.concatenate([[0], np.cumsum(column.lengths)])
-    flat = np.empty((1, int(ends[-1])), dtype=np.int64)
-    zeros = np.zeros(len(column), dtype=np.int64)
-    placed = Placed(zeros, ends[:-1], zeros, column.lengths, 1, flat.shape[1])
-    Pad("tokens").fill_tokens(column, placed, flat)
-    return pa.LargeListArray.from_arrays(pa.array(ends), pa.array(flat[0]))
+    return column.arrow() if isinstance(column, Ragged) else column

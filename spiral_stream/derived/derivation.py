@@ -1,0 +1,108 @@
+"""What is computed from the rows of one relation, and what it keeps for one storage shard.
+
+A `Derivation` is a frozen value with a fingerprint. A `Piece` is what it keeps for one storage shard: a few arrays
+and a few numbers (the summary). The key of a piece is (fingerprint of the derivation, content key of the shard), so
+a piece never changes: another threshold is another derivation, and a changed shard has another content key.
+Everything about the whole relation is either its pieces side by side or a cheap merge of their summaries.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.expr import Expr
+from spiral_stream.sources.source import content_key
+
+UInt64 = NDArray[np.uint64]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardRows:
+    """The rows of one storage shard that a derivation looks at, in the order of the shard."""
+
+    rows: int  # of the whole shard
+    offsets: UInt64  # [N] where the rows below stand in the shard, ascending; all of them without a predicate
+    table: pa.Table  # [N] rows of the derivation's columns
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """What a derivation keeps for one storage shard."""
+
+    arrays: Mapping[str, NDArray[Any]]  # one-dimensional, of the dtypes of `Derivation.slots`; absent ones are empty
+    summary: Mapping[str, int] = field(default_factory=dict)  # one value per name of `Derivation.SUMMARY`
+
+
+class Derivation(ABC):
+    """Something that is computed shard by shard. Subclasses are frozen dataclasses that pickle."""
+
+    KIND: ClassVar[str]
+    SUMMARY: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[str, ...]:
+        """The columns that `piece` reads."""
+
+    @property
+    def predicate(self) -> Expr | None:
+        """Which rows `piece` is given, as the source evaluates it; None: all of them."""
+        return None
+
+    @property
+    @abstractmethod
+    def slots(self) -> Mapping[str, np.dtype[Any]]:
+        """The arrays of a piece, in the order in which they are stored, and their types."""
+
+    @property
+    def row_bytes(self) -> int | None:
+        """Bytes of one row of the columns that are read; None where values have no fixed width."""
+        return None
+
+    @abstractmethod
+    def facts(self) -> dict[str, object]:
+        """Return what the fingerprint covers, as JSON values; also written to disk for people."""
+
+    @abstractmethod
+    def piece(self, shard: ShardRows) -> Piece:
+        """Make the piece of one shard: a pure function. Thread-safe."""
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hex digits: equal when and only when the pieces are meant equal."""
+        return content_key(json.dumps({"kind": self.KIND, **self.facts()}, sort_keys=True))
+
+
+class ShardTable(Protocol):
+    """Where the rows of a relation lie."""
+
+    @property
+    def starts(self) -> UInt64:
+        """Shape [S + 1]: the first logical ordinal of each shard, and the end."""
+        ...
+
+    content_keys: Any  # pa.StringArray [S]: 32 hex digits each
+    shard_bytes: NDArray[np.int64]  # [S], -1 where nobody knows
+
+
+class ShardSource(Protocol):
+    """What pieces are made from: an open relation, which pickles if other processes are to read it."""
+
+    @property
+    def manifest(self) -> ShardTable:
+        """Its shards."""
+        ...
+
+    def scan(
+        self, columns: Sequence[str], predicate: Expr | None = None, shards: Sequence[int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of the columns, with logical ordinals in ``ROW``."""
+        ...

@@ -1,0 +1,134 @@
+"""The pieces of one derivation for the shards of one relation, open: where each array lies in memory.
+
+Opening reads the roster. A part is mapped when a row of it is first read, and its blocks are verified when they are
+first touched, so resident memory grows with shards (a few words each) and never with rows.
+"""
+
+import threading
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.derived.part import ALIGN, open_part
+from spiral_stream.derived.roster import Keys, Roster, RosterFile
+from spiral_stream.errors import CacheError, DamageError
+from spiral_stream.integrity.blocks import verify_rows
+
+UInt64 = NDArray[np.uint64]
+Int64 = NDArray[np.int64]
+
+
+@final
+class Pieces:
+    """The pieces of S shards. Thread-safe.
+
+    Attributes:
+        counts: slot -> shape [S], uint64: items of that array of each shard.
+        summary: name -> shape [S], int64.
+    """
+
+    def __init__(self, file: RosterFile, roster: Roster, keys: Keys) -> None:
+        """Find the pieces.
+
+        Args:
+            file: the derivation's folder.
+            roster: its roster.
+            keys: shape [S, 2], uint64: of the shards.
+
+        Raises:
+            CacheError: a shard has no piece.
+        """
+        rows = roster.find(keys)
+        if len(rows) and int(rows.min()) < 0:
+            msg = (
+                f"{file.folder}: {int((rows < 0).sum())} of {len(keys)} shards have no piece. Prepare the stream again"
+            )
+            raise CacheError(msg)
+        slots, derivation = file.derivation.slots, file.derivation
+        self._file, self._parts = file, roster.parts
+        self._part = roster.part[rows]
+        items = roster.counts[rows]
+        self.counts: dict[str, UInt64] = {name: items[:, k] for k, name in enumerate(slots)}
+        self.summary: dict[str, Int64] = {name: roster.summaries[rows, k] for k, name in enumerate(derivation.SUMMARY)}
+        sizes = [
+            -(-(items[:, k] * np.uint64(kind.itemsize)).astype(np.int64) // ALIGN) * ALIGN
+            for k, kind in enumerate(slots.values())
+        ]
+        ends = roster.offsets[rows].astype(np.int64) + np.cumsum([np.zeros(len(rows), np.int64), *sizes], axis=0)
+        self._begins: dict[str, UInt64] = {
+            name: ends[k].astype(np.uint64) for k, name in enumerate(slots)
+        }  # in the part
+        self._bases = np.zeros(len(roster.parts), np.uint64)  # address of each part; 0: not mapped yet
+        self._mapped: dict[int, Any] = {}
+        self._lock = threading.Lock()
+
+    def addresses(self, slot: str, shards: Int64) -> UInt64:
+        """Shape [P] -> [P], uint64: where the array of each of these shards begins; its part is mapped if it was not.
+
+        Raises:
+            DamageError: a part is not what was written.
+            CacheError: it cannot be read.
+        """
+        parts = self._part[shards]
+        bases = self._bases[parts]
+        if not bases.all():
+            for part in np.unique(parts[bases == 0]).tolist():
+                self._map(part)
+            bases = self._bases[parts]
+        found: UInt64 = bases + self._begins[slot][shards]
+        return found
+
+    def array(self, slot: str, shard: int) -> NDArray[Any]:
+        """Return one array of one shard, mapped and verified.
+
+        Raises:
+            DamageError: it is not what was written.
+            CacheError: it cannot be read.
+        """
+        kind, count = self._file.derivation.slots[slot], int(self.counts[slot][shard])
+        if not count:
+            return np.zeros(0, kind)
+        address = self.addresses(slot, np.array([shard]))
+        self.verify(address, np.array([count * kind.itemsize]))
+        part = int(self._part[shard])
+        return np.frombuffer(self._mapped[part], kind, count, int(address[0] - self._bases[part]))
+
+    def verify(self, addresses: UInt64, sizes: Int64) -> None:
+        """Verify the blocks that rows touch, except those that were verified before.
+
+        Args:
+            addresses: shape [P], of bytes in these pieces.
+            sizes: shape [P]: how many.
+
+        Raises:
+            DamageError: a block is not what was written; the part is taken out of the roster.
+        """
+        verify_rows(addresses, sizes, self._damaged)
+
+    @property
+    def owners(self) -> tuple[Any, ...]:
+        """What keeps the mapped memory alive."""
+        return tuple(self._mapped.values())
+
+    def _map(self, part: int) -> None:
+        facts = self._parts[part]
+        path = self._file.part_path(facts)
+        with self._lock:
+            if part in self._mapped:
+                return
+            try:
+                mapped = open_part(path, facts.size, facts.digest)
+            except DamageError as error:
+                raise self._damaged(path, str(error)) from error
+            self._mapped[part] = mapped
+            self._bases[part] = mapped.address
+
+    def _damaged(self, path: Path, found: str) -> DamageError:
+        for facts in self._parts:
+            if self._file.part_path(facts) == path:
+                self._file.drop(facts)
+        return DamageError(
+            f"{path} is damaged: {found}. Close the stream and open it again: what the file held is then made again"
+        )

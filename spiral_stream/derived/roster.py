@@ -1,0 +1,278 @@
+"""The roster of a derivation: which pieces there are, and where they lie.
+
+One file for all shards of all relations that share the derivation, read with one read whatever their number and
+replaced as a whole under a lock, so that a reader sees a complete one. A row has the key of a shard, the part and the
+place of its piece, the number of items of each array, and the summary: about 60 bytes.
+"""
+
+import binascii
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.derived.derivation import Derivation
+from spiral_stream.derived.part import DATA, SUMS, Written, digest_of
+from spiral_stream.errors import CacheError
+from spiral_stream.integrity import seal
+from spiral_stream.integrity.locks import NO_LOCKS, Held, lock
+from spiral_stream.integrity.publish import publish_file, sweep_drafts
+
+FILE: Final = "roster.sealed.arrow"
+_PARTS: Final = b"spiral:parts"
+_LOCK: Final = "commits"
+_DEADLINE_S: Final = 60.0
+_PAUSE_S: Final = 0.01
+
+Keys = NDArray[np.uint64]  # [S, 2]: the 128-bit content keys of shards
+
+
+def keys_of(content_keys: pa.StringArray) -> Keys:
+    """Shape [S, 2], uint64: content keys of 32 hex digits as pairs of words."""
+    text = content_keys.cast(pa.large_utf8()) if len(content_keys) else pa.array([], pa.large_utf8())
+    offsets = np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
+    data = memoryview(text.buffers()[2] or b"")[offsets[0] : offsets[-1]]
+    return np.frombuffer(binascii.unhexlify(data), np.uint64).reshape(-1, 2)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PartFacts:
+    """One part, as the roster knows it."""
+
+    name: str
+    size: int  # bytes of its data
+    digest: str  # of its sums
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Roster:
+    """The pieces of one derivation. R of them, each key once."""
+
+    parts: tuple[PartFacts, ...]
+    keys: Keys  # [R, 2], sorted by (first, second) word
+    part: NDArray[np.uint32]  # [R] index into `parts`
+    offsets: NDArray[np.uint64]  # [R] where the piece begins in its part
+    counts: NDArray[np.uint64]  # [R, slots] items of each array
+    summaries: NDArray[np.int64]  # [R, names of the summary]
+
+    @classmethod
+    def empty(cls, derivation: Derivation) -> "Roster":
+        """Return a roster without pieces."""
+        return cls(
+            (),
+            np.zeros((0, 2), np.uint64),
+            np.zeros(0, np.uint32),
+            np.zeros(0, np.uint64),
+            np.zeros((0, len(derivation.slots)), np.uint64),
+            np.zeros((0, len(derivation.SUMMARY)), np.int64),
+        )
+
+    def find(self, keys: Keys) -> NDArray[np.int64]:
+        """Shape [S, 2] -> [S], int64: the row of each key, -1 where there is no piece."""
+        if not len(self.keys):
+            return np.full(len(keys), -1, np.int64)
+        at = np.searchsorted(self.keys[:, 0], keys[:, 0])
+        while True:  # keys that share their first word stand side by side; there is one round in practice
+            at = np.minimum(at, len(self.keys) - 1)
+            same = self.keys[at, 0] == keys[:, 0]
+            hit = same & (self.keys[at, 1] == keys[:, 1])
+            later = same & ~hit & (at + 1 < len(self.keys))
+            if not later.any():
+                return np.where(hit, at, -1)
+            at = at + later
+
+    def with_parts(self, added: Sequence[tuple[PartFacts, Keys, Written]]) -> "Roster":
+        """Return a roster that has the pieces of other parts too; of two pieces with one key the older stays."""
+        parts = [*self.parts, *(facts for facts, _, _ in added)]
+        part = [np.full(len(keys), len(self.parts) + k, np.uint32) for k, (_, keys, _) in enumerate(added)]
+        every = [
+            np.concatenate([self.keys, *(keys for _, keys, _ in added)]),
+            np.concatenate([self.part, *part]),
+            np.concatenate([self.offsets, *(w.offsets for _, _, w in added)]),
+            np.concatenate([self.counts, *(w.counts for _, _, w in added)]),
+            np.concatenate([self.summaries, *(w.summaries for _, _, w in added)]),
+        ]
+        order = np.lexsort((every[0][:, 1], every[0][:, 0]))  # stable: the older of two comes first
+        keys = every[0][order]
+        first = np.ones(len(keys), np.bool_)
+        first[1:] = (keys[1:] != keys[:-1]).any(axis=1)
+        return Roster(tuple(parts), *every).only(order[first])
+
+    def only(self, rows: NDArray[Any]) -> "Roster":
+        """Return some of the rows, given by mask or place in the order of their keys, and the parts that they need."""
+        used, number = np.unique(self.part[rows], return_inverse=True)
+        return Roster(
+            tuple(self.parts[at] for at in used.tolist()),
+            self.keys[rows],
+            number.astype(np.uint32),
+            self.offsets[rows],
+            self.counts[rows],
+            self.summaries[rows],
+        )
+
+
+@final
+class RosterFile:
+    """The folder of one derivation: its roster, its parts, and who may change them."""
+
+    def __init__(self, root: Path, derivation: Derivation) -> None:
+        """Name the folder; nothing is read or made.
+
+        Args:
+            root: of all derived data.
+            derivation: whose pieces lie here.
+        """
+        self.derivation = derivation
+        self.folder = root / "derived" / derivation.KIND / derivation.fingerprint
+        self.path = self.folder / FILE
+        self.parts = self.folder / "parts"
+
+    def stamp(self) -> tuple[int, ...] | None:
+        """Return facts of the file that change with each commit; None without one."""
+        try:
+            facts = self.path.stat()
+        except OSError:
+            return None
+        return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+    def load(self) -> Roster:
+        """Read the roster; empty if there is none.
+
+        Raises:
+            DamageError: it is not what was written.
+            CacheError: the operating system refuses.
+        """
+        path = self.path
+        if not path.exists():
+            return Roster.empty(self.derivation)
+        table = seal.table(path, sealed=True)
+        with seal.reading(path):
+            parts = json.loads(table.schema.metadata[_PARTS])
+            slots, names = list(self.derivation.slots), list(self.derivation.SUMMARY)
+            columns = {name: table.column(name).to_numpy() for name in table.column_names}
+            return Roster(
+                tuple(PartFacts(*each) for each in parts),
+                np.column_stack([columns["key0"], columns["key1"]]),
+                columns["part"],
+                columns["offset"],
+                _columns([columns[f"n:{slot}"] for slot in slots], len(table), np.uint64),
+                _columns([columns[f"s:{name}"] for name in names], len(table), np.int64),
+            )
+
+    def prepare(self) -> None:
+        """Make the folder, and write down what it is of, for people.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.parts.mkdir(parents=True, exist_ok=True)
+        facts = self.folder / "derivation.json"
+        if not facts.exists():
+            with publish_file(facts) as draft:
+                draft.write_text(json.dumps({"kind": self.derivation.KIND, **self.derivation.facts()}))
+
+    def commit(self, made: Sequence[tuple[Path, Keys, Written]]) -> Roster:
+        """Enter parts that are complete, unless all of their pieces were made by others meanwhile.
+
+        Args:
+            made: drafts below `parts`, the keys of their pieces, and what was written.
+
+        Raises:
+            CacheError: the folder cannot be written, or another process holds it for longer than the deadline.
+        """
+        with self._alone():
+            sweep_drafts(self.parts)
+            before = self.load()
+            added = []
+            for draft, keys, written in made:
+                if (before.find(keys) < 0).any():
+                    name = draft.name[1:].split(".")[0]
+                    added.append((PartFacts(name, written.size, digest_of(written.sums.tobytes())), keys, written))
+                    with publish_file(self.parts / f"{name}{SUMS}") as sums:
+                        sums.write_bytes(written.sums.tobytes())
+                    draft.rename(self.parts / f"{name}{DATA}")
+                else:
+                    draft.unlink(missing_ok=True)
+            if not added:
+                return before
+            after = before.with_parts(added)
+            self._publish(after)
+            return after
+
+    def clear(self) -> None:
+        """Begin anew, without pieces."""
+        with self._alone():
+            self._publish(Roster.empty(self.derivation))
+
+    def drop(self, facts: PartFacts) -> None:
+        """Take a damaged part out, so that its pieces are made again; whoever has it mapped goes on with it."""
+        with self._alone():
+            before = self.load()
+            if facts in before.parts:
+                kept = before.part != before.parts.index(facts)
+                self._publish(before.only(kept))
+
+    def _publish(self, roster: Roster) -> None:
+        with publish_file(self.path) as file:
+            _write(file, roster, self.derivation)
+        self._remove_all_but(roster)
+
+    def part_path(self, facts: PartFacts) -> Path:
+        """Return where the data of a part lies."""
+        return self.parts / f"{facts.name}{DATA}"
+
+    def _remove_all_but(self, roster: Roster) -> None:
+        """Remove files of parts that the roster does not have: their makers were killed. The caller is alone."""
+        named = {facts.name for facts in roster.parts}
+        for path in self.parts.iterdir():
+            if path.suffix in (DATA, SUMS) and not path.name.startswith(".") and path.stem not in named:
+                path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        held: Held | None = None
+        file, until = self.folder / _LOCK, time.monotonic() + _DEADLINE_S
+        try:
+            file.touch()
+            while (held := lock(file, alone=True)) is None:
+                if time.monotonic() > until:
+                    msg = f"{file} is locked for {_DEADLINE_S:g} s by a process that commits; end it (`fuser {file}`)"
+                    raise CacheError(msg)
+                time.sleep(_PAUSE_S)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+        try:
+            yield
+        finally:
+            if held is not None:
+                held.release()
+
+
+def _columns(columns: list[NDArray[Any]], rows: int, kind: type) -> NDArray[Any]:
+    return np.column_stack(columns).astype(kind, copy=False) if columns else np.zeros((rows, 0), kind)
+
+
+def _write(path: Path, roster: Roster, derivation: Derivation) -> None:
+    columns: dict[str, Any] = {
+        "key0": roster.keys[:, 0],
+        "key1": roster.keys[:, 1],
+        "part": roster.part,
+        "offset": roster.offsets,
+    }
+    columns |= {f"n:{slot}": roster.counts[:, k] for k, slot in enumerate(derivation.slots)}
+    columns |= {f"s:{name}": roster.summaries[:, k] for k, name in enumerate(derivation.SUMMARY)}
+    table = pa.table({name: np.ascontiguousarray(values) for name, values in columns.items()})
+    parts = [(facts.name, facts.size, facts.digest) for facts in roster.parts]
+    table = table.replace_schema_metadata({_PARTS: json.dumps(parts)})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
