@@ -89,8 +89,15 @@ class ShardTable(Protocol):
         """Shape [S + 1]: the first logical ordinal of each shard, and the end."""
         ...
 
-    content_keys: Any  # pa.StringArray [S]: 32 hex digits each
-    shard_bytes: NDArray[np.int64]  # [S], -1 where nobody knows
+    @property
+    def content_keys(self) -> pa.StringArray:
+        """Shape [S]: 32 hex digits each."""
+        ...
+
+    @property
+    def shard_bytes(self) -> NDArray[np.int64]:
+        """Shape [S]: bytes of each shard, -1 where nobody knows."""
+        ...
 
 
 class ShardSource(Protocol):

@@ -42,7 +42,7 @@ class KeptColumn:
     """One kept column of a relation. Thread-safe."""
 
     def __init__(self, column: Column, pieces: Pieces) -> None:
-        self.column, self._pieces = column, pieces
+        self.column, self.pieces = column, pieces
         self._nulls = bool(pieces.summary["nulls"].any())
         self._null_of = pieces.summary["nulls"] > 0
         self._item = pieces.summary["item_bytes"]
@@ -53,17 +53,18 @@ class KeptColumn:
     @property
     def whole(self) -> bool:
         """Whether the pieces hold every value: no list has null items, and one sign fits all."""
-        summary = self._pieces.summary
+        summary = self.pieces.summary
         return not summary["null_items"].any() and not (self._signed and summary["high"].any())
 
     @property
     def bytes(self) -> int:
         """Bytes of all values."""
-        return int(self._pieces.summary["bytes"].sum())
+        return int(self.pieces.summary["bytes"].sum())
 
-    def lengths(self, shard: int) -> Int64:
-        """Return the items of every list of a shard: shape [rows], int64."""
-        return np.diff(self._pieces.array("ends", shard))
+    def lengths(self, shards: Int64, offsets: UInt64) -> Int64:
+        """Return the items of rows of lists: shape [P], int64. No list is read."""
+        _, sizes, item = self._ends(shards, offsets)
+        return sizes // item
 
     def arrow(self, shards: Int64, offsets: UInt64) -> pa.Array:
         """Return rows as an Arrow array of the column's type.
@@ -92,25 +93,29 @@ class KeptColumn:
             DamageError: a piece is not what was written.
         """
         begins, sizes, item = self._spans(shards, offsets)
-        return Ragged(begins, sizes // item, item.astype(np.uint8), self._signed, self._pieces.owners)
+        return Ragged(begins, sizes // item, item.astype(np.uint8), self._signed, self.pieces.owners)
 
     def _fixed(self, shards: Int64, offsets: UInt64, valid: Any) -> pa.Array:
         width, count = self._width, len(shards)
-        addresses = self._pieces.addresses("data", shards) + offsets * np.uint64(width)
-        self._pieces.verify(addresses, np.full(count, width, np.int64))
+        addresses = self.pieces.addresses("data", shards) + offsets * np.uint64(width)
+        self.pieces.verify(addresses, np.full(count, width, np.int64))
         data = np.empty(count * width, np.uint8)
         if width:
             _gather.copy(addresses, width, data)
         return _nested(self.column.kind, count, data, valid)
 
     def _spans(self, shards: Int64, offsets: UInt64) -> tuple[UInt64, Int64, Int64]:
-        """Addresses and bytes of spans, and bytes of their items."""
-        ends = self._pieces.addresses("ends", shards) + offsets * np.uint64(8)
-        self._pieces.verify(ends, np.full(len(shards), _PAIR, np.int64))
+        """Addresses and bytes of spans, and bytes of their items; verified."""
+        begins, sizes, item = self._ends(shards, offsets)
+        self.pieces.verify(begins, sizes)
+        return begins, sizes, item
+
+    def _ends(self, shards: Int64, offsets: UInt64) -> tuple[UInt64, Int64, Int64]:
+        ends = self.pieces.addresses("ends", shards) + offsets * np.uint64(8)
+        self.pieces.verify(ends, np.full(len(shards), _PAIR, np.int64))
         begins, sizes = np.empty(len(shards), np.uint64), np.empty(len(shards), np.int64)
         item = self._item[shards]
-        _gather.spans(ends, self._pieces.addresses("data", shards), item, begins, sizes)
-        self._pieces.verify(begins, sizes)
+        _gather.spans(ends, self.pieces.addresses("data", shards), item, begins, sizes)
         return begins, sizes, item
 
     def _texts(self, shards: Int64, offsets: UInt64, valid: Any) -> pa.Array:
@@ -141,8 +146,8 @@ class KeptColumn:
             return None
         out = np.ones(len(shards), np.uint8)
         at = np.flatnonzero(some)
-        addresses = self._pieces.addresses("valid", shards[at]) + offsets[at]
-        self._pieces.verify(addresses, np.ones(len(at), np.int64))
+        addresses = self.pieces.addresses("valid", shards[at]) + offsets[at]
+        self.pieces.verify(addresses, np.ones(len(at), np.int64))
         own = np.empty(len(at), np.uint8)
         _gather.copy(addresses, 1, own)
         out[at] = own

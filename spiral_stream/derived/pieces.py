@@ -5,15 +5,18 @@ first touched, so resident memory grows with shards (a few words each) and never
 """
 
 import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.derived.part import ALIGN, open_part
+from spiral_stream.derived.part import ALIGN, open_part, verify_part
 from spiral_stream.derived.roster import Keys, Roster, RosterFile
 from spiral_stream.errors import CacheError, DamageError
+from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import verify_rows
 
 UInt64 = NDArray[np.uint64]
@@ -64,6 +67,15 @@ class Pieces:
         self._mapped: dict[int, Any] = {}
         self._lock = threading.Lock()
 
+    def map_all(self) -> None:
+        """Map every part now, so that one that is cut or missing is found before anything is read.
+
+        Raises:
+            DamageError: a part is not what was written; it is taken out of the roster.
+        """
+        for part in np.unique(self._part).tolist():
+            self._map(part)
+
     def addresses(self, slot: str, shards: Int64) -> UInt64:
         """Shape [P] -> [P], uint64: where the array of each of these shards begins; its part is mapped if it was not.
 
@@ -107,6 +119,20 @@ class Pieces:
         """
         verify_rows(addresses, sizes, self._damaged)
 
+    def files(self) -> Iterator[tuple[Path, Callable[[], bool]]]:
+        """Yield every file next to the roster, and a check of all its bytes that says whether it has sums."""
+        facts = self._file.folder / "derivation.json"
+        yield facts, partial(seal.json_has_seal, facts)
+        for at in np.unique(self._part).tolist():
+            part = self._parts[at]
+            path = self._file.part_path(part)
+            yield path, partial(verify_part, path, part.size, part.digest)
+
+    @property
+    def parts(self) -> int:
+        """How many parts these pieces lie in."""
+        return len(np.unique(self._part))
+
     @property
     def owners(self) -> tuple[Any, ...]:
         """What keeps the mapped memory alive."""
@@ -120,8 +146,9 @@ class Pieces:
                 return
             try:
                 mapped = open_part(path, facts.size, facts.digest)
-            except DamageError as error:
-                raise self._damaged(path, str(error)) from error
+            except DamageError:
+                self._file.drop(facts)
+                raise
             self._mapped[part] = mapped
             self._bases[part] = mapped.address
 
@@ -129,6 +156,4 @@ class Pieces:
         for facts in self._parts:
             if self._file.part_path(facts) == path:
                 self._file.drop(facts)
-        return DamageError(
-            f"{path} is damaged: {found}. Close the stream and open it again: what the file held is then made again"
-        )
+        return seal.damaged(path, found)

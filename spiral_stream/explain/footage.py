@@ -123,7 +123,7 @@ def _count(out: Footage, stream: StreamStage, clip: ClipStage, rows: UInt64) -> 
     schema = stream.selected.columns.schema
     if FRAME_COUNT not in schema.names or kind_of(schema.field(FRAME_COUNT).type) != "int":
         return
-    frames = pc.drop_null(stream.selected.narrow.fetch(rows, [FRAME_COUNT])[FRAME_COUNT])
+    frames = pc.drop_null(stream.selected.columns.fetch(rows, [FRAME_COUNT])[FRAME_COUNT])
     out.counted += len(frames)
     out.too_few += int(pc.sum(pc.less(frames, clip.selection.need)).as_py() or 0)
 

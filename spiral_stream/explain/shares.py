@@ -110,7 +110,7 @@ def look_at(subject: Subject, stream: StreamStage, held: list[Holder], most: int
             time, axis = moment, _moments(table[moment])
     seen = _delivered(subject, stream)
     if seen:
-        fetched = stream.selected.narrow.fetch(rows, seen)
+        fetched = stream.selected.columns.fetch(rows, seen)
         columns |= {name: fetched[name] for name in seen}
     arranged = subject.stages.order.arrange(stream.population, 0 if subject.stages.mixed else subject.bound.epoch)
     places = arranged.positions(rows).astype(np.int64) if len(rows) >= _LEAST_ROWS else None

@@ -74,7 +74,7 @@ def _stored(subject: Subject, stream: int, name: str) -> MeanTokens | None:
         return None  # lengths of a stored list are read with the first chapter, not for an explanation
     each = subject.stages.streams[stream]
     rows, whole = _rows(each)
-    return MeanTokens(float(each.selected.lengths(name)[rows].mean()), whole, f"lengths of {name}")
+    return MeanTokens(float(each.selected.lengths(name, rows).mean()), whole, f"lengths of {name}")
 
 
 def _rows(stream: StreamStage) -> tuple[NDArray[np.uint64], bool]:

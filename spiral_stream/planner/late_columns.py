@@ -7,6 +7,7 @@ and computes the rest.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
@@ -20,6 +21,7 @@ from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.sources.source import Unit
 
 UInt64 = NDArray[np.uint64]
+Read = Any  # pa.Array, pa.ChunkedArray or Ragged; pyarrow ships no types
 
 _OF_RIGHT: Final = "\0"  # in no column's name, unlike ":" or "."
 
@@ -32,6 +34,28 @@ class Fetchable(Protocol):
     def fetch(self, ordinals: UInt64, columns: Sequence[str]) -> pa.Table:
         """Return rows in the order asked."""
         ...
+
+
+class Readable(Fetchable, Protocol):
+    """Something whose rows can be read column by column too, lists as addresses."""
+
+    def read(self, ordinals: UInt64, columns: Sequence[str], ragged: AbstractSet[str]) -> "dict[str, Read]":
+        """Return rows in the order asked."""
+        ...
+
+
+@final
+class FetchedColumns:
+    """A `Readable` of something that gives tables only."""
+
+    def __init__(self, source: Fetchable) -> None:
+        self._source, self.schema = source, source.schema
+
+    def fetch(self, ordinals: UInt64, columns: Sequence[str]) -> pa.Table:
+        return self._source.fetch(ordinals, columns)
+
+    def read(self, ordinals: UInt64, columns: Sequence[str], ragged: AbstractSet[str]) -> "dict[str, Read]":  # noqa: ARG002  there are none
+        return dict(zip(columns, self._source.fetch(ordinals, columns).columns, strict=True))
 
 
 def right_leaf(k: int, name: str) -> str:
@@ -101,7 +125,7 @@ class Columns:
 
     def __init__(
         self,
-        base: Fetchable,
+        base: Readable,
         ordinals: Callable[[UInt64], UInt64],
         rights: Sequence[Right],
         env: Mapping[str, Expr],
@@ -120,22 +144,35 @@ class Columns:
             rows: shape [P], uint64: which surviving rows, in any order.
             names: columns that the plan leaves.
         """
-        exprs = [self.env[name] for name in names]
-        wanted = sorted({leaf for expr in exprs for leaf in expr.columns()})
+        found = self.read(rows, names)
+        return pa.table([found[name] for name in names], names=list(names))
+
+    def read(self, rows: UInt64, names: Sequence[str], ragged: AbstractSet[str] = frozenset()) -> dict[str, Read]:
+        """Return columns of the plan for surviving rows, one by one.
+
+        Args:
+            rows: shape [P], uint64: which surviving rows, in any order.
+            names: columns that the plan leaves.
+            ragged: those of them that are wanted as addresses, where their leaf is a kept column of lists.
+        """
+        copied = {name: expr.name for name in names if isinstance(expr := self.env[name], Col)}
+        computed = [name for name in names if name not in copied]
+        inside = {leaf for name in computed for leaf in self.env[name].columns()}
+        wanted = sorted({*copied.values(), *inside})
+        addresses = {copied[name] for name in names if name in ragged and name in copied} - inside
+        addresses -= {leaf for name, leaf in copied.items() if name not in ragged}
         leaves: dict[str, Any] = {}
         own = [leaf for leaf in wanted if place_of(leaf)[0] is None]
         if own:
-            table = self._base.fetch(self.ordinals(rows), own)
-            leaves.update(zip(own, table.columns, strict=True))
+            leaves.update(self._base.read(self.ordinals(rows), own, addresses))
         for k, right in enumerate(self._rights):
             theirs = [leaf for leaf in wanted if place_of(leaf)[0] == k]
             if theirs:
                 leaves.update(_fetch_right(right, rows, theirs))
-        columns = [
-            compute(expr, leaves, self.schema.field(name).type, len(rows))
-            for name, expr in zip(names, exprs, strict=True)
-        ]
-        return pa.table(columns, names=list(names))
+        out: dict[str, Read] = {name: leaves[leaf] for name, leaf in copied.items()}
+        for name in computed:
+            out[name] = compute(self.env[name], leaves, self.schema.field(name).type, len(rows))
+        return out
 
 
 def _fetch_right(right: Right, rows: UInt64, leaves: Sequence[str]) -> dict[str, pa.ChunkedArray]:

@@ -21,6 +21,7 @@ from spiral_stream.plan.tree import spine
 from spiral_stream.planner.late_columns import (
     Columns,
     Fetchable,
+    FetchedColumns,
     Right,
     UInt64,
     in_memory,
@@ -67,7 +68,11 @@ class Chosen:
         chosen = self.ordinals
         rights = [Right(rows, index.__getitem__) for rows, index in self.rights]
         return Columns(
-            self.base, (lambda rows: rows) if chosen is None else chosen.__getitem__, rights, self.env, self.schema
+            FetchedColumns(self.base),
+            (lambda rows: rows) if chosen is None else chosen.__getitem__,
+            rights,
+            self.env,
+            self.schema,
         )
 
     def total(self) -> int:
@@ -235,7 +240,9 @@ class _ChosenRows:
         rights = [Right(relation, index.__getitem__) for relation, index in self._rights]
         names = [f"v{i}" for i in range(len(exprs))]
         schema = pa.schema(list(zip(names, kinds, strict=True)))
-        reader = Columns(_Frame(self._table), lambda at: at, rights, dict(zip(names, exprs, strict=True)), schema)
+        reader = Columns(
+            FetchedColumns(_Frame(self._table)), lambda at: at, rights, dict(zip(names, exprs, strict=True)), schema
+        )
         return reader.fetch(np.arange(len(self._table), dtype=np.uint64), names)
 
     def _take(self, places: NDArray[np.integer[Any]]) -> None:

@@ -4,15 +4,19 @@ Without a mixture there is one stream, and everything goes straight to its selec
 """
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.fields.ragged import Ragged
 from spiral_stream.plan.mix import STREAM_ID
 from spiral_stream.plan.nodes import Node
+from spiral_stream.planner.late_columns import Read
 from spiral_stream.planner.selection_on_disk import Selected
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import Population, UInt64
@@ -38,22 +42,40 @@ def fetch(streams: Sequence[StreamStage], places: Places, names: Sequence[str]) 
         places: S samples.
         names: columns that the relational part leaves.
     """
+    found = read(streams, places, names)
+    return pa.table({name: found[name] for name in names})
+
+
+def read(
+    streams: Sequence[StreamStage], places: Places, names: Sequence[str], ragged: AbstractSet[str] = frozenset()
+) -> dict[str, Read]:
+    """Return columns of samples one by one, as `fetch` does; those of ``ragged`` as addresses where they are kept."""
     if len(streams) == 1:
-        return streams[0].selected.narrow.fetch(places.rows, names)
+        return streams[0].selected.columns.read(places.rows, names, ragged)
     own = [name for name in names if name != STREAM_ID]
-    columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+    columns: dict[str, Read] = {}
     if own:
         groups = split(places)
-        parts = [streams[stream].selected.narrow.fetch(places.rows[at], own) for stream, at in groups]
+        parts = [streams[stream].selected.columns.read(places.rows[at], own, ragged) for stream, at in groups]
+        if not parts:
+            parts = [streams[0].selected.columns.read(places.rows, own)]
         back = np.empty(len(places), dtype=np.int64)
         back[np.concatenate([back[:0], *(at for _, at in groups)])] = np.arange(len(places))
-        whole = (
-            pa.concat_tables(parts).combine_chunks() if parts else streams[0].selected.narrow.fetch(places.rows, own)
-        )
-        columns = dict(zip(own, whole.take(pa.array(back)).columns, strict=True))
+        columns = {name: _joined([part[name] for part in parts], back) for name in own}
     if STREAM_ID in names:
         columns[STREAM_ID] = pa.array([stream.name for stream in streams]).take(pa.array(places.streams))
-    return pa.table({name: columns[name] for name in names})
+    return columns
+
+
+def _joined(parts: list[Read], back: NDArray[np.int64]) -> Read:
+    """Values of several streams, in the order of the samples."""
+    if all(isinstance(part, Ragged) for part in parts) and len({part.signed for part in parts}) == 1:
+        return Ragged.concat(parts).take(back)
+    chunks = [part.arrow() if isinstance(part, Ragged) else part for part in parts]
+    kind = next((part.type for part in parts if not isinstance(part, Ragged)), None)
+    chunks = [chunk if kind is None or chunk.type == kind else chunk.cast(kind) for chunk in chunks]
+    flat = [one for chunk in chunks for one in (chunk.chunks if isinstance(chunk, pa.ChunkedArray) else [chunk])]
+    return (pa.concat_arrays(flat) if flat else chunks[0].combine_chunks()).take(pa.array(back))
 
 
 def split(places: Places) -> list[tuple[int, np.ndarray[tuple[int], np.dtype[np.int64]]]]:

@@ -86,11 +86,16 @@ def verify_stream(
     tasks: list[_Task] = []
     for folder in _selections(plan, catalog):  # before the plan is lowered, which mends them
         tasks += list(_sealed(folder, "selection"))
+    rosters = sorted((cache_root(catalog) / "derived").glob("*/*/roster.*"))
+    tasks += [_Task(path, "roster of pieces", partial(_has_seal, path), _size(path)) for path in rosters]
     found = list(_run(tasks, report))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpiralWarning)  # what is mended now was reported above
-        stores = {work.store.folder: work.store for work in caches(lower())}
+        stages = lower()
+        stores = {work.store.folder: work.store for work in caches(stages)}
         more = [_Task(path, what, check, _size(path)) for path, what, check in others()]
+        pieces = dict(file for stream in stages.streams for each in stream.selected.pieces() for file in each.files())
+        more += [_Task(path, "pieces", check, _size(path)) for path, check in pieces.items()]
     made = _stores(stores.values(), more, report)
     return Verification((*found, *made.files), made.live_bytes, made.dead_bytes)
 

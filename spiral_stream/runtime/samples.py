@@ -32,7 +32,7 @@ from spiral_stream.plan.maps import (
     SampleTokens,
 )
 from spiral_stream.plan.mix import STREAM_ID
-from spiral_stream.plan.nodes import Collate, Sampled
+from spiral_stream.plan.nodes import Collate, Sample, Sampled
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.lineage import (
     Key,
@@ -46,7 +46,7 @@ from spiral_stream.planner.lineage import (
     with_lengths,
 )
 from spiral_stream.planner.physical import Stages, TokenStage
-from spiral_stream.planner.streams import fetch, ordinals, split
+from spiral_stream.planner.streams import ordinals, read, split
 from spiral_stream.runtime.assembling import assembled, assembler, called
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.tokens import TokenFeed
@@ -118,6 +118,11 @@ class SampleReader:
         pool = self._pool if threads > 1 else None  # one thread is the caller's own
         self._feeds = {at: _feeds(stages, stage, metrics, pool) for at, stage in self._tokens.items()}
         self._counts = {i: self.lineage.same_before(i) for i in range(self.end)}
+        self._ragged = _sequences_only(stages, self.lineage)
+        stored = need(stages.plan, Sample).schema().names
+        self._kept = {
+            name for name in stored if name != STREAM_ID and all(s.selected.is_kept(name) for s in stages.streams)
+        }
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> list[OwnThread]:
         """End the threads. Returns those that still run at the deadline."""
@@ -154,11 +159,11 @@ class SampleReader:
         streams = self._stages.streams
         relations = ", ".join(dict.fromkeys(stream.base.entry.name for stream in streams))
         with self.metrics.timed("fetch_s"), doing(f"reading column {', '.join(names)} of relation {relations}"):
-            table = fetch(streams, samples.places, names)
-        columns = {name: table[name].combine_chunks() for name in names}
-        late = [name for name in names if name != STREAM_ID and any(name not in s.selected.narrow for s in streams)]
+            found = read(streams, samples.places, names, self._ragged)
+        columns = {name: _one_array(column) for name, column in found.items()}
+        late = [name for name in names if name != STREAM_ID and name not in self._kept]
         if late:
-            self.metrics.add(source_rows=len(samples), source_bytes=sum(columns[name].nbytes for name in late))
+            self.metrics.add(source_rows=len(samples), source_bytes=sum(_bytes(columns[name]) for name in late))
         return columns
 
     def _computed(self, epoch: int, samples: Samples, key: Made) -> pa.Array | Ragged:
@@ -252,7 +257,7 @@ class SampleReader:
     def _stored_lengths(self, samples: Samples, name: str) -> pa.Array:
         out = np.empty(len(samples), dtype=np.int64)
         for stream, where in split(samples.places):
-            out[where] = self._stages.streams[stream].selected.lengths(name)[samples.places.rows[where]]
+            out[where] = self._stages.streams[stream].selected.lengths(name, samples.places.rows[where])
         return pa.array(out)
 
     # ---- maps that change which samples there are
@@ -364,6 +369,31 @@ def _at_rows(feed: TokenFeed, own: NDArray[np.uint64], where: Int64, refused: di
     if refused is not None and found:
         refused.update({int(where[row]): reason for row, reason in found.items()})
     return tokens
+
+
+def _sequences_only(stages: Stages, lineage: Lineage) -> frozenset[str]:
+    """Return the stored columns that nothing but fields of sequences reads, so that addresses of their lists do."""
+    end = lineage.end
+    sequences = {
+        key.name for stage in stages.sequences if isinstance(key := lineage.key(stage.field.column, end), Stored)
+    }
+    read = {*stages.columns, *(name for step in stages.maps for name in _read_by(step))}
+    return frozenset(sequences - read)
+
+
+def _read_by(step: Sampled) -> Sequence[str]:
+    """The columns that a map's function is given."""
+    if isinstance(step, SampleFilter):
+        return () if isinstance(step.predicate, Expr) else step.predicate.columns
+    return step.function.columns if isinstance(step, SampleMap | SampleFlatMap | SampleAssembly) else ()
+
+
+def _bytes(column: pa.Array | Ragged) -> int:
+    return int((column.lengths * column.item_bytes).sum()) if isinstance(column, Ragged) else int(column.nbytes)
+
+
+def _one_array(column: Any) -> pa.Array | Ragged:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def lengths_of(column: pa.Array | Ragged) -> Int64:

@@ -55,16 +55,15 @@ def test_one_flipped_bit_in_any_derived_file_changes_no_batch(
     prepared, kinds = catalog.root / "prepared", set()
     shutil.copytree(prepared, tmp_path / "sound")
     for path in one_of_each(catalog):
-        if stored and not path.name.startswith("lengths-"):
+        if stored and "derived" not in path.parts:
             continue  # all others are as those of the other stream
         flip(path)
         found, said = outcome(catalog, stored)
         assert found is None or equal(found, sound), f"{path}: other batches"
-        assert said or path.parent.name == "ledger" or path.name == "cache.json", (
-            f"{path}: silent"
-        )  # no stream reads it
+        unread = path.parent.name == "ledger" or path.name in {"cache.json", "derivation.json"}
+        assert said or unread, f"{path}: silent"
         if found is None:
-            assert "stream.materialize()" in said[0], said
+            assert ("builds it again" if "derived" in path.parts else "stream.materialize()") in said[0], said
             materialize(catalog, stored=stored)
             mended, said = outcome(catalog, stored)
             assert mended is not None, f"{path}: {said}"
@@ -73,7 +72,11 @@ def test_one_flipped_bit_in_any_derived_file_changes_no_batch(
         shutil.rmtree(prepared)
         shutil.copytree(tmp_path / "sound", prepared)
 
-    assert kinds >= ({".npy"} if stored else {".json", ".npy", ".arrow", ".index", ".blob", ".lance", ".manifest"})
+    assert kinds >= (
+        {".piece", ".sums", ".arrow"}
+        if stored
+        else {".json", ".npy", ".arrow", ".index", ".blob", ".lance", ".manifest", ".piece", ".sums"}
+    )
 
 
 @pytest.mark.parametrize("stored", [False], indirect=True)
@@ -102,14 +105,14 @@ def test_a_damaged_shard_is_named_and_built_again_alone(catalog: sp.Catalog) -> 
 def test_a_damaged_selection_is_set_aside_with_a_warning_and_what_was_made_of_it_stays(catalog: sp.Catalog) -> None:
     sound = batches(catalog)
     selected = next(iter(sorted(catalog.root.rglob("selected.json"))))
-    made = {path.name: path.stat().st_ino for path in selected.parent.glob("column-*")}
+    made = {path.name: path.stat().st_ino for path in selected.parent.glob("index-*")}
     flip(selected)
     with pytest.warns(sp.SpiralWarning, match=rf"{selected} is damaged: .*set aside as .damaged-.*built again now"):
         again = batches(catalog)
 
     assert equal(again, sound)
     assert made
-    assert {path.name: path.stat().st_ino for path in selected.parent.glob("column-*")} == made
+    assert {path.name: path.stat().st_ino for path in selected.parent.glob("index-*")} == made
     assert equal(batches(catalog), sound)
 
 
@@ -162,7 +165,7 @@ for kind in LARGE:
         except sp.DamageError as error:
             print(error, flush=True)
 """
-LARGE = {"payload": "*.blob", "index": "rows.npy", "kept columns": "column-*.arrow"}
+LARGE = {"payload": "*.blob", "index": "rows.npy", "kept columns": "*.piece"}
 
 
 def large(of: sp.Catalog, kind: str) -> sp.Relation:

@@ -124,7 +124,7 @@ class Run:
             while len(out) < count:
                 arranged = alone.stages.order.arrange(stream.population, len(out) // stream.selected.total)
                 rows = arranged.rows(np.arange(stream.selected.total, dtype=np.uint64))
-                out += stream.selected.narrow.fetch(rows, ["sample_id"])["sample_id"].to_pylist()
+                out += stream.selected.columns.fetch(rows, ["sample_id"])["sample_id"].to_pylist()
         return out[:count]
 
 

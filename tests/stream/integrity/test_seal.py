@@ -15,10 +15,14 @@ import pytest
 from spiral_stream.errors import CacheError, DamageError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import publish_file
-from spiral_stream.planner.narrow_columns import write_arrow
 from tests.fixtures.mutations import COUNTS, mutated_bytes, survives
 
 TABLE = pa.table({"id": [f"name {i}" for i in range(200)], "size": pa.array(range(200), pa.int32())})
+
+
+def write_arrow(path: Path, table: pa.Table) -> None:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
 
 
 def write_array(path: Path) -> None:

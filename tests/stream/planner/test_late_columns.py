@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.expr import Col, Expr, bind, col, lit
-from spiral_stream.planner.late_columns import Columns, Right, in_memory, place_of, right_leaf, substitute
+from spiral_stream.planner.late_columns import (
+    Columns,
+    FetchedColumns,
+    Right,
+    in_memory,
+    place_of,
+    right_leaf,
+    substitute,
+)
 
 BASE = pa.table({"a": [1, 2, None, 4], "0:b": ["w", "x", "y", "z"], "f": [0.5, -0.0, None, float("nan")]})
 RIGHT = pa.table({"b": ["p", "q", "r"], "a": [10, 20, 30]})
@@ -19,7 +27,7 @@ KEPT = np.array([3, 0, 1], dtype=np.uint64)
 
 def columns(env: dict[str, Expr], kinds: dict[str, pa.DataType]) -> Columns:
     rights = [Right(in_memory(RIGHT), INDEX.__getitem__)]
-    return Columns(in_memory(BASE), KEPT.__getitem__, rights, env, pa.schema(list(kinds.items())))
+    return Columns(FetchedColumns(in_memory(BASE)), KEPT.__getitem__, rights, env, pa.schema(list(kinds.items())))
 
 
 ENV: dict[str, Expr] = {
@@ -62,7 +70,7 @@ def test_where_every_row_misses_the_right_side_is_null_and_not_asked() -> None:
 
     misses = np.full(3, -1, dtype=np.int64)
     reader = Columns(
-        in_memory(BASE),
+        FetchedColumns(in_memory(BASE)),
         KEPT.__getitem__,
         [Right(Never(), misses.__getitem__)],
         {"beside": ENV["beside"]},
