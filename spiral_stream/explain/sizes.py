@@ -167,7 +167,7 @@ def _mean_bytes(stream: StreamStage, column: str, kind: pa.DataType) -> float | 
     """Mean bytes in one stream: from the column stored with the selection, else from the relation's statistics."""
     if column == STREAM_ID and stream.name:
         return float(OBJECT_BYTES + len(stream.name.encode()))
-    kept = stream.selected.mean_bytes(column)
+    kept = stream.selected.kept.mean_bytes(column)
     if kept is not None:
         return OBJECT_BYTES + kept
     leaf: Any = stream.selected.columns.env[column]

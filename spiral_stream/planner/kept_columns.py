@@ -7,7 +7,7 @@ disk waits for `materialize`; columns of bytes and of long texts stay where they
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final, final
@@ -18,16 +18,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.derived.build import Progress, build, load
+from spiral_stream.derived.build import RowsDone, build, load
 from spiral_stream.derived.column import FIXED, TEXT, Column, form_of
 from spiral_stream.derived.executors import Builders, Threads
 from spiral_stream.derived.gather import KeptColumn, located
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.roster import RosterFile, keys_of
 from spiral_stream.errors import DamageError, SpiralWarning
+from spiral_stream.expr import Col
 from spiral_stream.integrity.publish import publish_file
 from spiral_stream.integrity.seal import MENDED
-from spiral_stream.planner.late_columns import Read, UInt64
+from spiral_stream.planner.late_columns import Columns, Read, UInt64, place_of
 from spiral_stream.semantic import semantic_of
 
 NARROW_BYTES: Final = 64  # a row of at most as many is kept whatever the number of rows
@@ -78,7 +79,7 @@ class KeptRelation:
         self._open([*built, *(column for column in new if column in narrow)], Threads)
 
     def build(
-        self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[Progress], None]
+        self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[RowsDone], None]
     ) -> list[str]:
         """Keep all of these columns that can be kept, whatever their size; returns which."""
         columns = [self._column(name) for name in names if self._is_kind(name) and not self._is_long_text(name)]
@@ -124,7 +125,7 @@ class KeptRelation:
         self,
         columns: Sequence[Column],
         builders: Callable[[], Builders],
-        report: Callable[[Progress], None] = lambda _: None,
+        report: Callable[[RowsDone], None] = lambda _: None,
     ) -> None:
         if not columns:
             return
@@ -134,7 +135,7 @@ class KeptRelation:
                 self._kept[column.name] = kept
 
     def _pieces(
-        self, columns: Sequence[Column], builders: Callable[[], Builders], report: Callable[[Progress], None]
+        self, columns: Sequence[Column], builders: Callable[[], Builders], report: Callable[[RowsDone], None]
     ) -> list[Pieces]:
         """The pieces of columns, made where they are missing; a damaged part is made again with a warning."""
         keys = keys_of(self.relation.manifest.content_keys)
@@ -195,6 +196,77 @@ class KeptRelation:
 
     def _wide(self, column: Column) -> Path:
         return RosterFile(self._root, column).folder / f"wide-{self.relation.entry.data_version}"
+
+
+@final
+class KeptColumns:
+    """Which columns of a plan's surviving rows come from kept columns, of whichever relation."""
+
+    def __init__(self, relations: Mapping[int, KeptRelation], columns: Columns, total: int) -> None:
+        """Wrap the relations of a selection; nothing is kept yet.
+
+        Args:
+            relations: 0 is the base, k + 1 the k-th joined relation; tables in memory are left out.
+            columns: of the surviving rows.
+            total: surviving rows.
+        """
+        self._relations, self._columns, self._total = relations, columns, total
+
+    def keep(self, names: Sequence[str]) -> None:
+        """Keep what these columns are made of where it is narrow, so that batches read mapped pieces.
+
+        Raises:
+            CacheError: the pieces cannot be written.
+            SourceError: a relation cannot be read.
+        """
+        for kept, leaves in self._leaves(names):
+            kept.keep(leaves, self._total)
+
+    def build(
+        self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[RowsDone], None]
+    ) -> list[str]:
+        """Keep what these columns are made of, whatever its size; returns which columns of which relation."""
+        made = ((kept, kept.build(leaves, builders, report)) for kept, leaves in self._leaves(names))
+        return [f"{kept.relation.entry.name}.{leaf}" for kept, leaves in made for leaf in leaves]
+
+    def pieces(self) -> Iterator[Pieces]:
+        """Yield all pieces that batches read."""
+        for kept in self._relations.values():
+            yield from kept.pieces()
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a column is read from mapped pieces alone."""
+        return name in self._columns.env and all(self._keeper(leaf) for leaf in self._columns.env[str(name)].columns())
+
+    def mean_bytes(self, name: str) -> float | None:
+        """Mean bytes of a kept column's values, over all rows of its relation; None where it is not kept or computed."""
+        leaf = self._columns.env[name]
+        found = self._keeper(leaf.name) if isinstance(leaf, Col) else None
+        return None if found is None else found[0].mean_bytes(found[1])
+
+    def lengths(self, name: str, rows: UInt64) -> NDArray[np.int64] | None:
+        """Shape [P] -> [P], int64: items of a list column for surviving rows; None where the base does not keep it."""
+        leaf = self._columns.env[name]
+        found = self._keeper(leaf.name) if isinstance(leaf, Col) else None
+        if found is None or found[0] is not self._relations.get(0):
+            return None
+        return found[0].lengths(found[1], self._columns.ordinals(rows))
+
+    def _keeper(self, leaf: str) -> tuple[KeptRelation, str] | None:
+        """The relation that keeps a leaf, and the column's name there."""
+        k, name = place_of(leaf)
+        kept = self._relations.get(0 if k is None else k + 1)
+        return None if kept is None or name not in kept else (kept, name)
+
+    def _leaves(self, names: Sequence[str]) -> Iterator[tuple[KeptRelation, list[str]]]:
+        """The columns of each relation that these columns are made of."""
+        places = [
+            place_of(leaf) for leaf in sorted({leaf for name in names for leaf in self._columns.env[name].columns()})
+        ]
+        for at, kept in self._relations.items():
+            own = [name for k, name in places if at == (0 if k is None else k + 1)]
+            if own:
+                yield kept, own
 
 
 def _mean_bytes(values: pa.ChunkedArray, column: Column) -> float:

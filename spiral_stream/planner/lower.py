@@ -112,7 +112,7 @@ def lower(plan: nodes.Deliver, catalog: Registry, rebase: Rebase | None = None) 
     left_overs = [rebase.left_over(stream.name) for stream in streams] if rebase else []
     epochs = EpochOrder(sample.order, [stream.population for stream in streams], mixture, left_overs)
     for stream in streams:
-        stream.selected.keep(_read_by_batches(collate, sample))
+        stream.selected.kept.keep(_read_by_batches(collate, sample))
     whole = fingerprint(plan)
     _keep_plan(place.root, whole, canonical(plan))
     maps = tuple(each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled))[1:]

@@ -7,7 +7,7 @@ its origin.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,9 +23,6 @@ from numpy.typing import NDArray
 
 from spiral_stream import expr
 from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.derived.build import Progress
-from spiral_stream.derived.executors import Builders
-from spiral_stream.derived.pieces import Pieces
 from spiral_stream.dialects.numpy import passes, to_column
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.integrity import seal
@@ -33,7 +30,7 @@ from spiral_stream.integrity.publish import mended, publish, publish_file
 from spiral_stream.plan import nodes
 from spiral_stream.plan.fingerprint import canonical, digest
 from spiral_stream.plan.tree import walk
-from spiral_stream.planner.kept_columns import KeptRelation
+from spiral_stream.planner.kept_columns import KeptColumns, KeptRelation
 from spiral_stream.planner.late_columns import Columns, Fetchable, Right, UInt64, in_memory, place_of
 from spiral_stream.planner.runs import key_runs
 from spiral_stream.planner.select import ComputedRelation, choose
@@ -74,74 +71,21 @@ class Selected:
         self.pushed: str | None = meta["pushed"]
         self._firsts = np.concatenate([[0], np.cumsum(rows.counts)]).astype(np.uint64)
         self._beside = [_right(spec, folder, place, sealed="relations" in meta) for spec in meta["rights"]]
-        self._kept = [
-            KeptRelation(each, place.root) if isinstance(each, OpenRelation) else None for each in (base, *self._beside)
-        ]
-        rights = [
-            Right(kept or beside, partial(rows.right, k))
-            for k, (beside, kept) in enumerate(zip(self._beside, self._kept[1:], strict=True))
-        ]
+        kept = {
+            k: KeptRelation(each, place.root)
+            for k, each in enumerate([base, *self._beside])
+            if isinstance(each, OpenRelation)
+        }
+        rights = [Right(kept.get(k + 1, beside), partial(rows.right, k)) for k, beside in enumerate(self._beside)]
         env = {name: expr.from_json(value) for name, value in meta["env"].items()}
         schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(meta["schema"])))
-        assert self._kept[0] is not None  # the base is an open relation
-        self.columns = Columns(self._kept[0], rows.ordinals, rights, env, schema)
+        self.columns = Columns(kept[0], rows.ordinals, rights, env, schema)
+        self.kept = KeptColumns(kept, self.columns, self.total)
 
     def close(self) -> None:
         """Release the base relation and the joined ones."""
         for each in [self._base, *self._beside]:
             each.close()
-
-    def keep(self, names: Sequence[str]) -> None:
-        """Keep what these columns are made of where it is narrow, so that batches read mapped pieces.
-
-        Raises:
-            CacheError: the pieces cannot be written.
-            SourceError: a relation cannot be read.
-        """
-        for kept, leaves in self._leaves(names):
-            kept.keep(leaves, self.total)
-
-    def build_columns(
-        self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[Progress], None]
-    ) -> list[str]:
-        """Keep what these columns are made of, whatever its size; returns which columns of which relation."""
-        out = []
-        for kept, leaves in self._leaves(names):
-            name = kept.relation.entry.name
-            out += [f"{name}.{leaf}" for leaf in kept.build(leaves, builders, report)]
-        return out
-
-    def pieces(self) -> Iterator[Pieces]:
-        """Yield all pieces that batches read."""
-        for kept in self._kept:
-            if kept is not None:
-                yield from kept.pieces()
-
-    def is_kept(self, name: str) -> bool:
-        """Whether a column is read from mapped pieces alone."""
-        return all(self._keeper(leaf) is not None for leaf in self.columns.env[name].columns())
-
-    def mean_bytes(self, name: str) -> float | None:
-        """Mean bytes of a kept column's values, over all rows of its relation; None where it is not kept or computed."""
-        leaf = self.columns.env[name]
-        found = self._keeper(leaf.name) if isinstance(leaf, expr.Col) else None
-        return None if found is None else found[0].mean_bytes(found[1])
-
-    def _keeper(self, leaf: str) -> tuple[KeptRelation, str] | None:
-        """The relation that keeps a leaf, and the column's name there."""
-        k, name = place_of(leaf)
-        kept = self._kept[0 if k is None else k + 1]
-        return None if kept is None or name not in kept else (kept, name)
-
-    def _leaves(self, names: Sequence[str]) -> Iterator[tuple[KeptRelation, list[str]]]:
-        """The columns of each relation that these columns are made of."""
-        wanted = sorted({leaf for name in names for leaf in self.columns.env[name].columns()})
-        for at, kept in enumerate(self._kept):
-            if kept is not None:
-                places = [place_of(leaf) for leaf in wanted]
-                own = [name for k, name in places if at == (0 if k is None else k + 1)]
-                if own:
-                    yield kept, own
 
     def offsets_of_shard(self, shard: int) -> UInt64:
         """Return the surviving rows of one storage shard, as offsets in it, ascending."""
@@ -260,11 +204,8 @@ class Selected:
 
         From the kept column; else from a file that is made by reading the column once, when first asked for.
         """
-        leaf = self.columns.env[name]
-        found = self._keeper(leaf.name) if isinstance(leaf, expr.Col) else None
-        if found is not None and found[0] is self._kept[0]:
-            return found[0].lengths(found[1], self.columns.ordinals(rows))
-        return self._stored_lengths(name)[rows].astype(np.int64)
+        found = self.kept.lengths(name, rows)
+        return self._stored_lengths(name)[rows].astype(np.int64) if found is None else found
 
     def _stored_lengths(self, name: str) -> NDArray[np.uint32]:
         file = seal.named(self._folder, f"lengths-{digest(name)[:16]}", ".npy")

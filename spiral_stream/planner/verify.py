@@ -94,7 +94,9 @@ def verify_stream(
         stages = lower()
         stores = {work.store.folder: work.store for work in caches(stages)}
         more = [_Task(path, what, check, _size(path)) for path, what, check in others()]
-        pieces = dict(file for stream in stages.streams for each in stream.selected.pieces() for file in each.files())
+        pieces = dict(
+            file for stream in stages.streams for each in stream.selected.kept.pieces() for file in each.files()
+        )
         more += [_Task(path, "pieces", check, _size(path)) for path, check in pieces.items()]
     made = _stores(stores.values(), more, report)
     return Verification((*found, *made.files), made.live_bytes, made.dead_bytes)

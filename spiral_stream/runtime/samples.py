@@ -121,7 +121,7 @@ class SampleReader:
         self._ragged = _sequences_only(stages, self.lineage)
         stored = need(stages.plan, Sample).schema().names
         self._kept = {
-            name for name in stored if name != STREAM_ID and all(s.selected.is_kept(name) for s in stages.streams)
+            name for name in stored if name != STREAM_ID and all(name in s.selected.kept for s in stages.streams)
         }
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> list[OwnThread]:
