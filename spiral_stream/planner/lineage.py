@@ -153,6 +153,12 @@ class Lineage:
                 todo += [each for each in self.inputs(key) if each not in have]
         return list(found)
 
+    def sequences_only(self, stages: Stages) -> frozenset[str]:
+        """Return the stored columns that nothing but fields of sequences reads: addresses of their lists are enough."""
+        keys = [self.key(stage.field.column, self.end) for stage in stages.sequences]
+        read = {*stages.columns, *(name for step in self._maps for name in _given(step))}
+        return frozenset({key.name for key in keys if isinstance(key, Stored)} - read)
+
     def fan_out(self, start: int) -> int:
         """How many samples one sample can become by the maps from ``start`` on."""
         return prod(step.fan_out for step in self._maps[start:] if isinstance(step, SampleFlatMap))
@@ -195,6 +201,13 @@ def with_lengths(expr: Expr, lists: set[str]) -> Expr:
     if isinstance(expr, Cast):
         return Cast(with_lengths(expr.source, lists), expr.type)
     return with_lengths(expr.source, lists) if isinstance(expr, Alias) else expr
+
+
+def _given(step: Sampled) -> tuple[str, ...]:
+    """The columns that a map's function is given."""
+    if isinstance(step, SampleFilter):
+        return () if isinstance(step.predicate, Expr) else step.predicate.columns
+    return step.function.columns if isinstance(step, SampleMap | SampleFlatMap | SampleAssembly) else ()
 
 
 def _function_name(step: Sampled) -> str | None:

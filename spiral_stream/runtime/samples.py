@@ -118,7 +118,7 @@ class SampleReader:
         pool = self._pool if threads > 1 else None  # one thread is the caller's own
         self._feeds = {at: _feeds(stages, stage, metrics, pool) for at, stage in self._tokens.items()}
         self._counts = {i: self.lineage.same_before(i) for i in range(self.end)}
-        self._ragged = _sequences_only(stages, self.lineage)
+        self._ragged = self.lineage.sequences_only(stages)
         stored = need(stages.plan, Sample).schema().names
         self._kept = {
             name for name in stored if name != STREAM_ID and all(name in s.selected.kept for s in stages.streams)
@@ -369,23 +369,6 @@ def _at_rows(feed: TokenFeed, own: NDArray[np.uint64], where: Int64, refused: di
     if refused is not None and found:
         refused.update({int(where[row]): reason for row, reason in found.items()})
     return tokens
-
-
-def _sequences_only(stages: Stages, lineage: Lineage) -> frozenset[str]:
-    """Return the stored columns that nothing but fields of sequences reads, so that addresses of their lists do."""
-    end = lineage.end
-    sequences = {
-        key.name for stage in stages.sequences if isinstance(key := lineage.key(stage.field.column, end), Stored)
-    }
-    read = {*stages.columns, *(name for step in stages.maps for name in _read_by(step))}
-    return frozenset(sequences - read)
-
-
-def _read_by(step: Sampled) -> Sequence[str]:
-    """The columns that a map's function is given."""
-    if isinstance(step, SampleFilter):
-        return () if isinstance(step.predicate, Expr) else step.predicate.columns
-    return step.function.columns if isinstance(step, SampleMap | SampleFlatMap | SampleAssembly) else ()
 
 
 def _bytes(column: pa.Array | Ragged) -> int:

@@ -3,8 +3,8 @@
 Above `EXACT` values this is an additive Feistel network of eight rounds over ``Z_a x Z_b`` with cycle walking (Black and
 Rogaway 2002). Up to there it is the order of hashed values, which is uniform over all ``size!`` permutations. Both are
 evaluated on arrays in which every element may have its own size and key, in O(1) memory, so every place costs the same:
-28 to 35 ns per index with one size and key, 55 ns if every element has its own, 95 ns in small groups that are evaluated
-completely, 2.6 us in small groups of which one element is evaluated (docs/decisions/0001).
+about 10 ns per index (`_permutation.c`), 95 ns in small groups that are evaluated completely, 2.6 us in small groups of
+which one element is evaluated (docs/decisions/0001).
 
 The algorithm, version 1. All words are unsigned and 64 bits wide, arithmetic
 wraps, ``G = 0x9E3779B97F4A7C15``, ``mix`` is `seeding.mix64`, and ``half(x)`` is
@@ -27,7 +27,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from spiral_stream.seeding import combine, mix64
+from spiral_stream.sampling import _permutation
+from spiral_stream.seeding import combine
 
 UInt64 = NDArray[np.uint64]
 
@@ -35,13 +36,8 @@ VERSION: Final = 1  # golden vectors pin the output of each version
 EXACT: Final = 128  # 300,000 keys see a bias of pairs up to 40 values with 8 rounds, none from 64 on
 LARGEST: Final = 2**63
 _ROUNDS: Final = 8
-_CHUNK: Final = 16_384  # elements: four arrays of them fill half a megabyte, which stays in the L2 cache
+_CHUNK: Final = 16_384  # elements whose sizes and keys are looked at together: most are equal
 _EXACT_CHUNK: Final = 1_024  # elements: at most 131,072 hashes, one megabyte
-
-_ONE, _S27, _S30, _S32, _WORD = (np.uint64(value) for value in (1, 27, 30, 32, 64))
-_M1: Final = np.uint64(0xBF58476D1CE4E5B9)
-_M2: Final = np.uint64(0x94D049BB133111EB)
-_ROUND_KEYS: Final = tuple(np.uint64(i * 0x9E3779B97F4A7C15 % 2**64) for i in range(_ROUNDS))
 
 
 def permute(index: ArrayLike, size: ArrayLike, keys: ArrayLike) -> UInt64:
@@ -129,61 +125,8 @@ def _exact(x: UInt64, n: UInt64, k: UInt64, *, inverse: bool) -> UInt64:
 
 
 def _walk(x: UInt64, n: UInt64, k: UInt64, *, inverse: bool) -> UInt64:
-    """Feistel rounds, repeated for results that are not below the size; shape [P] -> [P]."""
-    out = _feistel(x, n, k, inverse=inverse)
-    outside = np.flatnonzero(out >= n)
-    while outside.size:  # b * a < size + a, so about one in sqrt(size) goes on
-        own_n = n if n.size == 1 else n[outside]
-        own_k = k if k.size == 1 else k[outside]
-        again = _feistel(out[outside], own_n, own_k, inverse=inverse)
-        out[outside] = again
-        outside = outside[again >= own_n]
+    """Feistel rounds, repeated for results that are not below the size; n and k have shape [1] or [P]; shape [P] -> [P]."""
+    out = np.empty_like(x)
+    index, sizes, keys = (np.ascontiguousarray(each) for each in (x, n, k))
+    _permutation.walk(index, sizes, keys, out, _ROUNDS, inverse)
     return out
-
-
-def _feistel(x: UInt64, n: UInt64, k: UInt64, *, inverse: bool) -> UInt64:
-    """Eight rounds over Z_a x Z_b; n and k have shape [1] or [P]; shape [P] -> [P]."""
-    last = n - _ONE
-    half_bits = _bit_length(last) >> _ONE
-    mask = (_ONE << half_bits) - _ONE
-    b = (last >> half_bits) + _ONE
-    drop = _WORD - half_bits
-    key = mix64(k)
-    low, high = x & mask, x >> half_bits
-    word, spare = np.empty_like(low), np.empty_like(low)
-    step = np.subtract if inverse else np.add
-    for i in reversed(range(_ROUNDS)) if inverse else range(_ROUNDS):
-        _half_mix(low if i % 2 == 0 else high, key + _ROUND_KEYS[i], word, spare)
-        if i % 2:
-            np.right_shift(word, drop, out=word)
-            step(low, word, out=low)
-            np.bitwise_and(low, mask, out=low)
-            continue
-        np.right_shift(word, _S32, out=word)
-        np.multiply(word, b, out=word)
-        np.right_shift(word, _S32, out=word)
-        step(high, word, out=high)
-        # The sum modulo b: of h and h - b (or h + b going back) the one that did not wrap is the smaller.
-        (np.add if inverse else np.subtract)(high, b, out=word)
-        np.minimum(high, word, out=high)
-    np.left_shift(high, half_bits, out=high)
-    return np.bitwise_or(high, low, out=high)
-
-
-def _half_mix(values: UInt64, key: UInt64, word: UInt64, spare: UInt64) -> None:
-    """``half(values + key)`` into ``word``; the high bits are what counts."""
-    np.add(values, key, out=word)
-    np.right_shift(word, _S30, out=spare)
-    np.bitwise_xor(word, spare, out=word)
-    np.multiply(word, _M1, out=word)
-    np.right_shift(word, _S27, out=spare)
-    np.bitwise_xor(word, spare, out=word)
-    np.multiply(word, _M2, out=word)
-
-
-def _bit_length(values: UInt64) -> UInt64:
-    """Bits needed to write each value, which is 1 or more."""
-    bits = np.frexp(values.astype(np.float64))[1].astype(np.uint64)
-    # From 2**53 on the conversion may round up to the next power of two, which has one bit more.
-    too_many: UInt64 = ((values >> (bits - _ONE)) == 0).astype(np.uint64)
-    return bits - too_many

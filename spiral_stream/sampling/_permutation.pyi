@@ -1,0 +1,3 @@
+from typing import Any
+
+def walk(index: Any, size: Any, keys: Any, out: Any, rounds: int, inverse: bool, /) -> None: ...
