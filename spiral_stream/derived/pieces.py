@@ -65,6 +65,7 @@ class Pieces:
         }  # in the part
         self._bases = np.zeros(len(roster.parts), np.uint64)  # address of each part; 0: not mapped yet
         self._mapped: dict[int, Any] = {}
+        self._absolute: dict[str, UInt64] = {}  # slot -> [S] addresses, once every part is mapped
         self._lock = threading.Lock()
 
     def map_all(self) -> None:
@@ -75,6 +76,7 @@ class Pieces:
         """
         for part in np.unique(self._part).tolist():
             self._map(part)
+        self._absolute = {slot: self._bases[self._part] + begins for slot, begins in self._begins.items()}
 
     def addresses(self, slot: str, shards: Int64) -> UInt64:
         """Shape [P] -> [P], uint64: where the array of each of these shards begins; its part is mapped if it was not.
@@ -83,6 +85,9 @@ class Pieces:
             DamageError: a part is not what was written.
             CacheError: it cannot be read.
         """
+        whole = self._absolute.get(slot)
+        if whole is not None:
+            return whole[shards]
         parts = self._part[shards]
         bases = self._bases[parts]
         if not bases.all():

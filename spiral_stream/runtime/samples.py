@@ -118,6 +118,7 @@ class SampleReader:
         pool = self._pool if threads > 1 else None  # one thread is the caller's own
         self._feeds = {at: _feeds(stages, stage, metrics, pool) for at, stage in self._tokens.items()}
         self._counts = {i: self.lineage.same_before(i) for i in range(self.end)}
+        self._of_new: dict[tuple[Key, ...], list[Key]] = {}
         self._ragged = self.lineage.sequences_only(stages)
         stored = need(stages.plan, Sample).schema().names
         self._kept = {
@@ -136,7 +137,7 @@ class SampleReader:
             SourceError: storage failed.
         """
         begun = moment()
-        missing = self.lineage.missing(keys, samples.columns)
+        missing = self._missing(tuple(keys), samples.columns)
         names = [key.name for key in missing if isinstance(key, Stored)]
         if names:
             samples.columns.update({Stored(name): column for name, column in self._read(samples, names).items()})
@@ -147,6 +148,14 @@ class SampleReader:
         for column in sorted(made, key=lambda key: key.at):
             samples.columns[column] = self._computed(epoch, samples, column)
         need_sound(begun)
+
+    def _missing(self, keys: tuple[Key, ...], have: Mapping[Key, Any]) -> list[Key]:
+        """`Lineage.missing`; batches ask for the same columns again and again, of samples that have none."""
+        if have:
+            return self.lineage.missing(keys, have)
+        if keys not in self._of_new:
+            self._of_new[keys] = self.lineage.missing(keys, have)
+        return self._of_new[keys]
 
     def need_identity(self, epoch: int, samples: Samples, upto: int | None = None) -> list[Stored | Made]:
         """Add the columns that identify the samples after ``upto`` maps (all maps if not given); returns their keys."""
