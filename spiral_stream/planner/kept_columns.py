@@ -202,25 +202,28 @@ class KeptRelation:
 class KeptColumns:
     """Which columns of a plan's surviving rows come from kept columns, of whichever relation."""
 
-    def __init__(self, relations: Mapping[int, KeptRelation], columns: Columns, total: int) -> None:
+    def __init__(self, relations: Mapping[int, KeptRelation], columns: Columns) -> None:
         """Wrap the relations of a selection; nothing is kept yet.
 
         Args:
             relations: 0 is the base, k + 1 the k-th joined relation; tables in memory are left out.
             columns: of the surviving rows.
-            total: surviving rows.
         """
-        self._relations, self._columns, self._total = relations, columns, total
+        self._relations, self._columns = relations, columns
 
-    def keep(self, names: Sequence[str]) -> None:
+    def keep(self, names: Sequence[str], read_rows: int) -> None:
         """Keep what these columns are made of where it is narrow, so that batches read mapped pieces.
+
+        Args:
+            names: columns of the plan.
+            read_rows: how many rows the plan reads, all streams together.
 
         Raises:
             CacheError: the pieces cannot be written.
             SourceError: a relation cannot be read.
         """
         for kept, leaves in self._leaves(names):
-            kept.keep(leaves, self._total)
+            kept.keep(leaves, read_rows)
 
     def build(
         self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[RowsDone], None]

@@ -136,6 +136,8 @@ class Columns:
         self._rights = rights
         self.env = env
         self.schema = schema
+        # Selections of one relation that have this in common differ in their rows only.
+        self.shared = None if rights else (id(base), tuple((name, str(value)) for name, value in env.items()))
 
     def fetch(self, rows: UInt64, names: Sequence[str]) -> pa.Table:
         """Return columns of the plan for surviving rows.
@@ -155,6 +157,16 @@ class Columns:
             names: columns that the plan leaves.
             ragged: those of them that are wanted as addresses, where their leaf is a kept column of lists.
         """
+        return self._read(self.ordinals(rows), rows, names, ragged)
+
+    def read_at(
+        self, ordinals: UInt64, names: Sequence[str], ragged: AbstractSet[str] = frozenset()
+    ) -> dict[str, Read]:
+        """Return columns by rows of the base, where no other relation is joined; see `read`."""
+        assert self.shared is not None
+        return self._read(ordinals, ordinals, names, ragged)
+
+    def _read(self, ordinals: UInt64, rows: UInt64, names: Sequence[str], ragged: AbstractSet[str]) -> dict[str, Read]:
         copied = {name: expr.name for name in names if isinstance(expr := self.env[name], Col)}
         computed = [name for name in names if name not in copied]
         inside = {leaf for name in computed for leaf in self.env[name].columns()}
@@ -164,7 +176,7 @@ class Columns:
         leaves: dict[str, Any] = {}
         own = [leaf for leaf in wanted if place_of(leaf)[0] is None]
         if own:
-            leaves.update(self._base.read(self.ordinals(rows), own, addresses))
+            leaves.update(self._base.read(ordinals, own, addresses))
         for k, right in enumerate(self._rights):
             theirs = [leaf for leaf in wanted if place_of(leaf)[0] == k]
             if theirs:

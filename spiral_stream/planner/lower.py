@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from fractions import Fraction
+from functools import cache
 from math import ceil
 from pathlib import Path
 from typing import Any, Final
@@ -47,6 +48,7 @@ from spiral_stream.plan.pairs import owned_by_right_side
 from spiral_stream.plan.profiles import Frames, Original
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
 from spiral_stream.planner.composed import doubts
+from spiral_stream.planner.kept_columns import KeptRelation
 from spiral_stream.planner.payload import Payload, own_payload, payload_of
 from spiral_stream.planner.physical import (
     ClipSource,
@@ -106,13 +108,15 @@ def lower(plan: nodes.Deliver, catalog: Registry, rebase: Rebase | None = None) 
     named = dict.fromkeys(name for each in walk(sample) for name in _relations(each))
     entries = {name: catalog.entry(name) for name in named}
     versions = {name: entry.data_version for name, entry in entries.items()}
-    place = Workplace(cache_root(catalog), lambda name: OpenRelation(entries[name]), versions)
+    root = cache_root(catalog)
+    opened = cache(lambda name: OpenRelation(entries[name]))  # streams of a mixture share relations
+    place = Workplace(root, opened, versions, cache(lambda name: KeptRelation(opened(name), root)))
     streams = tuple(_stream(name, node, sample, place) for name, node in per_stream(sample.source))
     mixture = _mixture(sample, streams, rebase.epoch if rebase else 0)
     left_overs = [rebase.left_over(stream.name) for stream in streams] if rebase else []
     epochs = EpochOrder(sample.order, [stream.population for stream in streams], mixture, left_overs)
     for stream in streams:
-        stream.selected.kept.keep(_read_by_batches(collate, sample))
+        stream.selected.kept.keep(_read_by_batches(collate, sample), sum(each.selected.total for each in streams))
     whole = fingerprint(plan)
     _keep_plan(place.root, whole, canonical(plan))
     maps = tuple(each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled))[1:]
@@ -185,7 +189,6 @@ def _stream(name: str, node: nodes.Node, sample: nodes.Sample, place: Workplace)
         pairs = owned_by_right_side(node, sample.identity)
         if pairs is None:
             raise
-        base.close()
         node, base = pairs, place.open_relation(base_scan(pairs).relation)
         selected = select(node, base, place)
     if selected.total == 0:

@@ -54,8 +54,9 @@ class Workplace:
     """The folder of derived files, how relations are opened, and their data versions."""
 
     root: Path
-    open_relation: Callable[[str], OpenRelation]
+    open_relation: Callable[[str], OpenRelation]  # the same one for the same name
     versions: Mapping[str, str]
+    kept: Callable[[str], KeptRelation]  # that relation, as its kept columns are read; the same one for the same name
 
 
 @final
@@ -72,7 +73,7 @@ class Selected:
         self._firsts = np.concatenate([[0], np.cumsum(rows.counts)]).astype(np.uint64)
         self._beside = [_right(spec, folder, place, sealed="relations" in meta) for spec in meta["rights"]]
         kept = {
-            k: KeptRelation(each, place.root)
+            k: place.kept(each.entry.name)
             for k, each in enumerate([base, *self._beside])
             if isinstance(each, OpenRelation)
         }
@@ -80,7 +81,7 @@ class Selected:
         env = {name: expr.from_json(value) for name, value in meta["env"].items()}
         schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(meta["schema"])))
         self.columns = Columns(kept[0], rows.ordinals, rights, env, schema)
-        self.kept = KeptColumns(kept, self.columns, self.total)
+        self.kept = KeptColumns(kept, self.columns)
 
     def close(self) -> None:
         """Release the base relation and the joined ones."""

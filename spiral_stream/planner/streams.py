@@ -6,7 +6,7 @@ Without a mixture there is one stream, and everything goes straight to its selec
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
@@ -55,16 +55,37 @@ def read(
     own = [name for name in names if name != STREAM_ID]
     columns: dict[str, Read] = {}
     if own:
-        groups = split(places)
-        parts = [streams[stream].selected.columns.read(places.rows[at], own, ragged) for stream, at in groups]
+        groups = _together(streams, split(places))
+        parts = [_read_group(streams, places, members, own, ragged) for members in groups]
         if not parts:
             parts = [streams[0].selected.columns.read(places.rows, own)]
         back = np.empty(len(places), dtype=np.int64)
-        back[np.concatenate([back[:0], *(at for _, at in groups)])] = np.arange(len(places))
+        back[np.concatenate([back[:0], *(at for members in groups for _, at in members)])] = np.arange(len(places))
         columns = {name: _joined([part[name] for part in parts], back) for name in own}
     if STREAM_ID in names:
         columns[STREAM_ID] = pa.array([stream.name for stream in streams]).take(pa.array(places.streams))
     return columns
+
+
+Members = list[tuple[int, NDArray[np.int64]]]  # streams, and at which places their samples stand
+
+
+def _together(streams: Sequence[StreamStage], groups: Members) -> list[Members]:
+    """Put streams together that differ in their rows only: one fetch serves them all."""
+    out: dict[Any, Members] = {}
+    for stream, at in groups:
+        out.setdefault(streams[stream].selected.columns.shared or stream, []).append((stream, at))
+    return list(out.values())
+
+
+def _read_group(
+    streams: Sequence[StreamStage], places: Places, members: Members, names: Sequence[str], ragged: AbstractSet[str]
+) -> dict[str, Read]:
+    first, at = members[0]
+    if len(members) == 1:
+        return streams[first].selected.columns.read(places.rows[at], names, ragged)
+    each = [ordinals(streams, stream, places.rows[at]) for stream, at in members]
+    return streams[first].selected.columns.read_at(np.concatenate(each), names, ragged)
 
 
 def _joined(parts: list[Read], back: NDArray[np.int64]) -> Read:
