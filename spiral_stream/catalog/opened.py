@@ -83,9 +83,10 @@ class OpenRelation:
         returned = pa.schema([*(self.schema.field(name) for name in columns), pa.field(ROW, pa.uint64())])
         stored = [name for name in read if name not in self.synthesised]
         units = None if shards is None else self.manifest.units_of(shards)
+        others = units is not None and self._have_others(units, shards)
         for batch in self._reader.scan(stored, pushed, units):
             table = self._with_shards(pa.Table.from_batches([batch]), read)
-            if shards is not None:
+            if others:
                 table = table.filter(pa.array(np.isin(self._shards_of(table), np.asarray(shards))))
             passed = passing(table, late, [*columns, ROW]).combine_chunks()
             yield from pa.table(passed.columns, schema=returned).to_batches()
@@ -137,6 +138,11 @@ class OpenRelation:
         if STORAGE_SHARD in arrays and arrays[STORAGE_SHARD] is None:
             arrays[STORAGE_SHARD] = self._shard_names(logical)
         return pa.table({**arrays, ROW: pa.array(logical)})
+
+    def _have_others(self, units: Sequence[int], shards: Sequence[int] | None) -> bool:
+        """Whether physical units have rows of other shards too."""
+        wanted = self.manifest.shard_rows[np.unique(np.asarray(shards, dtype=np.int64))].sum()
+        return bool(self.manifest.unit_rows[np.asarray(units, dtype=np.int64)].sum() != wanted)
 
     def _shards_of(self, table: pa.Table) -> NDArray[np.intp]:
         return self.manifest.shard_of(table.column(ROW).to_numpy())

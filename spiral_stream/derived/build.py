@@ -6,6 +6,7 @@ its executor make it, and commits what is done every second. Then it waits for w
 had leased is free at once, and what it had not committed is made again by the next one.
 """
 
+import json
 import os
 import time
 import uuid
@@ -22,10 +23,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.derived.claims import Claims
-from spiral_stream.derived.derivation import Derivation, Piece, ShardRows, ShardSource, ShardTable
+from spiral_stream.derived.derivation import Derivation, ShardRows, ShardSource, ShardTable
 from spiral_stream.derived.executors import Builders
 from spiral_stream.derived.part import Written, write_part
 from spiral_stream.derived.roster import Keys, Roster, RosterFile, keys_of
+from spiral_stream.expr import to_json
 from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.locks import Held, lock
 from spiral_stream.integrity.publish import mended
@@ -308,21 +310,22 @@ def make_chunk(
     for together in _by_predicate(derivations):
         columns = list(dict.fromkeys(name for k in together for name in derivations[k].columns))
         wanted = np.unique(np.concatenate([shards[k] for k in together]))
-        pieces: dict[int, list[Piece]] = {k: [] for k in together}
+        given: dict[int, list[ShardRows]] = {k: [] for k in together}
         for shard, rows in shard_rows(source, columns, derivations[together[0]].predicate, wanted):
             for k in together:
                 if shard in shards[k]:
                     own = ShardRows(rows.rows, rows.offsets, rows.table.select(list(derivations[k].columns)))
-                    pieces[k].append(derivations[k].piece(own))
+                    given[k].append(own)
         for k in together:
-            out[k] = write_part(drafts[k], derivations[k], pieces[k])
+            out[k] = write_part(drafts[k], derivations[k], derivations[k].pieces(given[k]))
     return [each for each in out if each is not None]
 
 
 def _by_predicate(derivations: Sequence[Derivation]) -> list[list[int]]:
     groups: dict[str, list[int]] = {}
     for k, each in enumerate(derivations):
-        groups.setdefault(str(each.predicate), []).append(k)
+        predicate = each.predicate
+        groups.setdefault("" if predicate is None else json.dumps(to_json(predicate)), []).append(k)
     return list(groups.values())
 
 
@@ -341,7 +344,7 @@ def shard_rows(
     high = np.searchsorted(ordinals, starts[shards + 1])
     for shard, first, last in zip(shards.tolist(), low.tolist(), high.tolist(), strict=True):
         rows = int(starts[shard + 1] - starts[shard])
-        own = pa.table({}) if table is None else table.slice(first, last - first)
+        own = pa.table({name: pa.nulls(0) for name in columns}) if table is None else table.slice(first, last - first)
         yield shard, ShardRows(rows, ordinals[first:last] - starts[shard], own)
 
 

@@ -75,6 +75,10 @@ class Derivation(ABC):
     def piece(self, shard: ShardRows) -> Piece:
         """Make the piece of one shard: a pure function. Thread-safe."""
 
+    def pieces(self, shards: Sequence[ShardRows]) -> list[Piece]:
+        """Make the pieces of several shards, where what is needed for one serves all of them."""
+        return [self.piece(shard) for shard in shards]
+
     @property
     def fingerprint(self) -> str:
         """32 hex digits: equal when and only when the pieces are meant equal."""

@@ -97,6 +97,11 @@ class Pieces:
         found: UInt64 = bases + self._begins[slot][shards]
         return found
 
+    def first_addresses(self, shards: Int64) -> UInt64:
+        """Return the address of each part that holds one of these shards: at most as many; they must be mapped."""
+        found: UInt64 = self._bases[np.unique(self._part[shards])]
+        return found
+
     def array(self, slot: str, shard: int) -> NDArray[Any]:
         """Return one array of one shard, mapped and verified.
 

@@ -63,8 +63,9 @@ from spiral_stream.planner.physical import (
     TokenStage,
 )
 from spiral_stream.planner.rebase_record import Rebase
-from spiral_stream.planner.selection_on_disk import Workplace, select
+from spiral_stream.planner.selection_on_disk import select
 from spiral_stream.planner.streams import StreamStage
+from spiral_stream.planner.surviving import Workplace
 from spiral_stream.relational.join import FanOutError
 from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.sampling.mixture import Mixture, apportion

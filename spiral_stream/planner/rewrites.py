@@ -10,6 +10,8 @@ order, and the few base columns that they look at.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_
 from typing import final
 
 import pyarrow as pa
@@ -38,6 +40,12 @@ class Match:
     right: nodes.Node  # the right side, with the filters that were moved there
     moved: tuple[str, ...]  # those filters
     keys: tuple[Expr, ...]  # over leaves
+
+    def text(self, missed: int) -> str:
+        """Say what the join did, as EXPLAIN shows it."""
+        verb = self.verb
+        where = f", right rows where {' & '.join(self.moved)}" if self.moved else ""
+        return f"{verb.how} join on {', '.join(verb.left_on)} ({missed:,} left rows without a match{where})"
 
 
 @final
@@ -77,6 +85,16 @@ class Rewritten:
     pushed: tuple[Expr, ...]  # conditions that the base's scan applies, over its columns
     steps: tuple[Step, ...]
     env: Mapping[str, Expr]  # each column that is left, over leaves
+
+    @property
+    def condition(self) -> Expr | None:
+        """All pushed conditions in one."""
+        return reduce(and_, self.pushed) if self.pushed else None
+
+    @property
+    def pushed_text(self) -> str | None:
+        """The pushed conditions, for people."""
+        return str(self.condition) if self.pushed else None
 
     def read(self, also: Iterable[str] = ()) -> list[str]:
         """Base columns that the steps look at, and those behind the columns in ``also``; sorted."""

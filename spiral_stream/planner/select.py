@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from spiral_stream.expr import Col, Expr
 from spiral_stream.plan import combining, nodes
 from spiral_stream.plan.tree import spine
+from spiral_stream.planner.frame import Frame
 from spiral_stream.planner.late_columns import (
     Columns,
     Fetchable,
@@ -31,7 +32,6 @@ from spiral_stream.planner.late_columns import (
 )
 from spiral_stream.planner.rewrites import Arrange, First, Head, Keep, Match, Rewritten, rewrite
 from spiral_stream.relational import engine
-from spiral_stream.relational.join import join_n_to_1
 from spiral_stream.relational.sql import run_sql
 from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.sources.source import ROW
@@ -137,29 +137,14 @@ def _over(node: nodes.Node, open_relation: Open) -> "_ChosenRows":
 
 
 @final
-class _Frame:
-    """The scanned columns of the rows so far, by place."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self._table = table
-        self.schema = table.schema
-
-    def fetch(self, ordinals: UInt64, columns: Sequence[str]) -> pa.Table:
-        return self._table.select(list(columns)).take(pa.array(ordinals))
-
-
-@final
 class _ChosenRows:
     """Rows so far: ordinals of the base, the columns that steps look at, and the matching row of each joined relation."""
 
     def __init__(self, base: Base, work: Rewritten, schema: pa.Schema, open_relation: Open) -> None:
         self._base, self._work, self._schema, self._open = base, work, schema, open_relation
-        self._rights: list[tuple[Fetchable, Int64]] = []
         self._counts: list[tuple[str, int]] = []
-        self._pushed: Expr | None = None
-        for each in work.pushed:
-            self._pushed = each if self._pushed is None else self._pushed & each
-        self._table: pa.Table | None = None  # None: nothing was scanned, all rows are in
+        self._pushed = work.condition
+        self._frame: Frame | None = None  # None: nothing was scanned, all rows are in
         self._arranged = False
 
     def run(self, also: Sequence[str] = ()) -> pa.Table:
@@ -172,52 +157,42 @@ class _ChosenRows:
             those columns, for the rows that are left.
         """
         if self._pushed is not None or self._work.steps or also:
-            self._table = _scanned(self._base, self._work.read(also), self._pushed)
+            self._frame = Frame(_scanned(self._base, self._work.read(also), self._pushed))
         if self._pushed is not None:
             self._count(f"filter {self._pushed} (in the scan)")
         for step in self._work.steps:
             if isinstance(step, Keep):
-                mask = self._values((step.predicate,), [pa.bool_()]).column(0)
-                self._take(np.flatnonzero(pc.fill_null(mask, fill_value=False).to_numpy()))
+                self._rows.keep(step.predicate)
                 self._count(step.text)
             elif isinstance(step, Match):
                 self._match(step)
             elif isinstance(step, First):
-                self._take(_first_places(self._values(step.keys, _types(step.verb, step.verb.names))))
+                self._rows.take(_first_places(self._rows.values(step.keys, types_of(step.verb, step.verb.names))))
                 self._count(f"distinct {', '.join(step.verb.names)}")
             elif isinstance(step, Arrange):
-                table = self._values(step.keys, _types(step.verb, step.verb.names))
+                table = self._rows.values(step.keys, types_of(step.verb, step.verb.names))
                 direction = "descending" if step.verb.descending else "ascending"
-                self._take(pc.sort_indices(table, [(name, direction) for name in table.column_names]).to_numpy())
+                self._rows.take(pc.sort_indices(table, [(name, direction) for name in table.column_names]).to_numpy())
                 self._arranged = True
             else:
                 assert isinstance(step, Head)
-                self._take(np.arange(min(step.count, len(self._rows))))
+                self._rows.take(np.arange(min(step.count, len(self._rows.table))))
                 self._count(f"limit {step.count}")
         kinds = [self._schema.field(name).type for name in also]
-        return self._values([self._work.env[name] for name in also], kinds).rename_columns(list(also))
+        exprs = [self._work.env[name] for name in also]
+        return self._rows.values(exprs, kinds).rename_columns(list(also)) if also else pa.table({})
 
     def chosen(self, *, ascending: bool) -> Chosen:
         """Return the outcome, with only the joined relations that columns come from."""
         if ascending and self._arranged:
-            self._take(np.argsort(self._rows, kind="stable"))
-        env = self._work.env
-        leaves = {leaf for name in self._schema.names for leaf in env[name].columns()}
-        used = sorted({k for leaf in leaves if (k := place_of(leaf)[0]) is not None})
-        renamed = {k: i for i, k in enumerate(used)}
-        by_leaf: dict[str, Expr] = {}
-        for leaf in leaves:
-            k, name = place_of(leaf)
-            by_leaf[leaf] = Col(leaf) if k is None else Col(right_leaf(renamed[k], name))
-        rights = [
-            (_only(self._rights[k][0], sorted({n for at, n in map(place_of, leaves) if at == k})), self._rights[k][1])
-            for k in used
-        ]
+            self._rows.take(np.argsort(self._rows.rows, kind="stable"))
+        env, used = leaves_of(self._work.env, self._schema)
+        rights = [(only(self._rows.rights[k][0], names), self._rows.rights[k][1]) for k, names in used.items()]
         return Chosen(
             base=self._base,
-            env={name: substitute(env[name], by_leaf) for name in self._schema.names},
+            env=env,
             schema=self._schema,
-            ordinals=None if self._table is None or self._whole() else self._rows,
+            ordinals=None if self._frame is None or self._whole() else self._rows.rows,
             rights=rights,
             counts=self._counts,
             pushed=self._pushed,
@@ -228,53 +203,58 @@ class _ChosenRows:
         return self._pushed is None and not self._work.steps
 
     @property
-    def _rows(self) -> UInt64:
-        assert self._table is not None
-        ordinals: UInt64 = self._table.column(ROW).to_numpy()
-        return ordinals
-
-    def _values(self, exprs: Sequence[Expr], kinds: Sequence[pa.DataType]) -> pa.Table:
-        if not exprs:
-            return pa.table({})
-        assert self._table is not None
-        rights = [Right(relation, index.__getitem__) for relation, index in self._rights]
-        names = [f"v{i}" for i in range(len(exprs))]
-        schema = pa.schema(list(zip(names, kinds, strict=True)))
-        reader = Columns(
-            FetchedColumns(_Frame(self._table)), lambda at: at, rights, dict(zip(names, exprs, strict=True)), schema
-        )
-        return reader.fetch(np.arange(len(self._table), dtype=np.uint64), names)
-
-    def _take(self, places: NDArray[np.integer[Any]]) -> None:
-        assert self._table is not None
-        if len(places) == len(self._table) and np.array_equal(places, np.arange(len(places))):
-            return
-        self._table = self._table.take(pa.array(places))
-        self._rights = [(relation, index[places]) for relation, index in self._rights]
+    def _rows(self) -> Frame:
+        assert self._frame is not None
+        return self._frame
 
     def _count(self, what: str) -> None:
-        self._counts.append((what, len(self._rows)))
+        self._counts.append((what, len(self._rows.table)))
 
     def _match(self, step: Match) -> None:
-        verb = step.verb
-        right = _over(step.right, self._open)
-        keys = right.run(also=verb.right_on)
-        left = self._values(step.keys, _types(verb.source, verb.left_on)).rename_columns(list(verb.left_on))
-        index = join_n_to_1(left, keys, how=verb.how, on=", ".join(verb.left_on))
-        hit = index >= 0
-        if verb.how != "left":
-            places = np.flatnonzero(~hit if verb.how == "anti" else hit)
-            self._take(places)
-            index = index[places]
-        where = f", right rows where {' & '.join(step.moved)}" if step.moved else ""
-        self._count(
-            f"{verb.how} join on {', '.join(verb.left_on)} ({int((~hit).sum()):,} left rows without a match{where})"
-        )
-        self._rights.append(_beside(right.chosen(ascending=False), index))
+        right, keys = settled(step, self._open, step.verb.right_on)
+        index, missed = self._rows.match(left_keys(self._rows, step), keys, step.verb.how)
+        self._count(step.text(len(missed)))
+        self._rows.rights.append(beside(right, index))
 
 
-def _beside(right: Chosen, index: Int64) -> tuple[Fetchable, Int64]:
-    """A joined relation and its rows: the open relation itself if all columns are its own."""
+def left_keys(rows: Frame, step: Match) -> pa.Table:
+    """Return the keys by which rows look up a joined relation."""
+    names = step.verb.left_on
+    return rows.values(step.keys, types_of(step.verb.source, names)).rename_columns(list(names))
+
+
+def settled(step: Match, open_relation: Open, names: Sequence[str]) -> tuple[Chosen, pa.Table]:
+    """Return the right side of a join, and columns of it, in the order of its rows."""
+    right = _over(step.right, open_relation)
+    table = right.run(also=names)
+    return right.chosen(ascending=False), table
+
+
+def leaves_of(env: Mapping[str, Expr], schema: pa.Schema) -> tuple[dict[str, Expr], dict[int, list[str]]]:
+    """Return the columns of a plan over the joined relations that they come from, and which of those columns are used.
+
+    Args:
+        env: the columns over the leaves of all joins.
+        schema: the columns that the plan leaves.
+
+    Returns:
+        the columns over leaves whose joins are numbered anew, without those that no column comes from; and
+        the old number of each join that is left, and its columns.
+    """
+    leaves = {leaf for name in schema.names for leaf in env[name].columns()}
+    used: dict[int, list[str]] = {}
+    for k, name in sorted((k, name) for k, name in map(place_of, leaves) if k is not None):
+        used.setdefault(k, []).append(name)
+    renamed = {k: i for i, k in enumerate(used)}
+    by_leaf: dict[str, Expr] = {}
+    for leaf in leaves:
+        of, name = place_of(leaf)
+        by_leaf[leaf] = Col(leaf) if of is None else Col(right_leaf(renamed[of], name))
+    return {name: substitute(env[name], by_leaf) for name in schema.names}, used
+
+
+def beside(right: Chosen, index: Int64) -> tuple[Fetchable, Int64]:
+    """Return a joined relation and its rows: the open relation itself if all columns are its own."""
     own = all(isinstance(e, Col) and e.name == name for name, e in right.env.items())
     if right.rights or not own or isinstance(right.base, MemoryReader):
         return ComputedRelation(right), index
@@ -283,7 +263,8 @@ def _beside(right: Chosen, index: Int64) -> tuple[Fetchable, Int64]:
     return right.base, np.append(right.ordinals.astype(np.int64), -1)[index]
 
 
-def _types(node: nodes.Node, names: Sequence[str]) -> list[pa.DataType]:
+def types_of(node: nodes.Node, names: Sequence[str]) -> list[pa.DataType]:
+    """Return the types of a node's columns."""
     schema = node.schema()
     return [schema.field(name).type for name in names]
 
@@ -320,5 +301,6 @@ class ComputedRelation:
         return self._columns.fetch(ordinals, columns)
 
 
-def _only(relation: Fetchable, names: Sequence[str]) -> Fetchable:
+def only(relation: Fetchable, names: Sequence[str]) -> Fetchable:
+    """Return a joined relation with the columns that are used."""
     return relation.only(names) if isinstance(relation, ComputedRelation) else relation

@@ -7,9 +7,7 @@ its origin.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import partial, reduce
 from operator import and_
@@ -26,37 +24,22 @@ from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.dialects.numpy import passes, to_column
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.integrity import seal
-from spiral_stream.integrity.publish import mended, publish, publish_file
+from spiral_stream.integrity.publish import mended, publish_file
 from spiral_stream.plan import nodes
-from spiral_stream.plan.fingerprint import canonical, digest
-from spiral_stream.plan.tree import walk
+from spiral_stream.plan.fingerprint import digest
 from spiral_stream.planner.kept_columns import KeptColumns, KeptRelation
-from spiral_stream.planner.late_columns import Columns, Fetchable, Right, UInt64, in_memory, place_of
+from spiral_stream.planner.late_columns import Columns, Right, UInt64, in_memory, place_of
 from spiral_stream.planner.runs import key_runs
-from spiral_stream.planner.select import ComputedRelation, choose
+from spiral_stream.planner.surviving import SETTLED, Workplace, find_rows, selection_folder
 from spiral_stream.relational.identity_index import IdentityIndex, build_index
-from spiral_stream.relational.selection import Selection, whole
-from spiral_stream.relational.selection_build import build_selection
+from spiral_stream.relational.selection import Selection
 from spiral_stream.sampling.order import Runs
 from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.sources.source import ROW
 
 INDEX_ROWS: Final = 1 << 16  # identities looked at at a time
 EXAMPLES: Final = 5
-_UNSEALED_KEYS: Final = frozenset({"whole", "counts", "pushed", "rights", "env", "schema"})
-_MADE_OF_IT: Final = ("column-", "index-", "lengths-", "mean-", "runs-", "unique-")
 _SHARD: Final = "storage_shard"
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Workplace:
-    """The folder of derived files, how relations are opened, and their data versions."""
-
-    root: Path
-    open_relation: Callable[[str], OpenRelation]  # the same one for the same name
-    versions: Mapping[str, str]
-    kept: Callable[[str], KeptRelation]  # that relation, as its kept columns are read; the same one for the same name
 
 
 @final
@@ -71,7 +54,7 @@ class Selected:
         self.counts: tuple[tuple[str, int], ...] = tuple((what, left) for what, left in meta["counts"])
         self.pushed: str | None = meta["pushed"]
         self._firsts = np.concatenate([[0], np.cumsum(rows.counts)]).astype(np.uint64)
-        self._beside = [_right(spec, folder, place, sealed="relations" in meta) for spec in meta["rights"]]
+        self._beside = [_right(spec, folder / SETTLED, place) for spec in meta["rights"]]
         kept = {
             k: place.kept(each.entry.name)
             for k, each in enumerate([base, *self._beside])
@@ -270,84 +253,17 @@ def _equal(pairs: list[tuple[expr.Expr, Any]]) -> expr.Expr:
 
 
 def select(node: nodes.Node, base: OpenRelation, place: Workplace) -> Selected:
-    """Return the surviving rows of a stream's relational plan: from disk if they were settled before.
+    """Return the surviving rows of a stream's relational plan: from disk where they were found before.
 
     Raises:
         PlanError: a join finds several right rows for one left row.
         CacheError: the prepared folder cannot be written.
     """
-    folder = selection_folder(node, place.root, place.versions)
-    file = folder / "selected.json"
-
-    def opened() -> Selected:
-        meta = seal.read_json(file, _UNSEALED_KEYS)
-        with seal.reading(file):
-            rows = whole(base.manifest.starts) if meta["whole"] else Selection.open(folder / "rows")
-            return Selected(base, rows, meta, folder, place)
-
-    def settle() -> None:
-        _settle(node, base, place, folder)
-        _adopt(folder)
-
-    return mended(folder, opened, settle)
+    rows, meta = find_rows(node, base, place)
+    return Selected(base, rows, meta, selection_folder(node, place.root, place.versions), place)
 
 
-def selection_folder(node: nodes.Node, root: Path, versions: Mapping[str, str]) -> Path:
-    """Return the folder of a relational plan's selection and of everything derived from it."""
-    return root / "selections" / digest([canonical(node), {name: versions[name] for name in sorted(_read(node))}])
-
-
-def _read(node: nodes.Node) -> set[str]:
-    """The relations that a plan reads."""
-    out: set[str] = set()
-    for each in walk(node):
-        out.update(each.relations if isinstance(each, nodes.Sql) else ())
-        out.update((each.relation,) if isinstance(each, nodes.Scan) else ())
-    return out
-
-
-def _settle(node: nodes.Node, base: OpenRelation, place: Workplace, folder: Path) -> None:
-    def opened(name: str) -> OpenRelation:
-        return base if name == base.entry.name else place.open_relation(name)
-
-    chosen = choose(node, opened)
-    with publish(folder) as work:
-        if chosen.ordinals is not None:
-            beside = [index for _, index in chosen.rights]
-            build_selection(work / "rows", base.manifest.starts, [(chosen.ordinals, beside)], len(beside))
-        meta = {
-            "relations": sorted(_read(node)),
-            "whole": chosen.ordinals is None,
-            "counts": chosen.counts,
-            "pushed": None if chosen.pushed is None else str(chosen.pushed),
-            "rights": [_keep_right(rows, work / f"right{k}.arrow") for k, (rows, _) in enumerate(chosen.rights)],
-            "env": {name: expr.to_json(value) for name, value in chosen.env.items()},
-            "schema": chosen.schema.serialize().to_pybytes().hex(),
-        }
-        (work / "selected.json").write_text(json.dumps(meta))
-
-
-def _adopt(folder: Path) -> None:
-    """Move what was derived from a damaged selection to the one that took its place: both keep the same rows."""
-    aside = folder.with_name(f".damaged-{folder.name}")
-    for path in aside.iterdir() if aside.is_dir() else ():
-        if path.name.startswith(_MADE_OF_IT):
-            with suppress(OSError):  # another process adopted it
-                path.rename(folder / path.name)
-
-
-def _keep_right(rows: Fetchable, file: Path) -> dict[str, str]:
-    """A joined relation is opened again by name; a computed table is kept."""
-    if isinstance(rows, OpenRelation):
-        return {"relation": rows.entry.name}
-    assert isinstance(rows, ComputedRelation), rows
-    table = rows.fetch(np.arange(rows.total, dtype=np.uint64), rows.schema.names)
-    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    return {"table": file.name}
-
-
-def _right(spec: Mapping[str, str], folder: Path, place: Workplace, *, sealed: bool) -> OpenRelation | MemoryReader:
+def _right(spec: Mapping[str, str], folder: Path, place: Workplace) -> OpenRelation | MemoryReader:
     if "relation" in spec:
         return place.open_relation(spec["relation"])
-    return in_memory(seal.table(folder / spec["table"], sealed=sealed))
+    return in_memory(seal.table(folder / spec["table"], sealed=True))

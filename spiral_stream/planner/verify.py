@@ -16,6 +16,8 @@ from typing import Final, final
 from spiral_stream.cache import ledger
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.catalog.registry import Registry
+from spiral_stream.derived.survivors import Survivors
+from spiral_stream.derived.verification import verify_file
 from spiral_stream.errors import DamageError, SpiralWarning
 from spiral_stream.integrity import seal
 from spiral_stream.plan import nodes
@@ -25,7 +27,8 @@ from spiral_stream.plan.tree import need, walk
 from spiral_stream.planner.build import caches
 from spiral_stream.planner.lower import cache_root
 from spiral_stream.planner.physical import Stages
-from spiral_stream.planner.selection_on_disk import selection_folder
+from spiral_stream.planner.probed import Probed
+from spiral_stream.planner.surviving import Outcome, selection_folder
 
 SOUND: Final = "sound"
 UNVERIFIED: Final = "unverified"
@@ -88,6 +91,7 @@ def verify_stream(
         tasks += list(_sealed(folder, "selection"))
     rosters = sorted((cache_root(catalog) / "derived").glob("*/*/roster.*"))
     tasks += [_Task(path, "roster of pieces", partial(_has_seal, path), _size(path)) for path in rosters]
+    tasks += list(_selected(cache_root(catalog)))
     found = list(_run(tasks, report))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpiralWarning)  # what is mended now was reported above
@@ -165,6 +169,14 @@ def _sealed(folder: Path, what: str) -> Iterator[_Task]:
     for path in sorted(folder.rglob("*")) if folder.exists() else ():
         if path.is_file() and not any(name.startswith((_ASIDE, ".")) for name in path.relative_to(folder).parts):
             yield _Task(path, what, partial(_has_seal, path), _size(path))
+
+
+def _selected(root: Path) -> Iterator[_Task]:
+    """Pieces that selections are made of, of whichever stream: others share them."""
+    for kind in (Survivors.KIND, Probed.KIND, Outcome.KIND):
+        folder = root / "derived" / kind
+        for path in [*sorted(folder.glob("*/derivation.json")), *sorted(folder.glob("*/parts/[!.]*"))]:
+            yield _Task(path, f"derived {kind}", partial(verify_file, path), _size(path))
 
 
 def _run(tasks: list[_Task], report: Report | None) -> Iterator[Checked]:

@@ -1,79 +1,74 @@
-"""Which rows of a relation survive, on disk, by number and by address.
+"""Which rows of a relation survive, by number and by address.
 
-Surviving rows are numbered 0, 1, ... in the order of their logical ordinals. Each
-storage shard is kept in the smallest of three forms: nothing (all its rows
-survive), uint32 offsets, or a bitmap with the number of survivors before every
-block of 512 bits. Files are memory-mapped; what is resident grows with shards.
+Surviving rows are numbered 0, 1, ... in the order of their logical ordinals. Each storage shard has a piece in the
+smallest of three forms (`derived.survivors`); how many rows it keeps is in the roster, so opening reads one file. A
+shard is mapped when a row of it is first asked for, and selected from in native code: 20 us per 1,024 rows of a bitmap.
 For a joined relation only the matching row of each survivor is kept.
 """
 
-from pathlib import Path
+import threading
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.errors import CacheError
-from spiral_stream.integrity import seal
+from spiral_stream.derived import _gather
+from spiral_stream.derived.gather import located
+from spiral_stream.derived.pieces import Pieces
+from spiral_stream.derived.survivors import ALL, BITMAP, BLOCK, OFFSETS
+from spiral_stream.errors import CacheError, DamageError, SpiralWarning
+from spiral_stream.relational import _select
 
 UInt64 = NDArray[np.uint64]
 Int64 = NDArray[np.int64]
+Work = Callable[..., tuple[int, int]]  # a function of `_select`
 
-VERSION: Final = 1
-ALL, OFFSETS, BITMAP = 0, 1, 2
-BLOCK: Final = 512  # bits that share one entry of the rank directory
-WORDS: Final = BLOCK // 64
-_CHUNK: Final = 65_536  # rows selected at a time: 64 bytes of scratch each
+_CLOSED: Final = 3  # in the table of `_select`: a shard that is not mapped yet
+_BY_ROW: Final = 4  # there, added to the form of a shard whose words are verified row by row
+_LARGE: Final = 4 << 20  # bytes of words that are not verified as a whole: those of 32 M rows
 
 
 @final
 class Selection:
-    """The rows that survive. Reading is thread-safe; pickling passes the path, not the data."""
+    """The rows that survive. Reading is thread-safe."""
 
     def __init__(
-        self, shard_starts: UInt64, counts: UInt64, forms: NDArray[np.uint8], path: Path | None, *, sealed: bool = False
+        self,
+        shard_starts: UInt64,
+        pieces: Pieces | None,
+        rights: Sequence[np.dtype[Any]] = (),
+        mend: Callable[[], Pieces] | None = None,
     ) -> None:
-        self.shard_starts = shard_starts  # [S + 1], uint64: first logical ordinal of each shard, and the end
-        self.counts = counts  # [S], uint64: survivors of each shard
-        self.path = path
-        self._forms = forms
-        self._firsts = cumulated(counts)
-        self._all = bool((forms == ALL).all())
-        self.rights: list[NDArray[Any]] = []
-        if path is not None:
-            self._offsets, self._words, self._ranks, self._places = (
-                seal.array(path / f"{name}.npy", sealed=sealed) for name in ("offsets", "words", "ranks", "places")
-            )
-            self._bitmapped = cumulated(np.where(forms == BITMAP, counts, 0).astype(np.uint64))
-            self.rights = [seal.array(file, sealed=sealed) for file in sorted(path.glob("right-*.npy"))]
+        """Read the counts of the shards; nothing is mapped.
 
-    @classmethod
-    def open(cls, directory: Path) -> "Selection":
-        """Map a selection that `build_selection` made.
+        Args:
+            shard_starts: shape [S + 1], uint64: first logical ordinal of each shard, and the end.
+            pieces: of the shards, as `derived.survivors` encodes them; None keeps every row.
+            rights: the type of the matching rows of each joined relation, which lie in ``right0``, ``right1``, ...
+            mend: makes the pieces that were damaged again; None leaves that to the next stream.
 
         Raises:
-            DamageError: it is missing, or not what was written.
-            CacheError: it is of another version, or the operating system refuses.
+            CacheError: the pieces are of shards of another size.
         """
-        file = directory / "selection.json"
-        meta = seal.read_json(file, {"version", "total", "shards"})
-        with seal.reading(file):
-            if meta["version"] != VERSION:
-                msg = f"selection {directory} has format {meta['version']}, not {VERSION}. Delete it to build it again"
-                raise CacheError(msg)
-            sealed = "rights" in meta  # else it is from before there were seals
-            starts, counts, forms = (
-                seal.array(directory / f"{name}.npy", sealed=sealed) for name in ("shard_starts", "counts", "forms")
-            )
-            out = cls(starts, counts, forms, directory, sealed=sealed)
-            if not len(counts) == len(forms) == len(starts) - 1 or len(out.rights) != meta.get(
-                "rights", len(out.rights)
-            ):
-                raise seal.damaged(directory, f"it has {len(counts):,} shards and {len(out.rights)} joined relations")
-            return out
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (whole, (self.shard_starts,)) if self.path is None else (Selection.open, (self.path,))
+        starts = np.ascontiguousarray(shard_starts, dtype=np.uint64)
+        rows = np.diff(starts)
+        self.shard_starts = starts
+        self.counts: UInt64 = rows if pieces is None else pieces.summary["count"].astype(np.uint64)  # [S]
+        self._pieces, self._rights, self._mend = pieces, tuple(rights), mend
+        self._before: list[Pieces] = []  # whose memory other threads may still read
+        self._firsts = cumulated(self.counts)
+        forms = np.full(len(rows), ALL, np.uint64) if pieces is None else pieces.summary["form"].astype(np.uint64)
+        self._forms, self._all = forms, bool((forms == ALL).all())
+        if pieces is not None and not (pieces.summary["rows"].astype(np.uint64) == rows).all():
+            msg = "selection: its pieces are of shards of another size. Register the relation again"
+            raise CacheError(msg)
+        self._table = np.zeros((len(rows), 4), np.uint64)  # form, address of offsets or words, of ranks, blocks
+        self._table[:, 0] = np.where(forms == ALL, ALL, _CLOSED)
+        self._table[:, 3] = -(-rows.astype(np.int64) // BLOCK)
+        self._stamps = np.zeros(0, np.uint64)  # an address in each file that is in use
+        self._lock = threading.Lock()
 
     @property
     def total(self) -> int:
@@ -89,17 +84,7 @@ class Selection:
         Returns:
             shape [P], uint64: logical ordinals in the relation.
         """
-        if self._all:
-            return rows
-        shards = np.searchsorted(self._firsts, rows, side="right") - 1
-        out = rows - self._firsts[shards]
-        forms = self._forms[shards]
-        at = np.flatnonzero(forms == OFFSETS)
-        out[at] = self._offsets[self._places[shards[at]] + out[at]]
-        at = np.flatnonzero(forms == BITMAP)
-        for piece in np.array_split(at, max(1, -(-len(at) // _CHUNK))):
-            out[piece] = self._select(shards[piece], out[piece])
-        return np.asarray(out + self.shard_starts[shards])
+        return rows if self._all else self._run(_select.select, self._firsts, rows)
 
     def rows(self, ordinals: UInt64) -> tuple[UInt64, NDArray[np.bool_]]:
         """Return the inverse of `ordinals`.
@@ -122,16 +107,11 @@ class Selection:
         ends = ordinals >= self.shard_starts[-1]
         if self._all:
             return np.where(ends, np.uint64(self.total), ordinals)
-        shards = np.where(ends, 0, np.searchsorted(self.shard_starts, ordinals, side="right") - 1)
-        out = ordinals - self.shard_starts[shards]
-        out[ends] = 0
-        forms = self._forms[shards]
-        at = np.flatnonzero((forms == OFFSETS) & ~ends)
-        out[at] = self._bisect(shards[at], out[at])
-        at = np.flatnonzero((forms == BITMAP) & ~ends)
-        for piece in np.array_split(at, max(1, -(-len(at) // _CHUNK))):
-            out[piece] = self._count(shards[piece], out[piece])
-        return np.where(ends, np.uint64(self.total), out + self._firsts[shards])
+        if not ends.any():
+            return self._run(_select.rank, self.shard_starts, ordinals)
+        out = np.full(len(ordinals), self.total, np.uint64)
+        out[~ends] = self._run(_select.rank, self.shard_starts, ordinals[~ends])
+        return out
 
     def unit_counts(self, group_starts: UInt64) -> UInt64:
         """Survivors of each piece of storage.
@@ -146,61 +126,79 @@ class Selection:
 
     def right(self, k: int, rows: UInt64) -> Int64:
         """Shape [P] -> [P], int64: the row of the k-th joined relation that matches each survivor, -1 for none."""
-        return np.asarray(self.rights[k][rows], dtype=np.int64)
+        if not len(rows):
+            return np.zeros(0, np.int64)
+        return self._mending(lambda: self._right(k, rows))
 
-    def _select(self, shards: NDArray[np.int64], nth: UInt64) -> UInt64:
-        """Offset of the nth set bit of each shard's bitmap."""
-        rank = self._bitmapped[shards] + nth
-        block = np.searchsorted(self._ranks, rank, side="right") - 1
-        left = (rank - self._ranks[block]).astype(np.int64)
-        words = self._words[block[:, None] * WORDS + np.arange(WORDS)]
-        word, left = _locate(np.bitwise_count(words), left)
-        octets = words[np.arange(len(words)), word].astype("<u8").view(np.uint8).reshape(-1, 8)
-        octet, left = _locate(np.bitwise_count(octets), left)
-        bits = np.unpackbits(octets[np.arange(len(octets)), octet][:, None], axis=1, bitorder="little")
-        bit, _ = _locate(bits, left)
-        offset = (block - self._places[shards].astype(np.int64)) * BLOCK + word * 64 + octet * 8 + bit
-        return np.asarray(offset, dtype=np.uint64)
+    def _right(self, k: int, rows: UInt64) -> Int64:
+        assert self._pieces is not None
+        kind = self._rights[k]
+        shards, offsets = located(self._firsts, rows)
+        addresses = self._pieces.addresses(f"right{k}", shards) + offsets * np.uint64(kind.itemsize)
+        self._pieces.verify(addresses, np.full(len(rows), kind.itemsize, np.int64))
+        found = np.empty(len(rows), kind)
+        _gather.copy(addresses, kind.itemsize, found)
+        return found.astype(np.int64)
 
-    def _count(self, shards: NDArray[np.int64], offsets: UInt64) -> UInt64:
-        """Set bits before an offset of each shard's bitmap."""
-        offset = offsets.astype(np.int64)
-        block = self._places[shards].astype(np.int64) + offset // BLOCK
-        words = self._words[block[:, None] * WORDS + np.arange(WORDS)]
-        before = np.clip((offset % BLOCK)[:, None] - np.arange(WORDS) * 64, 0, 64).astype(np.uint64)
-        full = before == np.uint64(64)
-        masks = np.where(full, ~np.uint64(0), (np.uint64(1) << np.where(full, 0, before)) - np.uint64(1))
-        inside = np.bitwise_count(words & masks).sum(axis=1, dtype=np.uint64)
-        return np.asarray(self._ranks[block] + inside - self._bitmapped[shards])
+    def _run(self, work: Work, located_by: UInt64, values: UInt64) -> UInt64:
+        """Select or rank."""
+        values = np.ascontiguousarray(values, np.uint64)
+        return self._mending(lambda: self._found(work, located_by, values))
 
-    def _bisect(self, shards: NDArray[np.int64], offsets: UInt64) -> UInt64:
-        """Count each shard's stored offsets below ``offsets``."""
-        first = self._places[shards].astype(np.int64)
-        low, high = first.copy(), first + self.counts[shards].astype(np.int64)
-        while (open_ := low < high).any():
-            middle = np.where(open_, (low + high) // 2, 0)
-            below = open_ & (self._offsets[middle] < offsets)
-            low = np.where(below, middle + 1, low)
-            high = np.where(open_ & ~below, middle, high)
-        return np.asarray(low - first, dtype=np.uint64)
+    def _found(self, work: Work, located_by: UInt64, values: UInt64) -> UInt64:
+        """Select or rank; the shards that are not mapped yet are mapped first."""
+        assert self._pieces is not None
+        out, touched = np.empty(len(values), np.uint64), np.empty(len(values), np.uint64)
+        closed, by_row = work(self._firsts, self.shard_starts, self._table, values, out, touched)
+        if closed:
+            self._open(np.unique(located(located_by, values)[0]))
+            _, by_row = work(self._firsts, self.shard_starts, self._table, values, out, touched)
+        looked_up = touched if by_row or len(self._stamps) > len(touched) else self._stamps
+        self._pieces.verify(looked_up, np.full(len(looked_up), 4, np.int64))  # also notes that the files are in use
+        return out
+
+    def _mending(self, work: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """Do work; pieces that turn out to be damaged are made again, with a warning, and it is done once more."""
+        try:
+            return work()
+        except DamageError as error:
+            if self._mend is None or self._pieces is None:
+                raise
+            said = str(error).split(". Close the stream")[0]
+            warnings.warn(f"{said}. What the file held is made again now", SpiralWarning, stacklevel=4)
+            with self._lock:
+                self._before.append(self._pieces)
+                self._pieces = self._mend()
+                self._table[:, 0] = np.where(self._forms == ALL, ALL, _CLOSED)
+                self._stamps = np.zeros(0, np.uint64)
+            return work()
+
+    def _open(self, shards: Int64) -> None:
+        """Map some shards and verify them: wholly, or what is searched of large ones."""
+        assert self._pieces is not None
+        with self._lock:
+            shards = shards[self._table[shards, 0] == _CLOSED]
+            for form, data, searched in ((OFFSETS, "offsets", "offsets"), (BITMAP, "words", "ranks")):
+                some = shards[self._forms[shards] == form]
+                if not len(some):
+                    continue
+                addresses, begins = self._pieces.addresses(data, some), self._pieces.addresses(searched, some)
+                self._pieces.verify(begins, self._pieces.counts[searched][some].astype(np.int64) * 4)
+                sizes = self._table[some, 3].astype(np.int64) * (BLOCK // 8) * (form == BITMAP)
+                large = sizes > _LARGE
+                self._pieces.verify(addresses[~large], sizes[~large])
+                forms = np.where(large, form + _BY_ROW, form).astype(np.uint64)
+                _select.enter(self._table, some.astype(np.uint64), forms, addresses, begins)
+                self._stamps = np.unique(np.concatenate([self._stamps, self._pieces.first_addresses(some)]))
 
 
 def whole(shard_starts: UInt64) -> Selection:
-    """Return the selection of an unfiltered relation: every row, no file.
+    """Return the selection of an unfiltered relation: every row, no piece.
 
     Args:
         shard_starts: shape [S + 1], uint64: first logical ordinal of each shard, and the end.
     """
-    starts = np.asarray(shard_starts, dtype=np.uint64)
-    return Selection(starts, np.diff(starts), np.full(len(starts) - 1, ALL, np.uint8), None)
-
-
-def _locate(counts: NDArray[Any], nth: Int64) -> tuple[Int64, Int64]:
-    """Find the column in which the nth (from 0) unit of each row's counts lies, and how many units of it come before."""
-    upto = np.cumsum(counts, axis=1, dtype=np.int64)
-    column = (upto <= nth[:, None]).sum(axis=1)
-    before = np.where(column > 0, upto[np.arange(len(upto)), np.maximum(column - 1, 0)], 0)
-    return column, nth - before
+    return Selection(shard_starts, None)
 
 
 def cumulated(counts: UInt64) -> UInt64:

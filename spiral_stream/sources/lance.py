@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
@@ -223,9 +224,10 @@ class LanceReader(Reader):
         """Row addresses (fragment << 32 | offset) to physical ordinals, [P] -> [P]."""
         ids, offsets = addresses >> np.uint64(32), addresses & np.uint64(0xFFFFFFFF)
         rows = np.empty(len(addresses), dtype=np.uint64)
-        for fragment_id in np.unique(ids):
-            unit = int(self._by_id[np.searchsorted(self._ids, fragment_id, sorter=self._by_id)])
-            here = ids == fragment_id
+        borders = np.flatnonzero(ids[1:] != ids[:-1]) + 1  # rows of a fragment come together
+        for first, last in pairwise([0, *borders.tolist(), len(ids)] if len(ids) else []):
+            unit = int(self._by_id[np.searchsorted(self._ids, ids[first], sorter=self._by_id)])
+            here = slice(first, last)
             deleted = self._deleted_offsets(unit)
             before = np.searchsorted(deleted, offsets[here]).astype(np.uint64) if len(deleted) else np.uint64(0)
             rows[here] = self._starts[unit] + offsets[here] - before

@@ -61,6 +61,7 @@ def test_one_flipped_bit_in_any_derived_file_changes_no_batch(
         found, said = outcome(catalog, stored)
         assert found is None or equal(found, sound), f"{path}: other batches"
         unread = path.parent.name == "ledger" or path.name in {"cache.json", "derivation.json"}
+        unread |= path.suffix in {".piece", ".sums"} and "columns" not in path.parts  # matches of a join, for one
         assert said or unread, f"{path}: silent"
         if found is None:
             assert ("builds it again" if "derived" in path.parts else "stream.materialize()") in said[0], said
@@ -104,15 +105,16 @@ def test_a_damaged_shard_is_named_and_built_again_alone(catalog: sp.Catalog) -> 
 @pytest.mark.parametrize("stored", [False], indirect=True)
 def test_a_damaged_selection_is_set_aside_with_a_warning_and_what_was_made_of_it_stays(catalog: sp.Catalog) -> None:
     sound = batches(catalog)
-    selected = next(iter(sorted(catalog.root.rglob("selected.json"))))
-    made = {path.name: path.stat().st_ino for path in selected.parent.glob("index-*")}
-    flip(selected)
-    with pytest.warns(sp.SpiralWarning, match=rf"{selected} is damaged: .*set aside as .damaged-.*built again now"):
+    settled = next(iter(sorted(catalog.root.rglob("selection.json"))))
+    folder = settled.parent.parent
+    made = {path.name: path.stat().st_ino for path in folder.glob("index-*")}
+    flip(settled)
+    with pytest.warns(sp.SpiralWarning, match=rf"{settled} is damaged: .*set aside as .damaged-.*built again now"):
         again = batches(catalog)
 
     assert equal(again, sound)
     assert made
-    assert {path.name: path.stat().st_ino for path in selected.parent.glob("index-*")} == made
+    assert {path.name: path.stat().st_ino for path in folder.glob("index-*")} == made
     assert equal(batches(catalog), sound)
 
 
@@ -123,7 +125,11 @@ def test_files_from_before_there_were_sums_open_and_count_as_unverified(catalog:
     assert equal(batches(catalog, stored=stored), sound)
     with plan(catalog, stored=stored).to_numpy() as stream:
         found = stream.verify()
-    states = {each.path.suffix: each.state for each in found.files if each.what == "selection"}
+    states = {
+        each.path.suffix: each.state
+        for each in found.files
+        if each.what == "selection" and each.path.parent.name != "settled"
+    }
     assert found.damaged == ()
     assert set(states.values()) == {"unverified"}
     assert {each.state for each in found.files if each.what.startswith("cache")} <= {"unverified"}

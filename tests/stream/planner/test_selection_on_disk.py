@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from spiral_stream import Arrow, Catalog, KeepPartial, Lance, List, PreparedStream, Relation, Sequential, col
+from spiral_stream.derived import build
 from spiral_stream.integrity import seal
-from spiral_stream.planner import selection_on_disk
+from spiral_stream.planner import surviving
 from tests.fixtures import verbs
 
 
@@ -34,7 +35,9 @@ def refuse_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(selection_on_disk, "choose", never)
+    monkeypatch.setattr(surviving, "choose", never)
+    monkeypatch.setattr(surviving, "settled", never)
+    monkeypatch.setattr(build, "make_chunk", never)
 
 
 CHAINS: dict[str, Any] = {
@@ -110,7 +113,7 @@ def test_kept_rights_hold_only_the_columns_in_use(catalog: Catalog) -> None:
         catalog.table("lance").join(computed.project("k", "name", "w2"), on="k").project("id", "w2"), "w2"
     ) as opened:
         assert len(opened) > 0
-    (kept,) = (catalog.root / "prepared" / "selections").glob("*/right*.arrow")
+    (kept,) = (catalog.root / "prepared" / "selections").glob("*/settled/right*.arrow")
 
     assert seal.table(kept).column_names == ["w2"]
 

@@ -1,0 +1,408 @@
+"""Find the surviving rows of a plan: as pieces by shard where that is possible, made once by whoever comes.
+
+Filters, computed columns and joins are decided shard by shard (`derived.survivors`, `planner.probed`), so a shard that
+did not change is never read again and processes that start together share the work. What looks at all rows (distinct,
+sort, limit) is chosen by one process and written in the same form.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar, Final, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream import expr
+from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.derived import survivors
+from spiral_stream.derived.build import WAIT_S, build, load
+from spiral_stream.derived.derivation import Derivation, Piece, ShardRows, ShardSource
+from spiral_stream.derived.executors import Builders, Threads
+from spiral_stream.derived.pieces import Pieces
+from spiral_stream.derived.roster import RosterFile, keys_of
+from spiral_stream.derived.survivors import Survivors, width_of
+from spiral_stream.errors import DamageError
+from spiral_stream.integrity import seal
+from spiral_stream.integrity.locks import Held, lock
+from spiral_stream.integrity.publish import mended, publish, publish_file
+from spiral_stream.plan import nodes
+from spiral_stream.plan.fingerprint import canonical, digest
+from spiral_stream.plan.tree import spine, walk
+from spiral_stream.planner.late_columns import Fetchable, UInt64
+from spiral_stream.planner.probed import Probe, Probed, forget_sides, looked_at
+from spiral_stream.planner.rewrites import Keep, Match, Rewritten, rewrite
+from spiral_stream.planner.select import Chosen, ComputedRelation, beside, choose, leaves_of, only, settled, types_of
+from spiral_stream.relational.join import FanOutError
+from spiral_stream.relational.selection import Selection, whole
+from spiral_stream.sources.source import ROW
+
+Meta = dict[str, Any]  # rows left by each verb, the pushed condition, joined relations, columns over leaves, schema
+Opened = Callable[[str], OpenRelation]
+
+SETTLED: Final = "settled"
+_FACTS: Final = "selection.json"
+_LOCK: Final = ".settling"
+_REFUSED: Final = "fan-out.json"
+_PAUSES_S: Final = (0.02, 0.5)
+_MOST_INT32: Final = 2**31 - 1
+_INT32: Final = np.dtype("<i4")
+_INT64: Final = np.dtype("<i8")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """The folder of derived files, how relations are opened, their data versions, and who makes pieces."""
+
+    root: Path
+    open_relation: Callable[[str], OpenRelation]
+    versions: Mapping[str, str]
+    builders: Callable[[], Builders] = Threads
+
+
+def find_rows(node: nodes.Node, base: OpenRelation, place: Workplace) -> tuple[Selection, Meta]:
+    """Return the surviving rows of a plan; what was found before is only opened.
+
+    Raises:
+        PlanError: a join finds several right rows for one left row.
+        CacheError: the prepared folder cannot be written.
+    """
+    run = _Finding(node, base, place)
+    if run.work is None:
+        return run.chosen()
+    if not run.work.pushed and not run.work.steps:
+        return whole(base.manifest.starts), run.meta(run.work, (), [])
+    run.refuse_again()
+    try:
+        return run.by_shard(run.work)
+    except FanOutError:
+        run.refuse()
+        raise
+    finally:
+        forget_sides()
+
+
+def settled_folder(node: nodes.Node, root: Path, versions: Mapping[str, str]) -> Path:
+    """Return the folder of what is settled of a plan: right sides, or the outcome of verbs that look at all rows."""
+    return selection_folder(node, root, versions) / SETTLED
+
+
+def selection_folder(node: nodes.Node, root: Path, versions: Mapping[str, str]) -> Path:
+    """Return the folder of a relational plan's selection and of everything derived from it."""
+    return root / "selections" / digest([canonical(node), {name: versions[name] for name in sorted(read_by(node))}])
+
+
+def read_by(node: nodes.Node) -> set[str]:
+    """Return the relations that a plan reads."""
+    out: set[str] = set()
+    for each in walk(node):
+        out.update(each.relations if isinstance(each, nodes.Sql) else ())
+        out.update((each.relation,) if isinstance(each, nodes.Scan) else ())
+    return out
+
+
+@final
+class _Finding:
+    """One plan over one base relation."""
+
+    def __init__(self, node: nodes.Node, base: OpenRelation, place: Workplace) -> None:
+        self._node, self._base, self._place = node, base, place
+        self._folder = settled_folder(node, place.root, place.versions)
+        verbs = list(spine(node))[::-1]
+        self.work: Rewritten | None = None  # None: not to be decided shard by shard
+        if isinstance(verbs[0], nodes.Scan):
+            found = rewrite(verbs[0].schema(), verbs[1:])
+            self.work = found if all(isinstance(step, Keep | Match) for step in found.steps) else None
+
+    def opened(self, name: str) -> OpenRelation:
+        """Open a relation, or return the base."""
+        return self._base if name == self._base.entry.name else self._place.open_relation(name)
+
+    def meta(self, work: Rewritten, counts: Sequence[tuple[str, int]], rights: Sequence[Any]) -> Meta:
+        """Return what a selection says of its columns and counts."""
+        env, _ = leaves_of(work.env, self._node.schema())
+        return _meta(counts, work.pushed_text, rights, env, self._node.schema())
+
+    def by_shard(self, work: Rewritten) -> tuple[Selection, Meta]:
+        """Make the pieces that are missing, and open all of them."""
+        facts: Meta = {"rights": [], "rows": []}
+        if any(isinstance(step, Match) for step in work.steps):
+            facts = self._settled(lambda draft: self._settle(work, draft))
+        derivation = self._derivation(work, facts)
+        opened = partial(self._pieces, derivation, self._base)
+        pieces = opened()
+        kinds = [kind for _, kind in derivation.rights] if isinstance(derivation, Probed) else []
+        counts = list(_counts(work, pieces))
+        return Selection(self._base.manifest.starts, pieces, kinds, opened), self.meta(work, counts, facts["rights"])
+
+    def refuse(self) -> None:
+        """Name all keys that repeat, and not only those of the first chunk that has some; the answer is kept.
+
+        Raises:
+            FanOutError: a join finds several right rows for one left row.
+        """
+        try:
+            choose(self._node, self.opened)
+        except FanOutError as error:
+            with publish_file(self._folder.with_name(_REFUSED)) as draft:
+                draft.write_text(json.dumps({"message": str(error)}))
+            raise
+
+    def refuse_again(self) -> None:
+        """Raise what was found before.
+
+        Raises:
+            FanOutError: as `refuse` raised it.
+        """
+        file = self._folder.with_name(_REFUSED)
+        if file.exists():
+            with suppress(DamageError):
+                raise FanOutError(seal.read_json(file, frozenset())["message"])
+
+    def chosen(self) -> tuple[Selection, Meta]:
+        """Choose among all rows, unless somebody has; the outcome is kept by shard too."""
+        outcome = _Outcome(self._base, lambda: choose(self._node, self.opened))
+        facts = self._settled(lambda draft: _keep_outcome(outcome.chosen, draft))
+        if facts["whole"]:
+            return whole(self._base.manifest.starts), facts
+        derivation = Outcome(digest([str(self._folder.parent.name)]), len(facts["rights"]))
+        file = RosterFile(self._place.root, derivation)
+        with self._one_at_a_time(lambda: bool((load(file).find(keys_of(outcome.manifest.content_keys)) >= 0).all())):
+            pieces = self._pieces(derivation, outcome)
+        kinds = [_INT64] * len(facts["rights"])
+        again = partial(self._pieces, derivation, outcome)
+        return Selection(self._base.manifest.starts, pieces, kinds, again), facts
+
+    def _pieces(self, derivation: Derivation, source: ShardSource) -> Pieces:
+        (roster,) = build(source, [derivation], self._place.root, self._place.builders)
+        return Pieces(RosterFile(self._place.root, derivation), roster, keys_of(source.manifest.content_keys))
+
+    def _settled(self, settle: Callable[[Path], Meta]) -> Meta:
+        """What was settled, by this process or another."""
+
+        def make() -> None:
+            with self._one_at_a_time(self._folder.exists):
+                if not self._folder.exists():
+                    with publish(self._folder) as draft:
+                        (draft / _FACTS).write_text(json.dumps(settle(draft)))
+
+        def opened() -> Meta:
+            facts = seal.read_json(self._folder / _FACTS, frozenset())
+            for name in facts["files"]:
+                seal.table(self._folder / name, sealed=True)
+            return facts
+
+        return mended(self._folder, opened, make)
+
+    @contextmanager
+    def _one_at_a_time(self, done: Callable[[], bool]) -> Iterator[None]:
+        """Let one process settle a plan while others wait; a dead one's turn ends at once."""
+        held: Held | None = None
+        file, until, pause = self._folder.with_name(_LOCK), time.monotonic() + WAIT_S, _PAUSES_S[0]
+        with suppress(OSError):  # no locks here: everybody settles it, and one outcome stays
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+            while not done() and (held := lock(file, alone=True)) is None and time.monotonic() < until:
+                time.sleep(pause)
+                pause = min(2 * pause, _PAUSES_S[1])
+        try:
+            yield
+        finally:
+            if held is not None:
+                held.release()
+
+    def _settle(self, work: Rewritten, draft: Path) -> Meta:
+        """Settle the right sides of all joins: what probes need, and the columns that the plan uses later."""
+        _, used = leaves_of(work.env, self._node.schema())
+        specs, rows = list[dict[str, str]](), list[int]()
+        matches = [step for step in work.steps if isinstance(step, Match)]
+        for k, step in enumerate(matches):
+            names = list(dict.fromkeys([*step.verb.right_on, *looked_at(_steps(work), k)]))
+            right, table = settled(step, self.opened, names)
+            relation, number = beside(right, np.arange(len(table), dtype=np.int64))
+            _write(draft / f"side{k}.arrow", table.append_column(ROW, pa.array(number)))
+            if k in used:
+                specs.append(_keep_right(only(relation, used[k]), draft / f"right{len(specs)}.arrow"))
+                rows.append(int(number.max(initial=0)))
+        return {"rights": specs, "rows": rows, "files": _files(draft)}
+
+    def _derivation(self, work: Rewritten, facts: Meta) -> Survivors | Probed:
+        pushed = None if work.condition is None else expr.canonical(work.condition, self._base.schema)
+        steps = _steps(work)
+        read = sorted({*work.read(), *(pushed.columns() if pushed is not None else ())})
+        kinds = {name: self._base.schema.field(name).type for name in read}
+        types = tuple((name, str(kind)) for name, kind in kinds.items())
+        named = digest(self._base.manifest.shard_names.to_pylist()) if set(read) & self._base.synthesised else ""
+        if not steps:
+            assert pushed is not None
+            return Survivors(pushed, types, named, width_of(kinds))
+        _, used = leaves_of(work.env, self._node.schema())
+        about = {
+            "predicate": None if pushed is None else expr.to_json(pushed),
+            "types": [list(each) for each in types],
+            "shards": named,
+            "steps": [self._about(step) for step in steps],
+            "rights": list(used),
+        }
+        sides = [self._folder / f"side{k}.arrow" for k in range(len(steps))]
+        made, joins = list[expr.Expr | Probe](), 0
+        for step in steps:
+            made.append(step.predicate if isinstance(step, Keep) else _probe(step, sides[joins]))
+            joins += isinstance(step, Match)
+        rights = tuple(
+            (k, _INT32 if most <= _MOST_INT32 else _INT64) for k, most in zip(used, facts["rows"], strict=True)
+        )
+        return Probed(tuple(work.read()), pushed, tuple(made), rights, about, width_of(kinds))
+
+    def _about(self, step: Keep | Match) -> list[object]:
+        """What a step does, for the fingerprint: a right side by its plan and the versions of its data."""
+        if isinstance(step, Keep):
+            return ["keep", expr.to_json(step.predicate)]
+        versions = {name: self._place.versions[name] for name in sorted(read_by(step.right))}
+        keys = [expr.to_json(key) for key in step.keys]
+        return ["match", step.verb.how, keys, list(step.verb.right_on), canonical(step.right), versions]
+
+
+def _steps(work: Rewritten) -> list[Keep | Match]:
+    return [step for step in work.steps if isinstance(step, Keep | Match)]
+
+
+def _probe(step: Match, side: Path) -> Probe:
+    verb = step.verb
+    kinds = tuple(types_of(verb.source, verb.left_on))
+    return Probe(verb.how, tuple(verb.left_on), kinds, step.keys, tuple(verb.right_on), side)
+
+
+def _counts(work: Rewritten, pieces: Pieces) -> Iterator[tuple[str, int]]:
+    """How many rows each verb left, as EXPLAIN shows it."""
+    summary = {name: int(each.sum()) for name, each in pieces.summary.items()}
+    if work.pushed:
+        yield f"filter {work.pushed_text} (in the scan)", summary.get("passed", summary["count"])
+    for k, step in enumerate(_steps(work)):
+        yield step.text if isinstance(step, Keep) else step.text(summary[f"missed{k}"]), summary[f"left{k}"]
+
+
+def _meta(
+    counts: Sequence[tuple[str, int]],
+    pushed: str | None,
+    rights: Sequence[Any],
+    env: Mapping[str, expr.Expr],
+    schema: pa.Schema,
+) -> Meta:
+    return {
+        "counts": list(counts),
+        "pushed": pushed,
+        "rights": list(rights),
+        "env": {name: expr.to_json(value) for name, value in env.items()},
+        "schema": schema.serialize().to_pybytes().hex(),
+    }
+
+
+def _keep_outcome(chosen: Chosen, draft: Path) -> Meta:
+    pushed = None if chosen.pushed is None else str(chosen.pushed)
+    rights = [_keep_right(rows, draft / f"right{k}.arrow") for k, (rows, _) in enumerate(chosen.rights)]
+    return {
+        **_meta(chosen.counts, pushed, rights, chosen.env, chosen.schema),
+        "whole": chosen.ordinals is None,
+        "files": _files(draft),
+    }
+
+
+def _write(file: Path, table: pa.Table) -> None:
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.arrow"))
+
+
+def _keep_right(rows: Fetchable, file: Path) -> dict[str, str]:
+    """A joined relation is opened again by name; a computed table is kept."""
+    if isinstance(rows, OpenRelation):
+        return {"relation": rows.entry.name}
+    assert isinstance(rows, ComputedRelation), rows
+    table = rows.fetch(np.arange(rows.total, dtype=np.uint64), rows.schema.names)
+    _write(file, table)
+    return {"table": file.name}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Outcome(Derivation):
+    """The rows that verbs which look at all rows have chosen.
+
+    Args:
+        plan: a digest of the plan and of the versions of its data.
+        joined: relations whose matching rows are kept.
+    """
+
+    KIND: ClassVar[str] = "outcomes"
+    SUMMARY: ClassVar[tuple[str, ...]] = survivors.SUMMARY
+    plan: str
+    joined: int
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(f"right{k}" for k in range(self.joined))
+
+    @property
+    def slots(self) -> Mapping[str, np.dtype[Any]]:
+        return {**survivors.SLOTS, **dict.fromkeys(self.columns, _INT64)}
+
+    @property
+    def row_bytes(self) -> int:
+        return 8 * (1 + self.joined)
+
+    def facts(self) -> dict[str, object]:
+        return {"plan": self.plan, "joined": self.joined, "version": survivors.VERSION}
+
+    def piece(self, shard: ShardRows) -> Piece:
+        arrays, summary = survivors.encoded(shard.offsets, shard.rows)
+        return Piece(arrays | {name: shard.table.column(name).to_numpy() for name in self.columns}, summary)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Shards:
+    """The shards of an outcome: keyed by their number, since what is chosen of a shard depends on all others."""
+
+    starts: UInt64
+    content_keys: pa.StringArray
+    shard_bytes: NDArray[np.int64]
+
+
+@final
+class _Outcome:
+    """What was chosen, as a source of pieces; chosen when a row of it is first asked for."""
+
+    def __init__(self, base: OpenRelation, choose: Callable[[], Chosen]) -> None:
+        self._choose = choose
+        numbers = range(len(base.manifest.shard_names))
+        keys = pa.array([f"{number:032x}" for number in numbers], pa.utf8())
+        self.manifest = _Shards(base.manifest.starts, keys, base.manifest.shard_bytes)
+
+    @cached_property
+    def chosen(self) -> Chosen:
+        """The rows, ascending."""
+        return self._choose()
+
+    def scan(
+        self, columns: Sequence[str], predicate: expr.Expr | None = None, shards: Sequence[int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of matching rows, with the ordinals of survivors in ``ROW``."""
+        assert predicate is None
+        assert shards is not None
+        assert self.chosen.ordinals is not None
+        ordinals = self.chosen.ordinals
+        for shard in shards:
+            first, last = np.searchsorted(ordinals, self.manifest.starts[shard : shard + 2]).tolist()
+            matches = [index[first:last] for _, index in self.chosen.rights]
+            arrays = [pa.array(each) for each in (*matches, ordinals[first:last])]
+            yield pa.record_batch(arrays, names=[*columns, ROW])
