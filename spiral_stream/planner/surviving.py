@@ -10,19 +10,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, final
+from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from spiral_stream import expr
 from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.derived import survivors
 from spiral_stream.derived.build import WAIT_S, build, load
-from spiral_stream.derived.derivation import Derivation, Piece, ShardRows, ShardSource
+from spiral_stream.derived.derivation import Derivation, ShardSource
 from spiral_stream.derived.executors import Builders, Threads
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.roster import RosterFile, keys_of
@@ -34,7 +32,8 @@ from spiral_stream.integrity.publish import mended, publish, publish_file
 from spiral_stream.plan import nodes
 from spiral_stream.plan.fingerprint import canonical, digest
 from spiral_stream.plan.tree import spine, walk
-from spiral_stream.planner.late_columns import Fetchable, UInt64
+from spiral_stream.planner.late_columns import Fetchable
+from spiral_stream.planner.outcome import INT64, Outcome, OutcomeRows
 from spiral_stream.planner.probed import Probe, Probed, forget_sides, looked_at
 from spiral_stream.planner.rewrites import Keep, Match, Rewritten, rewrite
 from spiral_stream.planner.select import Chosen, ComputedRelation, beside, choose, leaves_of, only, settled, types_of
@@ -52,7 +51,6 @@ _REFUSED: Final = "fan-out.json"
 _PAUSES_S: Final = (0.02, 0.5)
 _MOST_INT32: Final = 2**31 - 1
 _INT32: Final = np.dtype("<i4")
-_INT64: Final = np.dtype("<i8")
 
 
 @final
@@ -167,7 +165,7 @@ class _Finding:
 
     def chosen(self) -> tuple[Selection, Meta]:
         """Choose among all rows, unless somebody has; the outcome is kept by shard too."""
-        outcome = _Outcome(self._base, lambda: choose(self._node, self.opened))
+        outcome = OutcomeRows(self._base, lambda: choose(self._node, self.opened))
         facts = self._settled(lambda draft: _keep_outcome(outcome.chosen, draft))
         if facts["whole"]:
             return whole(self._base.manifest.starts), facts
@@ -175,7 +173,7 @@ class _Finding:
         file = RosterFile(self._place.root, derivation)
         with self._one_at_a_time(lambda: bool((load(file).find(keys_of(outcome.manifest.content_keys)) >= 0).all())):
             pieces = self._pieces(derivation, outcome)
-        kinds = [_INT64] * len(facts["rights"])
+        kinds = [INT64] * len(facts["rights"])
         again = partial(self._pieces, derivation, outcome)
         return Selection(self._base.manifest.starts, pieces, kinds, again), facts
 
@@ -256,7 +254,7 @@ class _Finding:
             made.append(step.predicate if isinstance(step, Keep) else _probe(step, sides[joins]))
             joins += isinstance(step, Match)
         rights = tuple(
-            (k, _INT32 if most <= _MOST_INT32 else _INT64) for k, most in zip(used, facts["rows"], strict=True)
+            (k, _INT32 if most <= _MOST_INT32 else INT64) for k, most in zip(used, facts["rows"], strict=True)
         )
         return Probed(tuple(work.read()), pushed, tuple(made), rights, about, width_of(kinds))
 
@@ -331,78 +329,3 @@ def _keep_right(rows: Fetchable, file: Path) -> dict[str, str]:
     table = rows.fetch(np.arange(rows.total, dtype=np.uint64), rows.schema.names)
     _write(file, table)
     return {"table": file.name}
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Outcome(Derivation):
-    """The rows that verbs which look at all rows have chosen.
-
-    Args:
-        plan: a digest of the plan and of the versions of its data.
-        joined: relations whose matching rows are kept.
-    """
-
-    KIND: ClassVar[str] = "outcomes"
-    SUMMARY: ClassVar[tuple[str, ...]] = survivors.SUMMARY
-    plan: str
-    joined: int
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(f"right{k}" for k in range(self.joined))
-
-    @property
-    def slots(self) -> Mapping[str, np.dtype[Any]]:
-        return {**survivors.SLOTS, **dict.fromkeys(self.columns, _INT64)}
-
-    @property
-    def row_bytes(self) -> int:
-        return 8 * (1 + self.joined)
-
-    def facts(self) -> dict[str, object]:
-        return {"plan": self.plan, "joined": self.joined, "version": survivors.VERSION}
-
-    def piece(self, shard: ShardRows) -> Piece:
-        arrays, summary = survivors.encoded(shard.offsets, shard.rows)
-        return Piece(arrays | {name: shard.table.column(name).to_numpy() for name in self.columns}, summary)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Shards:
-    """The shards of an outcome: keyed by their number, since what is chosen of a shard depends on all others."""
-
-    starts: UInt64
-    content_keys: pa.StringArray
-    shard_bytes: NDArray[np.int64]
-
-
-@final
-class _Outcome:
-    """What was chosen, as a source of pieces; chosen when a row of it is first asked for."""
-
-    def __init__(self, base: OpenRelation, choose: Callable[[], Chosen]) -> None:
-        self._choose = choose
-        numbers = range(len(base.manifest.shard_names))
-        keys = pa.array([f"{number:032x}" for number in numbers], pa.utf8())
-        self.manifest = _Shards(base.manifest.starts, keys, base.manifest.shard_bytes)
-
-    @cached_property
-    def chosen(self) -> Chosen:
-        """The rows, ascending."""
-        return self._choose()
-
-    def scan(
-        self, columns: Sequence[str], predicate: expr.Expr | None = None, shards: Sequence[int] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Batches of matching rows, with the ordinals of survivors in ``ROW``."""
-        assert predicate is None
-        assert shards is not None
-        assert self.chosen.ordinals is not None
-        ordinals = self.chosen.ordinals
-        for shard in shards:
-            first, last = np.searchsorted(ordinals, self.manifest.starts[shard : shard + 2]).tolist()
-            matches = [index[first:last] for _, index in self.chosen.rights]
-            arrays = [pa.array(each) for each in (*matches, ordinals[first:last])]
-            yield pa.record_batch(arrays, names=[*columns, ROW])

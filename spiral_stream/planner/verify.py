@@ -26,9 +26,10 @@ from spiral_stream.plan.pairs import owned_by_right_side
 from spiral_stream.plan.tree import need, walk
 from spiral_stream.planner.build import caches
 from spiral_stream.planner.lower import cache_root
+from spiral_stream.planner.outcome import Outcome
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.probed import Probed
-from spiral_stream.planner.surviving import Outcome, selection_folder
+from spiral_stream.planner.surviving import selection_folder
 
 SOUND: Final = "sound"
 UNVERIFIED: Final = "unverified"
@@ -176,7 +177,7 @@ def _selected(root: Path) -> Iterator[_Task]:
     for kind in (Survivors.KIND, Probed.KIND, Outcome.KIND):
         folder = root / "derived" / kind
         for path in [*sorted(folder.glob("*/derivation.json")), *sorted(folder.glob("*/parts/[!.]*"))]:
-            yield _Task(path, f"derived {kind}", partial(verify_file, path), _size(path))
+            yield _Task(path, f"selection: {kind}", partial(verify_file, path), _size(path))
 
 
 def _run(tasks: list[_Task], report: Report | None) -> Iterator[Checked]:

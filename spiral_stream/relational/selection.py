@@ -19,6 +19,7 @@ from spiral_stream.derived.gather import located
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.survivors import ALL, BITMAP, BLOCK, OFFSETS
 from spiral_stream.errors import CacheError, DamageError, SpiralWarning
+from spiral_stream.integrity.seal import MENDED
 from spiral_stream.relational import _select
 
 UInt64 = NDArray[np.uint64]
@@ -164,8 +165,8 @@ class Selection:
         except DamageError as error:
             if self._mend is None or self._pieces is None:
                 raise
-            said = str(error).split(". Close the stream")[0]
-            warnings.warn(f"{said}. What the file held is made again now", SpiralWarning, stacklevel=4)
+            said = str(error).removesuffix(MENDED)
+            warnings.warn(f"{said}What the file held is made again now", SpiralWarning, stacklevel=4)
             with self._lock:
                 self._before.append(self._pieces)
                 self._pieces = self._mend()

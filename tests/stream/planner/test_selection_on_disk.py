@@ -37,7 +37,13 @@ def refuse_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(surviving, "choose", never)
     monkeypatch.setattr(surviving, "settled", never)
-    monkeypatch.setattr(build, "make_chunk", never)
+    make_chunk = build.make_chunk
+
+    def only_columns(source: Any, derivations: Any, *where: Any) -> Any:
+        assert {each.KIND for each in derivations} == {"columns"}
+        return make_chunk(source, derivations, *where)
+
+    monkeypatch.setattr(build, "make_chunk", only_columns)
 
 
 CHAINS: dict[str, Any] = {
