@@ -27,7 +27,7 @@ from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import mended, publish_file
 from spiral_stream.plan import nodes
 from spiral_stream.plan.fingerprint import digest
-from spiral_stream.planner.kept_columns import KeptColumns, KeptRelation
+from spiral_stream.planner.kept_columns import KeptColumns
 from spiral_stream.planner.late_columns import Columns, Right, UInt64, in_memory, place_of
 from spiral_stream.planner.runs import key_runs
 from spiral_stream.planner.surviving import SETTLED, Workplace, find_rows, selection_folder

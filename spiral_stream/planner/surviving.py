@@ -32,6 +32,7 @@ from spiral_stream.integrity.publish import mended, publish, publish_file
 from spiral_stream.plan import nodes
 from spiral_stream.plan.fingerprint import canonical, digest
 from spiral_stream.plan.tree import spine, walk
+from spiral_stream.planner.kept_columns import KeptRelation
 from spiral_stream.planner.late_columns import Fetchable
 from spiral_stream.planner.outcome import INT64, Outcome, OutcomeRows
 from spiral_stream.planner.probed import Probe, Probed, forget_sides, looked_at
@@ -59,8 +60,9 @@ class Workplace:
     """The folder of derived files, how relations are opened, their data versions, and who makes pieces."""
 
     root: Path
-    open_relation: Callable[[str], OpenRelation]
+    open_relation: Callable[[str], OpenRelation]  # the same one for the same name
     versions: Mapping[str, str]
+    kept: Callable[[str], KeptRelation]  # that relation, as its kept columns are read; the same one for the same name
     builders: Callable[[], Builders] = Threads
 
 
