@@ -40,6 +40,7 @@ setup(
         room("spiral_stream.sampling._permutation", "-O3", "-std=gnu11"),
         room("spiral_stream.derived._gather", "-O3", "-std=gnu11"),
         room("spiral_stream.relational._select", "-O3", "-std=gnu11"),
+        room("spiral_stream.derived._runs", "-O3", "-std=gnu11"),
         room("spiral_stream.integrity._mapped", "-O2", "-std=gnu11"),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},

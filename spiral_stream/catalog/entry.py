@@ -1,19 +1,42 @@
 """What the catalog knows of one relation: a frozen value. `opened.OpenRelation` reads its rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 import pyarrow as pa
 
 from spiral_stream.catalog.manifest import Manifest
-from spiral_stream.errors import CatalogError
+from spiral_stream.errors import CatalogError, cut
 from spiral_stream.sources.pins import SUFFIX, Pins
 from spiral_stream.sources.source import Source
 
 STORAGE_SHARD = "storage_shard"
+_NAMED: Final = 3  # shards that a message names
 DESCRIPTION = b"description"  # key of a column's description in its Arrow field's metadata
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Storage shards that differ between two registrations of a relation, by name."""
+
+    added: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed)
+
+    def __str__(self) -> str:
+        kinds = (("added", self.added), ("changed", self.changed), ("removed", self.removed))
+        return "; ".join(f"{len(names):,} {kind} ({_some(names)})" for kind, names in kinds if names) or "none"
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return ", ".join(map(cut, names[:_NAMED])) + more
 
 
 @final
@@ -31,6 +54,7 @@ class Entry:
     registered_at: datetime  # recorded for people; enters no fingerprint
     root: Path  # folder of the catalog
     manifest_name: str
+    changes: Changes | None = field(default=None, compare=False)  # made by this registration; None if it was the first
 
     def manifest(self) -> Manifest:
         """Return the shard table; opens no source.

@@ -1,18 +1,27 @@
 """Whether every row of a relation has an identity of its own.
 
-Exact: the identity columns of all rows are grouped in memory, at about 0.4 us of
-CPU and the identity's own bytes plus some 40 bytes per row.
+The identities of each shard are kept as sorted hashes (`derived.identities`), so a shard that is known is not read again.
+Whether two rows share one is found by merging those runs, and settled on the values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.catalog.suggestions import suggestions
+from spiral_stream.derived.identities import Identities, rows_of
+from spiral_stream.derived.pieces import Pieces
+from spiral_stream.derived.repeats import Run, repeats
 from spiral_stream.errors import CatalogError, shown
-from spiral_stream.sources.source import ROW, Reader
+from spiral_stream.integrity.blocks import need_sound
+
+UInt64 = NDArray[np.uint64]
+Int64 = NDArray[np.int64]
 
 
 def identity_columns(name: str, identity: object) -> tuple[str, ...]:
@@ -57,37 +66,64 @@ def check_columns(name: str, schema: pa.Schema, identity: Sequence[str]) -> None
             raise CatalogError(msg)
 
 
-def duplicate(name: str, reader: Reader, manifest: Manifest, identity: Sequence[str]) -> str | None:
+def duplicate(
+    name: str,
+    manifest: Manifest,
+    fetch: Callable[[UInt64, Sequence[str]], pa.Table],
+    identities: Identities,
+    pieces: Pieces,
+    known: frozenset[str] = frozenset(),
+) -> str | None:
     """Say where an identity occurs twice; None if every row has its own.
+
+    Args:
+        name: of the relation.
+        manifest: its shards, with the keys of their rows.
+        fetch: physical rows and columns -> their values.
+        identities: of the relation.
+        pieces: of all shards.
+        known: keys of shards whose identities are known to differ, within each and between them.
 
     Raises:
         CatalogError: an identity is null.
     """
-    import pyarrow.compute as pc
+    _refuse_nulls(name, manifest, pieces, identities)
+    keys = manifest.content_keys.to_pylist()
+    runs = [_run(pieces, k, known=key in known) for k, key in enumerate(keys)]
 
-    batches = list(reader.scan(list(identity)))
-    rows = pa.Table.from_batches(batches)
-    for column in identity:
-        if rows.column(column).null_count:
-            at = pc.index(rows.column(column).is_null(), True).as_py()
-            msg = (
-                f"register {name!r}: identity {column!r} is null in {_place(manifest, rows, at)}. "
-                "Fill it in, or name another column"
-            )
-            raise CatalogError(msg)
-    counted = rows.group_by(list(identity), use_threads=False).aggregate([(ROW, "min"), (ROW, "max"), (ROW, "count")])
-    repeated = counted.filter(pc.greater(counted.column(f"{ROW}_count"), 1))
-    if not len(repeated):
+    def place(shards: Int64, offsets: UInt64) -> UInt64:
+        return manifest.physical(manifest.starts[shards] + offsets)
+
+    def values(places: UInt64) -> list[tuple[Any, ...]]:
+        found = fetch(places, identities.names)
+        return list(zip(*(found.column(each).to_pylist() for each in identities.names), strict=True))
+
+    found = repeats(runs, place, values)
+    need_sound()
+    if found is None:
         return None
-    first = repeated.take(pc.sort_indices(repeated, [(f"{ROW}_min", "ascending")])[:1])
-    value = ", ".join(shown(first.column(column)[0].as_py()) for column in identity)
-    places = [_describe(manifest, first.column(f"{ROW}_{which}")[0].as_py()) for which in ("min", "max")]
-    extra = int(pc.sum(repeated.column(f"{ROW}_count")).as_py()) - len(repeated)
-    return f"{', '.join(identity)} = {value} in {places[0]} and {places[1]}; {extra} rows repeat an identity"
+    value = ", ".join(map(shown, values(np.array([found.first], np.uint64))[0]))
+    places = f"{_describe(manifest, found.first)} and {_describe(manifest, found.last)}"
+    return f"{', '.join(identities.names)} = {value} in {places}; {found.extra} rows repeat an identity"
 
 
-def _place(manifest: Manifest, rows: pa.Table, at: int) -> str:
-    return _describe(manifest, rows.column(ROW)[at].as_py())
+def _run(pieces: Pieces, shard: int, *, known: bool) -> Run:
+    return Run(pieces.array("hashes", shard), partial(rows_of, pieces, shard), known)
+
+
+def _refuse_nulls(name: str, manifest: Manifest, pieces: Pieces, identities: Identities) -> None:
+    columns = pieces.summary["null_column"]
+    if not (columns >= 0).any():
+        return
+    first = int(columns[columns >= 0].min())
+    shards = np.flatnonzero(columns == first)
+    offsets = pieces.summary["null_row"][shards].astype(np.uint64)
+    at = int(manifest.physical(manifest.starts[shards] + offsets).min())
+    msg = (
+        f"register {name!r}: identity {identities.names[first]!r} is null in {_describe(manifest, at)}. "
+        "Fill it in, or name another column"
+    )
+    raise CatalogError(msg)
 
 
 def _describe(manifest: Manifest, physical: int) -> str:

@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.catalog.shard_runs import KnownRuns, shard_runs
 from spiral_stream.errors import CatalogError, SourceError, cut
-from spiral_stream.sources.source import ROW, Reader, Unit, content_key
+from spiral_stream.sources.source import Reader, Unit, content_key
 
 UInt64 = NDArray[np.uint64]
 
@@ -68,6 +69,17 @@ class Manifest:
         return content_key("data-version", _VERSION, *(part for shard in parts for part in shard))
 
     @cached_property
+    def row_keys(self) -> pa.StringArray:
+        """Shape [S]: content keys of the rows alone; `content_keys` also cover the files that the rows name."""
+        if not self.pins:
+            return self.content_keys
+        starts = np.concatenate([[0], np.cumsum(self.unit_rows)]).astype(np.uint64)
+        shards = self.shard_of(self.run_start)
+        rows, of, first = _pieces(starts[:-1], starts[-1], self.run_physical, self.run_start, shards)
+        units = np.searchsorted(starts, first, side="right") - 1
+        return _shard_keys(self.unit_keys.to_pylist(), units, first - starts[units], rows, of)
+
+    @cached_property
     def _run_order(self) -> NDArray[np.intp]:
         return np.argsort(self.run_physical, kind="stable")
 
@@ -94,6 +106,13 @@ class Manifest:
         ends = np.cumsum(self.unit_rows)
         spans = zip(np.searchsorted(ends, first, side="right"), np.searchsorted(ends, last, side="right"), strict=True)
         return sorted({unit for low, high in spans for unit in range(int(low), int(high) + 1) if self.unit_rows[unit]})
+
+    def known_runs(self) -> KnownRuns | None:
+        """Return the runs of the column that defines the shards, unit by unit; None if none does."""
+        if self.shard_note:
+            return None
+        names = self.shard_names.take(pa.array(self.shard_of(self.run_start[self._run_order])))
+        return KnownRuns(self.unit_keys.to_pylist(), self.unit_rows, self.run_physical[self._run_order], names)
 
     def save(self, path: Path) -> None:
         """Write an Arrow IPC file: one row, one list column per field."""
@@ -191,12 +210,17 @@ def _need(holds: bool, otherwise: str) -> None:
         raise ValueError(otherwise)
 
 
-def build_manifest(reader: Reader, shard_column: str | None = None) -> Manifest:
+def build_manifest(reader: Reader, shard_column: str | None = None, before: Manifest | None = None) -> Manifest:
     """Return the shard table of a source, with or without a column that names the shards.
 
-    The column is scanned once. It defines the shards if its values lie in up to
+    The column is scanned once, except in units whose rows are known. It defines the shards if its values lie in up to
     `RUNS_PER_SHARD` runs on average; otherwise the physical units do, and
     ``shard_note`` says so.
+
+    Args:
+        reader: of the source.
+        shard_column: names the shards; None takes the physical units.
+        before: an earlier shard table that the same column defined; units that it has are not read again.
 
     Raises:
         CatalogError: the column holds nulls, or is no text or integer.
@@ -209,7 +233,7 @@ def build_manifest(reader: Reader, shard_column: str | None = None) -> Manifest:
         raise SourceError(msg)
     note = ""
     if shard_column is not None:
-        starts, values = _scan_runs(reader, shard_column)
+        starts, values = shard_runs(reader, shard_column, units, None if before is None else before.known_runs())
         named = values.dictionary_encode()
         if len(starts) <= RUNS_PER_SHARD * len(named.dictionary):
             return _assemble(units, starts, named.indices.to_numpy(), named.dictionary, note)
@@ -222,42 +246,6 @@ def build_manifest(reader: Reader, shard_column: str | None = None) -> Manifest:
     first = np.concatenate([[0], np.cumsum(unit_rows)])[:-1].astype(np.uint64)
     names = pa.array([units[i].name for i in live], pa.utf8())
     return _assemble(units, first[live], np.arange(len(live)), names, note)
-
-
-def _scan_runs(reader: Reader, column: str) -> tuple[UInt64, pa.StringArray]:
-    """Find where runs of equal values begin, in physical order, and their values."""
-    import pyarrow.compute as pc
-
-    starts, values = [], []
-    last: str | None = None
-    for batch in reader.scan([column]):
-        array = batch.column(column)
-        if array.null_count:
-            row = batch.column(ROW)[pc.index(array.is_null(), True).as_py()]
-            msg = (
-                f"storage shard column {column!r} is null at row {row}. "
-                "Fill it in, or register with shard=None to take the physical units"
-            )
-            raise CatalogError(msg)
-        codes, names = _encode(array, column)
-        begins = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
-        runs = names.take(pa.array(codes[begins]))
-        if last is not None and len(runs) and runs[0].as_py() == last:
-            begins, runs = begins[1:], runs[1:]
-        starts.append(batch.column(ROW).to_numpy()[begins])
-        values.append(runs)
-        last = names[int(codes[-1])].as_py() if len(codes) else last
-    return np.concatenate(starts), pa.concat_arrays(values)
-
-
-def _encode(array: pa.Array, column: str) -> tuple[NDArray[np.int64], pa.StringArray]:
-    """Codes [P] and the names they stand for, as text."""
-    encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
-    kind = encoded.type.value_type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
-        msg = f"storage shard column {column!r} is {kind}; a shard is named by text or an integer. Name another column"
-        raise CatalogError(msg)
-    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.cast(pa.utf8())
 
 
 def _assemble(
@@ -292,7 +280,13 @@ def _assemble(
         shard_names=names.take(pa.array(by_name)),
         shard_rows=shard_rows,
         shard_bytes=_shares(units, keyed_units, keyed_rows, keyed_shards, len(names)),
-        content_keys=_shard_keys(units, keyed_units, keyed_starts - unit_starts[keyed_units], keyed_rows, keyed_shards),
+        content_keys=_shard_keys(
+            [unit.content_key for unit in units],
+            keyed_units,
+            keyed_starts - unit_starts[keyed_units],
+            keyed_rows,
+            keyed_shards,
+        ),
         run_start=run_start,
         run_physical=run_physical,
         group_rows=piece_rows,
@@ -337,11 +331,11 @@ def _shares(
 
 
 def _shard_keys(
-    units: Sequence[Unit], piece_units: NDArray[np.intp], offsets: UInt64, rows: UInt64, shards: NDArray[np.int64]
+    unit_keys: Sequence[str], piece_units: NDArray[np.intp], offsets: UInt64, rows: UInt64, shards: NDArray[np.int64]
 ) -> pa.StringArray:
     """Content key of each shard over (unit's key, first offset, rows) of its pieces; 2 us a piece."""
     firsts = np.flatnonzero(np.concatenate([[True], shards[1:] != shards[:-1]])).tolist()
-    keys = [units[i].content_key for i in piece_units]
+    keys = [unit_keys[i] for i in piece_units]
     facts = list(zip(keys, offsets.tolist(), rows.tolist(), strict=True))
     bounds = zip(firsts, [*firsts[1:], len(facts)], strict=True)
     return pa.array([content_key(*(part for fact in facts[a:b] for part in fact)) for a, b in bounds], pa.utf8())

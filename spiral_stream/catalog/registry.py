@@ -8,13 +8,14 @@ processes can use one catalog. Reading needs no right to write.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from spiral_stream.catalog.database import Database
 from spiral_stream.catalog.declaration import AUTO, Declaration, need_source
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.identity import identity_columns
+from spiral_stream.catalog.measuring import silent
 from spiral_stream.catalog.relations import Relations
 from spiral_stream.catalog.rows import need_name
 from spiral_stream.catalog.streams import SavedStreams
@@ -82,6 +83,7 @@ class Registry:
         descriptions: Mapping[str, str] | None = None,
         unique: bool = True,
         replace: bool = False,
+        report: Callable[[int, int], None] = silent,
     ) -> Entry:
         """Register a source under a name: pin its version, find its shards, check its identities.
 
@@ -98,6 +100,10 @@ class Registry:
             unique: refuse repeated identities. False is for relations that are only joined; it records whether
                 identities repeat.
             replace: take the place of a registered relation.
+            report: called while rows are read, with the rows that were read and those to read.
+
+        Returns:
+            the relation; its ``changes`` say which shards differ from what was registered under the name.
 
         Raises:
             CatalogError: the name is taken, or a column, type or identity is wrong.
@@ -107,16 +113,23 @@ class Registry:
         need_source(name, source)
         columns = identity_columns(name, identity)
         declared = Declaration(columns, shard, semantic or {}, descriptions or {}, unique)
-        return self.relations.register(name, source, declared, replace=replace)
+        return self.relations.register(name, source, declared, replace=replace, report=report)
 
-    def refresh(self, name: str) -> Entry:
-        """Register a relation again at its source's present version.
+    def refresh(self, name: str, report: Callable[[int, int], None] = silent) -> Entry:
+        """Register a relation again at its source's present version. Shards that did not change are not read again.
+
+        Args:
+            name: of the relation.
+            report: called while rows are read, with the rows that were read and those to read.
+
+        Returns:
+            the relation; its ``changes`` say which shards were added, changed or removed.
 
         Raises:
             CatalogError: the name is unknown, or the new rows are not legal.
             SourceError: the source cannot be read, or lost a column.
         """
-        return self.relations.refresh(name)
+        return self.relations.refresh(name, report)
 
     def entry(self, name: str) -> Entry:
         """Return the registered relation of this name.

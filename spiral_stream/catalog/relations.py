@@ -5,7 +5,7 @@ database as an Arrow file. The rows of an `Arrow` source are copied into the cat
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from dataclasses import replace as replaced
@@ -18,9 +18,10 @@ import pyarrow as pa
 from spiral_stream.catalog.again import differences
 from spiral_stream.catalog.database import Database, trying
 from spiral_stream.catalog.declaration import Declaration, complete, shard_column
-from spiral_stream.catalog.entry import Entry
-from spiral_stream.catalog.identity import check_columns, duplicate
-from spiral_stream.catalog.manifest import Manifest, build_manifest
+from spiral_stream.catalog.entry import Changes, Entry
+from spiral_stream.catalog.identity import check_columns
+from spiral_stream.catalog.manifest import Manifest
+from spiral_stream.catalog.measuring import Report, changes, former, shards_of, silent
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.pinning import pinned
 from spiral_stream.catalog.rows import RELATIONS, entry_of, row_of
@@ -28,7 +29,7 @@ from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, shown
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.lance import Lance
-from spiral_stream.sources.source import Reader, Source, content_key
+from spiral_stream.sources.source import Source, content_key
 
 
 @final
@@ -40,6 +41,7 @@ class _Measured:
     shard: str | None
     manifest: Manifest
     identity_unique: bool
+    changes: Changes | None
 
 
 @final
@@ -49,27 +51,29 @@ class Relations:
     def __init__(self, root: Path, database: Database) -> None:
         self._root, self._database = root, database
 
-    def register(self, name: str, source: Source, declared: Declaration, *, replace: bool) -> Entry:
+    def register(
+        self, name: str, source: Source, declared: Declaration, *, replace: bool, report: Report = silent
+    ) -> Entry:
         """Register a source under a name; see `Catalog.register`.
 
         Raises:
             CatalogError: the name is taken, or a column, type or identity is wrong.
             SourceError: the source cannot be read.
         """
-        old = None if replace else self._found(name)
-        if old is not None:
+        old = self._former(name) if replace else self._found(name)
+        if old is not None and not replace:
             return self._again(old, source, declared)
         if isinstance(source, Arrow):
-            self._measured(name, source, declared)  # refused rows are not copied
+            self._measured(name, source, declared, None, silent)  # refused rows are not copied
         with _registering(name):
             stored = self._stored(source).pinned()
-        measured = self._measured(name, stored, declared)
+        measured = self._measured(name, stored, declared, old, report)
         entry = self._entry(name, stored, declared.identity, measured)
         if not self._database.put(RELATIONS, row_of(entry, measured.manifest), replace=replace):
             return self._again(self.entry(name), source, declared)  # another process was faster
         return entry
 
-    def refresh(self, name: str) -> Entry:
+    def refresh(self, name: str, report: Report = silent) -> Entry:
         """Register a relation again at its source's present version.
 
         Raises:
@@ -83,8 +87,10 @@ class Relations:
             shard_column(reader.schema, old.shard)
             types = _with_metadata_of(old.schema, reader.schema)
             check_columns(name, types, old.identity)
-            manifest, unique = _shards(name, reader, old.identity, old.shard, old.identity_unique)
-            measured = _Measured(types, old.shard, pinned(manifest, reader, types, self._folder), unique)
+            manifest, found = shards_of(name, stored, reader, old.identity, old.shard, old, report, self._root)
+            _refuse_repeats(found, old.identity_unique)
+            manifest = pinned(manifest, reader, types, self._folder)
+            measured = _Measured(types, old.shard, manifest, found is None, changes(former(old), manifest))
         entry = self._entry(name, stored, old.identity, measured)
         if entry.data_version == old.data_version and entry.schema.equals(old.schema, check_metadata=True):
             entry = replaced(entry, registered_at=old.registered_at)
@@ -137,14 +143,18 @@ class Relations:
         """Where shard tables and pins lie."""
         return self._root / "manifests"
 
-    def _measured(self, name: str, source: Source, declared: Declaration) -> _Measured:
+    def _measured(
+        self, name: str, source: Source, declared: Declaration, before: Entry | None, report: Report
+    ) -> _Measured:
         """Find the shards of a source, and check what is declared of it."""
         with _registering(name), source.open() as reader:
             schema, shard = declared.applied(name, reader.schema)
-            manifest, unique = _shards(name, reader, declared.identity, shard, declared.unique)
+            identity = declared.identity
+            manifest, found = shards_of(name, source, reader, identity, shard, before, report, self._root)
+            _refuse_repeats(found, declared.unique)
             if not isinstance(source, Arrow):
                 manifest = pinned(manifest, reader, schema, self._folder)
-            return _Measured(schema, shard, manifest, unique)
+            return _Measured(schema, shard, manifest, found is None, changes(former(before), manifest))
 
     def _again(self, old: Entry, source: Source, declared: Declaration) -> Entry:
         """Return the registered relation if registering now would make the same; compares declarations and content keys.
@@ -167,7 +177,7 @@ class Relations:
                 "Pass replace=True, or drop it first"
             )
             raise CatalogError(msg)
-        return old
+        return replaced(old, changes=Changes())
 
     def _entry(self, name: str, source: Source, identity: tuple[str, ...], measured: _Measured) -> Entry:
         return Entry(
@@ -181,6 +191,7 @@ class Relations:
             registered_at=datetime.now(UTC),
             root=self._root,
             manifest_name=self._keep(measured.manifest),
+            changes=measured.changes,
         )
 
     def _keep(self, manifest: Manifest) -> str:
@@ -209,6 +220,12 @@ class Relations:
         rows = self._rows()
         return entry_of(self._root, rows[name]) if name in rows else None
 
+    def _former(self, name: str) -> Entry | None:
+        """Return the relation that is replaced; None without one, or if it is damaged."""
+        with suppress(CatalogError):
+            return self._found(name)
+        return None
+
     def _rows(self) -> dict[str, dict[str, Any]]:
         return {row["name"]: row for row in self._database.rows(RELATIONS)}
 
@@ -226,23 +243,18 @@ def _registering(name: str) -> Iterator[None]:
         raise kind(prefix + str(error)) from error
 
 
-def _shards(
-    name: str, reader: Reader, identity: Sequence[str], shard: str | None, unique: bool
-) -> tuple[Manifest, bool]:
-    """Build the shard table, and find out whether every identity occurs once.
+def _refuse_repeats(found: str | None, unique: bool) -> None:
+    """Refuse identities that repeat, unless that is allowed.
 
     Raises:
-        CatalogError: an identity repeats, and that was not allowed.
+        CatalogError: says where.
     """
-    manifest = build_manifest(reader, shard)
-    found = duplicate(name, reader, manifest, identity)
     if found is not None and unique:
         msg = (
             f"identity repeats: {found}. Name a unique column or several (identity=[...]), "
             "or pass unique=False for a relation that is only joined"
         )
         raise CatalogError(msg)
-    return manifest, found is None
 
 
 def _with_metadata_of(old: pa.Schema, now: pa.Schema) -> pa.Schema:

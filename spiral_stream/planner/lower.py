@@ -5,7 +5,6 @@ kept under its fingerprint and the data versions, next to the caches, and memory
 by every rank that comes after.
 """
 
-import os
 import re
 import warnings
 from collections.abc import Sequence
@@ -28,7 +27,8 @@ from spiral_stream.cache.video_index import IndexKind
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.decoders.limits import CLIPS
-from spiral_stream.errors import CacheError, PlanError, SourceError, SpiralWarning
+from spiral_stream.derived.place import CACHE_ENV, derived_root
+from spiral_stream.errors import CacheError, PlanError, SpiralWarning
 from spiral_stream.expr import parse
 from spiral_stream.extras import need as need_package
 from spiral_stream.fields.field import FieldSpec
@@ -71,10 +71,8 @@ from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.sampling.mixture import Mixture, apportion
 from spiral_stream.sampling.order import Population
 from spiral_stream.sampling.schedule import Schedule
-from spiral_stream.sources.paths import local_folder
 from spiral_stream.transforms.encoder import TextEncoder
 
-CACHE_ENV: Final = "SPIRAL_CACHE"
 _FINGERPRINT: Final = re.compile("[0-9a-f]{32}")
 
 
@@ -84,12 +82,7 @@ def cache_root(catalog: Registry) -> Path:
     Raises:
         CacheError: ``$SPIRAL_CACHE`` names no folder of this machine.
     """
-    place = os.environ.get(CACHE_ENV) or catalog.root / "prepared"
-    try:
-        return local_folder(place)
-    except SourceError as error:
-        msg = f"${CACHE_ENV}={place}: caches lie in a local folder; this {error}"
-        raise CacheError(msg) from error
+    return derived_root(catalog.root)
 
 
 def lower(plan: nodes.Deliver, catalog: Registry, rebase: Rebase | None = None) -> Stages:

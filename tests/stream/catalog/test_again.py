@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spiral_stream.catalog import manifest as manifest_room
-from spiral_stream.catalog import relations
+from spiral_stream.catalog import measuring
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.errors import CatalogError
 from spiral_stream.semantic import JPEG_REF
@@ -54,9 +54,9 @@ def test_the_same_registration_is_no_error_and_reads_no_rows(
     def never(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(relations, "duplicate", never)
-    monkeypatch.setattr(relations, "build_manifest", never)
-    monkeypatch.setattr(manifest_room, "_scan_runs", never)
+    monkeypatch.setattr(measuring, "duplicate", never)
+    monkeypatch.setattr(measuring, "build_manifest", never)
+    monkeypatch.setattr(manifest_room, "shard_runs", never)
     again = connect(catalog.root).register("t", source, **declared)
 
     assert again == first

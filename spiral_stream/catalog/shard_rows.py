@@ -1,0 +1,57 @@
+"""Rows of a source by storage shard: what pieces are made from before and after a relation is registered."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import final
+
+import numpy as np
+import pyarrow as pa
+
+from spiral_stream.catalog.manifest import Manifest
+from spiral_stream.expr import Expr
+from spiral_stream.sources.source import ROW, Reader, Source
+
+
+@final
+class SourceRows:
+    """The rows of a source under its shard table; the keys of the shards cover the rows alone. Thread-safe, pickles.
+
+    Args:
+        source: of the rows.
+        manifest: its shard table.
+        reader: of the source, if it is open; it stays open. Otherwise it is opened at the first scan.
+    """
+
+    def __init__(self, source: Source, manifest: Manifest, reader: Reader | None = None) -> None:
+        self.manifest = replace(manifest, content_keys=manifest.row_keys, pins="")
+        self._source, self._reader = source, reader
+
+    def scan(
+        self, columns: Sequence[str], predicate: Expr | None = None, shards: Sequence[int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read columns in physical order, with logical ordinals in `ROW`.
+
+        Args:
+            columns: of the source.
+            predicate: keep only rows for which it is true.
+            shards: whose rows; None reads all.
+
+        Raises:
+            SourceError: the source cannot be read.
+        """
+        if self._reader is None:
+            self._reader = self._source.open()
+        table = self.manifest
+        units = None if shards is None else table.units_of(shards)
+        wanted = np.zeros(len(table.shard_rows), np.bool_)
+        wanted[slice(None) if shards is None else list(shards)] = True
+        for batch in self._reader.scan(list(columns), predicate, units):
+            rows = table.logical(batch.column(ROW).to_numpy())
+            own = wanted[table.shard_of(rows)] if not wanted.all() else np.ones(1, np.bool_)
+            arrays = [batch.column(name) for name in columns]
+            found = pa.record_batch([*arrays, pa.array(rows)], names=[*columns, ROW])
+            yield found if own.all() else found.filter(pa.array(own))
+
+    def __reduce__(self) -> tuple[type["SourceRows"], tuple[Source, Manifest]]:
+        """A copy in another process opens the source itself."""
+        return SourceRows, (self._source, self.manifest)

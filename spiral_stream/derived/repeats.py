@@ -1,0 +1,214 @@
+"""Whether two rows of a relation have one identity: the sorted runs of all shards, merged in bounded memory.
+
+The space of hashes is cut into ranges that hold about a million rows each, whatever lies in them. The runs pass
+through the bits of a range, one after another; who meets a bit that is set may have an equal hash, and only those are
+sorted. Equal hashes are settled on the values: all of them up to `SETTLED` rows; after that the first and the last row
+of a hash, and rows between them count as equal. So the verdict is exact, and the number of rows too up to there.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.derived import _runs
+
+UInt64 = NDArray[np.uint64]
+Int64 = NDArray[np.int64]
+Values = Sequence[tuple[Any, ...]]
+
+RANGE_ROWS: Final = 1 << 20
+SETTLED: Final = 1 << 14
+_BITS_PER_ROW: Final = 16  # then 6 of 100 rows meet a bit of another row
+_END: Final = 1 << 64
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """The hashes of one shard, ascending, and the rows that have them."""
+
+    hashes: UInt64
+    rows: Callable[[], NDArray[Any]]
+    known: bool = False  # whether its identities differ from each other, and from those of other such runs
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Identities that occur more than once."""
+
+    first: int  # of the rows that share an identity: the first of all
+    last: int  # the last row that has that identity
+    extra: int  # rows whose identity an earlier row has
+
+
+def repeats(
+    runs: Sequence[Run], place: Callable[[Int64, UInt64], UInt64], values: Callable[[UInt64], Values]
+) -> Repeats | None:
+    """Find identities that occur more than once; None if every row has its own.
+
+    Args:
+        runs: one per shard.
+        place: shards and offsets there -> the numbers of rows, by which they are compared and told.
+        values: numbers of rows -> their identities.
+    """
+    if all(run.known for run in runs):
+        return None
+    found = _Found(values)
+    for low, high, begins, ends in _ranges(runs):
+        some = _Range(runs, begins, ends, place)
+        if some.fresh > 2 * RANGE_ROWS:  # all of one hash
+            found.look(*some.sides(), some.members)
+        else:
+            found.settle(*some.groups(low, high))
+    return None if found.first is None else Repeats(found.first, found.last, found.extra)
+
+
+def _ranges(runs: Sequence[Run]) -> Iterator[tuple[int, int, Int64, Int64]]:
+    """Cut the space of hashes: from, to, and the places in each run."""
+    addresses = np.array([run.hashes.ctypes.data for run in runs], np.uint64)
+    counts = np.array([len(run.hashes) for run in runs], np.int64)
+    fresh = np.array([not run.known for run in runs])
+    step = -(-_END * RANGE_ROWS // max(RANGE_ROWS, int(counts[fresh].sum())))
+    low, begins = 0, np.zeros(len(runs), np.int64)
+    while low < _END:
+        high, ends = min(low + step, _END), counts
+        while True:
+            if high < _END:
+                ends = begins.copy()
+                _runs.cut(addresses, counts, high, ends)
+            if high - low == 1 or int((ends - begins)[fresh].sum()) <= 2 * RANGE_ROWS:
+                break
+            high = low + (high - low) // 2
+        yield low, high, begins, ends
+        low, begins = high, ends
+
+
+@final
+class _Range:
+    """The rows whose hashes lie in one range."""
+
+    def __init__(
+        self, runs: Sequence[Run], begins: Int64, ends: Int64, place: Callable[[Int64, UInt64], UInt64]
+    ) -> None:
+        self._runs, self._place = runs, place
+        self._spans = [
+            (k, begin, end)
+            for k, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True))
+            if end > begin
+        ]
+        self.fresh = sum(end - begin for k, begin, end in self._spans if not runs[k].known)
+
+    def sides(self) -> tuple[int, int, int]:
+        """Return the first row, the last, and how many there are, where all have one hash: rows ascend in each run."""
+        sides = [self._rows(k, np.array([begin, end - 1])) for k, begin, end in self._spans]
+        count = sum(end - begin for _, begin, end in self._spans)
+        return int(min(each.min() for each in sides)), int(max(each.max() for each in sides)), count
+
+    def members(self) -> Iterator[UInt64]:
+        """Yield all rows, some at a time."""
+        for k, begin, end in self._spans:
+            for at in range(begin, end, SETTLED):
+                yield self._rows(k, np.arange(at, min(at + SETTLED, end)))
+
+    def groups(self, low: int, high: int) -> tuple[UInt64, Int64]:
+        """Return the rows that share a hash, those of one hash together and ascending, and where each hash begins."""
+        hashes = self._seen(low, high)
+        places = [(k, begin + self._common(k, begin, end, hashes)) for k, begin, end in self._spans if len(hashes)]
+        of = np.concatenate([np.empty(0, np.uint64), *(self._runs[k].hashes[at] for k, at in places)])
+        twice = _more_than_once(of)
+        if not twice.any():
+            return np.empty(0, np.uint64), np.zeros(1, np.int64)
+        kept = np.split(twice, np.cumsum([len(at) for _, at in places])[:-1])
+        rows = np.concatenate([self._rows(k, at[mask]) for (k, at), mask in zip(places, kept, strict=True)])
+        of = of[twice]
+        order = np.lexsort((rows, of))
+        return rows[order], np.flatnonzero(np.diff(of[order], prepend=~of[order[0]], append=~of[order[-1]]))
+
+    def _seen(self, low: int, high: int) -> UInt64:
+        """Hashes of which there may be several; ascending."""
+        room = 1 << max(6, (self.fresh * _BITS_PER_ROW).bit_length())
+        shift = max(0, (high - low - 1).bit_length() - room.bit_length() + 1)
+        bits, out = np.zeros(room // 64, np.uint64), []
+        for k, begin, end in sorted(self._spans, key=lambda span: self._runs[span[0]].known):
+            met = np.empty(end - begin, np.uint64)
+            count = _runs.seen(self._runs[k].hashes[begin:end], low, shift, bits, met, not self._runs[k].known)
+            out.append(met[:count].copy())
+        found: UInt64 = np.unique(np.concatenate(out)) if out else np.empty(0, np.uint64)
+        return found
+
+    def _common(self, k: int, begin: int, end: int, hashes: UInt64) -> Int64:
+        places = np.empty(end - begin, np.int64)
+        return places[: _runs.common(self._runs[k].hashes[begin:end], hashes, places)].copy()
+
+    def _rows(self, k: int, places: Int64) -> UInt64:
+        if not len(places):
+            return np.empty(0, np.uint64)
+        return self._place(np.full(len(places), k, np.int64), self._runs[k].rows()[places].astype(np.uint64))
+
+
+def _more_than_once(hashes: UInt64) -> NDArray[np.bool_]:
+    order = np.argsort(hashes)
+    same = hashes[order][1:] == hashes[order][:-1]
+    out = np.zeros(len(hashes), np.bool_)
+    out[order[1:][same]] = True
+    out[order[:-1][same]] = True
+    return out
+
+
+@final
+class _Found:
+    """The repeats so far."""
+
+    def __init__(self, values: Callable[[UInt64], Values]) -> None:
+        self._values, self._left = values, SETTLED
+        self.first: int | None = None
+        self.last, self.extra = -1, 0
+
+    def settle(self, rows: UInt64, starts: Int64) -> None:
+        """Tell equal values from equal hashes, in groups of rows that begin at ``starts``."""
+        firsts, counts = rows[starts[:-1]], np.diff(starts)
+        order = np.argsort(firsts)
+        room = int(np.searchsorted(np.cumsum(counts[order]), self._left, side="right"))
+        if room:
+            groups = [rows[starts[k] : starts[k + 1]] for k in order[:room]]
+            together = np.concatenate(groups)
+            self._left -= len(together)
+            values = iter(self._values(together))
+            for group in groups:
+                self._enter(_told(zip(group.tolist(), values, strict=False)))
+        for at, k in enumerate(order[room:].tolist(), room):
+            if self.first is not None and int(firsts[k]) > self.first:
+                self.extra += int((counts[order[at:]] - 1).sum())
+                return
+            group = rows[starts[k] : starts[k + 1]]
+            self.look(int(group[0]), int(group[-1]), len(group), partial(iter, [group]))
+
+    def look(self, first: int, last: int, count: int, members: Callable[[], Iterator[UInt64]]) -> None:
+        """Settle one group of many rows."""
+        ends = self._values(np.array([first, last], np.uint64))
+        if ends[0] == ends[1]:
+            self._enter({ends[0]: (first, last, count)})
+            return
+        pairs = (zip(rows.tolist(), self._values(rows), strict=True) for rows in members())
+        self._enter(_told(pair for some in pairs for pair in some))
+
+    def _enter(self, told: "dict[tuple[Any, ...], tuple[int, int, int]]") -> None:
+        for first, last, count in told.values():
+            if count > 1:
+                self.extra += count - 1
+                if self.first is None or first < self.first:
+                    self.first, self.last = first, last
+
+
+def _told(rows: Any) -> dict[tuple[Any, ...], tuple[int, int, int]]:
+    """First row, last row and number of rows of each identity."""
+    out: dict[tuple[Any, ...], tuple[int, int, int]] = {}
+    for row, value in rows:
+        first, last, count = out.get(value, (row, row, 0))
+        out[value] = (min(first, row), max(last, row), count + 1)
+    return out
