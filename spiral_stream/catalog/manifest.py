@@ -90,11 +90,20 @@ class Manifest:
 
     def logical(self, physical: UInt64) -> UInt64:
         """Shape [P] -> [P], uint64: the inverse of `physical`."""
+        if len(physical) and bool((physical[1:] > physical[:-1]).all()):  # most often they all lie in one run
+            sides = np.searchsorted(self.run_physical, physical[[0, -1]], side="right", sorter=self._run_order) - 1
+            if sides[0] == sides[1]:
+                run = self._run_order[sides[0]]
+                return physical - self.run_physical[run] + self.run_start[run]
         runs = self._run_order[np.searchsorted(self.run_physical, physical, side="right", sorter=self._run_order) - 1]
         return self.run_start[runs] + (physical - self.run_physical[runs])
 
     def shard_of(self, ordinals: UInt64) -> NDArray[np.intp]:
         """Shape [P] -> [P], intp: the shard that each logical ordinal lies in."""
+        if len(ordinals) and bool((ordinals[1:] > ordinals[:-1]).all()):  # most often they all lie in one shard
+            sides = np.searchsorted(self.starts, ordinals[[0, -1]], side="right") - 1
+            if sides[0] == sides[1]:
+                return np.full(len(ordinals), sides[0], np.intp)
         return np.searchsorted(self.starts, ordinals, side="right") - 1
 
     def units_of(self, shards: Sequence[int]) -> list[int]:

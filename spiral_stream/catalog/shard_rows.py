@@ -45,12 +45,12 @@ class SourceRows:
         units = None if shards is None else table.units_of(shards)
         wanted = np.zeros(len(table.shard_rows), np.bool_)
         wanted[slice(None) if shards is None else list(shards)] = True
+        alone = units is None or table.unit_rows[units].sum() == table.shard_rows[wanted].sum()
         for batch in self._reader.scan(list(columns), predicate, units):
             rows = table.logical(batch.column(ROW).to_numpy())
-            own = wanted[table.shard_of(rows)] if not wanted.all() else np.ones(1, np.bool_)
             arrays = [batch.column(name) for name in columns]
             found = pa.record_batch([*arrays, pa.array(rows)], names=[*columns, ROW])
-            yield found if own.all() else found.filter(pa.array(own))
+            yield found if alone else found.filter(pa.array(wanted[table.shard_of(rows)]))
 
     def __reduce__(self) -> tuple[type["SourceRows"], tuple[Source, Manifest]]:
         """A copy in another process opens the source itself."""

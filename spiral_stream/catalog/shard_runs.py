@@ -90,22 +90,30 @@ def _scanned(reader: Reader, column: str, units: Sequence[int] | None) -> Runs:
                 "Fill it in, or register with shard=None to take the physical units"
             )
             raise CatalogError(msg)
-        codes, names = _encode(array, column)
-        begins = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
-        runs = names.take(pa.array(codes[begins]))
+        begins = _begins(array, column)
+        runs = _texts(array.take(pa.array(begins)))
         if last is not None and len(runs) and runs[0].as_py() == last:
             begins, runs = begins[1:], runs[1:]
         starts.append(batch.column(ROW).to_numpy()[begins])
         values.append(runs)
-        last = names[int(codes[-1])].as_py() if len(codes) else last
+        last = _texts(array[-1:])[0].as_py() if len(array) else last
     return np.concatenate([np.empty(0, np.uint64), *starts]), pa.concat_arrays([pa.array([], pa.utf8()), *values])
 
 
-def _encode(array: pa.Array, column: str) -> tuple[NDArray[np.int64], pa.StringArray]:
-    """Codes [P] and the names they stand for, as text."""
-    encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
-    kind = encoded.type.value_type
+def _begins(array: pa.Array, column: str) -> NDArray[np.intp]:
+    """Where runs of equal values begin: [R]."""
+    import pyarrow.compute as pc
+
+    whole = pa.types.is_dictionary(array.type)
+    kind = array.type.value_type if whole else array.type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
         msg = f"storage shard column {column!r} is {kind}; a shard is named by text or an integer. Name another column"
         raise CatalogError(msg)
-    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.cast(pa.utf8())
+    codes = array.indices if whole else array
+    changed = pc.not_equal(codes[1:], codes[: max(0, len(codes) - 1)]).to_numpy(zero_copy_only=False)
+    return np.flatnonzero(np.concatenate([[True][: len(codes)], changed]))
+
+
+def _texts(array: pa.Array) -> pa.StringArray:
+    plain = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    return plain.cast(pa.utf8())

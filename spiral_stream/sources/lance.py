@@ -152,6 +152,7 @@ class LanceReader(Reader):
         pushed, residual = split(lowerable, self.schema, to_lance)
         late = all_of([part for part in (residual, on_blobs) if part is not None])
         read = needed(columns, late)
+        schema = self._schema_of(read)
         options: dict[str, Any] = dict(_WIDE_SCAN) if self._is_wide(read) else {}
         with _storage(self._place):
             scanner = self._dataset.scanner(
@@ -172,8 +173,11 @@ class LanceReader(Reader):
                 return
             rows = self._physical(batch.column("_rowaddr").to_numpy())
             arrays = [_plain(batch.column(name), self.schema.field(name)) for name in read]
-            table = pa.table([*arrays, pa.array(rows)], schema=self._schema_of(read))
-            yield from passing(table, late, [*columns, ROW]).to_batches()
+            found = pa.record_batch([*arrays, pa.array(rows)], schema=schema)
+            if late is None:
+                yield found
+            else:
+                yield from passing(found, late, [*columns, ROW]).to_batches()
 
     def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
         rows = np.ascontiguousarray(rows, dtype=np.uint64)
@@ -222,6 +226,11 @@ class LanceReader(Reader):
 
     def _physical(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Row addresses (fragment << 32 | offset) to physical ordinals, [P] -> [P]."""
+        if len(addresses) and int(addresses[0]) >> 32 == int(addresses[-1]) >> 32:
+            unit = int(self._by_id[np.searchsorted(self._ids, addresses[0] >> np.uint64(32), sorter=self._by_id)])
+            if not len(self._deleted_offsets(unit)) and bool((addresses[1:] > addresses[:-1]).all()):
+                offsets = addresses - (self._ids[unit] << np.uint64(32))  # all in one fragment, none deleted
+                return offsets + self._starts[unit]
         ids, offsets = addresses >> np.uint64(32), addresses & np.uint64(0xFFFFFFFF)
         rows = np.empty(len(addresses), dtype=np.uint64)
         borders = np.flatnonzero(ids[1:] != ids[:-1]) + 1  # rows of a fragment come together
