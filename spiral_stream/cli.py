@@ -1,13 +1,14 @@
 """The ``spiral`` command: inspect a catalog, register relations, explain streams, build and verify caches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from spiral_stream.catalog.statistics import load_statistics
@@ -119,15 +120,19 @@ def register(
     """Register a Lance dataset, Parquet files, or a folder of images or videos under a name."""
     images = image if image is not None else (["image_ref"] if kind is SourceKind.folder else [])
     videos = video if video is not None else (["clip_ref"] if kind is SourceKind.videos else [])
-    entry = _open(where).register(
-        name,
-        _source(kind, path),
-        identity=identity or "sample_id",
-        semantic=dict.fromkeys(images, JPEG_REF) | dict.fromkeys(videos, H264_REF),
-        replace=replace,
-    )
+    with _rows_bar(f"register {name}") as report:
+        entry = _open(where).register(
+            name,
+            _source(kind, path),
+            identity=identity or "sample_id",
+            semantic=dict.fromkeys(images, JPEG_REF) | dict.fromkeys(videos, H264_REF),
+            replace=replace,
+            report=report,
+        )
     manifest = entry.manifest()
     Console().print(f"{name}: {manifest.total:,} rows in {len(manifest.shard_names):,} storage shards")
+    if entry.changes is not None:
+        Console(markup=False, highlight=False).print(f"shards that differ from before: {entry.changes}", soft_wrap=True)
 
 
 @app.command()
@@ -145,8 +150,10 @@ def tokenizer(
 @app.command()
 def refresh(name: str, where: Where = None) -> None:
     """Accept the data of a relation as it is now, under a new data version."""
-    entry = _open(where).refresh(name)
+    with _rows_bar(f"refresh {name}") as report:
+        entry = _open(where).refresh(name, report)
     Console().print(f"{name}: data version {entry.data_version[:12]}")
+    Console(markup=False, highlight=False).print(f"shards that differ from before: {entry.changes}", soft_wrap=True)
 
 
 @app.command()
@@ -219,6 +226,15 @@ def _with_bar(name: str, run: Callable[[Callable[[int, int], None]], Verificatio
     with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
         task = bar.add_task(f"verify {name}", total=None)
         return run(lambda done, total: bar.update(task, completed=done, total=total))
+
+
+@contextmanager
+def _rows_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar as soon as rows are read."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=None, visible=False)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
 
 
 def _show(found: Verification) -> None:

@@ -94,7 +94,8 @@ class Manifest:
             sides = np.searchsorted(self.run_physical, physical[[0, -1]], side="right", sorter=self._run_order) - 1
             if sides[0] == sides[1]:
                 run = self._run_order[sides[0]]
-                return physical - self.run_physical[run] + self.run_start[run]
+                here: UInt64 = physical - self.run_physical[run] + self.run_start[run]
+                return here
         runs = self._run_order[np.searchsorted(self.run_physical, physical, side="right", sorter=self._run_order) - 1]
         return self.run_start[runs] + (physical - self.run_physical[runs])
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.catalog.entry import STORAGE_SHARD, Entry
 from spiral_stream.catalog.pinning import own_name
+from spiral_stream.catalog.shard_rows import SourceRows
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
@@ -115,6 +116,10 @@ class OpenRelation:
         if not arrays:
             return table
         return pa.table(arrays, schema=pa.schema([self.schema.field(name) for name in columns]))
+
+    def by_shard(self) -> SourceRows:
+        """Return the rows as registration saw them: pieces that it made are found by the same keys."""
+        return SourceRows(self.entry.source, self.manifest, self._reader)
 
     def close(self) -> None:
         """Release the source's handles."""

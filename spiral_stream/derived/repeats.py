@@ -22,7 +22,7 @@ Values = Sequence[tuple[Any, ...]]
 
 RANGE_ROWS: Final = 1 << 20
 SETTLED: Final = 1 << 14
-_BITS_PER_ROW: Final = 16  # then 6 of 100 rows meet a bit of another row
+_BITS_PER_ROW: Final = 32  # then 3 of 100 rows meet a bit of another row
 _END: Final = 1 << 64
 
 
@@ -97,9 +97,9 @@ class _Range:
     ) -> None:
         self._runs, self._place = runs, place
         self._spans = [
-            (k, begin, end)
+            (k, at, min(at + RANGE_ROWS, end))  # a run that is known may be long
             for k, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True))
-            if end > begin
+            for at in range(begin, end, RANGE_ROWS)
         ]
         self.fresh = sum(end - begin for k, begin, end in self._spans if not runs[k].known)
 
@@ -117,7 +117,7 @@ class _Range:
 
     def groups(self, low: int, high: int) -> tuple[UInt64, Int64]:
         """Return the rows that share a hash, those of one hash together and ascending, and where each hash begins."""
-        hashes = self._seen(low, high)
+        hashes = self._seen(low, high) if self.fresh else np.empty(0, np.uint64)
         places = [(k, begin + self._common(k, begin, end, hashes)) for k, begin, end in self._spans if len(hashes)]
         of = np.concatenate([np.empty(0, np.uint64), *(self._runs[k].hashes[at] for k, at in places)])
         twice = _more_than_once(of)
@@ -130,7 +130,7 @@ class _Range:
         return rows[order], np.flatnonzero(np.diff(of[order], prepend=~of[order[0]], append=~of[order[-1]]))
 
     def _seen(self, low: int, high: int) -> UInt64:
-        """Hashes of which there may be several; ascending."""
+        """Hashes of which there may be several, ascending; some stand there twice."""
         room = 1 << max(6, (self.fresh * _BITS_PER_ROW).bit_length())
         shift = max(0, (high - low - 1).bit_length() - room.bit_length() + 1)
         bits, out = np.zeros(room // 64, np.uint64), []
@@ -138,7 +138,7 @@ class _Range:
             met = np.empty(end - begin, np.uint64)
             count = _runs.seen(self._runs[k].hashes[begin:end], low, shift, bits, met, not self._runs[k].known)
             out.append(met[:count].copy())
-        found: UInt64 = np.unique(np.concatenate(out)) if out else np.empty(0, np.uint64)
+        found: UInt64 = np.sort(np.concatenate([np.empty(0, np.uint64), *out]))
         return found
 
     def _common(self, k: int, begin: int, end: int, hashes: UInt64) -> Int64:
@@ -190,10 +190,12 @@ class _Found:
 
     def look(self, first: int, last: int, count: int, members: Callable[[], Iterator[UInt64]]) -> None:
         """Settle one group of many rows."""
-        ends = self._values(np.array([first, last], np.uint64))
-        if ends[0] == ends[1]:
-            self._enter({ends[0]: (first, last, count)})
-            return
+        if count > self._left:
+            ends = self._values(np.array([first, last], np.uint64))
+            if ends[0] == ends[1]:
+                self._enter({ends[0]: (first, last, count)})
+                return
+        self._left = max(0, self._left - count)
         pairs = (zip(rows.tolist(), self._values(rows), strict=True) for rows in members())
         self._enter(_told(pair for some in pairs for pair in some))
 

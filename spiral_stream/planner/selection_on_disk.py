@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream import expr
+from spiral_stream.catalog.lookup import IdentityLookup, has_kind, lookup
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.dialects.numpy import passes, to_column
 from spiral_stream.errors import DataError, PlanError, shown
@@ -50,6 +51,7 @@ class Selected:
         self, base: OpenRelation, rows: Selection, meta: Mapping[str, Any], folder: Path, place: Workplace
     ) -> None:
         self._base, self._rows, self._folder = base, rows, folder
+        self._root, self._lookups = place.root, dict[tuple[str, ...], IdentityLookup]()
         self.total = rows.total
         self.counts: tuple[tuple[str, int], ...] = tuple((what, left) for what, left in meta["counts"])
         self.pushed: str | None = meta["pushed"]
@@ -99,9 +101,13 @@ class Selected:
         return found.astype(np.uint64)
 
     def find(self, values: Mapping[str, Any]) -> UInt64:
-        """Return the surviving rows whose columns have these values: by a scan of the base where they are its own."""
+        """Return the surviving rows whose columns have these values: by their identities where they are the base's own."""
         own = {name: self.columns.env[name] for name in values}
         if all(isinstance(leaf, expr.Col) and leaf.name in self._base.schema.names for leaf in own.values()):
+            known = self._lookup({leaf.name: values[name] for name, leaf in own.items() if isinstance(leaf, expr.Col)})
+            if known is not None:
+                rows, survives = self._rows.rows(known)
+                return rows[survives]
             test = _equal([(own[name], value) for name, value in values.items()])
             found = [batch.column(ROW).to_numpy() for batch in self._base.scan([], test)]
             rows, survives = self._rows.rows(np.concatenate([np.empty(0, dtype=np.uint64), *found]))
@@ -111,6 +117,18 @@ class Selected:
         pieces = self._pieces(tuple(values))
         hits = [at[passes(test, {n: table[n].combine_chunks() for n in values})] for at, table in pieces]
         return np.concatenate([np.empty(0, dtype=np.uint64), *hits])
+
+    def _lookup(self, values: Mapping[str, Any]) -> UInt64 | None:
+        """The rows of the base whose columns have these values; None where only a scan finds them."""
+        names = tuple(values)
+        if names not in self._lookups:
+            found = lookup(self._base, values, self._root)
+            if found is None:
+                return None
+            self._lookups[names] = found
+        if not all(has_kind(value, self._base.schema.field(name).type) for name, value in values.items()):
+            return None
+        return self._lookups[names].find(values)
 
     def require_unique(self, identity: tuple[str, ...]) -> None:
         """Refuse an identity that does not tell the surviving rows apart; looked at once.

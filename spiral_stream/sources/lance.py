@@ -229,8 +229,8 @@ class LanceReader(Reader):
         if len(addresses) and int(addresses[0]) >> 32 == int(addresses[-1]) >> 32:
             unit = int(self._by_id[np.searchsorted(self._ids, addresses[0] >> np.uint64(32), sorter=self._by_id)])
             if not len(self._deleted_offsets(unit)) and bool((addresses[1:] > addresses[:-1]).all()):
-                offsets = addresses - (self._ids[unit] << np.uint64(32))  # all in one fragment, none deleted
-                return offsets + self._starts[unit]
+                here: NDArray[np.uint64] = addresses - (self._ids[unit] << np.uint64(32)) + self._starts[unit]
+                return here  # all in one fragment, none deleted
         ids, offsets = addresses >> np.uint64(32), addresses & np.uint64(0xFFFFFFFF)
         rows = np.empty(len(addresses), dtype=np.uint64)
         borders = np.flatnonzero(ids[1:] != ids[:-1]) + 1  # rows of a fragment come together
