@@ -117,6 +117,7 @@ def build(
         return [target.roster for target in targets]
     run = _Build(source, targets, keys, report)
     try:
+        run.begin()
         with builders() as pool:
             run.all(pool)
     except OSError as error:
@@ -139,12 +140,19 @@ class _Build:
         self._rows = np.diff(source.manifest.starts).astype(np.int64)
         self._missing = [target.missing(keys) for target in targets]
         self._total = int(self._rows[np.logical_or.reduce(self._missing)].sum())
-        for target in targets:
-            target.file.prepare()
-            target.claims = Claims(target.file.folder)
         self._ready: list[tuple[_Work, list[Written]]] = []  # made, and not committed yet
         self._working: dict[Future[list[Written]], _Work] = {}
         self._committed_at = time.monotonic()
+
+    def begin(self) -> None:
+        """Make the folders.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        for target in self._targets:
+            target.file.prepare()
+            target.claims = Claims(target.file.folder)
 
     def close(self) -> None:
         """Drop what was not committed, and give all leases back."""
