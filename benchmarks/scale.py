@@ -19,13 +19,15 @@ import numpy as np
 import pyarrow as pa
 
 
-def rows_of(first: int, count: int, shard: int) -> pa.Table:
+def rows_of(first: int, count: int, shard: int, identity: str) -> pa.Table:
     """Rows of one fragment."""
     numbers = np.arange(first, first + count, dtype=np.int64)
+    ids = (
+        7919 * numbers + 13 if identity == "id" else pa.array(np.char.add("sample-", numbers.astype("U12")), pa.utf8())
+    )
     return pa.table(
         {
-            "id": 7919 * numbers + 13,
-            "name": pa.array(np.char.add("sample-", numbers.astype("U12")), pa.utf8()),
+            identity: ids,
             "label": (numbers % 1000).astype(np.int32),
             "quality": (numbers * 2_654_435_761 % 1_000 / 1_000).astype(np.float32),
             "storage_shard": pa.array(np.repeat(f"shard-{shard:06d}", count)),
@@ -33,26 +35,29 @@ def rows_of(first: int, count: int, shard: int) -> pa.Table:
     )
 
 
-def make(folder: Path, rows: int, fragments: int) -> Path:
+def make(folder: Path, rows: int, fragments: int, identity: str) -> Path:
     """Write the data set, unless it is there; one fragment per shard."""
     import lance
 
-    place = folder / f"rows-{rows}-{fragments}.lance"
+    place = folder / f"{identity}-{rows}-{fragments}.lance"
     if not place.exists():
         each = rows // fragments
         for k in range(fragments):
             lance.write_dataset(
-                rows_of(k * each, each, k), str(place), mode="append" if k else "create", max_rows_per_file=each
+                rows_of(k * each, each, k, identity),
+                str(place),
+                mode="append" if k else "create",
+                max_rows_per_file=each,
             )
     return place
 
 
-def append(place: Path, rows: int, shard: int) -> None:
+def append(place: Path, rows: int, shard: int, identity: str) -> None:
     """Append one fragment."""
     import lance
 
     first = lance.dataset(str(place)).count_rows()
-    lance.write_dataset(rows_of(first, rows, shard), str(place), mode="append", max_rows_per_file=rows)
+    lance.write_dataset(rows_of(first, rows, shard, identity), str(place), mode="append", max_rows_per_file=rows)
 
 
 def step(what: str, catalog: str, place: str, identity: str) -> None:
@@ -102,7 +107,7 @@ def measured(*args: str) -> dict[str, float]:
 
 def register(folder: Path, rows: int, fragments: int, identity: str) -> None:
     """Measure registration and look-ups."""
-    place = make(folder, rows, fragments)
+    place = make(folder, rows, fragments, identity)
     copy, catalog = folder / "grown.lance", folder / "catalog"
     for old in (copy, catalog):
         shutil.rmtree(old, ignore_errors=True)
@@ -122,7 +127,7 @@ def register(folder: Path, rows: int, fragments: int, identity: str) -> None:
     tell("register", "register", rows)
     tell("register again, unchanged", "register", rows)
     tell("refresh, unchanged", "refresh", rows)
-    append(copy, each, fragments)
+    append(copy, each, fragments, identity)
     tell("refresh, one fragment appended", "refresh", each)
     tell("locate", "locate", 1)
 
