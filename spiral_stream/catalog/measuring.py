@@ -14,7 +14,7 @@ from spiral_stream.catalog.entry import Changes, Entry
 from spiral_stream.catalog.identity import duplicate
 from spiral_stream.catalog.manifest import Manifest, build_manifest
 from spiral_stream.catalog.shard_rows import SourceRows
-from spiral_stream.derived.build import Progress, build
+from spiral_stream.derived.build import BuildProgress, build
 from spiral_stream.derived.executors import Threads
 from spiral_stream.derived.identities import Identities
 from spiral_stream.derived.pieces import Pieces
@@ -84,7 +84,7 @@ def identity_pieces(rows: SourceRows, identities: Identities, root: Path, report
         SourceError: the source cannot be read.
     """
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: BuildProgress) -> None:
         report(progress.rows, progress.rows_total)
 
     [roster] = build(rows, [identities], root, Threads, tell)

@@ -44,7 +44,7 @@ Shards = NDArray[np.int64]
 
 @final
 @dataclass(frozen=True, slots=True)
-class RowsDone:
+class BuildProgress:
     """What a build has done so far, whoever did it."""
 
     rows: int
@@ -95,7 +95,7 @@ def build(
     derivations: Sequence[Derivation],
     root: Path,
     builders: Callable[[], Builders],
-    report: Callable[[RowsDone], None] = lambda _: None,
+    report: Callable[[BuildProgress], None] = lambda _: None,
 ) -> list[Roster]:
     """Make every missing piece of a relation's shards and return the rosters.
 
@@ -132,7 +132,7 @@ class _Build:
     """One call of `build`."""
 
     def __init__(
-        self, source: ShardSource, targets: list[_Target], keys: Keys, report: Callable[[RowsDone], None]
+        self, source: ShardSource, targets: list[_Target], keys: Keys, report: Callable[[BuildProgress], None]
     ) -> None:
         self._source, self._targets, self._keys, self._report = source, targets, keys, report
         widths = [target.file.derivation.row_bytes for target in targets]
@@ -285,7 +285,7 @@ class _Build:
 
     def _tell(self) -> None:
         left = np.logical_or.reduce([target.missing(self._keys) for target in self._targets])
-        self._report(RowsDone(self._total - int(self._rows[left].sum()), self._total))
+        self._report(BuildProgress(self._total - int(self._rows[left].sum()), self._total))
 
 
 def chunks(table: ShardTable, row_bytes: int | None) -> list[Shards]:

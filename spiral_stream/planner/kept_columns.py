@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.derived.build import RowsDone, build, load
+from spiral_stream.derived.build import BuildProgress, build, load
 from spiral_stream.derived.column import FIXED, TEXT, Column, form_of
 from spiral_stream.derived.executors import Builders, Threads
 from spiral_stream.derived.gather import KeptColumn, located
@@ -79,7 +79,7 @@ class KeptRelation:
         self._open([*built, *(column for column in new if column in narrow)], Threads)
 
     def build(
-        self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[RowsDone], None]
+        self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[BuildProgress], None]
     ) -> list[str]:
         """Keep all of these columns that can be kept, whatever their size; returns which."""
         columns = [self._column(name) for name in names if self._is_kind(name) and not self._is_long_text(name)]
@@ -125,7 +125,7 @@ class KeptRelation:
         self,
         columns: Sequence[Column],
         builders: Callable[[], Builders],
-        report: Callable[[RowsDone], None] = lambda _: None,
+        report: Callable[[BuildProgress], None] = lambda _: None,
     ) -> None:
         if not columns:
             return
@@ -135,7 +135,7 @@ class KeptRelation:
                 self._kept[column.name] = kept
 
     def _pieces(
-        self, columns: Sequence[Column], builders: Callable[[], Builders], report: Callable[[RowsDone], None]
+        self, columns: Sequence[Column], builders: Callable[[], Builders], report: Callable[[BuildProgress], None]
     ) -> list[Pieces]:
         """The pieces of columns, made where they are missing; a damaged part is made again with a warning."""
         keys = keys_of(self.relation.manifest.content_keys)
@@ -226,7 +226,7 @@ class KeptColumns:
             kept.keep(leaves, read_rows)
 
     def build(
-        self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[RowsDone], None]
+        self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[BuildProgress], None]
     ) -> list[str]:
         """Keep what these columns are made of, whatever its size; returns which columns of which relation."""
         made = ((kept, kept.build(leaves, builders, report)) for kept, leaves in self._leaves(names))

@@ -104,7 +104,7 @@ def test_prepared_things_lie_beside_the_catalog_or_where_the_variable_says(
         assert len(stream) == 0
 
     assert (tmp_path / "elsewhere" / "selections").is_dir()
-    assert not (catalog.root / "prepared").exists()
+    assert not (catalog.root / "prepared" / "selections").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_the_way_out(
