@@ -117,8 +117,7 @@ class _Range:
 
     def groups(self, low: int, high: int) -> tuple[UInt64, Int64]:
         """Return the rows that share a hash, those of one hash together and ascending, and where each hash begins."""
-        hashes = self._seen(low, high) if self.fresh else np.empty(0, np.uint64)
-        places = [(k, begin + self._common(k, begin, end, hashes)) for k, begin, end in self._spans if len(hashes)]
+        places = self._candidates(low, high) if self.fresh else []
         of = np.concatenate([np.empty(0, np.uint64), *(self._runs[k].hashes[at] for k, at in places)])
         twice = _more_than_once(of)
         if not twice.any():
@@ -129,26 +128,45 @@ class _Range:
         order = np.lexsort((rows, of))
         return rows[order], np.flatnonzero(np.diff(of[order], prepend=~of[order[0]], append=~of[order[-1]]))
 
-    def _seen(self, low: int, high: int) -> UInt64:
-        """Hashes of which there may be several, ascending; some stand there twice."""
+    def _candidates(self, low: int, high: int) -> list[tuple[int, Int64]]:
+        """Runs, and places in them whose hash may occur twice: of rows that are known only where a fresh one has it."""
         room = 1 << max(6, (self.fresh * _BITS_PER_ROW).bit_length())
         shift = max(0, (high - low - 1).bit_length() - room.bit_length() + 1)
-        bits, out = np.zeros(room // 64, np.uint64), []
-        for k, begin, end in sorted(self._spans, key=lambda span: self._runs[span[0]].known):
-            met = np.empty(end - begin, np.uint64)
-            count = _runs.seen(self._runs[k].hashes[begin:end], low, shift, bits, met, not self._runs[k].known)
-            out.append(met[:count].copy())
-        found: UInt64 = np.sort(np.concatenate([np.empty(0, np.uint64), *out]))
-        return found
+        bits = np.zeros(room // 64, np.uint64)
 
-    def _common(self, k: int, begin: int, end: int, hashes: UInt64) -> Int64:
-        places = np.empty(end - begin, np.int64)
-        return places[: _runs.common(self._runs[k].hashes[begin:end], hashes, places)].copy()
+        def met(span: tuple[int, int, int], *, fresh: bool) -> UInt64:
+            hashes = self._hashes(span)
+            out = np.empty(len(hashes), np.uint64)
+            return out[: _runs.seen(hashes, low, shift, bits, out, fresh)].copy()
+
+        fresh = [span for span in self._spans if not self._runs[span[0]].known]
+        known = [span for span in self._spans if self._runs[span[0]].known]
+        twice = [met(span, fresh=True) for span in fresh]
+        every = np.sort(np.concatenate([self._hashes(span) for span in fresh])) if known else np.empty(0, np.uint64)
+        shared = [(span, _in(met(span, fresh=False), every)) for span in known]
+        wanted = np.sort(np.concatenate([*twice, *(hashes for _, hashes in shared)]))
+        pairs = [*((span, wanted) for span in fresh), *((span, hashes) for span, hashes in shared if len(hashes))]
+        return [(span[0], span[1] + _places(self._hashes(span), hashes)) for span, hashes in pairs]
+
+    def _hashes(self, span: tuple[int, int, int]) -> UInt64:
+        k, begin, end = span
+        return self._runs[k].hashes[begin:end]
 
     def _rows(self, k: int, places: Int64) -> UInt64:
         if not len(places):
             return np.empty(0, np.uint64)
         return self._place(np.full(len(places), k, np.int64), self._runs[k].rows()[places].astype(np.uint64))
+
+
+def _places(run: UInt64, wanted: UInt64) -> Int64:
+    """Where a run has hashes of another run."""
+    places = np.empty(len(run), np.int64)
+    return places[: _runs.common(run, wanted, places)].copy()
+
+
+def _in(run: UInt64, wanted: UInt64) -> UInt64:
+    found: UInt64 = run[_places(run, wanted)]
+    return found
 
 
 def _more_than_once(hashes: UInt64) -> NDArray[np.bool_]:
