@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -48,6 +49,24 @@ def test_register_and_refresh_take_a_source(own: sp.Catalog, tmp_path: Path) -> 
     assert f"again: {ROWS} rows in {SHARDS} storage shards" in out
     assert own.entry("again").data_version[:12] in fresh
     assert own.entry("again").schema.field("image_ref").metadata
+    assert "shards that differ" not in out
+    assert "shards that differ from before: none" in fresh
+    assert "shards that differ from before: none" in run(
+        own, "register", "again", "parquet", path, "--image", "image_ref"
+    )
+
+
+def test_refresh_names_the_shards_that_differ(tmp_path: Path) -> None:
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    for k in range(5):
+        pq.write_table(pa.table({"sample_id": [k]}), tmp_path / f"p{k}.parquet")
+    run(catalog, "register", "t", "parquet", str(tmp_path / "p*.parquet"))
+    (tmp_path / "p0.parquet").unlink()
+    for k in range(5, 10):
+        pq.write_table(pa.table({"sample_id": [k]}), tmp_path / f"p{k}.parquet")
+    told = run(catalog, "refresh", "t")
+
+    assert "5 added (p5.parquet, p6.parquet, p7.parquet and 2 more); 1 removed (p0.parquet)" in told
 
 
 def test_the_command_trusts_the_modules_that_it_is_told_to(own: sp.Catalog) -> None:
