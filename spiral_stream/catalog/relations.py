@@ -5,7 +5,7 @@ database as an Arrow file. The rows of an `Arrow` source are copied into the cat
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from dataclasses import replace as replaced
@@ -103,11 +103,21 @@ class Relations:
         Raises:
             CatalogError: there is none; lists near matches.
         """
-        rows = self._rows()
-        if name not in rows:
-            msg = f"relation {shown(name)} is not in catalog {self._root}; {suggestions(str(name), rows)} Register it first"
-            raise CatalogError(msg)
-        return entry_of(self._root, rows[name])
+        return self.entries([name])[name]
+
+    def entries(self, names: Iterable[str]) -> dict[str, Entry]:
+        """Return the registered relations of these names, all of one moment: the catalog is read once.
+
+        Raises:
+            CatalogError: there is none of a name; lists near matches.
+        """
+        rows, found = self._rows(), {}
+        for name in names:
+            if name not in rows:
+                msg = f"relation {shown(name)} is not in catalog {self._root}; {suggestions(str(name), rows)} Register it first"
+                raise CatalogError(msg)
+            found[name] = entry_of(self._root, rows[name])
+        return found
 
     def schemas(self) -> dict[str, pa.Schema]:
         """Return the columns of every relation that can be read, by name."""

@@ -100,7 +100,7 @@ def lower(plan: nodes.Deliver, catalog: Registry, rebase: Rebase | None = None) 
     """
     sample, collate = need(plan, nodes.Sample), need(plan, nodes.Collate)
     named = dict.fromkeys(name for each in walk(sample) for name in _relations(each))
-    entries = {name: catalog.entry(name) for name in named}
+    entries = catalog.relations.entries(named)
     versions = {name: entry.data_version for name, entry in entries.items()}
     root = cache_root(catalog)
     opened = cache(lambda name: OpenRelation(entries[name]))  # streams of a mixture share relations

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spiral_stream.catalog.database import Database
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.errors import CatalogError, SourceError
@@ -238,3 +239,18 @@ def test_what_is_stored_is_json_without_absolute_paths_of_the_catalog(catalog: R
 
     assert json.loads(row["source"])["uri"].startswith("catalog:/rows-")
     assert (row["rows"], row["shards"]) == (5, 1)
+
+
+def test_several_relations_are_looked_up_by_one_read(catalog: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["one", "two", "three"]
+    for name in names:
+        catalog.register(name, labels(), identity="label_id")
+    reads: list[object] = []
+    rows = Database.rows
+    monkeypatch.setattr(Database, "rows", lambda self, kind: reads.append(kind) or rows(self, kind))
+    found = catalog.relations.entries(names)
+
+    assert len(reads) == 1
+    assert found == {name: catalog.entry(name) for name in names}
+    with pytest.raises(CatalogError, match="'four' is not in catalog"):
+        catalog.relations.entries(["one", "four"])
