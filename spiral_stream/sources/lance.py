@@ -226,11 +226,6 @@ class LanceReader(Reader):
 
     def _physical(self, addresses: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Row addresses (fragment << 32 | offset) to physical ordinals, [P] -> [P]."""
-        if len(addresses) and int(addresses[0]) >> 32 == int(addresses[-1]) >> 32:
-            unit = int(self._by_id[np.searchsorted(self._ids, addresses[0] >> np.uint64(32), sorter=self._by_id)])
-            if not len(self._deleted_offsets(unit)) and bool((addresses[1:] > addresses[:-1]).all()):
-                here: NDArray[np.uint64] = addresses - (self._ids[unit] << np.uint64(32)) + self._starts[unit]
-                return here  # all in one fragment, none deleted
         ids, offsets = addresses >> np.uint64(32), addresses & np.uint64(0xFFFFFFFF)
         rows = np.empty(len(addresses), dtype=np.uint64)
         borders = np.flatnonzero(ids[1:] != ids[:-1]) + 1  # rows of a fragment come together
