@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.derived import _gather
-from spiral_stream.derived.column import FIXED, LIST, Column, item_of
+from spiral_stream.derived.column import FIXED, LIST, TEXT, Column, item_of
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.fields.ragged import Ragged
 
@@ -19,6 +19,7 @@ UInt64 = NDArray[np.uint64]
 Int64 = NDArray[np.int64]
 
 _PAIR: Final = 16  # bytes: where a span begins and ends
+_TEXT_END: Final = 4
 _MOST_TEXT: Final = (1 << 31) - 1  # bytes of an Arrow array of texts
 
 
@@ -60,8 +61,9 @@ class KeptColumn:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all values."""
-        return int(self.pieces.summary["bytes"].sum())
+        """Bytes of all values as Arrow holds them: a text has four more."""
+        summary = self.pieces.summary
+        return int(summary["bytes"].sum()) + (_TEXT_END * int(summary["rows"].sum()) if self._form == TEXT else 0)
 
     def lengths(self, shards: Int64, offsets: UInt64) -> Int64:
         """Return the items of rows of lists: shape [P], int64. No list is read."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.derived.derivation import Derivation, Piece
 from spiral_stream.integrity import seal
-from spiral_stream.integrity.blocks import BLOCK, SHIFT, Mapped, verify_block
+from spiral_stream.integrity.blocks import BLOCK, SHIFT, Mapped
 
 ALIGN: Final = 64
 DATA: Final = ".piece"
@@ -121,20 +121,6 @@ def open_part(path: Path, size: int, digest: str) -> Any:
             raise seal.damaged(path, f"it has {mapped.size:,} bytes, {size:,} were written")
         mapped.expect(np.frombuffer(data, np.uint64), SHIFT)
         return mapped
-
-
-def verify_part(path: Path, size: int, digest: str) -> bool:
-    """Verify all bytes of a part; see `open_part`. Returns True: a part always has sums.
-
-    Raises:
-        DamageError: a block is not what was written.
-    """
-    mapped = open_part(path, size, digest)
-    for block in range(-(-size // BLOCK)):
-        found = verify_block(mapped, block)
-        if found is not None:
-            raise seal.damaged(path, found)
-    return True
 
 
 def digest_of(sums: Any) -> str:

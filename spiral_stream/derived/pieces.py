@@ -5,15 +5,14 @@ first touched, so resident memory grows with shards (a few words each) and never
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.derived.part import ALIGN, open_part, verify_part
+from spiral_stream.derived.part import ALIGN, open_part
 from spiral_stream.derived.roster import Keys, Roster, RosterFile
 from spiral_stream.errors import CacheError, DamageError
 from spiral_stream.integrity import seal
@@ -129,14 +128,11 @@ class Pieces:
         """
         verify_rows(addresses, sizes, self._damaged)
 
-    def files(self) -> Iterator[tuple[Path, Callable[[], bool]]]:
-        """Yield every file next to the roster, and a check of all its bytes that says whether it has sums."""
-        facts = self._file.folder / "derivation.json"
-        yield facts, partial(seal.json_has_seal, facts)
+    def files(self) -> Iterator[Path]:
+        """Yield every file next to the roster that these pieces need."""
+        yield self._file.folder / "derivation.json"
         for at in np.unique(self._part).tolist():
-            part = self._parts[at]
-            path = self._file.part_path(part)
-            yield path, partial(verify_part, path, part.size, part.digest)
+            yield self._file.part_path(self._parts[at])
 
     @property
     def parts(self) -> int:

@@ -168,7 +168,7 @@ def _mean_bytes(stream: StreamStage, column: str, kind: pa.DataType) -> float | 
     if column == STREAM_ID and stream.name:
         return float(OBJECT_BYTES + len(stream.name.encode()))
     kept = stream.selected.kept.mean_bytes(column)
-    if kept is not None:
+    if kept is not None and not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return OBJECT_BYTES + kept
     leaf: Any = stream.selected.columns.env[column]
     name = stream.base.entry.name

@@ -11,10 +11,15 @@ import numpy as np
 from spiral_stream.cache.kind import Kind
 from spiral_stream.cache.materialize import Progress, build
 from spiral_stream.cache.store import CacheStore
+from spiral_stream.derived.executors import Threads
 from spiral_stream.errors import SpiralWarning
 from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap
+from spiral_stream.plan.mix import STREAM_ID
+from spiral_stream.plan.nodes import Sample
+from spiral_stream.plan.tree import need
 from spiral_stream.planner.payload import Payload
 from spiral_stream.planner.physical import PayloadCache, Stages, TokenStage
+from spiral_stream.planner.streams import StreamStage
 from spiral_stream.transforms.python import Function
 
 
@@ -131,12 +136,35 @@ def materialize(stages: Stages, threads: int, report: Callable[[Progress], None]
         SpiralWarning: the plan has nothing that can be kept.
     """
     done, works = Progress(0, 0, 0, 0, 0, 0), list(caches(stages))
-    if not works:
+    columns = _keep_columns(stages, shown=report is None)
+    if not works and not columns:
         warnings.warn(_nothing_kept(stages), SpiralWarning, stacklevel=4)  # the caller of the stream's materialize
     for work in works:
         made = _build(work, threads, report) if report is not None else _with_bar(work, threads)
         done = Progress(*(a + b for a, b in zip(_tuple(done), _tuple(made), strict=True)))
     return done
+
+
+def _keep_columns(stages: Stages, *, shown: bool) -> list[str]:
+    """Keep the columns that batches read and that are too large to be kept without being asked; returns which."""
+    stored = need(stages.plan, Sample).schema().names
+    read = dict.fromkeys([*stages.columns, *(stage.field.column for stage in stages.sequences)])
+    out: list[str] = []
+    for stream in stages.streams:
+        names = [name for name in read if name in stored and name != STREAM_ID and name not in stream.selected.kept]
+        if names:
+            out += (
+                _keep_with_bar(stream, names) if shown else stream.selected.kept.build(names, Threads, lambda _: None)
+            )
+    return out
+
+
+def _keep_with_bar(stream: StreamStage, names: list[str]) -> list[str]:
+    with _bar() as bar:
+        task = bar.add_task(f"columns {', '.join(names)} of {stream.base.entry.name}", total=None)
+        return stream.selected.kept.build(
+            names, Threads, lambda done: bar.update(task, completed=done.rows, total=done.rows_total)
+        )
 
 
 def _nothing_kept(stages: Stages) -> str:
@@ -173,16 +201,15 @@ def _tuple(progress: Progress) -> tuple[int, ...]:
 
 
 def _with_bar(work: CacheWork, threads: int) -> Progress:
+    with _bar() as bar:
+        task = bar.add_task(f"cache {work.kind.relation}.{work.kind.column} for {work.field}", total=None)
+        return _build(work, threads, lambda p: bar.update(task, completed=p.rows, total=p.rows_total))
+
+
+def _bar() -> Any:
+    """A progress bar of rows, which goes when it is done."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rows"),
-        TimeRemainingColumn(),
-    )
-    with Bar(*columns, transient=True) as bar:
-        task = bar.add_task(f"cache {work.kind.relation}.{work.kind.column} for {work.field}", total=None)
-        return _build(work, threads, lambda p: bar.update(task, completed=p.rows, total=p.rows_total))
+    named, rows = TextColumn("{task.description}"), TextColumn("rows")
+    return Bar(named, BarColumn(), MofNCompleteColumn(), rows, TimeRemainingColumn(), transient=True)

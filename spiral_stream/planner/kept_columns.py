@@ -84,7 +84,7 @@ class KeptRelation:
         """Keep all of these columns that can be kept, whatever their size; returns which."""
         columns = [self._column(name) for name in names if self._is_kind(name) and not self._is_long_text(name)]
         self._open(columns, builders, report)
-        return [column.name for column in columns]
+        return [column.name for column in columns if column.name in self._kept]
 
     def pieces(self) -> Iterator[Pieces]:
         """Yield the pieces of the kept columns."""
@@ -228,9 +228,12 @@ class KeptColumns:
     def build(
         self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[BuildProgress], None]
     ) -> list[str]:
-        """Keep what these columns are made of, whatever its size; returns which columns of which relation."""
-        made = ((kept, kept.build(leaves, builders, report)) for kept, leaves in self._leaves(names))
-        return [f"{kept.relation.entry.name}.{leaf}" for kept, leaves in made for leaf in leaves]
+        """Keep what these columns are made of, whatever its size; returns which columns are new, of which relation."""
+        out: list[str] = []
+        for kept, leaves in self._leaves(names):
+            new = kept.build([leaf for leaf in leaves if leaf not in kept], builders, report)
+            out += [f"{kept.relation.entry.name}.{leaf}" for leaf in new]
+        return out
 
     def pieces(self) -> Iterator[Pieces]:
         """Yield all pieces that batches read."""

@@ -16,6 +16,7 @@ from typing import Final, final
 from spiral_stream.cache import ledger
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.catalog.registry import Registry
+from spiral_stream.derived.identities import Identities
 from spiral_stream.derived.survivors import Survivors
 from spiral_stream.derived.verification import verify_file
 from spiral_stream.errors import DamageError, SpiralWarning
@@ -99,10 +100,9 @@ def verify_stream(
         stages = lower()
         stores = {work.store.folder: work.store for work in caches(stages)}
         more = [_Task(path, what, check, _size(path)) for path, what, check in others()]
-        pieces = dict(
-            file for stream in stages.streams for each in stream.selected.kept.pieces() for file in each.files()
-        )
-        more += [_Task(path, "pieces", check, _size(path)) for path, check in pieces.items()]
+        kept = (each for stream in stages.streams for each in stream.selected.kept.pieces())
+        pieces = dict.fromkeys(path for each in kept for path in each.files())
+        more += [_Task(path, "kept column", partial(verify_file, path), _size(path)) for path in pieces]
     made = _stores(stores.values(), more, report)
     return Verification((*found, *made.files), made.live_bytes, made.dead_bytes)
 
@@ -174,10 +174,12 @@ def _sealed(folder: Path, what: str) -> Iterator[_Task]:
 
 def _selected(root: Path) -> Iterator[_Task]:
     """Pieces that selections are made of, of whichever stream: others share them."""
-    for kind in (Survivors.KIND, Probed.KIND, Outcome.KIND):
+    for kind in (Survivors.KIND, Probed.KIND, Outcome.KIND, Identities.KIND):
         folder = root / "derived" / kind
         for path in [*sorted(folder.glob("*/derivation.json")), *sorted(folder.glob("*/parts/[!.]*"))]:
-            yield _Task(path, f"selection: {kind}", partial(verify_file, path), _size(path))
+            yield _Task(
+                path, f"selection: {kind}" if kind != Identities.KIND else kind, partial(verify_file, path), _size(path)
+            )
 
 
 def _run(tasks: list[_Task], report: Report | None) -> Iterator[Checked]:

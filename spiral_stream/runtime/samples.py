@@ -169,10 +169,10 @@ class SampleReader:
         relations = ", ".join(dict.fromkeys(stream.base.entry.name for stream in streams))
         with self.metrics.timed("fetch_s"), doing(f"reading column {', '.join(names)} of relation {relations}"):
             found = read(streams, samples.places, names, self._ragged)
-        columns = {name: _one_array(column) for name, column in found.items()}
+        columns: dict[str, Any] = {name: _one_array(column) for name, column in found.items()}
         late = [name for name in names if name != STREAM_ID and name not in self._kept]
         if late:
-            self.metrics.add(source_rows=len(samples), source_bytes=sum(_bytes(columns[name]) for name in late))
+            self.metrics.add(source_rows=len(samples), source_bytes=sum(columns[name].nbytes for name in late))
         return columns
 
     def _computed(self, epoch: int, samples: Samples, key: Made) -> pa.Array | Ragged:
@@ -378,10 +378,6 @@ def _at_rows(feed: TokenFeed, own: NDArray[np.uint64], where: Int64, refused: di
     if refused is not None and found:
         refused.update({int(where[row]): reason for row, reason in found.items()})
     return tokens
-
-
-def _bytes(column: pa.Array | Ragged) -> int:
-    return int((column.lengths * column.item_bytes).sum()) if isinstance(column, Ragged) else int(column.nbytes)
 
 
 def _one_array(column: Any) -> pa.Array | Ragged:
