@@ -22,6 +22,7 @@ from spiral_stream.derived.derivation import Derivation, Piece, ShardRows
 
 FIXED, TEXT, LIST = "fixed", "text", "list"
 _WIDTHS: Final = (1, 2, 4, 8)
+_WIDEST_BITS: Final = 64  # intervals have 128, and no number type holds one
 _INT64: Final = np.dtype("<i8")
 _BYTE: Final = np.dtype("u1")
 _NONE: Final = np.zeros(1, np.int64)
@@ -46,7 +47,7 @@ def item_of(kind: pa.DataType) -> tuple[pa.DataType, int] | None:
     if pa.types.is_fixed_size_list(kind):
         child = item_of(kind.value_type)
         return None if child is None else (child[0], child[1] * kind.list_size)
-    if pa.types.is_primitive(kind):
+    if pa.types.is_primitive(kind) and kind.bit_width <= _WIDEST_BITS:
         return kind, 1
     return None
 
@@ -95,26 +96,39 @@ class Column(Derivation):
     def piece(self, shard: ShardRows) -> Piece:
         column = shard.table.column(self.name)
         array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        array = array.storage if isinstance(array, pa.ExtensionArray) else array
+        array = _plain(array)
         arrays = {FIXED: _fixed, TEXT: _text, LIST: _list}[self.form](array)
         summary = {name: int(arrays.pop(name, _NONE)[0]) for name in ("null_items", "negative", "high")}
         item = arrays["data"].dtype.itemsize
         arrays["data"] = arrays["data"].view(_BYTE)
         if array.null_count:
-            arrays["valid"] = array.is_valid().to_numpy(zero_copy_only=False).view(_BYTE)
+            arrays["valid"] = _valid(array).view(_BYTE)
         nulls, size = array.null_count, arrays["data"].nbytes
         return Piece(arrays, {**summary, "rows": shard.rows, "nulls": nulls, "bytes": size, "item_bytes": item})
 
 
+def _plain(array: pa.Array) -> pa.Array:
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
 def _fixed(array: pa.Array) -> dict[str, NDArray[Any]]:
-    whole, size = array, 1
+    inside, present = (
+        0,
+        None if not array.null_count else _valid(array),
+    )  # per item: whether all lists around it are there
     while pa.types.is_fixed_size_list(array.type):
-        size *= array.type.list_size
-        array = array.values.slice(array.offset * array.type.list_size, len(array) * array.type.list_size)
-    inside = array.is_null().to_numpy(zero_copy_only=False) if size != 1 and array.null_count else np.zeros(0, np.bool_)
-    if whole.null_count and len(inside):
-        inside = inside & np.repeat(whole.is_valid().to_numpy(zero_copy_only=False), size)
-    return {"data": _numbers(array), "null_items": np.array([inside.sum()])}
+        size = array.type.list_size
+        array = _plain(array.values.slice(array.offset * size, len(array) * size))
+        present = None if present is None else np.repeat(present, size)
+        if array.null_count:
+            here = _valid(array)
+            inside += int((~here).sum() if present is None else (present & ~here).sum())
+            present = here if present is None else present & here
+    return {"data": _numbers(array), "null_items": np.array([inside])}
+
+
+def _valid(array: pa.Array) -> NDArray[np.bool_]:
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
 
 
 def _text(array: pa.Array) -> dict[str, NDArray[Any]]:

@@ -18,6 +18,7 @@ from spiral_stream.fields.ragged import Ragged
 UInt64 = NDArray[np.uint64]
 Int64 = NDArray[np.int64]
 
+_WORD: Final = 8  # bytes of the widest item
 _PAIR: Final = 16  # bytes: where a span begins and ends
 _TEXT_END: Final = 4
 _MOST_TEXT: Final = (1 << 31) - 1  # bytes of an Arrow array of texts
@@ -55,9 +56,10 @@ class KeptColumn:
 
     @property
     def whole(self) -> bool:
-        """Whether the pieces hold every value: no list has null items, and one sign fits all."""
+        """Whether the pieces hold every value: no list has null items, one sign fits all, and int64 holds all."""
         summary = self.pieces.summary
-        return not summary["null_items"].any() and not (self._signed and summary["high"].any())
+        high = summary["high"] if self._signed else summary["high"] & (self._item == _WORD)
+        return not summary["null_items"].any() and not high.any()
 
     @property
     def bytes(self) -> int:
