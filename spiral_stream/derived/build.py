@@ -12,7 +12,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +27,11 @@ from spiral_stream.derived.derivation import Derivation, ShardRows, ShardSource,
 from spiral_stream.derived.executors import Builders
 from spiral_stream.derived.part import Written, write_part
 from spiral_stream.derived.roster import Keys, Roster, RosterFile, keys_of
+from spiral_stream.errors import CacheError
 from spiral_stream.expr import to_json
 from spiral_stream.integrity.faults import failed
-from spiral_stream.integrity.locks import Held, lock
-from spiral_stream.integrity.publish import mended
+from spiral_stream.integrity.locks import Held
+from spiral_stream.integrity.publish import mended, new_draft
 from spiral_stream.sources.source import ROW
 
 CHUNK_ROWS: Final = 1 << 20
@@ -82,12 +83,17 @@ class _Work:
     targets: tuple[int, ...]
     shards: tuple[Shards, ...]  # per target: those whose piece is missing
     drafts: tuple[Path, ...]
-    held: tuple[Held | None, ...]  # so that nobody takes a draft for that of a dead builder
+    held: tuple[Held, ...]  # so that nobody takes a draft for that of a dead builder
 
 
 def load(file: RosterFile) -> Roster:
     """Read a roster; one that is damaged is set aside with a warning, and its pieces are made again."""
-    return mended(file.path, file.load, file.clear) if file.path.exists() else file.load()
+    return mended(file.path, file.load, file.begin) if file.path.exists() else file.load()
+
+
+def _target(file: RosterFile) -> _Target:
+    stamp = file.stamp()  # before the roster is read: who commits in between is seen at the next look
+    return _Target(file, load(file), stamp)
 
 
 def build(
@@ -110,18 +116,25 @@ def build(
         CacheError: the folder cannot be written.
         SourceError: the relation cannot be read.
     """
-    files = [RosterFile(root, each) for each in derivations]
-    targets = [_Target(file, load(file), file.stamp()) for file in files]
+    targets = [_target(RosterFile(root, each)) for each in derivations]
     keys = keys_of(source.manifest.content_keys)
     if not any(target.missing(keys).any() for target in targets):
         return [target.roster for target in targets]
     run = _Build(source, targets, keys, report)
     try:
-        run.begin()
+        run.prepare()
         with builders() as pool:
             run.all(pool)
     except OSError as error:
-        raise failed(error, "give a folder that can be written", root, "cannot be written") from error
+        raise failed(
+            error, "Give a folder that can be written, or set $SPIRAL_CACHE", root, "cannot be written"
+        ) from error
+    except BrokenExecutor as error:
+        msg = (
+            f"{root}: a process that made pieces was ended from outside, perhaps for want of memory. What is done stays; "
+            "build the rest with fewer workers"
+        )
+        raise CacheError(msg) from error
     finally:
         run.close()
     return [target.roster for target in targets]
@@ -140,16 +153,13 @@ class _Build:
         self._rows = np.diff(source.manifest.starts).astype(np.int64)
         self._missing = [target.missing(keys) for target in targets]
         self._total = int(self._rows[np.logical_or.reduce(self._missing)].sum())
+        self._overdue: set[int] = set()  # chunks whose owner commits nothing for too long
         self._ready: list[tuple[_Work, list[Written]]] = []  # made, and not committed yet
         self._working: dict[Future[list[Written]], _Work] = {}
         self._committed_at = time.monotonic()
 
-    def begin(self) -> None:
-        """Make the folders.
-
-        Raises:
-            OSError: they cannot be written.
-        """
+    def prepare(self) -> None:
+        """Make the folders, and open the claims."""
         for target in self._targets:
             target.file.prepare()
             target.claims = Claims(target.file.folder)
@@ -186,7 +196,7 @@ class _Build:
                 if not whole:
                     elsewhere.append(chunk)
             done, _ = wait(self._working, timeout=COMMIT_EVERY_S, return_when=FIRST_COMPLETED)
-            for future in done:
+            for future in sorted(done, key=lambda each: each.exception() is not None):  # what is done stays done
                 made = future.result()
                 self._ready.append((self._working.pop(future), made))
             if time.monotonic() - self._committed_at > COMMIT_EVERY_S:
@@ -194,16 +204,18 @@ class _Build:
         self._commit()
 
     def _await(self, elsewhere: deque[int]) -> deque[int]:
-        """Wait for chunks that others make; returns those whose makers died, or commit nothing for too long."""
+        """Wait for chunks that others make; returns what is missing once a maker died, or all commit nothing for too long."""
         pause, until = _PAUSES_S[0], time.monotonic() + WAIT_S
         while elsewhere := deque(chunk for chunk in elsewhere if self._open(chunk)):
             if sum(target.look() for target in self._targets):  # all of them, so no `any`
                 self._tell()
                 until = time.monotonic() + WAIT_S
                 continue
-            free = deque(chunk for chunk in elsewhere if self._free(chunk))
-            if free or time.monotonic() > until:
-                return free or elsewhere
+            if any(self._free(chunk) for chunk in elsewhere):
+                return elsewhere
+            if time.monotonic() > until:
+                self._overdue.update(elsewhere)
+                return elsewhere
             time.sleep(pause)
             pause = min(2 * pause, _PAUSES_S[1])
         return elsewhere
@@ -219,7 +231,7 @@ class _Build:
                 self._release(k, chunk)
         if not todo:
             return None, len(got) == len(wanted)
-        drafts = [_draft(self._targets[k].file.parts) for k in todo]
+        drafts = [new_draft(self._targets[k].file.parts / uuid.uuid4().hex, Path.touch) for k in todo]
         work = _Work(
             chunk,
             tuple(todo),
@@ -231,7 +243,7 @@ class _Build:
 
     def _lease(self, k: int, chunk: int) -> bool:
         claims = self._targets[k].claims
-        taken = claims is not None and claims.take(self._name(chunk))
+        taken = claims is not None and (claims.take(self._name(chunk)) or chunk in self._overdue)
         if taken:
             self._targets[k].look()
         return taken
@@ -273,8 +285,7 @@ class _Build:
                 if which == k
             ]
             if made:
-                target.roster = target.file.commit(made)
-                target.stamp = target.file.stamp()
+                target.roster, target.stamp = target.file.commit(made)
         for work, _ in ready:
             for k in work.targets:
                 self._release(k, work.chunk)
@@ -318,10 +329,11 @@ def make_chunk(
     for together in _by_predicate(derivations):
         columns = list(dict.fromkeys(name for k in together for name in derivations[k].columns))
         wanted = np.unique(np.concatenate([shards[k] for k in together]))
+        asked = {k: set(shards[k].tolist()) for k in together}
         given: dict[int, list[ShardRows]] = {k: [] for k in together}
         for shard, rows in shard_rows(source, columns, derivations[together[0]].predicate, wanted):
             for k in together:
-                if shard in shards[k]:
+                if shard in asked[k]:
                     own = ShardRows(rows.rows, rows.offsets, rows.table.select(list(derivations[k].columns)))
                     given[k].append(own)
         for k in together:
@@ -343,27 +355,17 @@ def shard_rows(
     """Yield the rows of some shards, shard by shard, ascending."""
     starts = source.manifest.starts
     batches = list(source.scan(columns, predicate, shards.tolist()))
-    table = pa.Table.from_batches(batches) if batches else None
-    ordinals = np.zeros(0, np.uint64) if table is None else table.column(ROW).to_numpy()
-    if table is not None and len(ordinals) and not bool((ordinals[1:] > ordinals[:-1]).all()):
+    none = pa.table({**{name: pa.nulls(0) for name in columns}, ROW: pa.array([], pa.uint64())})
+    table = pa.Table.from_batches(batches) if batches else none  # no row passes
+    ordinals = table.column(ROW).to_numpy()
+    if len(ordinals) and not bool((ordinals[1:] > ordinals[:-1]).all()):
         order = np.argsort(ordinals, kind="stable")
         table, ordinals = table.take(pa.array(order)), ordinals[order]
     low = np.searchsorted(ordinals, starts[shards])
     high = np.searchsorted(ordinals, starts[shards + 1])
     for shard, first, last in zip(shards.tolist(), low.tolist(), high.tolist(), strict=True):
         rows = int(starts[shard + 1] - starts[shard])
-        own = pa.table({name: pa.nulls(0) for name in columns}) if table is None else table.slice(first, last - first)
-        yield shard, ShardRows(rows, ordinals[first:last] - starts[shard], own)
-
-
-def _draft(parts: Path) -> tuple[Path, Held | None]:
-    """Make an empty draft that nobody sweeps while the lock is held."""
-    path = parts / f".{uuid.uuid4().hex}.{uuid.uuid4().hex}"
-    path.touch(exist_ok=False)
-    held = None
-    with suppress(OSError):
-        held = lock(path, alone=True)
-    return path, held
+        yield shard, ShardRows(rows, ordinals[first:last] - starts[shard], table.slice(first, last - first))
 
 
 def _drop(work: _Work) -> None:
@@ -371,5 +373,4 @@ def _drop(work: _Work) -> None:
     for path, held in zip(work.drafts, work.held, strict=True):
         with suppress(OSError):
             path.unlink(missing_ok=True)
-        if held is not None:
-            held.release()
+        held.release()

@@ -9,7 +9,7 @@ import binascii
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
@@ -180,8 +180,10 @@ class RosterFile:
             with publish_file(facts) as draft:
                 draft.write_text(json.dumps({"kind": self.derivation.KIND, **self.derivation.facts()}))
 
-    def commit(self, made: Sequence[tuple[Path, Keys, Written]]) -> Roster:
+    def commit(self, made: Sequence[tuple[Path, Keys, Written]]) -> tuple[Roster, tuple[int, ...] | None]:
         """Enter parts that are complete, unless all of their pieces were made by others meanwhile.
+
+        Returns the roster as it is now, and its stamp.
 
         Args:
             made: drafts below `parts`, the keys of their pieces, and what was written.
@@ -190,7 +192,8 @@ class RosterFile:
             CacheError: the folder cannot be written, or another process holds it for longer than the deadline.
         """
         with self._alone():
-            sweep_drafts(self.parts)
+            for folder in (self.folder, self.parts):
+                sweep_drafts(folder)
             before = self.load()
             added = []
             for draft, keys, written in made:
@@ -203,19 +206,23 @@ class RosterFile:
                 else:
                     draft.unlink(missing_ok=True)
             if not added:
-                return before
+                return before, self.stamp()
             after = before.with_parts(added)
             self._publish(after)
-            return after
+            return after, self.stamp()
 
-    def clear(self) -> None:
-        """Begin anew, without pieces."""
+    def begin(self) -> None:
+        """Begin anew, without pieces, unless somebody else began meanwhile."""
         with self._alone():
-            self._publish(Roster.empty(self.derivation))
+            if not self.path.exists():
+                self._publish(Roster.empty(self.derivation))
 
     def drop(self, facts: PartFacts) -> None:
-        """Take a damaged part out, so that its pieces are made again; whoever has it mapped goes on with it."""
-        with self._alone():
+        """Take a damaged part out, so that its pieces are made again; whoever has it mapped goes on with it.
+
+        In a folder that cannot be written it stays.
+        """
+        with suppress(OSError, CacheError), self._alone():
             before = self.load()
             if facts in before.parts:
                 kept = before.part != before.parts.index(facts)

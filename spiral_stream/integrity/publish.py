@@ -42,7 +42,7 @@ def publish(directory: Path) -> Iterator[Path]:
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         sweep_drafts(directory.parent, directory.name)
-        work, held = _draft(directory, lambda work: work.mkdir())
+        work, held = new_draft(directory, lambda work: work.mkdir())
         yield work
         need_sound()
         for path in work.iterdir():
@@ -70,7 +70,7 @@ def publish_file(file: Path) -> Iterator[Path]:
     work = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        work, held = _draft(file, lambda work: work.touch(exist_ok=False))
+        work, held = new_draft(file, lambda work: work.touch(exist_ok=False))
         yield work
         need_sound()
         seal(work, file.suffix)
@@ -90,7 +90,7 @@ def write_file(file: Path, data: bytes) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    work, held = _draft(file, lambda work: work.touch(exist_ok=False))
+    work, held = new_draft(file, lambda work: work.touch(exist_ok=False))
     try:
         with work.open("wb") as out:
             out.write(data)
@@ -186,8 +186,16 @@ def _of(path: Path, name: str) -> bool:
     return not name or path.name[1:-33] == name
 
 
-def _draft(target: Path, make: Callable[[Path], object]) -> tuple[Path, Held]:
-    """A new draft, locked: whoever sweeps between its making and its locking removes it, so that another is made."""
+def new_draft(target: Path, make: Callable[[Path], object]) -> tuple[Path, Held]:
+    """Make a draft next to its target, locked; whoever sweeps before it is locked removes it, and another is made.
+
+    Args:
+        target: what the draft is to become.
+        make: makes an empty file or folder of a name.
+
+    Raises:
+        OSError: it cannot be made or locked.
+    """
     while True:
         work = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
         make(work)
