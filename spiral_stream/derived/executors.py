@@ -6,6 +6,7 @@ draft that its caller holds. So the pieces are the same bits from each, and only
 
 import multiprocessing
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -70,13 +71,26 @@ class Processes(Builders):
 
     def __init__(self, workers: int | None = None) -> None:
         self.width = workers or thread_share().working()
-        self._pool = ProcessPoolExecutor(self.width, mp_context=multiprocessing.get_context("spawn"))
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(self.width, mp_context=context, initializer=_end_with_parent)
 
     def submit(self, work: Callable[..., Any], *args: Any) -> "Future[Any]":
         return self._pool.submit(work, *args)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is killed: it would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="spiral-parent", daemon=True).start()
 
 
 @final
