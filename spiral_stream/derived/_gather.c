@@ -56,8 +56,8 @@ static PyObject *locate(PyObject *module, PyObject *args) {
   Py_BEGIN_ALLOW_THREADS
   for (Py_ssize_t i = 0; wrong == NULL && i < count; i++) {
     const uint64_t at = ordinals[i];
-    if (at >= starts[last]) {
-      wrong = "a row beyond the last shard";
+    if (at >= starts[last] || at < starts[0]) {
+      wrong = "a row beyond the last shard, or before the first";
       break;
     }
     const uint64_t *base = starts;
@@ -93,7 +93,7 @@ static PyObject *copy(PyObject *module, PyObject *args) {
   const uint64_t *from = addresses.view.buf;
   uint8_t *to = out.buf;
   const Py_ssize_t count = addresses.count;
-  const char *wrong = width < 1 || out.len != count * width ? "out has another size" : NULL;
+  const char *wrong = width < 1 || out.len / width != count || out.len % width ? "out has another size" : NULL;
   Py_BEGIN_ALLOW_THREADS
   if (wrong != NULL) {
   } else if (width == 8) {
@@ -168,6 +168,7 @@ static PyObject *copy_spans(PyObject *module, PyObject *args) {
     memcpy(to, (const void *)(uintptr_t)from[i], (size_t)sizes[i]);
     to += sizes[i], room -= sizes[i];
   }
+  if (wrong == NULL && room != 0) wrong = "out has another size";
   Py_END_ALLOW_THREADS
   PyBuffer_Release(&out);
   return finished(all, 2, wrong);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #define GOLDEN 0x9E3779B97F4A7C15u
+#define LARGEST (1ull << 63)
 #define M1 0xBF58476D1CE4E5B9u
 #define M2 0x94D049BB133111EBu
 
@@ -60,22 +61,26 @@ static PyObject *walk(PyObject *module, PyObject *args) {
   const Py_ssize_t count = v[0].len / 8, sizes = v[1].len / 8, keys = v[2].len / 8;
   const uint64_t *index = v[0].buf, *size = v[1].buf, *key = v[2].buf;
   uint64_t *out = v[3].buf;
-  int bad = rounds < 2 || rounds % 2 || v[3].len != v[0].len || (sizes != 1 && sizes != count) || (keys != 1 && keys != count);
+  int bad = rounds < 2 || rounds % 2 || v[3].len != v[0].len || v[0].len % 8 || v[1].len % 8 || v[2].len % 8 || (sizes != 1 && sizes != count) || (keys != 1 && keys != count);
   Py_BEGIN_ALLOW_THREADS
-  for (Py_ssize_t i = 0; !bad && i < sizes; i++) bad = size[i] < 2;
+  for (Py_ssize_t i = 0; !bad && i < sizes; i++) bad = size[i] < 3 || size[i] > LARGEST;
   if (!bad && sizes == 1 && keys == 1) {
     const Network t = network(size[0], key[0], rounds);
-    for (Py_ssize_t i = 0; i < count; i++) out[i] = inverse ? backward(&t, index[i]) : forward(&t, index[i]);
+    for (Py_ssize_t i = 0; !bad && i < count; i++) {
+      bad = index[i] >= t.size; /* a walk from outside may never come in */
+      if (!bad) out[i] = inverse ? backward(&t, index[i]) : forward(&t, index[i]);
+    }
   } else if (!bad) {
-    for (Py_ssize_t i = 0; i < count; i++) {
+    for (Py_ssize_t i = 0; !bad && i < count; i++) {
       const Network t = network(size[sizes == 1 ? 0 : i], key[keys == 1 ? 0 : i], rounds);
-      out[i] = inverse ? backward(&t, index[i]) : forward(&t, index[i]);
+      bad = index[i] >= t.size;
+      if (!bad) out[i] = inverse ? backward(&t, index[i]) : forward(&t, index[i]);
     }
   }
   Py_END_ALLOW_THREADS
   for (int i = 0; i < 4; i++) PyBuffer_Release(v + i);
   if (!bad) Py_RETURN_NONE;
-  PyErr_SetString(PyExc_ValueError, "one size and key, or one per index, and sizes of at least 2");
+  PyErr_SetString(PyExc_ValueError, "one size and key, or one per index; sizes from 3 to 2**63, and indices below them");
   return NULL;
 }
 
