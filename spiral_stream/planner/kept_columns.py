@@ -35,6 +35,7 @@ NARROW_BYTES: Final = 64  # a row of at most as many is kept whatever the number
 AUTO_BYTES: Final = 4 << 30  # of a wider column; a larger one is kept by `materialize`
 MAPPED_AT_ONCE: Final = 256  # parts of a column; of more, each is mapped when it is first read
 RARE: Final = 64  # a column is not made for a selection that reads fewer than one row in as many
+_ATTEMPTS: Final = 8  # to make what is damaged again: a disk may damage all that it is given
 _LOOKED_AT: Final = 256  # rows, to tell how long texts and lists are
 
 
@@ -139,7 +140,7 @@ class KeptRelation:
     ) -> list[Pieces]:
         """The pieces of columns, made where they are missing; a damaged part is made again with a warning."""
         keys = keys_of(self.relation.manifest.content_keys)
-        while True:
+        for left in reversed(range(_ATTEMPTS)):
             rosters = build(self.relation, columns, self._root, builders, report)
             found = [
                 Pieces(RosterFile(self._root, column), roster, keys)
@@ -150,9 +151,12 @@ class KeptRelation:
                     if each.parts <= MAPPED_AT_ONCE:
                         each.map_all()
             except DamageError as error:  # the part is out of the roster now
+                if not left:
+                    raise
                 warnings.warn(f"{str(error).removesuffix(MENDED)}It is built again now", SpiralWarning, stacklevel=2)
             else:
-                return found
+                break
+        return found
 
     def _column(self, name: str) -> Column:
         return Column(name, self.schema.field(name).type)
