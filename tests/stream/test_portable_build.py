@@ -22,6 +22,8 @@ KERNELS = (
     "tests/stream/batching/test_packing.py",
     "tests/stream/fields/test_sequence.py",
     "tests/stream/integrity/test_blocks.py",
+    "tests/stream/derived/test_gather.py",
+    "tests/stream/sampling/test_permutation.py",
     "tests/stream/test_replay.py",
     "tests/stream/test_replay_text.py",
 )

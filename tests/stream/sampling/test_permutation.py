@@ -1,10 +1,14 @@
 """Laws, the specification and golden vectors of the keyed permutation."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from spiral_stream.sampling import _permutation
 from spiral_stream.sampling.permutation import EXACT, LARGEST, permute, unpermute
 
 WORD = 2**64
@@ -170,3 +174,71 @@ def test_an_index_past_the_size_is_refused(size: int) -> None:
 def test_a_size_past_the_largest_is_refused() -> None:
     with pytest.raises(IndexError, match=r"size is at most 2\*\*63"):
         unpermute(np.array([0], dtype=np.uint64), np.array([LARGEST + 1], dtype=np.uint64), 1)
+
+
+def walk_as_specified(index: int, size: int, key: int, rounds: int) -> int:
+    """The network alone, for every size that it takes and any even number of rounds."""
+    k = (size - 1).bit_length() // 2
+    a, b = 2**k, -(-size // 2**k)
+    while True:
+        low, high = index % a, index // a
+        for i in range(rounds):
+            round_key = (mix(key) + i * 0x9E3779B97F4A7C15) % WORD
+            if i % 2 == 0:
+                high = (high + ((half((low + round_key) % WORD) >> 32) * b >> 32)) % b
+            else:
+                low = (low + (half((high + round_key) % WORD) >> (64 - k))) % a
+        index = high * a + low
+        if index < size:
+            return index
+
+
+@quick
+@given(
+    size=st.integers(3, 300) | st.integers(3, LARGEST) | st.sampled_from([2**k for k in range(2, 64)]),
+    key=KEYS,
+    at=st.integers(0, LARGEST - 1),
+    rounds=st.sampled_from([2, 8, 10]),
+)
+def test_the_network_in_c_walks_as_specified_both_ways(size: int, key: int, at: int, rounds: int) -> None:
+    index, out, back = (np.array([at % size], np.uint64) for _ in range(3))
+    one, own = np.array([size], np.uint64), np.array([key], np.uint64)
+
+    _permutation.walk(index, one, own, out, rounds, False)
+    _permutation.walk(out, one, own, back, rounds, True)
+
+    assert out.tolist() == [walk_as_specified(at % size, size, key, rounds)]
+    assert back.tolist() == index.tolist()
+
+
+TWO = np.array([3, 4], np.uint64)
+SIZES = np.array([200, 300], np.uint64)
+
+
+@pytest.mark.parametrize(
+    ("index", "sizes", "keys", "rounds"),
+    [
+        *[(TWO, SIZES, TWO, rounds) for rounds in (0, 1, 7, -2)],
+        *[(TWO, np.array([200, bad], np.uint64), TWO, 8) for bad in (0, 1, 2, 2**63 + 1, 2**64 - 1)],
+        *[(TWO, np.array([bad], np.uint64), TWO[:1], 8) for bad in (0, 2, 2**63 + 1)],
+        (TWO, SIZES[[0, 0, 0]], TWO, 8),
+        (TWO, SIZES, TWO[[0, 0, 0]], 8),
+        (TWO, SIZES[:0], TWO, 8),
+        (np.array([3, 300], np.uint64), SIZES, TWO, 8),
+        (np.array([200, 3], np.uint64), SIZES, TWO, 8),
+        (np.array([3, 2**64 - 1], np.uint64), SIZES[:1], TWO[:1], 8),
+        (TWO.view(np.uint8)[:15], SIZES[:1], TWO[:1], 8),
+        (TWO, SIZES.view(np.uint8)[:9], TWO[:1], 8),
+    ],
+)
+@pytest.mark.parametrize("inverse", [False, True])
+def test_the_network_refuses_what_it_cannot_walk(
+    index: NDArray[Any], sizes: NDArray[Any], keys: NDArray[Any], rounds: int, inverse: bool
+) -> None:
+    with pytest.raises(ValueError, match="sizes from 3 to 2"):
+        _permutation.walk(index, sizes, keys, bytearray(index.nbytes), rounds, inverse)
+
+
+def test_the_network_refuses_a_place_of_another_size() -> None:
+    with pytest.raises(ValueError, match="one size and key, or one per index"):
+        _permutation.walk(TWO, SIZES, TWO, bytearray(8), 8, False)
