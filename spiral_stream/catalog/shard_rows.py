@@ -26,6 +26,13 @@ class SourceRows:
         self.manifest = replace(manifest, content_keys=manifest.row_keys, pins="")
         self._source, self._reader = source, reader
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The types of its columns, as the source has them."""
+        if self._reader is None:
+            self._reader = self._source.open()
+        return self._reader.schema
+
     def scan(
         self, columns: Sequence[str], predicate: Expr | None = None, shards: Sequence[int] | None = None
     ) -> Iterator[pa.RecordBatch]:

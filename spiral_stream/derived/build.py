@@ -355,8 +355,11 @@ def shard_rows(
     """Yield the rows of some shards, shard by shard, ascending."""
     starts = source.manifest.starts
     batches = list(source.scan(columns, predicate, shards.tolist()))
-    none = pa.table({**{name: pa.nulls(0) for name in columns}, ROW: pa.array([], pa.uint64())})
-    table = pa.Table.from_batches(batches) if batches else none  # no row passes
+    if batches:
+        table = pa.Table.from_batches(batches)
+    else:  # no row passes, or there is none
+        fields = [source.schema.field(name) for name in columns]
+        table = pa.schema([*fields, pa.field(ROW, pa.uint64())]).empty_table()
     ordinals = table.column(ROW).to_numpy()
     if len(ordinals) and not bool((ordinals[1:] > ordinals[:-1]).all()):
         order = np.argsort(ordinals, kind="stable")

@@ -108,6 +108,11 @@ class ShardSource(Protocol):
     """What pieces are made from: an open relation, which pickles if other processes are to read it."""
 
     @property
+    def schema(self) -> pa.Schema:
+        """The types of its columns."""
+        ...
+
+    @property
     def manifest(self) -> ShardTable:
         """Its shards."""
         ...

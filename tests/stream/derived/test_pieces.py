@@ -14,6 +14,7 @@ from spiral_stream.derived.column import Column
 from spiral_stream.derived.gather import KeptColumn, located
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.roster import Roster, RosterFile, keys_of
+from spiral_stream.derived.verification import verify_file
 from spiral_stream.errors import CacheError, DamageError
 from spiral_stream.integrity.blocks import BLOCK, moment, sound
 from tests.fixtures.named_shards import Shards, content, flip, numbers, pieces_of
@@ -132,15 +133,15 @@ def test_a_part_that_is_cut_under_a_reader_gives_no_zeros(tmp_path: Path, source
 
 def test_every_file_is_listed_with_a_check_that_finds_one_flipped_bit(tmp_path: Path, source: Shards) -> None:
     pieces = pieces_of(source, X, tmp_path)
-    files = dict(pieces.files())
+    files = list(pieces.files())
     beside = [path for path in pieces._file.folder.rglob("*") if path.suffix in {".piece", ".json"}]
 
     assert set(files) == set(beside)
-    assert [check() for check in files.values()] == [True] * 7
-    for path, check in files.items():
+    assert [verify_file(path) for path in files] == [True] * 7
+    for path in files:
         flip(path, 50)
         with pytest.raises(DamageError, match=f"{path.name} is damaged"):
-            check()
+            verify_file(path)
         flip(path, 50)
 
 

@@ -288,7 +288,7 @@ def test_mean_bytes_are_those_of_all_rows(kept: Callable[[], KeptRelation]) -> N
 
     assert one.mean_bytes("id") == 8.0
     assert one.mean_bytes("vector") == 128.0
-    assert one.mean_bytes("name") == sum(len(name or "") for name in TABLE["name"].to_pylist()) / ROWS
+    assert one.mean_bytes("name") == 4 + sum(len(name or "") for name in TABLE["name"].to_pylist()) / ROWS
     assert one.mean_bytes("text") is None
 
 
@@ -302,13 +302,13 @@ def plan(base: KeptRelation) -> KeptColumns:
     schema = TABLE.schema.append(TABLE.schema.field("tokens").with_name("renamed"))
     schema = schema.append(pa.field("twice", pa.int64()))
     columns = Columns(base, lambda rows: SURVIVING[rows.astype(np.int64)], [], env, schema)
-    return KeptColumns({0: base}, columns, len(SURVIVING))
+    return KeptColumns({0: base}, columns)
 
 
 def test_columns_of_a_plan_are_kept_by_what_they_are_made_of(kept: Callable[[], KeptRelation]) -> None:
     base = kept()
     own = plan(base)
-    own.keep(["renamed", "twice", "text"])
+    own.keep(["renamed", "twice", "text"], len(SURVIVING))
 
     assert names_of(base) == {"tokens", "id"}
     assert [name for name in ("renamed", "twice", "tokens", "id", "text", "score", "nobody") if name in own] == [
@@ -330,7 +330,7 @@ def test_what_is_asked_for_is_built_and_said_with_its_relation(
     monkeypatch.setattr(room, "AUTO_BYTES", 0)
     base = kept()
     own = plan(base)
-    own.keep(["vector"])
+    own.keep(["vector"], len(SURVIVING))
     assert "vector" not in own
 
     assert own.build(["vector", "twice", "text"], one_thread, lambda _: None) == ["rows.id", "rows.vector"]
