@@ -1,8 +1,8 @@
-"""The dtype and shape of each field of a batch, from the plan alone.
+"""The dtype and shape of each field of a batch, from the plan alone: `field_spec`.
 
-A field that copies a column says it in its own ``spec`` (`fields`). Images and clips are decoded, so their dtype follows from
-the field's transforms, and is found here. Columns before `collate` have Arrow types: each node's ``schema()`` (`nodes`).
-JAX may deliver a narrower integer (`adapters.jax`).
+A copied column says its own in `fields.stack.Stack.spec`, and a token field in its ``dtype_name`` (`fields.sequence`). Clips
+follow from `plan.clips.clip_parts`, images are found here. Columns before `collate` have Arrow types: each node's ``schema()``
+(`nodes`). JAX may deliver a narrower integer (`adapters.jax`).
 """
 
 from collections.abc import Sequence
