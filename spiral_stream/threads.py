@@ -1,7 +1,7 @@
 """Threads of this library: how many there are, what each one does, and how it ends.
 
-How many: `ThreadShare` decides, for every pool of threads; callers of `waiting` say the most that help them. A stream puts its own share in force with `sharing` while it opens files;
-rooms below ask `thread_share`.
+How many: `ThreadShare` decides, for every pool of threads; who asks `waiting` says how many help at most. A stream puts its
+own share in force with `sharing` while it opens files; rooms below ask `thread_share`.
 
 What it does: every thread is a daemon, has a name and an owner, and says what it is doing (`doing`).
 
