@@ -61,6 +61,7 @@ from spiral_stream.transforms.text import Tokenize
 if TYPE_CHECKING:
     from spiral_stream.cache.materialize import Progress
     from spiral_stream.planner.build import CacheStatus
+    from spiral_stream.planner.retention import PreparedData
     from spiral_stream.planner.videos import index_videos
     from spiral_stream.prepared import PreparedStream
     from spiral_stream.version import __version__
@@ -100,6 +101,7 @@ __all__ = [
     "Parquet",
     "PlanError",
     "Positions",
+    "PreparedData",
     "PreparedStream",
     "Progress",
     "RandomCrop",
@@ -142,6 +144,7 @@ __all__ = [
 
 _LATE: Final = {
     "CacheStatus": "spiral_stream.planner.build",
+    "PreparedData": "spiral_stream.planner.retention",
     "PreparedStream": "spiral_stream.prepared",
     "Progress": "spiral_stream.cache.materialize",
     "__version__": "spiral_stream.version",

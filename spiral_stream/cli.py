@@ -1,13 +1,17 @@
 """The ``spiral`` command: inspect a catalog, register relations, explain streams, build and verify caches."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -23,6 +27,8 @@ from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
 from spiral_stream.version import __version__
 
+_SHOWN = 3  # names in one cell
+_DAYS_FROM_H = 48
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 Where = Annotated[str | None, typer.Option("--catalog", envvar="SPIRAL_CATALOG", help="Folder of the catalog.")]
 
@@ -180,6 +186,50 @@ def materialize(stream: str, where: Where = None, trust: Trusted = None) -> None
     )
     live, dead = (sum(getattr(each, name) for each in used) for name in ("live_bytes", "dead_bytes"))
     Console().print(f"caches: {live:,} bytes live, {dead:,} dead until the next build")
+
+
+@app.command("caches")
+def _caches(
+    remove_dead: Annotated[bool, typer.Option("--remove-dead", help="Remove what is dead.")] = False,
+    older_than: Annotated[
+        float, typer.Option(min=0, help="Days: what was used or written within them is not dead.")
+    ] = 7.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
+    where: Where = None,
+    trust: Trusted = None,
+) -> None:
+    """List what lies in the prepared folder: sizes, live and dead bytes, age, and who uses it."""
+    catalog = _open(where)
+    found = catalog.caches(remove_dead=remove_dead, older_than=timedelta(days=older_than), trust=trust or ())
+    if as_json:
+        typer.echo(json.dumps([asdict(each) for each in found], default=str))
+        return
+    listing = Table("what", "of", "bytes", "live", "dead", *(["removed"] if remove_dead else []), "used", "by", "note")
+    for each in found:
+        of = [
+            f"{each.name[:8]} {', '.join(each.relations[:_SHOWN])}: {', '.join(each.columns)}".strip(" :"),
+            each.about[:60],
+        ]
+        sizes = [each.bytes, each.live_bytes, each.dead_bytes, *([each.removed_bytes] if remove_dead else [])]
+        by = ", ".join(each.used_by[:_SHOWN]) + (" ..." if len(each.used_by) > _SHOWN else "")
+        told = [
+            "\n".join(line for line in of if line),
+            *(f"{size:,}" for size in sizes),
+            _age(each.last_used),
+            by,
+            each.note,
+        ]
+        listing.add_row(each.kind, *(escape(text) for text in told))
+    Console().print(listing)
+    removed = f", {sum(each.removed_bytes for each in found):,} bytes removed" if remove_dead else ""
+    Console().print(
+        f"{sum(each.live_bytes for each in found):,} bytes live, {sum(each.dead_bytes for each in found):,} dead{removed}"
+    )
+
+
+def _age(moment: datetime) -> str:
+    hours = (datetime.now(UTC) - moment).total_seconds() / 3600
+    return f"{hours / 24:.0f} days ago" if hours >= _DAYS_FROM_H else f"{hours:.0f} hours ago" if hours >= 1 else "now"
 
 
 @app.command()

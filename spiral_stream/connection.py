@@ -1,7 +1,9 @@
 """The catalog of the public API: `connect`, relations by name, saved streams; and short forms for the default catalog."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from spiral_stream.catalog.statistics import Statistics
     from spiral_stream.catalog.verify import Verified
     from spiral_stream.plan.trust import Trust
+    from spiral_stream.planner.retention import PreparedData
     from spiral_stream.prepared import PreparedStream
 
 Trusted = Iterable[ModuleType | str] | ModuleType | str
@@ -156,11 +159,41 @@ class Catalog(registry.Registry):
             PlanError: the plan cannot be read here, or code that it names has changed.
             BindError: a binding is wrong.
         """
+        stream = _prepared(need(self._plan(name, _trust(trust)), nodes.Deliver), self)
+        return stream.bind(**bindings) if bindings else stream
+
+    def caches(
+        self, *, remove_dead: bool = False, older_than: timedelta = timedelta(days=7), trust: Trusted = ()
+    ) -> "list[PreparedData]":
+        """Return what lies in the prepared folder, who uses it, and what of it is dead; reads no payload.
+
+        Dead is what no saved stream names, and what was made of shards that no registered relation has any more.
+        Other catalogs that share ``$SPIRAL_CACHE`` count too.
+
+        Args:
+            remove_dead: remove what is dead, except what a process has open.
+            older_than: what was used or written within this time is not dead.
+            trust: modules whose functions saved plans may name. A plan that cannot be read counts as one that names
+                everything of its relations.
+
+        Raises:
+            CatalogError: a relation cannot be read, so nobody knows which of its shards are there.
+            CacheError: the folder cannot be written.
+        """
+        from spiral_stream.planner.retention import prepared_data
+
+        allowed = _trust(trust)
+
+        def plans(folder: Path) -> tuple[Catalog, Callable[[str], nodes.Node]]:
+            catalog = self if folder == self.root else Catalog(folder)
+            return catalog, lambda name: catalog._plan(name, allowed)  # noqa: SLF001  a catalog of our own
+
+        return prepared_data(self, plans, remove_dead=remove_dead, older_than=older_than)
+
+    def _plan(self, name: str, trust: "Trust") -> nodes.Node:
         from spiral_stream.plan.saved import from_json
 
-        node = from_json(self.saved.plan(name), self._scan, self._sql, _trust(trust))
-        stream = _prepared(need(node, nodes.Deliver), self)
-        return stream.bind(**bindings) if bindings else stream
+        return from_json(self.saved.plan(name), self._scan, self._sql, trust)
 
     def _scan(self, name: str) -> nodes.Scan:
         entry = self.entry(name)

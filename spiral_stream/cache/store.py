@@ -39,6 +39,7 @@ from spiral_stream.cache.part_rows import Chunk, PartRows
 from spiral_stream.cache.parts import PartFiles
 from spiral_stream.cache.reader import PARTS, PAYLOAD, REFUSED, ROW, SUMS, CacheReader, OpenShards, files_of, parts_of
 from spiral_stream.cache.sweep import READERS, WRITERS, Usage, remove_dead, remove_old_versions, usage
+from spiral_stream.derived.readers import used
 from spiral_stream.errors import CacheError, DamageError, SpiralWarning
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import need_sound
@@ -178,6 +179,7 @@ class CacheStore:
         if not self._exists():
             return None
         held = share(self.folder / READERS)
+        used(self.folder)
         if self._pid != os.getpid():  # a thread of the parent may hold a lock of what was inherited
             self._shards, self._pid = OpenShards(), os.getpid()
         self._shards.forget_changed()

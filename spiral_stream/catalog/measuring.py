@@ -18,7 +18,7 @@ from spiral_stream.derived.build import BuildProgress, build
 from spiral_stream.derived.executors import Threads
 from spiral_stream.derived.identities import Identities
 from spiral_stream.derived.pieces import Pieces
-from spiral_stream.derived.place import derived_root
+from spiral_stream.derived.place import derived_root, note_catalog
 from spiral_stream.derived.roster import RosterFile, keys_of
 from spiral_stream.errors import CacheError, CatalogError
 from spiral_stream.sources.arrow import Arrow
@@ -125,5 +125,6 @@ def _writable(root: Path) -> Path | None:
     with suppress(CacheError, OSError):
         place = derived_root(root)
         place.mkdir(parents=True, exist_ok=True)
+        note_catalog(place, root)
         return place if os.access(place, os.W_OK) else None
     return None

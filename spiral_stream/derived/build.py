@@ -57,6 +57,7 @@ class BuildProgress:
 class _Target:
     """One derivation under way."""
 
+    derivation: Derivation
     file: RosterFile
     roster: Roster
     stamp: tuple[int, ...] | None
@@ -91,9 +92,9 @@ def load(file: RosterFile) -> Roster:
     return mended(file.path, file.load, file.begin) if file.path.exists() else file.load()
 
 
-def _target(file: RosterFile) -> _Target:
+def _target(derivation: Derivation, file: RosterFile) -> _Target:
     stamp = file.stamp()  # before the roster is read: who commits in between is seen at the next look
-    return _Target(file, load(file), stamp)
+    return _Target(derivation, file, load(file), stamp)
 
 
 def build(
@@ -116,7 +117,7 @@ def build(
         CacheError: the folder cannot be written.
         SourceError: the relation cannot be read.
     """
-    targets = [_target(RosterFile(root, each)) for each in derivations]
+    targets = [_target(each, RosterFile(root, each)) for each in derivations]
     keys = keys_of(source.manifest.content_keys)
     if not any(target.missing(keys).any() for target in targets):
         return [target.roster for target in targets]
@@ -148,7 +149,7 @@ class _Build:
         self, source: ShardSource, targets: list[_Target], keys: Keys, report: Callable[[BuildProgress], None]
     ) -> None:
         self._source, self._targets, self._keys, self._report = source, targets, keys, report
-        widths = [target.file.derivation.row_bytes for target in targets]
+        widths = [target.derivation.row_bytes for target in targets]
         self._chunks = chunks(source.manifest, None if None in widths else sum(w for w in widths if w is not None))
         self._rows = np.diff(source.manifest.starts).astype(np.int64)
         self._missing = [target.missing(keys) for target in targets]
@@ -265,7 +266,7 @@ class _Build:
         return int(self._keys[self._chunks[chunk][0], 0])
 
     def _derivations(self, work: _Work) -> tuple[Derivation, ...]:
-        return tuple(self._targets[k].file.derivation for k in work.targets)
+        return tuple(self._targets[k].derivation for k in work.targets)
 
     def _open(self, chunk: int) -> bool:
         return any(self._shards(k, chunk).size for k in range(len(self._targets)))

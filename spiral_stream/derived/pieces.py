@@ -50,6 +50,7 @@ class Pieces:
             raise CacheError(msg)
         slots, derivation = file.derivation.slots, file.derivation
         self._file, self._parts = file, roster.parts
+        self._reading = roster.reading  # so that no part is removed that is not mapped yet
         self._part = roster.part[rows]
         items = roster.counts[rows]
         self.counts: dict[str, UInt64] = {name: items[:, k] for k, name in enumerate(slots)}

@@ -8,18 +8,18 @@ place of its piece, the number of items of each array, and the summary: about 60
 import binascii
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.derived.derivation import Derivation
 from spiral_stream.derived.part import DATA, SUMS, Written, digest_of
+from spiral_stream.derived.readers import Reading, reading, used
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.locks import NO_LOCKS, Held, lock
@@ -27,6 +27,7 @@ from spiral_stream.integrity.publish import publish_file, sweep_drafts
 
 FILE: Final = "roster.sealed.arrow"
 _PARTS: Final = b"spiral:parts"
+_SLOTS: Final = b"spiral:slots"
 _LOCK: Final = "commits"
 _DEADLINE_S: Final = 60.0
 _PAUSE_S: Final = 0.01
@@ -40,6 +41,34 @@ def keys_of(content_keys: pa.StringArray) -> Keys:
     offsets = np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
     data = memoryview(text.buffers()[2] or b"")[offsets[0] : offsets[-1]]
     return np.frombuffer(binascii.unhexlify(data), np.uint64).reshape(-1, 2)
+
+
+class Described(Protocol):
+    """What a roster needs to know of a derivation."""
+
+    @property
+    def KIND(self) -> str:  # noqa: N802
+        """The folder of all derivations of this kind."""
+        ...
+
+    @property
+    def SUMMARY(self) -> tuple[str, ...]:  # noqa: N802
+        """The names of a piece's numbers."""
+        ...
+
+    @property
+    def slots(self) -> Mapping[str, np.dtype[Any]]:
+        """The arrays of a piece."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """The folder of this one."""
+        ...
+
+    def facts(self) -> dict[str, object]:
+        """Return what the fingerprint covers."""
+        ...
 
 
 @final
@@ -63,9 +92,10 @@ class Roster:
     offsets: NDArray[np.uint64]  # [R] where the piece begins in its part
     counts: NDArray[np.uint64]  # [R, slots] items of each array
     summaries: NDArray[np.int64]  # [R, names of the summary]
+    reading: Reading | None = None  # keeps everybody from removing the parts
 
     @classmethod
-    def empty(cls, derivation: Derivation) -> "Roster":
+    def empty(cls, derivation: Described, reading: Reading | None = None) -> "Roster":
         """Return a roster without pieces."""
         return cls(
             (),
@@ -74,6 +104,7 @@ class Roster:
             np.zeros(0, np.uint64),
             np.zeros((0, len(derivation.slots)), np.uint64),
             np.zeros((0, len(derivation.SUMMARY)), np.int64),
+            reading,
         )
 
     def find(self, keys: Keys) -> NDArray[np.int64]:
@@ -94,18 +125,20 @@ class Roster:
         """Return a roster that has the pieces of other parts too; of two pieces with one key the older stays."""
         parts = [*self.parts, *(facts for facts, _, _ in added)]
         part = [np.full(len(keys), len(self.parts) + k, np.uint32) for k, (_, keys, _) in enumerate(added)]
-        every = [
+        pieces = Roster(
+            tuple(parts),
             np.concatenate([self.keys, *(keys for _, keys, _ in added)]),
             np.concatenate([self.part, *part]),
             np.concatenate([self.offsets, *(w.offsets for _, _, w in added)]),
             np.concatenate([self.counts, *(w.counts for _, _, w in added)]),
             np.concatenate([self.summaries, *(w.summaries for _, _, w in added)]),
-        ]
-        order = np.lexsort((every[0][:, 1], every[0][:, 0]))  # stable: the older of two comes first
-        keys = every[0][order]
+            self.reading,
+        )
+        order = np.lexsort((pieces.keys[:, 1], pieces.keys[:, 0]))  # stable: the older of two comes first
+        keys = pieces.keys[order]
         first = np.ones(len(keys), np.bool_)
         first[1:] = (keys[1:] != keys[:-1]).any(axis=1)
-        return Roster(tuple(parts), *every).only(order[first])
+        return pieces.only(order[first])
 
     def only(self, rows: NDArray[Any]) -> "Roster":
         """Return some of the rows, given by mask or place in the order of their keys, and the parts that they need."""
@@ -117,6 +150,7 @@ class Roster:
             self.offsets[rows],
             self.counts[rows],
             self.summaries[rows],
+            self.reading,
         )
 
 
@@ -124,7 +158,7 @@ class Roster:
 class RosterFile:
     """The folder of one derivation: its roster, its parts, and who may change them."""
 
-    def __init__(self, root: Path, derivation: Derivation) -> None:
+    def __init__(self, root: Path, derivation: Described) -> None:
         """Name the folder; nothing is read or made.
 
         Args:
@@ -132,6 +166,8 @@ class RosterFile:
             derivation: whose pieces lie here.
         """
         self.derivation = derivation
+        self._root = root
+        self._reading: Reading | None = None
         self.folder = root / "derived" / derivation.KIND / derivation.fingerprint
         self.path = self.folder / FILE
         self.parts = self.folder / "parts"
@@ -145,7 +181,19 @@ class RosterFile:
         return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
     def load(self) -> Roster:
-        """Read the roster; empty if there is none.
+        """Read the roster; empty if there is none. Nobody removes the parts while it is referred to, or this is.
+
+        Raises:
+            DamageError: it is not what was written.
+            CacheError: the operating system refuses.
+        """
+        if self._reading is None:
+            self._reading = reading(self._root, self.derivation.fingerprint)
+            used(self.folder)
+        return self.peek()
+
+    def peek(self) -> Roster:
+        """Read the roster; others may remove the parts meanwhile.
 
         Raises:
             DamageError: it is not what was written.
@@ -153,7 +201,7 @@ class RosterFile:
         """
         path = self.path
         if not path.exists():
-            return Roster.empty(self.derivation)
+            return Roster.empty(self.derivation, self._reading)
         table = seal.table(path, sealed=True)
         with seal.reading(path):
             parts = json.loads(table.schema.metadata[_PARTS])
@@ -166,6 +214,7 @@ class RosterFile:
                 columns["offset"],
                 _columns([columns[f"n:{slot}"] for slot in slots], len(table), np.uint64),
                 _columns([columns[f"s:{name}"] for name in names], len(table), np.int64),
+                self._reading,
             )
 
     def prepare(self) -> None:
@@ -194,7 +243,7 @@ class RosterFile:
         with self._alone():
             for folder in (self.folder, self.parts):
                 sweep_drafts(folder)
-            before = self.load()
+            before = self.peek()
             added = []
             for draft, keys, written in made:
                 if (before.find(keys) < 0).any():
@@ -223,10 +272,21 @@ class RosterFile:
         In a folder that cannot be written it stays.
         """
         with suppress(OSError, CacheError), self._alone():
-            before = self.load()
+            before = self.peek()
             if facts in before.parts:
                 kept = before.part != before.parts.index(facts)
                 self._publish(before.only(kept))
+
+    def keep(self, rows: Callable[[Roster], NDArray[np.bool_]]) -> None:
+        """Take all other pieces out, and remove the parts whose pieces are all gone.
+
+        Args:
+            rows: which pieces of the present roster stay.
+        """
+        with self._alone():
+            sweep_drafts(self.parts)
+            before = self.peek()
+            self._publish(before.only(np.flatnonzero(rows(before))))
 
     def _publish(self, roster: Roster) -> None:
         with publish_file(self.path) as file:
@@ -269,7 +329,21 @@ def _columns(columns: list[NDArray[Any]], rows: int, kind: type) -> NDArray[Any]
     return np.column_stack(columns).astype(kind, copy=False) if columns else np.zeros((rows, 0), kind)
 
 
-def _write(path: Path, roster: Roster, derivation: Derivation) -> None:
+def slots_in(path: Path) -> tuple[dict[str, np.dtype[Any]], tuple[str, ...]] | None:
+    """Return the arrays and the names of the numbers of a roster's pieces; None if it does not say.
+
+    Raises:
+        DamageError: it is not what was written.
+        CacheError: the operating system refuses.
+    """
+    schema = seal.table(path, sealed=True).schema
+    with seal.reading(path):
+        told = (schema.metadata or {}).get(_SLOTS)
+        names = tuple(name.removeprefix("s:") for name in schema.names if name.startswith("s:"))
+        return None if told is None else ({name: np.dtype(kind) for name, kind in json.loads(told)}, names)
+
+
+def _write(path: Path, roster: Roster, derivation: Described) -> None:
     columns: dict[str, Any] = {
         "key0": roster.keys[:, 0],
         "key1": roster.keys[:, 1],
@@ -280,6 +354,7 @@ def _write(path: Path, roster: Roster, derivation: Derivation) -> None:
     columns |= {f"s:{name}": roster.summaries[:, k] for k, name in enumerate(derivation.SUMMARY)}
     table = pa.table({name: np.ascontiguousarray(values) for name, values in columns.items()})
     parts = [(facts.name, facts.size, facts.digest) for facts in roster.parts]
-    table = table.replace_schema_metadata({_PARTS: json.dumps(parts)})
+    slots = [(name, kind.str) for name, kind in derivation.slots.items()]
+    table = table.replace_schema_metadata({_PARTS: json.dumps(parts), _SLOTS: json.dumps(slots)})
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)

@@ -23,6 +23,7 @@ from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.locks import NO_LOCKS, Held, lock
 from spiral_stream.integrity.seal import MENDED, seal
 
+ASIDE: Final = ".damaged-"
 _DRAFT: Final = re.compile(r"\..+\.[0-9a-f]{32}")
 _ELSEWHERE: Final = "Give a catalog folder that can be written, or set $SPIRAL_CACHE"
 DEADLINE_S: Final = 60.0  # for the turn of another process
@@ -109,14 +110,41 @@ def drafts(folder: Path, name: str = "") -> list[Path]:
     return []
 
 
+def is_draft(path: Path) -> bool:
+    """Whether a name is that of a draft."""
+    return _DRAFT.fullmatch(path.name) is not None
+
+
+def is_aside(path: Path) -> bool:
+    """Whether a name is that of what was set aside."""
+    return path.name.startswith(ASIDE)
+
+
+def take_out(path: Path) -> None:
+    """Remove a folder: at once under its name, and then as a draft, so that the rest goes if this process is killed.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    dead = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    path.rename(dead)
+    shutil.rmtree(dead) if dead.is_dir() else dead.unlink()
+
+
+def sweep_draft(path: Path) -> bool:
+    """Remove a draft if its writer died; whether it is gone."""
+    with suppress(OSError):
+        held = lock(path, alone=True)
+        if held is not None:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            held.release()
+    return not path.exists()
+
+
 def sweep_drafts(folder: Path, name: str = "") -> None:
     """Remove the drafts of writers that died: of one name, or all."""
     for path in drafts(folder, name):
-        with suppress(OSError):
-            held = lock(path, alone=True)
-            if held is not None:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-                held.release()
+        sweep_draft(path)
 
 
 def mended(path: Path, opened: Callable[[], Made], build: Callable[[], None]) -> Made:
@@ -150,7 +178,7 @@ def mended(path: Path, opened: Callable[[], Made], build: Callable[[], None]) ->
 
 def set_aside(path: Path) -> Path | None:
     """Put a damaged file or folder under a name that nobody reads; where it is now, None if it is gone."""
-    aside = path.with_name(f".damaged-{path.name}")
+    aside = path.with_name(f"{ASIDE}{path.name}")
     try:
         shutil.rmtree(aside) if aside.is_dir() else aside.unlink(missing_ok=True)
         path.rename(aside)

@@ -27,7 +27,7 @@ from spiral_stream.cache.video_index import IndexKind
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.decoders.limits import CLIPS
-from spiral_stream.derived.place import CACHE_ENV, derived_root
+from spiral_stream.derived.place import CACHE_ENV, derived_root, note_catalog
 from spiral_stream.errors import CacheError, PlanError, SpiralWarning
 from spiral_stream.expr import parse
 from spiral_stream.extras import need as need_package
@@ -103,6 +103,7 @@ def lower(plan: nodes.Deliver, catalog: Registry, rebase: Rebase | None = None) 
     entries = catalog.relations.entries(named)
     versions = {name: entry.data_version for name, entry in entries.items()}
     root = cache_root(catalog)
+    note_catalog(root, catalog.root)
     opened = cache(lambda name: OpenRelation(entries[name]))  # streams of a mixture share relations
     place = Workplace(root, opened, versions, cache(lambda name: KeptRelation(opened(name), root)))
     streams = tuple(_stream(name, node, sample, place) for name, node in per_stream(sample.source))

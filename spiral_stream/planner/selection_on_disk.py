@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from spiral_stream import expr
 from spiral_stream.catalog.lookup import IdentityLookup, has_kind, lookup
 from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.derived.readers import Reading, reading, used
 from spiral_stream.dialects.numpy import passes, to_column
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.integrity import seal
@@ -48,8 +49,15 @@ class Selected:
     """The surviving rows of a plan over an open base relation."""
 
     def __init__(
-        self, base: OpenRelation, rows: Selection, meta: Mapping[str, Any], folder: Path, place: Workplace
+        self,
+        base: OpenRelation,
+        rows: Selection,
+        meta: Mapping[str, Any],
+        folder: Path,
+        place: Workplace,
+        reading: Reading | None = None,
     ) -> None:
+        self._reading = reading  # so that nobody removes the folder
         self._base, self._rows, self._folder = base, rows, folder
         self._root, self._lookups = place.root, dict[tuple[str, ...], IdentityLookup]()
         self.total = rows.total
@@ -277,8 +285,11 @@ def select(node: nodes.Node, base: OpenRelation, place: Workplace) -> Selected:
         PlanError: a join finds several right rows for one left row.
         CacheError: the prepared folder cannot be written.
     """
+    folder = selection_folder(node, place.root, place.versions)
+    held = reading(place.root, folder.name)
+    used(folder)
     rows, meta = find_rows(node, base, place)
-    return Selected(base, rows, meta, selection_folder(node, place.root, place.versions), place)
+    return Selected(base, rows, meta, folder, place, held)
 
 
 def _right(spec: Mapping[str, str], folder: Path, place: Workplace) -> OpenRelation | MemoryReader:

@@ -88,6 +88,22 @@ def find_rows(node: nodes.Node, base: OpenRelation, place: Workplace) -> tuple[S
         forget_sides()
 
 
+def derived_name(node: nodes.Node, base: OpenRelation, place: Workplace) -> str | None:
+    """Return the fingerprint of what keeps a plan's surviving rows; None if nothing does. Makes nothing.
+
+    Raises:
+        PlanError: the plan cannot be read.
+    """
+    run = _Finding(node, base, place)
+    work = run.work
+    if work is None:
+        return run.outcome_name()
+    if not work.pushed and not work.steps:
+        return None
+    joined = len(leaves_of(work.env, node.schema())[1])
+    return run.derivation(work, {"rows": [0] * joined}).fingerprint
+
+
 def settled_folder(node: nodes.Node, root: Path, versions: Mapping[str, str]) -> Path:
     """Return the folder of what is settled of a plan: right sides, or the outcome of verbs that look at all rows."""
     return selection_folder(node, root, versions) / SETTLED
@@ -134,7 +150,7 @@ class _Finding:
         facts: Meta = {"rights": [], "rows": []}
         if any(isinstance(step, Match) for step in work.steps):
             facts = self._settled(lambda draft: self._settle(work, draft))
-        derivation = self._derivation(work, facts)
+        derivation = self.derivation(work, facts)
         opened = partial(self._pieces, derivation, self._base)
         pieces = opened()
         kinds = [kind for _, kind in derivation.rights] if isinstance(derivation, Probed) else []
@@ -171,13 +187,22 @@ class _Finding:
         facts = self._settled(lambda draft: _keep_outcome(outcome.chosen, draft))
         if facts["whole"]:
             return whole(self._base.manifest.starts), facts
-        derivation = Outcome(digest([str(self._folder.parent.name)]), len(facts["rights"]))
+        derivation = self._outcome(facts)
         file = RosterFile(self._place.root, derivation)
         with self._one_at_a_time(lambda: bool((load(file).find(keys_of(outcome.manifest.content_keys)) >= 0).all())):
             pieces = self._pieces(derivation, outcome)
         kinds = [INT64] * len(facts["rights"])
         again = partial(self._pieces, derivation, outcome)
         return Selection(self._base.manifest.starts, pieces, kinds, again), facts
+
+    def outcome_name(self) -> str | None:
+        """Return the fingerprint of what was chosen among all rows; None if nothing is settled, or all rows are in."""
+        file = self._folder / _FACTS
+        facts = seal.read_json(file, frozenset()) if file.exists() else {"whole": True}
+        return None if facts["whole"] else self._outcome(facts).fingerprint
+
+    def _outcome(self, facts: Meta) -> Outcome:
+        return Outcome(digest([str(self._folder.parent.name)]), len(facts["rights"]))
 
     def _pieces(self, derivation: Derivation, source: ShardSource) -> Pieces:
         (roster,) = build(source, [derivation], self._place.root, self._place.builders)
@@ -232,7 +257,8 @@ class _Finding:
                 rows.append(int(number.max(initial=0)))
         return {"rights": specs, "rows": rows, "files": _files(draft)}
 
-    def _derivation(self, work: Rewritten, facts: Meta) -> Survivors | Probed:
+    def derivation(self, work: Rewritten, facts: Meta) -> Survivors | Probed:
+        """Return what keeps the surviving rows by shard."""
         pushed = None if work.condition is None else expr.canonical(work.condition, self._base.schema)
         steps = _steps(work)
         read = sorted({*work.read(), *(pushed.columns() if pushed is not None else ())})

@@ -6,16 +6,19 @@ A record carries a checksum. One that a killed writer left torn is ignored; any 
 """
 
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
 
 import numpy as np
 
+from spiral_stream.derived.readers import used
 from spiral_stream.errors import SpiralWarning
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.integrity.faults import failed
-from spiral_stream.integrity.publish import set_aside
+from spiral_stream.integrity.publish import set_aside, write_file
+from spiral_stream.planner.naming import PLAN
 from spiral_stream.seeding import key
 
 _RECORD: Final = np.dtype([("lane", "<i8"), ("chapter", "<i8"), ("batches", "<i8"), ("check", "<u8")])
@@ -88,6 +91,16 @@ def _records(file: Path) -> tuple[list[tuple[int, int, int, int]], int]:
     # A writer that was killed leaves a record without its end, which the next writer fills with zeros.
     torn = failed_checks and sum(data[at] == 0 for at in range(_RECORD.itemsize - 1, whole, _RECORD.itemsize))
     return sound, max(0, failed_checks - torn)
+
+
+def name_plan(folder: Path, fingerprint: str) -> None:
+    """Note of which plan a folder of formation indexes is, and that it is used now. Where nothing can be written, not."""
+    used(folder)
+    file = folder / PLAN
+    if not file.exists():
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_file(file, fingerprint.encode())
 
 
 def verify_index(file: Path) -> bool:

@@ -10,19 +10,20 @@ from typing import Any, final
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
+from spiral_stream.derived.readers import Reading, reading
 from spiral_stream.errors import ResumeError, shown
 from spiral_stream.plan.fingerprint import digest
 from spiral_stream.plan.maps import SampleFilter, SampleFlatMap, SampleMap
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.bind import Bindings, resumed
-from spiral_stream.planner.build import materialize
+from spiral_stream.planner.build import caches, materialize
 from spiral_stream.planner.lower import cache_root, lower
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.saved_state import Anchor, SavedState, check_data, check_plan
 from spiral_stream.planner.verify import Report, Verification, verify_stream
 from spiral_stream.runtime.bad_samples import Refusals, RefusalTally
-from spiral_stream.runtime.formation_index import verify_index
+from spiral_stream.runtime.formation_index import name_plan, verify_index
 from spiral_stream.runtime.formed_batches import FormedBatches
 from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.known_chapters import Known
@@ -72,6 +73,7 @@ class Opening:
         self._read: tuple[SampleReader, Numbering] | None = None
         self._known: tuple[Path, Known] | None = None  # what a numbering that was let go knew, by its folder
         self._tally = RefusalTally()
+        self._held: list[Reading] = []  # so that nobody removes what the runtime keeps of the plan
 
     @property
     def stages(self) -> Stages:
@@ -79,7 +81,13 @@ class Opening:
         if self._lowered is None or self._lowered[0] != os.getpid():
             with sharing(self._threads):
                 self._lowered, self._read = (os.getpid(), lower(self._plan, self._catalog, self.rebase)), None
+            self._held = self._shared(self._lowered[1])
         return self._lowered[1]
+
+    def _shared(self, stages: Stages) -> list[Reading]:
+        """Shares in what is kept of the plan: its quarantine and its caches, open or not."""
+        names = {stages.fingerprint, *(work.kind.fingerprint for work in caches(stages))}
+        return [reading(cache_root(self._catalog), name) for name in names]
 
     def read(self, run_seed: int) -> tuple[SampleReader, Numbering]:
         """Return what reads the columns of samples, and what numbers the batches.
@@ -106,6 +114,8 @@ class Opening:
         if stages.formation is None:
             return CountedBatches(stages)
         folder = self._formations(stages, reader.run_seed)
+        self._held.append(reading(folder.parent.parent, folder.name))
+        name_plan(folder, stages.fingerprint)
         known = self._known[1] if self._known is not None and self._known[0] == folder else None
         return FormedBatches(Forming(stages, reader, stages.formation), folder, known)
 
@@ -262,6 +272,7 @@ class Opening:
             left = [] if self._read is None else self._read[0].close(timeout_s)
             self._lowered[1].close()
         self._lowered = self._read = self._known = None
+        self._held = []
         warn_left_alone("close", left, timeout_s)
 
 

@@ -1,0 +1,157 @@
+"""Who uses which derived data: locks by name, so that nothing in use is removed.
+
+Whoever reads or makes something shares one byte of the file ``readers`` in the prepared folder, at the place that its
+name gives; whoever removes it takes that byte alone, without waiting. A process opens the file once, however much it
+reads. The kernel takes the locks back from a process that ends, however it ends. Where a file system has no such locks,
+nobody is ever alone.
+"""
+
+import fcntl
+import os
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, final
+
+import xxhash
+
+from spiral_stream.errors import CacheError
+from spiral_stream.integrity.locks import DEADLINE_S
+
+FILE: Final = "readers"
+_PLACES: Final = 1 << 48
+_FLOCK: Final = "hhqqi4x"  # struct flock of Linux on 64 bits: type, whence, start, length, pid
+_PAUSE_S: Final = 0.01
+_USED_EVERY_S: Final = 3600.0  # how exactly the last use is known
+
+
+@final
+class _Shared:
+    """The places of one file that this process shares, and how often."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.pid = file, os.getpid()
+        self.handle, self.times = _opened(file), Counter[int]()
+
+
+_SHARED: dict[Path, _Shared] = {}
+_LOCK = threading.RLock()  # a `Reading` may end in the middle of anything
+
+
+def _forget() -> None:
+    """In a forked child, the locks are those of the parent."""
+    global _LOCK  # noqa: PLW0603  another thread may have held it
+    _LOCK = threading.RLock()
+    for each in _SHARED.values():
+        os.close(each.handle)
+    _SHARED.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+@final
+class Reading:
+    """A share in something, until `release` or until nothing refers to it."""
+
+    def __init__(self, shared: _Shared | None, place: int) -> None:
+        self._shared, self._place = shared, place
+
+    def release(self) -> None:
+        """Give it back; again does nothing."""
+        shared, self._shared = self._shared, None
+        if shared is None or shared.pid != os.getpid():
+            return
+        with _LOCK:
+            shared.times[self._place] -= 1
+            if not shared.times[self._place]:
+                del shared.times[self._place]
+                with suppress(OSError):
+                    _set(shared.handle, self._place, fcntl.F_UNLCK)
+            if not shared.times:
+                os.close(shared.handle)
+                _SHARED.pop(shared.file, None)
+
+    def __del__(self) -> None:
+        self.release()
+
+
+def reading(root: Path, name: str, deadline_s: float = DEADLINE_S) -> Reading:
+    """Share something by its name; it waits for whoever is removing it.
+
+    Args:
+        root: of the prepared folder. Where nothing can be written there, nothing is shared.
+        name: of a derivation, selection or plan: its fingerprint.
+        deadline_s: how long to wait.
+
+    Raises:
+        CacheError: somebody is alone with it for longer than the deadline.
+    """
+    file, place = root / FILE, _place(name)
+    with _LOCK, suppress(OSError, AttributeError):  # read-only, or no such locks
+        shared = _SHARED.get(file) or _Shared(file)
+        _SHARED[file] = shared
+        try:
+            if not shared.times[place]:
+                _wait(shared.handle, place, file, deadline_s)
+            shared.times[place] += 1
+        finally:
+            if not +shared.times:
+                os.close(shared.handle)
+                del _SHARED[file]
+        return Reading(shared, place)
+    return Reading(None, place)
+
+
+@contextmanager
+def unread(root: Path, name: str) -> Iterator[bool]:
+    """Whether nobody shares something, in this process or another; nobody gets it meanwhile. Does not wait."""
+    handle, is_alone = -1, False
+    with suppress(OSError, AttributeError):
+        handle = _opened(root / FILE)
+        _set(handle, _place(name), fcntl.F_WRLCK)
+        is_alone = True
+    try:
+        yield is_alone
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def used(folder: Path) -> None:
+    """Note on a folder that it is used now, to the hour."""
+    with suppress(OSError):
+        if time.time() - folder.stat().st_mtime > _USED_EVERY_S:
+            os.utime(folder)
+
+
+def _place(name: str) -> int:
+    return int(xxhash.xxh3_64_intdigest(name.encode())) % _PLACES
+
+
+def _opened(file: Path) -> int:
+    with suppress(FileExistsError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+
+def _set(handle: int, place: int, kind: int) -> None:
+    fcntl.fcntl(handle, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, os.SEEK_SET, place, 1, 0))
+
+
+def _wait(handle: int, place: int, file: Path, deadline_s: float) -> None:
+    until = time.monotonic() + deadline_s
+    while True:
+        try:
+            _set(handle, place, fcntl.F_RDLCK)
+        except (BlockingIOError, PermissionError) as error:
+            if time.monotonic() > until:
+                msg = f"{file} is locked by a process that removes files, for {deadline_s:g} s. End it (`fuser {file}`)"
+                raise CacheError(msg) from error
+            time.sleep(_PAUSE_S)
+        else:
+            return
