@@ -117,6 +117,8 @@ def _removed(found: _Found) -> PreparedData:
     data = found.data
     if not data.dead_bytes:
         return data
+    if not data.path.exists():  # it lay in a folder that is gone
+        return replace(data, bytes=0, dead_bytes=0, removed_bytes=data.bytes, note="removed")
     try:
         tried = found.remove()
     except OSError as error:
