@@ -38,7 +38,7 @@ ReadPlan = Callable[[str], nodes.Node]  # a saved stream's plan by its name
 
 @final
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedByPlan:
     """What one plan names.
 
     Attributes:
@@ -71,7 +71,7 @@ class SavedUse:
     name: str
     text: str
     relations: frozenset[str]
-    named: Named | None
+    named: NamedByPlan | None
 
     def has_cache(self, facts: Mapping[str, Any]) -> bool:
         """Whether it may read the payload cache of these facts."""
@@ -152,7 +152,7 @@ def _scanned(data: Any) -> Iterator[str]:
         yield from _scanned(each)
 
 
-def _named(plan: nodes.Deliver, catalog: Registry, root: Path) -> Named:
+def _named(plan: nodes.Deliver, catalog: Registry, root: Path) -> NamedByPlan:
     sample = need(plan, nodes.Sample)
     entries = catalog.relations.entries(sorted(read_by(plan)))
     versions = {name: entry.data_version for name, entry in entries.items()}
@@ -165,7 +165,7 @@ def _named(plan: nodes.Deliver, catalog: Registry, root: Path) -> Named:
                     selections.add(selection_folder(each, root, versions).name)
                     derived.add(derived_name(each, place.open_relation(base_scan(each).relation), place))
     caches = [profile for each in walk(plan) if isinstance(each, nodes.Cache) for _, profile in each.profiles]
-    return Named(
+    return NamedByPlan(
         fingerprint(plan),
         frozenset(selections),
         frozenset(name for name in derived if name is not None),

@@ -69,6 +69,30 @@ def test_refresh_names_the_shards_that_differ(tmp_path: Path) -> None:
     assert "5 added (p5.parquet, p6.parquet, p7.parquet and 2 more); 1 removed (p0.parquet)" in told
 
 
+def test_caches_lists_what_is_there_and_removes_what_is_dead_when_asked(own: sp.Catalog) -> None:
+    with plan(own.table("lance"), profile=sp.Raw(shorter_side=8)).to_numpy() as stream:
+        stream.materialize(lambda _: None)
+        own.save_stream("train", stream)
+    folder = next((own.root / "prepared" / "caches").iterdir())
+    listing = run(own, "caches", "--older-than", "0")
+    own.drop_stream("train")
+    young = run(own, "caches")
+    dead = json.loads(run(own, "caches", "--older-than", "0", "--json"))
+    assert folder.exists()
+    gone = run(own, "caches", "--older-than", "0", "--remove-dead")
+
+    assert re.search(r"cache +│ [0-9a-f]{8} lance: image_ref.*│ train", listing)
+    assert "Raw(shorter_side=8)" in listing
+    assert " 0 dead" in listing
+    assert "not long ago" in young
+    (cache,) = [each for each in dead if each["kind"] == "cache"]
+    assert cache["dead_bytes"] == cache["bytes"] > 0
+    assert cache["path"] == str(folder)
+    assert "bytes removed" in gone
+    assert not folder.exists()
+    assert "bytes removed" not in run(own, "caches")
+
+
 def test_the_command_trusts_the_modules_that_it_is_told_to(own: sp.Catalog) -> None:
     sampled = own.table("lance").sample(order=sp.Sequential())
     mapped = sampled.map(pc.negate, columns=["label_id"], name="less", returns=pa.int64(), version="1")

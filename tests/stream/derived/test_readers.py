@@ -1,7 +1,6 @@
 """Shares by name: in one process, in several, and after their ends."""
 
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -48,7 +47,7 @@ def is_alone(root: Path, name: str) -> bool:
 
 
 def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_nobody_is_alone_with_what_is_shared_and_other_names_are_free(tmp_path: Path) -> None:

@@ -194,7 +194,10 @@ def test_pieces_of_shards_that_are_gone_go_part_by_part(tmp_path: Path) -> None:
     some = by_kind(catalog.caches(remove_dead=True, older_than=NOW))["columns"]
     column = next(each for each in some if each.columns == ("n",))
     assert column.dead_bytes == 2 * 832  # two of three shards in the older part
-    assert (column.removed_bytes, column.note) == (0, "parts with live pieces stay, and so do parts written not long ago")
+    assert (column.removed_bytes, column.note) == (
+        0,
+        "parts with live pieces stay, and so do parts written not long ago",
+    )
 
     parquet(tmp_path / "files", range(4, 6))
     catalog.refresh("t")
