@@ -28,9 +28,10 @@ from spiral_stream.fields.field import FieldSpec
 from spiral_stream.plan.dtypes import field_specs
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.plan.tree import need
-from spiral_stream.planner.bind import Bindings, Bound, epoch_number, settle
+from spiral_stream.planner.bind import Bindings, Bound, epoch_number, resumed, settle
 from spiral_stream.planner.build import CacheStatus, caches, status
 from spiral_stream.planner.evaluation import evaluation
+from spiral_stream.planner.lower import cache_root
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.saved_state import SavedState
@@ -43,7 +44,7 @@ from spiral_stream.runtime.opening import Opening
 from spiral_stream.runtime.passes import Passes
 from spiral_stream.runtime.place import Place, Reached
 from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
-from spiral_stream.runtime.rebasing import left_over, need_stream
+from spiral_stream.runtime.rebasing import Before, need_stream, taken_over
 from spiral_stream.runtime.row_lookup import found_row
 from spiral_stream.runtime.steps import first_delivery, steps_of
 from spiral_stream.runtime.subprocess_reader import SubprocessReader
@@ -400,26 +401,37 @@ class PreparedStream:
         self.numbering.anchor(epoch, admitted.anchors)
         self._place.move(admitted.cursor)
 
-    def rebase(self, earlier: "PreparedStream") -> None:
-        """Go on where a stream of another plan stands; each stream of the mixture keeps its own place (docs/decisions/0013).
+    def rebase(self, earlier: "PreparedStream | Mapping[str, Any]") -> None:
+        """Go on where a stream of another plan, or over other data, stands. The state records the rebase.
 
-        If ``earlier`` stands in mid-epoch, that epoch ends there. This stream begins the next epoch with the samples that
-        were not delivered, so none is repeated or skipped. The state records the rebase.
+        A mixture begins the next epoch; each of its streams goes on at its own place (docs/decisions/0013). A plan without
+        a mixture delivers the rest of the running epoch: every row that was not delivered yet, new ones too
+        (docs/decisions/0038). Its batches are numbered from 0 again.
 
         Args:
-            earlier: a stream of the plan that the run used so far, at its present place or after ``load_state_dict``.
+            earlier: a stream of the plan that the run used so far, at its present place or after ``load_state_dict``; or a
+                state of this plan, maybe over data that changed since.
 
         Raises:
-            ResumeError: one of the plans has no mixture, the earlier one has several lanes, or a stream's rows changed.
+            ResumeError: the plans have no place in common; the message says why, and the way out.
+            CatalogError: the catalog does not know the data that the state is of.
+            SourceError: rows that changed since would have to be read.
             StreamError: a loop reads the stream.
         """
         self._passes.need_idle("rebase")
-        need_stream(earlier, PreparedStream)
-        at = SavedState.from_json(earlier.state_dict())
-        epoch = earlier._place.drawn(at.cursor.epoch)  # noqa: SLF001  another stream
-        rebase = left_over(earlier.stages, earlier.numbering, epoch, at.cursor.batch, at.rebase, self.stages)
+        if isinstance(earlier, Mapping):
+            saved = SavedState.from_json(earlier)
+            bindings = resumed(self._bindings, saved.run_seed, self._resumed_seed)
+            epoch, rebase = self._open().taken_over(saved, self._place.drawn(saved.cursor.epoch))
+            self._bindings, self._resumed_seed = bindings, saved.run_seed
+        else:
+            need_stream(earlier, PreparedStream)
+            at = SavedState.from_json(earlier.state_dict())
+            drawn = earlier._place.drawn(at.cursor.epoch)  # noqa: SLF001  another stream
+            before = Before(earlier.stages, earlier.numbering, drawn, at.cursor.batch, at.rebase)
+            epoch, rebase = taken_over(before, self.stages, cache_root(self.catalog))
         self._go_on_with(self._open().rebased(rebase))
-        self._place.move(Cursor(rebase.epoch))
+        self._place.move(Cursor(epoch))
 
     def _go_on_with(self, opening: Opening) -> None:
         before, self._opening = self._opening, opening

@@ -28,8 +28,9 @@ from spiral_stream.catalog.rows import RELATIONS, entry_of, row_of
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, shown
 from spiral_stream.sources.arrow import Arrow
+from spiral_stream.sources.former import Former
 from spiral_stream.sources.lance import Lance
-from spiral_stream.sources.source import Source, content_key
+from spiral_stream.sources.source import Source, Unit, content_key
 
 
 @final
@@ -118,6 +119,29 @@ class Relations:
                 raise CatalogError(msg)
             found[name] = entry_of(self._root, rows[name])
         return found
+
+    def former(self, entry: Entry, data_version: str) -> Entry:
+        """Return a relation as it was at an earlier data version: its shards are known, its rows cannot be read.
+
+        Args:
+            entry: the relation as it is now, which is returned if it has that version.
+            data_version: one that it had in this catalog.
+
+        Raises:
+            CatalogError: its shard table of that version is not kept.
+        """
+        if entry.data_version == data_version:
+            return entry
+        for path in sorted(self._folder.glob("*.arrow"), key=lambda path: -path.stat().st_mtime_ns):
+            with suppress(CatalogError):  # a damaged one is of no use here
+                manifest = Manifest.load(path, path.stem)
+                if manifest.data_version == data_version:
+                    return _former(entry, path.name, manifest)
+        msg = (
+            f"{entry.name}: its shard table of data version {data_version[:8]} is not in catalog {self._root}, so which rows "
+            "were delivered is not known. Use the catalog that the run used, or start a new epoch on the new data"
+        )
+        raise CatalogError(msg)
 
     def schemas(self) -> dict[str, pa.Schema]:
         """Return the columns of every relation that can be read, by name."""
@@ -238,6 +262,18 @@ class Relations:
 
     def _rows(self) -> dict[str, dict[str, Any]]:
         return {row["name"]: row for row in self._database.rows(RELATIONS)}
+
+
+def _former(entry: Entry, manifest_name: str, manifest: Manifest) -> Entry:
+    """A relation at an earlier version. Its columns are those of today, except that a shard's name may be none of them."""
+    with entry.source.open() as reader:
+        schema = reader.schema
+    described = zip(
+        manifest.unit_names.to_pylist(), manifest.unit_rows.tolist(), manifest.unit_keys.to_pylist(), strict=True
+    )
+    units = tuple(Unit(name, rows, None, key, ()) for name, rows, key in described)
+    source = Former(entry.name, manifest.data_version, schema, units)
+    return replaced(entry, source=source, data_version=manifest.data_version, manifest_name=manifest_name)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ by every rank that comes after.
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from functools import cache
@@ -85,13 +85,16 @@ def cache_root(catalog: Registry) -> Path:
     return derived_root(catalog.root)
 
 
-def lower(plan: nodes.Deliver, catalog: Registry, rebase: Rebase | None = None) -> Stages:
+def lower(
+    plan: nodes.Deliver, catalog: Registry, rebase: Rebase | None = None, former: Mapping[str, str] | None = None
+) -> Stages:
     """Make the stage list of a plan.
 
     Args:
         plan: a delivered plan.
         catalog: where its names are looked up.
         rebase: where an earlier plan of the run ended; None starts every stream at its beginning.
+        former: the data versions that relations had; then only what is kept of their rows can be read.
 
     Raises:
         PlanError: the plan cannot run, for example since no row survives.
@@ -101,6 +104,8 @@ def lower(plan: nodes.Deliver, catalog: Registry, rebase: Rebase | None = None) 
     sample, collate = need(plan, nodes.Sample), need(plan, nodes.Collate)
     named = dict.fromkeys(name for each in walk(sample) for name in _relations(each))
     entries = catalog.relations.entries(named)
+    if former is not None:
+        entries = {name: catalog.relations.former(entry, former.get(name, "")) for name, entry in entries.items()}
     versions = {name: entry.data_version for name, entry in entries.items()}
     root = cache_root(catalog)
     note_catalog(root, catalog.root)
@@ -109,9 +114,12 @@ def lower(plan: nodes.Deliver, catalog: Registry, rebase: Rebase | None = None) 
     streams = tuple(_stream(name, node, sample, place) for name, node in per_stream(sample.source))
     mixture = _mixture(sample, streams, rebase.epoch if rebase else 0)
     left_overs = [rebase.left_over(stream.name) for stream in streams] if rebase else []
-    epochs = EpochOrder(sample.order, [stream.population for stream in streams], mixture, left_overs)
+    epochs = EpochOrder(
+        sample.order, [stream.population for stream in streams], mixture, left_overs, rebase.epoch if rebase else None
+    )
     for stream in streams:
-        stream.selected.kept.keep(_read_by_batches(collate, sample), sum(each.selected.total for each in streams))
+        read = 0 if former else sum(each.selected.total for each in streams)  # nothing of former rows can be kept anew
+        stream.selected.kept.keep(_read_by_batches(collate, sample), read)
     whole = fingerprint(plan)
     _keep_plan(place.root, whole, canonical(plan))
     maps = tuple(each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled))[1:]

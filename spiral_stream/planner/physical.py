@@ -5,7 +5,7 @@ A field that is decoded, and a column that is tokenized, hold one value per stre
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar, final
 
 import numpy as np
@@ -187,6 +187,13 @@ class Stages:
     def order(self) -> Order:
         """The plan's order."""
         return self.epochs.order
+
+    def batches_of(self, epoch: int) -> FixedBatches:
+        """Return the batches of an epoch: `batches`, except where the epoch has fewer positions than others."""
+        length = self.epochs.length(epoch)
+        if length == self.batches.total:
+            return self.batches
+        return replace(self.batches, lanes=replace(self.batches.lanes, total=length))
 
     @property
     def mixed(self) -> bool:

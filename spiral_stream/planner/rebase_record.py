@@ -1,18 +1,28 @@
 """The record of a run that went on with another plan; the state keeps it (docs/decisions/0013)."""
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, final
+
+import numpy as np
 
 from spiral_stream.errors import ResumeError, shown
-from spiral_stream.sampling.left_over import LeftOver
+from spiral_stream.sampling.left_over import LeftOver, as_ranges
 from spiral_stream.sampling.order import LARGEST
+
+ALONE: Final = ""  # the one stream of a plan without a mixture
+_MANY: Final = 64  # ranges that are always listed
+_BITS_PER_RANGE: Final = 100  # about as many characters as a listed range takes
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Rebase:
-    """The epoch that began with this plan, and what each stream of the earlier plan had left to deliver."""
+    """The epoch that began with this plan, and what each stream of the earlier plan had left to deliver.
+
+    Without a mixture it is the epoch that the earlier plan began, and what is left of it in the order of this plan.
+    """
 
     epoch: int
     left_overs: tuple[tuple[str, LeftOver], ...]
@@ -21,9 +31,17 @@ class Rebase:
         """Return what a stream has left; None for a stream that the earlier plan did not have."""
         return dict(self.left_overs).get(stream)
 
+    def is_of(self, rows: int) -> bool:
+        """Return whether it is what a plan without a mixture has left of one epoch of this many rows."""
+        left_over = self.left_over(ALONE)
+        begin, end = self.epoch * rows, (self.epoch + 1) * rows
+        if left_over is None or len(self.left_overs) > 1 or not left_over.left:
+            return False
+        return left_over.then == end and left_over.left[0][0] >= begin
+
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values."""
-        streams = {name: {"left": [list(each) for each in c.left], "then": c.then} for name, c in self.left_overs}
+        streams = {name: _packed(c) if name == ALONE else _listed(c) for name, c in self.left_overs}
         return {"epoch": self.epoch, "streams": streams}
 
     @classmethod
@@ -36,10 +54,11 @@ class Rebase:
         if data is None:
             return None
         try:
+            read = {str(name): (_ranges(each), each["then"]) for name, each in data["streams"].items()}
             left_overs = tuple(
-                (str(name), LeftOver(tuple((first, n) for first, n in each["left"]), each["then"]))
-                for name, each in data["streams"].items()
-                if _need_ranges(each["left"], each["then"])
+                (name, LeftOver(tuple((first, n) for first, n in left), then))
+                for name, (left, then) in read.items()
+                if _need_ranges(left, then)
             )
             epoch = data["epoch"]
             _need_counts(epoch)
@@ -47,6 +66,34 @@ class Rebase:
             msg = f"resume: the state's rebase cannot be read ({shown(error)}). Pass what state_dict() returned, unchanged"
             raise ResumeError(msg) from error
         return cls(epoch, left_overs)
+
+
+def _listed(left_over: LeftOver) -> dict[str, Any]:
+    return {"left": [list(each) for each in left_over.left], "then": left_over.then}
+
+
+def _packed(left_over: LeftOver) -> dict[str, Any]:
+    """Where there are many ranges, one bit per use is shorter."""
+    if len(left_over.left) <= _MANY or left_over.then - left_over.left[0][0] > _BITS_PER_RANGE * len(left_over.left):
+        return _listed(left_over)
+    begin = left_over.left[0][0]
+    bits = np.zeros(left_over.then - begin, dtype=np.bool_)
+    for first, count in left_over.left:
+        bits[first - begin : first - begin + count] = True
+    return {"first": begin, "bits": b64encode(np.packbits(bits).tobytes()).decode(), "then": left_over.then}
+
+
+def _ranges(held: Mapping[str, Any]) -> Any:
+    """The ranges of one stream, as they are listed or packed."""
+    if "bits" not in held:
+        return held["left"]
+    first, then = held["first"], held["then"]
+    _need_counts(first, then)
+    data = np.frombuffer(b64decode(held["bits"], validate=True), dtype=np.uint8)
+    if len(data) != -(-(then - first) // 8):
+        msg = "its bits are cut"
+        raise ValueError(msg)
+    return as_ranges(np.flatnonzero(np.unpackbits(data, count=then - first)) + first)
 
 
 def _need_ranges(left: Any, then: Any) -> bool:

@@ -81,6 +81,11 @@ class Selected:
         for each in [self._base, *self._beside]:
             each.close()
 
+    @property
+    def firsts(self) -> UInt64:
+        """Shape [S + 1], uint64: the first surviving row of each storage shard, and the total."""
+        return self._firsts
+
     def offsets_of_shard(self, shard: int) -> UInt64:
         """Return the surviving rows of one storage shard, as offsets in it, ascending."""
         rows = np.arange(self._firsts[shard], self._firsts[shard + 1], dtype=np.uint64)

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, final
 import numpy as np
 
 from spiral_stream import threads
+from spiral_stream.batching.lanes import Lanes
 from spiral_stream.batching.tail import PadPartial
 from spiral_stream.errors import BindError, CacheError, ResumeError
 from spiral_stream.integrity.blocks import need_sound
@@ -122,7 +123,7 @@ class FormedBatches(Numbering):
         with self._request(f"batch {number:,} of epoch {epoch}"):
             found = self._find_in_lane(epoch, 0, number)
             if found is None:
-                return np.empty(0, dtype=np.uint64), self._lanes.total
+                return np.empty(0, dtype=np.uint64), self._lanes_of(epoch).total
             chapter = Chapter(self.forming, epoch, 0, found.chapter)
             chapter.finish()
             return chapter.positions_from(found.batch), chapter.end
@@ -152,7 +153,7 @@ class FormedBatches(Numbering):
         raise BindError(msg)
 
     def need_countable(self, epoch: int) -> None:
-        left = min(self.unknown(epoch) * self.forming.span, self._lanes.total)
+        left = min(self.unknown(epoch) * self.forming.span, self._lanes_of(epoch).total)
         computed = self.forming.unknown() if left else []
         if left > _COUNTED_AT_ONCE or computed:
             why = f"{', '.join(computed)} is not known" if computed else f"about {left:,} samples are not formed yet"
@@ -162,6 +163,9 @@ class FormedBatches(Numbering):
                 f"once (it is kept in the formation index); {ways_out}or loop without len()"
             )
             raise TypeError(msg)
+
+    def _lanes_of(self, epoch: int) -> Lanes:
+        return self.forming.stages.batches_of(epoch).lanes
 
     # ---- finding a batch
 
@@ -214,8 +218,9 @@ class FormedBatches(Numbering):
 
     def _chapter_of(self, epoch: int, position: int) -> tuple[int, int]:
         """The lane and the chapter of a position."""
-        lane = self._lanes.lane_of(position)
-        number = (position - self._lanes.begin(lane)) // self.forming.span
+        lanes = self._lanes_of(epoch)
+        lane = lanes.lane_of(position)
+        number = (position - lanes.begin(lane)) // self.forming.span
         while self.forming.begin(epoch, lane, number) > position:  # chapters of a mixture begin up to a slice later
             number -= 1
         return lane, number
@@ -225,7 +230,7 @@ class FormedBatches(Numbering):
     def _known(self, epoch: int) -> KnownChapters:
         if epoch not in self.known:
             index = FormationIndex(self.folder / f"epoch-{epoch}.index")
-            self.known[epoch] = KnownChapters(index, self._lanes, self.forming.span)
+            self.known[epoch] = KnownChapters(index, self._lanes_of(epoch), self.forming.span)
         return self.known[epoch]
 
     def _chapters(self, epoch: int, lane: int) -> list[tuple[int, int]]:

@@ -68,7 +68,7 @@ class Forming:
 
     def begin(self, epoch: int, lane: int, chapter: int) -> int:
         """Return the position of the epoch at which a chapter begins; of the one after the last, the lane's end."""
-        epochs, lanes = self.stages.epochs, self.stages.batches.lanes
+        epochs, lanes = self.stages.epochs, self.stages.batches_of(epoch).lanes
         end = lanes.begin(lane + 1)
         position = lanes.begin(lane) + chapter * self.span
         if chapter == 0 or position >= end or epochs.mixture is None:

@@ -7,6 +7,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from operator import index
 from pathlib import Path
 from typing import final
@@ -131,26 +132,24 @@ class CountedBatches(Numbering):
 
     def __init__(self, stages: Stages) -> None:
         self._stages = stages
-        self._batches = stages.batches
+        self._batches = lru_cache(2)(stages.batches_of)
         self.last = stages.batches.last
 
     def exists(self, epoch: int, number: int) -> bool:
-        del epoch
-        return 0 <= number < self._batches.formed
+        return 0 <= number < self._batches(epoch).formed
 
     def total(self, epoch: int) -> int:
-        del epoch
-        return self._batches.formed
+        return self._batches(epoch).formed
 
     def draw(self, epoch: int, number: int) -> Drawn:
-        places = self._stages.epochs.places(epoch, self._batches.positions(batch_number(number)))
+        places = self._stages.epochs.places(epoch, self._batches(epoch).positions(batch_number(number)))
         return Drawn(Samples.at(places), Membership(np.arange(len(places)), len(places)))
 
     def find(self, epoch: int, stream: int, row: int) -> list[int]:
         positions = self._stages.epochs.positions(epoch, stream, row)
         need_sound()
-        return sorted({number for number in map(self._batches.locate, positions) if number is not None})
+        return sorted({number for number in map(self._batches(epoch).locate, positions) if number is not None})
 
     def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
-        del epoch
-        return np.empty(0, dtype=np.uint64), min(number * self._batches.batch_size, self._batches.total)
+        batches = self._batches(epoch)
+        return np.empty(0, dtype=np.uint64), min(number * batches.batch_size, batches.total)

@@ -1,7 +1,7 @@
 """What a stream has open: the lowered plan, the reader of its samples, and the numbering of its batches."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from spiral_stream.runtime.known_chapters import Known
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import CountedBatches, Numbering
 from spiral_stream.runtime.quarantine import Quarantine, verify_quarantine
+from spiral_stream.runtime.rebasing import Before, taken_over
 from spiral_stream.runtime.samples import SampleReader, Samples
 from spiral_stream.runtime.steps import need_inside
 from spiral_stream.threads import CLOSE_TIMEOUT_S, ThreadShare, sharing, warn_left_alone
@@ -56,6 +57,7 @@ class Opening:
         metrics: where reads are counted.
         rebase: the edit that the plan began with, if it goes on from an earlier one.
         threads: how many threads reading and encoding may have.
+        former: the data versions that its relations had; None reads them as they are.
     """
 
     def __init__(
@@ -65,8 +67,9 @@ class Opening:
         metrics: Metrics,
         rebase: Rebase | None = None,
         threads: ThreadShare | None = None,
+        former: Mapping[str, str] | None = None,
     ) -> None:
-        self.rebase = rebase
+        self.rebase, self._former = rebase, former
         self._plan, self._catalog, self._metrics = plan, catalog, metrics
         self._threads = threads or ThreadShare()
         self._lowered: tuple[int, Stages] | None = None
@@ -80,9 +83,12 @@ class Opening:
         """The lowered plan."""
         if self._lowered is None or self._lowered[0] != os.getpid():
             with sharing(self._threads):
-                self._lowered, self._read = (os.getpid(), lower(self._plan, self._catalog, self.rebase)), None
+                self._lowered, self._read = (os.getpid(), self._lower()), None
             self._held = self._shared(self._lowered[1])
         return self._lowered[1]
+
+    def _lower(self) -> Stages:
+        return lower(self._plan, self._catalog, self.rebase, self._former)
 
     def _shared(self, stages: Stages) -> list[Reading]:
         """Shares in what is kept of the plan: its quarantine and its caches, open or not."""
@@ -157,6 +163,33 @@ class Opening:
         """Return an opening of the same plan that begins with another edit; nothing of it is open yet."""
         return Opening(self._plan, self._catalog, self._metrics, rebase, self._threads)
 
+    def taken_over(self, saved: SavedState, epoch: int) -> tuple[int, Rebase | None]:
+        """Return where this plan goes on with the run that saved a state, maybe over other data.
+
+        Args:
+            saved: the state.
+            epoch: the epoch whose order is drawn at its place.
+
+        Returns:
+            as `rebasing.taken_over`.
+
+        Raises:
+            ResumeError: the state is of another plan, or has no place that the plan can go on from.
+            CatalogError: the catalog does not know the data that the state is of.
+            SourceError: rows that changed since would have to be read.
+        """
+        check_plan(saved, self.stages, self._catalog)
+        then = Opening(self._plan, self._catalog, Metrics(), saved.rebase, self._threads, dict(saved.data))
+        try:
+            cursor, anchors = then.admit(saved, epoch)
+            numbering = then.read(saved.run_seed)[1]
+            numbering.anchor(epoch, anchors)
+            drawn = epoch if cursor.epoch == saved.cursor.epoch else epoch + 1
+            before = Before(then.stages, numbering, drawn, cursor.batch, saved.rebase)
+            return taken_over(before, self.stages, cache_root(self._catalog))
+        finally:
+            then.close()
+
     def admitted(self, saved: SavedState, epoch: int, bindings: Bindings, resumed_seed: int | None) -> Admitted:
         """Return what a stream goes on with after a state, once nothing of the state is refused. Changes nothing.
 
@@ -193,10 +226,8 @@ class Opening:
         """
         stages, numbering, cursor = self.stages, self.read(saved.run_seed)[1], saved.cursor
         mixture = stages.epochs.mixture
-        if mixture is None and saved.rebase is not None:
-            msg = (
-                "resume: the state was rebased, and this plan mixes nothing. Pass what state_dict() returned, unchanged"
-            )
+        if mixture is None and saved.rebase is not None and not saved.rebase.is_of(stages.epochs.total):
+            msg = "resume: what the state's rebase has left is not of this plan. Pass what state_dict() returned, unchanged"
             raise ResumeError(msg)
         try:
             if mixture is not None:

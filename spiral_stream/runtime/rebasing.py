@@ -1,6 +1,9 @@
-"""What the streams of a mixture have left to deliver, when a run goes on with another plan."""
+"""What a run has left to deliver, when it goes on with another plan: the streams of a mixture, or rows of the running epoch."""
 
 import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
 
 import numpy as np
 
@@ -10,6 +13,7 @@ from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.runtime.numbering import Numbering
+from spiral_stream.runtime.rows_left import rows_left
 from spiral_stream.sampling.left_over import LeftOver, as_ranges, joined_ranges
 from spiral_stream.sampling.mixture import Mixture
 
@@ -22,10 +26,43 @@ def need_stream(earlier: object, kind: type) -> None:
     """
     if not isinstance(earlier, kind):
         msg = (
-            f"rebase: got a {type(earlier).__name__}. Give the earlier stream. Load a state into a stream of the old plan "
-            "first: old.load_state_dict(state), then new.rebase(old)"
+            f"rebase: got a {type(earlier).__name__}. Give the earlier stream, or what its state_dict() returned. Load a "
+            "state of another plan into a stream of that plan first: old.load_state_dict(state), then new.rebase(old)"
         )
         raise ResumeError(msg)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Before:
+    """The plan so far: its batches, the epoch in which it stands, batches of it delivered, and its own rebase."""
+
+    stages: Stages
+    numbering: Numbering
+    epoch: int
+    number: int
+    rebase: Rebase | None
+
+
+def taken_over(before: Before, now: Stages, root: Path) -> tuple[int, Rebase | None]:
+    """Return where a plan goes on with the run of another one.
+
+    Args:
+        before: the plan so far.
+        now: the plan that goes on.
+        root: the folder of derived files.
+
+    Returns:
+        the epoch that it begins with, and what is left of the earlier plan; None if that epoch is a whole one.
+
+    Raises:
+        ResumeError: the plans have no places in common.
+        SourceError: rows that changed since would have to be read.
+    """
+    if before.stages.mixed or now.mixed:
+        rebase = left_over(before.stages, before.numbering, before.epoch, before.number, before.rebase, now)
+        return rebase.epoch, rebase
+    return rows_left(before.stages, before.numbering, before.epoch, before.number, now, root)
 
 
 def left_over(
@@ -82,7 +119,7 @@ def _warn_of_long_waits(rebase: Rebase, now: Stages) -> None:
                 f"finished. They come first, at {quota:,} samples per epoch: about {-(-waits // max(1, quota)):,} epochs. "
                 "Give the stream a larger share, or rebase at the end of an epoch"
             )
-            warnings.warn(msg, SpiralWarning, stacklevel=4)  # the caller of stream.rebase
+            warnings.warn(msg, SpiralWarning, stacklevel=5)  # the caller of stream.rebase
 
 
 def _carried(earlier: Stages, now: Stages) -> Mixture:

@@ -1,6 +1,7 @@
 """Which row of which stream stands at each position of an epoch, and how often it has stood there.
 
-Without a mixture, epoch e is pass e of the order. With one, `Mixture` says how many samples of the stream came before
+Without a mixture, epoch e is pass e of the order; the epoch in which a run was rebased has only the positions of the pass
+that were left over (docs/decisions/0038). With one, `Mixture` says how many samples of the stream came before
 (the use u), and `stream_end` in which pass of the stream that is (docs/decisions/0021). Cost: that of the mixture, and of
 one arrangement for each pass that the positions touch; the last arrangements are kept.
 
@@ -63,25 +64,40 @@ class EpochOrder:
         populations: Sequence[Population],
         mixture: Mixture | None,
         left_overs: Sequence[LeftOver | None] = (),
+        rebased: int | None = None,
     ) -> None:
+        """Order the epochs of a plan.
+
+        Args:
+            order: of every stream.
+            populations: the rows of every stream.
+            mixture: None if there is one stream only.
+            left_overs: what each stream has left of an earlier plan.
+            rebased: without a mixture, the epoch that an earlier plan began; only what is left over belongs to it.
+        """
         self.order = order
         self.mixture = mixture
         self.total = populations[0].total if mixture is None else mixture.total
         self._populations = tuple(populations)
         self._left_overs = dict(enumerate(left_overs))
+        self._rebased = rebased if mixture is None else None
         self._arrangement = lru_cache(max(_ARRANGEMENTS, 2 * len(populations)))(self._arranged)
         self._chunk_size = min(max(_LEAST_CHUNK, _PER_STREAM * len(populations)), _MOST_CHUNK)
         self._chunk = lru_cache(_CHUNKS)(self._placed)
+
+    def length(self, epoch: int) -> int:
+        """Return how many positions an epoch has."""
+        return self.left(0) if epoch == self._rebased else self.total
 
     def places(self, epoch: int, positions: UInt64) -> Places:
         """Return the samples at positions of an epoch.
 
         Args:
             epoch: the epoch.
-            positions: shape [P], uint64, each in [0, total).
+            positions: shape [P], uint64, each in [0, length).
         """
         if self.mixture is None:
-            rows = self._arrangement(0, epoch).rows(positions)
+            rows = self._arrangement(0, epoch).rows(self._of_pass(epoch, positions))
             return Places(np.zeros(len(rows), dtype=np.int32), rows, np.full(len(rows), epoch, dtype=np.uint64))
         numbers = positions // np.uint64(self._chunk_size)
         found = []
@@ -135,10 +151,17 @@ class EpochOrder:
         return 0 if left_over is None else left_over.count
 
     def positions(self, epoch: int, stream: int, row: int) -> list[int]:
-        """Return the positions of a row in an epoch, ascending: one without a mixture, one per use with one."""
+        """Return the positions of a row in an epoch, ascending: one without a mixture, one per use with one.
+
+        A row that an earlier plan delivered has none in the epoch in which the run was rebased.
+        """
         wanted = np.array([row], dtype=np.uint64)
         if self.mixture is None:
-            return [int(self._arrangement(0, epoch).positions(wanted)[0])]
+            found = self._arrangement(0, epoch).positions(wanted)
+            if epoch == self._rebased:
+                own = self._left_overs[0].own(found + np.uint64(epoch * self.total))  # type: ignore[union-attr]  # rebased
+                return [int(own[0])] if 0 <= own[0] < self.length(epoch) else []
+            return [int(found[0])]
         total = self._populations[stream].total
         begin = int(self.mixture.first_uses(epoch)[stream])
         own = (begin, begin + int(self.mixture.quotas(epoch)[stream]))
@@ -151,6 +174,13 @@ class EpochOrder:
         left_over = self._left_overs.get(stream)
         numbers = found if left_over is None else left_over.own(found).astype(np.uint64)
         return sorted(self.mixture.join(epoch, np.full(len(found), stream, dtype=np.int32), numbers).tolist())
+
+    def _of_pass(self, epoch: int, positions: UInt64) -> UInt64:
+        """Without a mixture, translate positions of an epoch to positions of its pass."""
+        if epoch != self._rebased:
+            return positions
+        first = np.uint64(epoch * self.total)
+        return self._left_overs[0].uses(positions) - first  # type: ignore[union-attr]  # rebased: it has something left
 
     def _arranged(self, stream: int, number: int) -> Arrangement:
         return self.order.arrange(self._populations[stream], number)

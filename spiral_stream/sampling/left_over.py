@@ -1,8 +1,9 @@
-"""Where each stream of a mixture continues when another plan takes over in mid-epoch.
+"""Where each stream continues when another plan takes over in mid-epoch.
 
 The earlier plan left some uses of a stream undelivered: ranges, ascending. The plan that takes over numbers its own uses
 from 0. Its first uses are those left over; the rest continue after the earlier plan's epoch. So no sample is repeated or
-skipped, and every pass of a stream stays complete. Cost: a binary search in the ranges.
+skipped, and every pass of a stream stays complete. Without a mixture, a use is a position of pass e, and use 0 is the first
+of pass 0. Cost: a binary search in the ranges.
 """
 
 from collections.abc import Sequence

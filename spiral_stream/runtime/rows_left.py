@@ -1,0 +1,179 @@
+"""What a plan without a mixture has left of its running epoch, as rows that another plan finds again (docs/decisions/0038).
+
+The rows of a storage shard whose content key is known keep their place. Those of other shards are told by the hash of
+their identity. Memory: a byte per row of the two plans, and 8 bytes per row of the shards that changed.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.catalog.measuring import identity_pieces
+from spiral_stream.catalog.shard_rows import SourceRows
+from spiral_stream.derived.identities import Identities, rows_of
+from spiral_stream.derived.pieces import Pieces
+from spiral_stream.errors import ResumeError
+from spiral_stream.plan.maps import SampleAssembly
+from spiral_stream.plan.nodes import Sample
+from spiral_stream.plan.tree import need
+from spiral_stream.planner.physical import Stages
+from spiral_stream.planner.rebase_record import Rebase
+from spiral_stream.planner.streams import StreamStage
+from spiral_stream.runtime.numbering import Numbering
+from spiral_stream.sampling.left_over import LeftOver, as_ranges
+
+Mask = NDArray[np.bool_]
+UInt64 = NDArray[np.uint64]
+
+_AT_ONCE: Final = 1 << 20  # positions
+_AT_ITS_END: Final = "Go on at the end of its epoch, without rebase"
+
+
+def rows_left(
+    earlier: Stages, numbering: Numbering, epoch: int, number: int, now: Stages, root: Path
+) -> tuple[int, Rebase | None]:
+    """Return where a plan goes on with the running epoch of another one.
+
+    Args:
+        earlier: the plan so far.
+        numbering: its batches.
+        epoch: the epoch in which it stands.
+        number: how many batches of that epoch were delivered.
+        now: the plan that goes on.
+        root: the folder of derived files.
+
+    Returns:
+        the epoch, and what it has left; None if it is a whole one.
+
+    Raises:
+        ResumeError: a plan cannot hand its place on, or take one over.
+        SourceError: rows that changed since would have to be read.
+    """
+    _need_places(earlier, now)
+    delivered = found_again(earlier.streams[0], _delivered(earlier, numbering, epoch, number), now.streams[0], root)
+    if not delivered.any():
+        return epoch, None
+    if delivered.all():
+        return epoch + 1, None
+    total = now.epochs.total
+    arranged = now.order.arrange(now.streams[0].population, epoch)
+    uses = [np.empty(0, dtype=np.int64)]
+    for begin in range(0, total, _AT_ONCE):
+        positions = np.arange(begin, min(begin + _AT_ONCE, total), dtype=np.uint64)
+        uses.append(positions[~delivered[arranged.rows(positions)]].astype(np.int64) + epoch * total)
+    left = tuple(as_ranges(np.concatenate(uses)))
+    return epoch, Rebase(epoch, (("", LeftOver(left, (epoch + 1) * total)),))
+
+
+def _need_places(earlier: Stages, now: Stages) -> None:
+    """Refuse plans between which a place means nothing.
+
+    Raises:
+        ResumeError: says which of them, and the way out.
+    """
+    if any(isinstance(each, SampleAssembly) for each in earlier.maps) or earlier.batches.lanes.count > 1:
+        lanes = earlier.batches.lanes.count
+        found = f"has {lanes} lanes" if lanes > 1 else "assembles samples"
+        msg = f"rebase: the earlier plan {found}; only a plan of one lane can hand its place on. {_AT_ITS_END}"
+        raise ResumeError(msg)
+    pinned = next((at for at in (earlier, now) if isinstance(need(at.plan, Sample).epoch, int)), None)
+    if pinned is not None:
+        msg = (
+            "rebase: a plan names its own epoch, so all of its epochs are the same one and what was delivered has no end. "
+            "Leave epoch= out of sample(...)"
+        )
+        raise ResumeError(msg)
+    was, found = earlier.streams[0].base.entry.name, now.streams[0].base.entry.name
+    if was != found:
+        msg = f"rebase: the samples were rows of {was} and are rows of {found}, so none is found again. {_AT_ITS_END}"
+        raise ResumeError(msg)
+
+
+def _delivered(earlier: Stages, numbering: Numbering, epoch: int, number: int) -> Mask:
+    """Which surviving rows are not owed any more in an epoch: shape [N], bool."""
+    epochs = earlier.epochs
+    begun, position = numbering.undelivered(epoch, number) if number else (np.empty(0, dtype=np.uint64), 0)
+    out = np.ones(epochs.total, dtype=np.bool_)
+    out[epochs.places(epoch, begun).rows] = False
+    length = epochs.length(epoch)
+    for begin in range(position, length, _AT_ONCE):
+        positions = np.arange(begin, min(begin + _AT_ONCE, length), dtype=np.uint64)
+        out[epochs.places(epoch, positions).rows] = False
+    return out
+
+
+def found_again(before: StreamStage, marked: Mask, now: StreamStage, root: Path) -> Mask:
+    """Return which surviving rows of one plan are marked rows of another, maybe at another data version.
+
+    Args:
+        before: the plan whose rows are marked.
+        marked: shape [N], bool: its rows.
+        now: the other plan.
+        root: the folder of derived files.
+
+    Returns:
+        shape [M], bool.
+
+    Raises:
+        ResumeError: rows of changed shards cannot be told by their identities.
+    """
+    old, new = before.base.by_shard(), now.base.by_shard()
+    out = np.zeros(now.selected.total, dtype=np.bool_)
+    same = _same_shards(old, new)
+    for here, there in same.items():
+        offsets = _offsets(before, there)[marked[_rows(before, there)]]
+        out[_rows(now, here)] = np.isin(_offsets(now, here), offsets, assume_unique=True)
+    gone = sorted(set(range(len(old.manifest.shard_rows))) - set(same.values()))
+    gone = [shard for shard in gone if marked[_rows(before, shard)].any()]
+    others = [shard for shard in range(len(new.manifest.shard_rows)) if shard not in same]
+    if gone and others:
+        _need_identities(before, now)
+        entry = now.base.entry
+        identities = Identities(entry.identity, tuple(entry.schema.field(name).type for name in entry.identity))
+        hashes = _hashes(identity_pieces(old, identities, root), old)
+        wanted = np.concatenate([hashes(s)[_offsets(before, s)[marked[_rows(before, s)]]] for s in gone])
+        hashes = _hashes(identity_pieces(new, identities, root), new)
+        for shard in others:
+            out[_rows(now, shard)] = np.isin(hashes(shard)[_offsets(now, shard)], wanted)
+    return out
+
+
+def _same_shards(old: SourceRows, new: SourceRows) -> dict[int, int]:
+    """Which storage shards were there before: number now -> number then."""
+    then, now = old.manifest.content_keys.to_pylist(), new.manifest.content_keys.to_pylist()
+    if then == now:
+        return {shard: shard for shard in range(len(now))}
+    places = {key: shard for shard, key in enumerate(then)}
+    return {shard: places[key] for shard, key in enumerate(now) if key in places}
+
+
+def _need_identities(before: StreamStage, now: StreamStage) -> None:
+    was, entry = before.base.entry, now.base.entry
+    if was.identity != entry.identity or not (was.identity_unique and entry.identity_unique):
+        found = f"identities of {entry.name} repeat"
+        if was.identity != entry.identity:
+            found = f"the identity of {entry.name} was {', '.join(was.identity)} and is {', '.join(entry.identity)}"
+        msg = f"rebase: {found}, so rows of changed storage shards are not found again. {_AT_ITS_END}"
+        raise ResumeError(msg)
+
+
+def _rows(stream: StreamStage, shard: int) -> slice:
+    firsts = stream.selected.firsts
+    return slice(int(firsts[shard]), int(firsts[shard + 1]))
+
+
+def _offsets(stream: StreamStage, shard: int) -> NDArray[np.int64]:
+    return stream.selected.offsets_of_shard(shard).astype(np.int64)
+
+
+def _hashes(pieces: Pieces, rows: SourceRows) -> Any:
+    """A function that returns the hash of each row of a shard: uint64."""
+
+    def of(shard: int) -> UInt64:
+        out = np.empty(int(rows.manifest.shard_rows[shard]), dtype=np.uint64)
+        out[rows_of(pieces, shard)] = pieces.array("hashes", shard)
+        return out
+
+    return of
