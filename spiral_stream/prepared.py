@@ -402,18 +402,16 @@ class PreparedStream:
         self._place.move(admitted.cursor)
 
     def rebase(self, earlier: "PreparedStream | Mapping[str, Any]") -> None:
-        """Go on where a stream of another plan, or over other data, stands. The state records the rebase.
+        """Go on where a run with another plan or other data stands (docs/decisions/0013, 0038). The state records it.
 
-        A mixture begins the next epoch; each of its streams goes on at its own place (docs/decisions/0013). A plan without
-        a mixture delivers the rest of the running epoch: every row that was not delivered yet, new ones too
-        (docs/decisions/0038). Its batches are numbered from 0 again.
+        A mixture begins the next epoch, each of its streams at its own place. One relation delivers the rest of the
+        running epoch, new rows too; its batches are numbered from 0 again.
 
         Args:
-            earlier: a stream of the plan that the run used so far, at its present place or after ``load_state_dict``; or a
-                state of this plan, maybe over data that changed since.
+            earlier: a stream of the old plan, or a state of this plan, maybe over data that changed since.
 
         Raises:
-            ResumeError: the plans have no place in common; the message says why, and the way out.
+            ResumeError: the plans have no place in common.
             CatalogError: the catalog does not know the data that the state is of.
             SourceError: rows that changed since would have to be read.
             StreamError: a loop reads the stream.

@@ -28,7 +28,7 @@ from spiral_stream.catalog.rows import RELATIONS, entry_of, row_of
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, shown
 from spiral_stream.sources.arrow import Arrow
-from spiral_stream.sources.former import Former
+from spiral_stream.sources.former import FormerRows
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.source import Source, Unit, content_key
 
@@ -272,7 +272,7 @@ def _former(entry: Entry, manifest_name: str, manifest: Manifest) -> Entry:
         manifest.unit_names.to_pylist(), manifest.unit_rows.tolist(), manifest.unit_keys.to_pylist(), strict=True
     )
     units = tuple(Unit(name, rows, None, key, ()) for name, rows, key in described)
-    source = Former(entry.name, manifest.data_version, schema, units)
+    source = FormerRows(entry.name, manifest.data_version, schema, units)
     return replaced(entry, source=source, data_version=manifest.data_version, manifest_name=manifest_name)
 
 

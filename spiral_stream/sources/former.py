@@ -15,7 +15,7 @@ from spiral_stream.sources.source import Reader, Source, Unit
 
 @final
 @dataclass(frozen=True, slots=True)
-class Former(Source):
+class FormerRows(Source):
     """A source as it was; it is never registered or saved.
 
     Args:
@@ -37,9 +37,9 @@ class Former(Source):
 
 @final
 class FormerReader(Reader):
-    """Knows the units and columns of a `Former`, and refuses to read rows."""
+    """Knows the units and columns of a `FormerRows`, and refuses to read rows."""
 
-    def __init__(self, source: Former) -> None:
+    def __init__(self, source: FormerRows) -> None:
         self.schema, self.base = source.schema, ""
         self._source = source
 
