@@ -31,7 +31,6 @@ from spiral_stream.plan.tree import need
 from spiral_stream.planner.bind import Bindings, Bound, epoch_number, resumed, settle
 from spiral_stream.planner.build import CacheStatus, caches, status
 from spiral_stream.planner.evaluation import evaluation
-from spiral_stream.planner.lower import cache_root
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.saved_state import SavedState
@@ -44,7 +43,7 @@ from spiral_stream.runtime.opening import Opening
 from spiral_stream.runtime.passes import Passes
 from spiral_stream.runtime.place import Place, Reached
 from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
-from spiral_stream.runtime.rebasing import Before, need_stream, taken_over
+from spiral_stream.runtime.rebasing import need_stream
 from spiral_stream.runtime.row_lookup import found_row
 from spiral_stream.runtime.steps import first_delivery, steps_of
 from spiral_stream.runtime.subprocess_reader import SubprocessReader
@@ -402,10 +401,9 @@ class PreparedStream:
         self._place.move(admitted.cursor)
 
     def rebase(self, earlier: "PreparedStream | Mapping[str, Any]") -> None:
-        """Go on where a run with another plan or other data stands (docs/decisions/0013, 0038). The state records it.
+        """Go on where a run with another plan or other data stands (docs/decisions/0013, 0038); the state records it.
 
-        A mixture begins the next epoch, each of its streams at its own place. One relation delivers the rest of the
-        running epoch, new rows too; its batches are numbered from 0 again.
+        A mixture begins the next epoch. One relation delivers the rest of the running epoch, in batches numbered from 0.
 
         Args:
             earlier: a stream of the old plan, or a state of this plan, maybe over data that changed since.
@@ -418,16 +416,14 @@ class PreparedStream:
         """
         self._passes.need_idle("rebase")
         if isinstance(earlier, Mapping):
-            saved = SavedState.from_json(earlier)
-            bindings = resumed(self._bindings, saved.run_seed, self._resumed_seed)
-            epoch, rebase = self._open().taken_over(saved, self._place.drawn(saved.cursor.epoch))
-            self._bindings, self._resumed_seed = bindings, saved.run_seed
+            saved, place, before = SavedState.from_json(earlier), self._place, None
+            bindings, seed = resumed(self._bindings, saved.run_seed, self._resumed_seed), saved.run_seed
         else:
             need_stream(earlier, PreparedStream)
-            at = SavedState.from_json(earlier.state_dict())
-            drawn = earlier._place.drawn(at.cursor.epoch)  # noqa: SLF001  another stream
-            before = Before(earlier.stages, earlier.numbering, drawn, at.cursor.batch, at.rebase)
-            epoch, rebase = taken_over(before, self.stages, cache_root(self.catalog))
+            saved, place, before = SavedState.from_json(earlier.state_dict()), earlier._place, earlier._open()  # noqa: SLF001
+            bindings, seed = self._bindings, self._resumed_seed  # type: ignore[assignment]  # None too
+        epoch, rebase = self._open().taken_over(saved, place.drawn(saved.cursor.epoch), before)
+        self._bindings, self._resumed_seed = bindings, seed
         self._go_on_with(self._open().rebased(rebase))
         self._place.move(Cursor(epoch))
 

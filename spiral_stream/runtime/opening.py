@@ -163,30 +163,32 @@ class Opening:
         """Return an opening of the same plan that begins with another edit; nothing of it is open yet."""
         return Opening(self._plan, self._catalog, self._metrics, rebase, self._threads)
 
-    def taken_over(self, saved: SavedState, epoch: int) -> tuple[int, Rebase | None]:
-        """Return where this plan goes on with the run that saved a state, maybe over other data.
+    def taken_over(self, saved: SavedState, epoch: int, before: "Opening | None") -> tuple[int, Rebase | None]:
+        """Return where this plan goes on with the run that saved a state, as `rebasing.taken_over` does.
 
         Args:
             saved: the state.
             epoch: the epoch whose order is drawn at its place.
-
-        Returns:
-            as `rebasing.taken_over`.
+            before: what the run had open; None if the state is of this plan, maybe over other data.
 
         Raises:
             ResumeError: the state is of another plan, or has no place that the plan can go on from.
             CatalogError: the catalog does not know the data that the state is of.
             SourceError: rows that changed since would have to be read.
         """
+        root = cache_root(self._catalog)
+        if before is not None:
+            numbering = before.read(saved.run_seed)[1]
+            at = Before(before.stages, numbering, epoch, saved.cursor.batch, saved.rebase)
+            return taken_over(at, self.stages, root)
         check_plan(saved, self.stages, self._catalog)
         then = Opening(self._plan, self._catalog, Metrics(), saved.rebase, self._threads, dict(saved.data))
         try:
             cursor, anchors = then.admit(saved, epoch)
             numbering = then.read(saved.run_seed)[1]
             numbering.anchor(epoch, anchors)
-            drawn = epoch if cursor.epoch == saved.cursor.epoch else epoch + 1
-            before = Before(then.stages, numbering, drawn, cursor.batch, saved.rebase)
-            return taken_over(before, self.stages, cache_root(self._catalog))
+            drawn = epoch + cursor.epoch - saved.cursor.epoch
+            return taken_over(Before(then.stages, numbering, drawn, cursor.batch, saved.rebase), self.stages, root)
         finally:
             then.close()
 
