@@ -369,10 +369,7 @@ class PreparedStream:
         bound = self._bound()
         with self.numbering.held("state_dict"):
             cursor = self._place.here() if delivered is None else self._place.after(delivered, self.numbering, bound)
-            return self._saved(cursor, bound)
-
-    def _saved(self, cursor: Cursor, bound: Bound) -> dict[str, Any]:
-        return self._open().saved(cursor, bound.run_seed, self._place.drawn(cursor.epoch)).to_json()
+            return self._open().saved(cursor, bound.run_seed, self._place.drawn(cursor.epoch)).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a saved place. The cost does not depend on where it is; a refused state changes nothing.
@@ -409,8 +406,7 @@ class PreparedStream:
             earlier: a stream of the old plan, or a state of this plan, maybe over data that changed since.
 
         Raises:
-            ResumeError: the plans have no place in common.
-            CatalogError: the catalog does not know the data that the state is of.
+            ResumeError: the plans have no place in common; a `CatalogError`, if the state's data is not known.
             SourceError: rows that changed since would have to be read.
             StreamError: a loop reads the stream.
         """

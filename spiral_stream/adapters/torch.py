@@ -114,7 +114,8 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
     def state_following(self, delivered: int, reached: Reached) -> dict[str, Any]:
         """In the main process: return the state after a batch of a pass that workers read; arguments as for `follow`."""
         bound = self._bound()
-        return self._saved(self._place.followed(delivered, reached, bound), bound)
+        cursor = self._place.followed(delivered, reached, bound)
+        return self._open().saved(cursor, bound.run_seed, self._place.drawn(cursor.epoch)).to_json()
 
 
 class StreamLoader(IterableDataset[Tensors]):
