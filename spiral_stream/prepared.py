@@ -398,7 +398,7 @@ class PreparedStream:
         self._place.move(admitted.cursor)
 
     def rebase(self, earlier: "PreparedStream | Mapping[str, Any]") -> None:
-        """Go on where a run with another plan or other data stands (docs/decisions/0013, 0038); the state records it.
+        """Go on where a run with another plan or other data stands (docs/decisions/0013, 0039); the state records it.
 
         A mixture begins the next epoch. One relation delivers the rest of the running epoch, in batches numbered from 0.
 

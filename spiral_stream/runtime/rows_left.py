@@ -1,4 +1,4 @@
-"""What a plan without a mixture has left of its running epoch, as rows that another plan finds again (docs/decisions/0038).
+"""What a plan without a mixture has left of its running epoch, as rows that another plan finds again (docs/decisions/0039).
 
 The rows of a storage shard whose content key is known keep their place. Those of other shards are told by the hash of
 their identity. Memory: a byte per row of the two plans, and 8 bytes per row of the shards that changed.

@@ -1,7 +1,7 @@
 """Which row of which stream stands at each position of an epoch, and how often it has stood there.
 
 Without a mixture, epoch e is pass e of the order; the epoch in which a run was rebased has only the positions of the pass
-that were left over (docs/decisions/0038). With one, `Mixture` says how many samples of the stream came before
+that were left over (docs/decisions/0039). With one, `Mixture` says how many samples of the stream came before
 (the use u), and `stream_end` in which pass of the stream that is (docs/decisions/0021). Cost: that of the mixture, and of
 one arrangement for each pass that the positions touch; the last arrangements are kept.
 
