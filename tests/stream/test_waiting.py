@@ -324,7 +324,8 @@ def test_an_iterator_dropped_anywhere_leaves_no_thread(
 # ---- real processes
 
 PROGRAM = """
-import os, sys, time, threading
+import os, signal, sys, time, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
 import numpy as np, pyarrow as pa
 import spiral_stream as sp
 from spiral_stream import threads
