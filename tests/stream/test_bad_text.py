@@ -311,12 +311,15 @@ def test_an_epoch_size_needs_proportions(catalog: sp.Catalog) -> None:
         sp.mix([sp.Stream("a", catalog.table("a"), repeat=2)], epoch_size=100)
 
 
-def test_rebase_takes_a_stream_and_no_state(catalog: sp.Catalog) -> None:
+@pytest.mark.parametrize("wrong", [3, "state", None, ["state"]])
+def test_rebase_takes_a_stream_or_a_state(catalog: sp.Catalog, wrong: Any) -> None:
     with (
         collated(mixed(catalog, {"a": 0.5, "b": 0.5}, 60)).to_numpy() as stream,
-        pytest.raises(sp.ResumeError, match=r"got a dict\. .*old\.load_state_dict\(state\), then new\.rebase\(old\)"),
+        pytest.raises(
+            sp.ResumeError, match=r"got a \w+\. Give .*old\.load_state_dict\(state\), then new\.rebase\(old\)"
+        ),
     ):
-        stream.rebase(stream.state_dict())  # type: ignore[arg-type]  # what it refuses
+        stream.rebase(wrong)
 
 
 @pytest.mark.parametrize("count", [2.5, 0, -1, "ten"])

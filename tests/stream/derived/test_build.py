@@ -237,12 +237,13 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, place: str) -> No
 
 
 def test_no_lease_and_no_descriptor_stays_after_an_error(tmp_path: Path) -> None:
-    open_before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(3):
+    open_after: list[int] = []
+    for _ in range(4):
         with pytest.raises(SourceError, match="gone"):
             build(source(tmp_path, fails=SourceError("gone")), [X, Passing(3)], tmp_path, one_thread)
+        open_after.append(len(list(Path("/proc/self/fd").iterdir())))
 
-    assert len(list(Path("/proc/self/fd").iterdir())) <= open_before
+    assert max(open_after[1:]) <= open_after[0]  # the first may open the folder's list of readers, once per process
     assert len(build(source(tmp_path), [X], tmp_path, one_thread)[0].keys) == 6
 
 
