@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Derandomized: a run on CI and a run on a laptop see the same examples. No deadline: both cores may be busy.
-settings.register_profile("default", derandomize=True, deadline=None, max_examples=40)
+settings.register_profile("default", derandomize=True, deadline=None, max_examples=30)
 settings.register_profile(
     "thorough",
     derandomize=False,

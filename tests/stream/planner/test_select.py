@@ -33,7 +33,7 @@ def streamed(chain: verbs.Chain, batch_size: int = 7) -> list[verbs.Row]:
 
 
 @given(data=st.data(), start=st.sampled_from(SOURCES))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_a_chain_leaves_the_rows_that_it_leaves_of_plain_dicts(
     catalog: Catalog, data: st.DataObject, start: str
 ) -> None:
@@ -46,7 +46,7 @@ def test_a_chain_leaves_the_rows_that_it_leaves_of_plain_dicts(
 
 
 @given(data=st.data(), start=st.sampled_from(SOURCES))
-@settings(max_examples=25)
+@settings(max_examples=15)
 def test_a_sampled_chain_delivers_them_in_relation_order(catalog: Catalog, data: st.DataObject, start: str) -> None:
     chain = data.draw(verbs.chains(catalog, start).filter(lambda c: c.sampled and c.rows and "id" in c.names))
 

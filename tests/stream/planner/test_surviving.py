@@ -78,7 +78,7 @@ def said(work: Any) -> Any:
 
 
 @given(data=st.data(), start=st.sampled_from(["arrow", "lance", "parquet"]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_rows_by_shard_are_those_chosen_from_all_rows(
     catalog: Catalog, data: st.DataObject, start: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

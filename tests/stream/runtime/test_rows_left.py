@@ -23,7 +23,7 @@ pytestmark = [SMALL_PLANS, pytest.mark.usefixtures("no_threads_left"), pytest.ma
 
 FEW = settings(
     phases=[__import__("hypothesis").Phase.generate],
-    max_examples=max(5, settings().max_examples // 2),
+    max_examples=max(5, settings().max_examples // 4),
     suppress_health_check=[HealthCheck.too_slow],
 )
 ORDERS: Final = (
