@@ -11,7 +11,7 @@ prefetch and caches only decide how fast it comes.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Self
@@ -34,6 +34,7 @@ from spiral_stream.planner.evaluation import evaluation
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.saved_state import SavedState
+from spiral_stream.planner.skip_record import NOTHING, Skips
 from spiral_stream.planner.verify import Report, Verification
 from spiral_stream.runtime.blame import identities
 from spiral_stream.runtime.delivery import Delivery, Devices, HostDelivery
@@ -44,7 +45,8 @@ from spiral_stream.runtime.passes import Passes
 from spiral_stream.runtime.place import Place, Reached
 from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
 from spiral_stream.runtime.rebasing import need_stream
-from spiral_stream.runtime.row_lookup import found_row
+from spiral_stream.runtime.row_lookup import found_rows
+from spiral_stream.runtime.skipping import Asked, need_epochs
 from spiral_stream.runtime.steps import first_delivery, steps_of
 from spiral_stream.runtime.subprocess_reader import SubprocessReader
 from spiral_stream.runtime.worker_place import WorkerPlace
@@ -94,13 +96,13 @@ class PreparedStream:
         self._place = Place(self._sample.epoch if isinstance(self._sample.epoch, int) else None)
         self._worker = WorkerPlace()
         self._closed = False
-        self._open_anew(None)
+        self._open_anew(None, NOTHING)
 
-    def _open_anew(self, rebase: Rebase | None) -> None:
+    def _open_anew(self, rebase: Rebase | None, skips: Skips) -> None:
         """Make the parts that no other process can share."""
         self._pid = os.getpid()
         self._metrics = Metrics()
-        self._opening = Opening(self.plan, self.catalog, self._metrics, rebase, self._threads)
+        self._opening = Opening(self.plan, self.catalog, self._metrics, rebase, skips, self._threads)
         self._passes = Passes(self._place, self._metrics, self._threads, self._budget_bytes)
         self._subprocess = SubprocessReader()
 
@@ -301,13 +303,18 @@ class PreparedStream:
         """Build one global batch by itself, whichever rank it belongs to.
 
         Args:
-            number: global batch number, from 0. With one rank and no merge it equals the step.
+            number: global batch number, from 0. With one rank and no merge it equals the step, unless batches are skipped.
             epoch: None takes the present epoch.
 
         Raises:
-            IndexError: the epoch has no such batch.
+            IndexError: the epoch has no such batch, or the run skips it.
         """
-        return self._passes.build(self._now, self._delivery, self._place.drawn(epoch), batch_number(number))
+        drawn = self._place.drawn(epoch)
+        delivered = self.numbering.delivered(drawn, batch_number(number))
+        if delivered is None:
+            msg = f"batch {number:,} of epoch {drawn:,} is skipped; stream.skipped() lists what is"
+            raise IndexError(msg)
+        return self._passes.build(self._now, self._delivery, drawn, delivered)
 
     def ledger(self, number: int, epoch: int | None = None) -> list[Any]:
         """Return which samples a global batch holds; reads payload only where the answer depends on it.
@@ -317,13 +324,15 @@ class PreparedStream:
             epoch: None takes the present epoch.
 
         Returns:
-            One identity per sample, in batch order, including unreadable samples (see `quarantine`). An identity is a
-            value, or a tuple: stream name (mixtures only), identity columns, part number (after ``flat_map``).
+            One identity per sample, in batch order, including unreadable samples (see `quarantine`); none of a skipped
+            batch. An identity is a value, or a tuple: stream name (mixtures only), identity columns, part number (after
+            ``flat_map``).
 
         Raises:
             IndexError: the epoch has no such batch.
         """
-        return identities(*self._open().samples(self._bound().run_seed, self._place.drawn(epoch), number))
+        found = self._open().samples(self._bound().run_seed, self._place.drawn(epoch), batch_number(number))
+        return [] if found is None else identities(*found)
 
     def quarantine(self) -> pa.Table:
         """Return the samples that could not be read, one row per occurrence in a batch, of all ranks and processes."""
@@ -345,9 +354,10 @@ class PreparedStream:
         """
         stages, bound, numbering = self.stages, self._bound(), self.numbering
         at = self.epoch if epoch is None else epoch_number(epoch, "locate")
-        stream, row = found_row(stages, identity)
-        numbers = numbering.find(self._place.drawn(at), stream, row)
-        return first_delivery(numbering, at, self._place.drawn(at), numbers, self._place.cursor, bound)
+        drawn, (stream, rows) = self._place.drawn(at), found_rows(stages, identity, "locate")
+        numbers = numbering.find(drawn, stream, int(rows[0]))
+        found = first_delivery(numbering, at, drawn, numbers, self._place.cursor, bound)
+        return found and {**found, "batch": numbering.number(drawn, found["batch"])}
 
     # ---- state
 
@@ -418,15 +428,60 @@ class PreparedStream:
             need_stream(earlier, PreparedStream)
             saved, place, before = SavedState.from_json(earlier.state_dict()), earlier._place, earlier._open()  # noqa: SLF001
             bindings, seed = self._bindings, self._resumed_seed  # type: ignore[assignment]  # None too
-        epoch, rebase = self._open().taken_over(saved, place.drawn(saved.cursor.epoch), before)
+        epoch, rebase, skips = self._open().taken_over(saved, place.drawn(saved.cursor.epoch), before)
         self._bindings, self._resumed_seed = bindings, seed
-        self._go_on_with(self._open().rebased(rebase))
+        self._go_on_with(self._open().edited(rebase, skips))
         self._place.move(Cursor(epoch))
+
+    def skip(
+        self,
+        *,
+        steps: Iterable[int] = (),
+        batches: Iterable[int] = (),
+        identities: Iterable[Any] = (),
+        epoch: int | None = None,
+    ) -> None:
+        """Deliver these batches and samples no more, from the stream's place on (docs/decisions/0042).
+
+        The state records it, and `ledger` leaves them out. All other batches stay as they are: a skipped batch keeps its
+        number, and a batch is smaller by its skipped samples. In packed rows their places become padding. Skip the same on
+        every rank.
+
+        Args:
+            steps: steps of the run, as they are counted now. What follows moves up.
+            batches: global batch numbers, as in `ledger`.
+            identities: of samples, as in `ledger` but without a part number; for all epochs from here on.
+            epoch: the epoch of ``steps`` and ``batches``; None takes the present one.
+
+        Raises:
+            KeyError: the plan keeps no row with such an identity.
+            StreamError: a loop reads the stream; or it has delivered them already, or never will.
+        """
+        self._passes.need_idle("skip")
+        need_epochs(self.plan)
+        bound, at = self._bound(), self._place.here("skip")
+        at = at.enter(bound.world_size, bound.merge)
+        asked = Asked(steps, batches, identities)
+        opening, of = self._open(), at.epoch if epoch is None else epoch_number(epoch, "skip")
+        skips = asked.added(opening.skips, opening.stages, self.numbering, at, of)
+        if skips != opening.skips:
+            self._go_on_with(opening.edited(opening.rebase, skips))
+            self._place.move(self._place.here("skip"))
+
+    def skipped(self) -> dict[str, Any]:
+        """Return what the run skips, as JSON values.
+
+        Returns:
+            ``batches``, each ``[epoch, first, count]``, and ``samples``, each ``[epoch, batch, stream, identity]`` with the
+            place from which on it is left out.
+        """
+        return self._opening.skips.to_json()
 
     def _go_on_with(self, opening: Opening) -> None:
         before, self._opening = self._opening, opening
         if opening is not before:
             before.close()
+            self._place.edited()
 
     @property
     def forked(self) -> bool:
@@ -491,10 +546,10 @@ class PreparedStream:
         ours = ("_opening", "_passes", "_metrics", "_subprocess")
         return {
             **{name: each for name, each in self.__dict__.items() if name not in ours},
-            "rebase": self._opening.rebase,
+            "edits": (self._opening.rebase, self._opening.skips),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        rebase = state.pop("rebase")
+        edits = state.pop("edits")
         self.__dict__.update(state)
-        self._open_anew(rebase)
+        self._open_anew(*edits)

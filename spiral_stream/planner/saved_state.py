@@ -19,6 +19,7 @@ from spiral_stream.plan.differences import differences
 from spiral_stream.planner.lower import saved_plan
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase_record import Rebase
+from spiral_stream.planner.skip_record import NOTHING, Skips
 from spiral_stream.seeding import key
 
 _KEYS: Final = (
@@ -31,6 +32,7 @@ _KEYS: Final = (
     "segments",
     "chapters",
     "rebase",
+    "skips",
 )  # the values that the checksum covers
 _HEX: Final = re.compile("[0-9a-f]{1,64}")
 _CHAPTERS: Final = "chapters cannot be read:"
@@ -53,6 +55,7 @@ class SavedState:
     cursor: Cursor
     chapters: tuple[Anchor, ...] | None = None
     rebase: Rebase | None = None
+    skips: Skips = NOTHING
     sealed: bool = True
 
     def to_json(self) -> dict[str, Any]:
@@ -68,6 +71,8 @@ class SavedState:
             out["chapters"] = [list(each) for each in self.chapters]
         if self.rebase is not None:
             out["rebase"] = self.rebase.to_json()
+        if self.skips:
+            out["skips"] = self.skips.to_json()
         return sealed(out)
 
     @classmethod
@@ -93,7 +98,8 @@ class SavedState:
         _need(rebase is None or rebase.epoch <= cursor.epoch, "rebase begins in a later epoch than its place")
         chapters = _anchors(state.get("chapters"))
         pairs = tuple(sorted(data.items()))  # type: ignore[union-attr]  # checked above
-        read = cls(plan, pairs, seed, cursor, chapters, rebase, "checksum" in state)  # type: ignore[arg-type]  # as above
+        skips = Skips.from_json(state.get("skips"))
+        read = cls(plan, pairs, seed, cursor, chapters, rebase, skips, "checksum" in state)  # type: ignore[arg-type]  # as above
         need_sealed(state, read.to_json())
         return read
 

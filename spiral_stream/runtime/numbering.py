@@ -20,6 +20,7 @@ from spiral_stream.errors import shown
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.saved_state import Anchor
+from spiral_stream.planner.skip_record import NOTHING, Skips
 from spiral_stream.runtime.chapters import Drawn
 from spiral_stream.runtime.known_chapters import Known
 from spiral_stream.runtime.samples import Samples
@@ -30,6 +31,12 @@ class Numbering(ABC):
     """The batches of every epoch, by number. Thread-safe."""
 
     last: Tail
+    skips: Skips = NOTHING  # what the run skips of them
+
+    @property
+    def every(self) -> "Numbering":
+        """The batches with those and with the samples that the run skips."""
+        return self
 
     @abstractmethod
     def exists(self, epoch: int, number: int) -> bool:
@@ -59,6 +66,16 @@ class Numbering(ABC):
             the positions still owed by the chapter of that batch, uint64, and the first position after the chapter:
             everything from there on is undelivered.
         """
+
+    def number(self, epoch: int, delivered: int) -> int:
+        """Return the number of the batch before which so many were delivered. The two differ where batches are skipped."""
+        del epoch
+        return delivered
+
+    def delivered(self, epoch: int, number: int) -> int | None:
+        """Return how many batches come before one, by its number; None if the run skips it."""
+        del epoch
+        return number
 
     def unknown(self, epoch: int) -> int:
         """Return how many chapters of the epoch `total` has to form first; 0 if it and `exists` know the answer."""
