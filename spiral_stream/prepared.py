@@ -226,14 +226,14 @@ class PreparedStream:
         return steps_of(numbering, self._place.drawn(), bound)
 
     def count(self, epoch: int | None = None) -> int:
-        """Return the batches of a whole epoch over all ranks, before the tail rule.
+        """Return the batches of a whole epoch over all ranks, before the tail rule and with those that are skipped.
 
         Where a formation decides, the epoch is formed once; the formation index keeps the result.
 
         Args:
             epoch: None takes the present epoch.
         """
-        return self.numbering.total(self._place.drawn(epoch))
+        return self.numbering.every.total(self._place.drawn(epoch))
 
     def metrics(self) -> dict[str, Any]:
         """Return totals since the stream was made: rows, bytes, seconds by stage, queue depth, and what bounds it."""
@@ -273,6 +273,7 @@ class PreparedStream:
 
     def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Any]:
         """Yield the batches of a DataLoader's worker, or the rest of them."""
+        self._place.need_edits()
         self._place.cursor = began  # a pass left early may have ended since, and put its own beginning there
         here = partial(self._passes.run, self._now, self._delivery)
         for batch in (self._elsewhere if self.forked else here)(first, workers):
@@ -375,7 +376,9 @@ class PreparedStream:
         """
         worker = self._delivery.worker()
         if worker is not None:  # torchdata's StatefulDataLoader asks each worker
-            return self._worker.state(self._place, worker, None if self.forked else self.fingerprint)
+            return self._worker.state(
+                self._place, worker, None if self.forked else self.fingerprint, self._opening.edits
+            )
         bound = self._bound()
         with self.numbering.held("state_dict"):
             cursor = self._place.here() if delivered is None else self._place.after(delivered, self.numbering, bound)
@@ -394,7 +397,8 @@ class PreparedStream:
         """
         worker = self._delivery.worker()
         if worker is not None or (isinstance(state, Mapping) and "worker" in state):
-            self._worker.load(state, self._place, worker, None if self.forked else self.fingerprint)
+            plan = None if self.forked else self.fingerprint
+            self._worker.load(state, self._place, worker, plan, self._opening.edits)
             return
         self._passes.need_idle("load_state_dict")
         saved = SavedState.from_json(state)
@@ -441,7 +445,7 @@ class PreparedStream:
         identities: Iterable[Any] = (),
         epoch: int | None = None,
     ) -> None:
-        """Deliver these batches and samples no more, from the stream's place on (docs/decisions/0042).
+        """Deliver these batches and samples no more, from the stream's place on (docs/decisions/0040).
 
         The state records it, and `ledger` leaves them out. All other batches stay as they are: a skipped batch keeps its
         number, and a batch is smaller by its skipped samples. In packed rows their places become padding. Skip the same on

@@ -113,10 +113,12 @@ class WorkerState:
     cursor: Cursor
     worker: tuple[int, int]  # its number, and how many workers there are
     had: int
+    edits: str = ""  # digest of what the run skips and of its rebase; empty without any
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as JSON values, with a checksum over all of them."""
-        return sealed({"plan": self.plan, **self.cursor.to_json(), "worker": [*self.worker, self.had]})
+        edits = {"edits": self.edits} if self.edits else {}
+        return sealed({"plan": self.plan, **self.cursor.to_json(), "worker": [*self.worker, self.had], **edits})
 
     @classmethod
     def from_json(cls, state: Any) -> "WorkerState":
@@ -130,7 +132,9 @@ class WorkerState:
         _need(read, f"worker is {shown(worker)}, not [number, number of workers, batches given]")
         plan = state.get("plan")
         _need(plan is None or isinstance(plan, str), f"plan is {shown(plan)}, not a fingerprint")
-        out = cls(plan, Cursor.from_json(state), (worker[0], worker[1]), worker[2])
+        edits = state.get("edits", "")
+        _need(isinstance(edits, str), f"edits are {shown(edits)}, not a digest")
+        out = cls(plan, Cursor.from_json(state), (worker[0], worker[1]), worker[2], edits)
         need_sealed(state, out.to_json())
         return out
 
@@ -152,7 +156,7 @@ def need_sealed(state: Mapping[str, Any], read: Mapping[str, Any]) -> None:
 
 
 def _checksum(state: Mapping[str, Any]) -> str:
-    covered = {name: state[name] for name in (*_KEYS, "worker") if name in state}
+    covered = {name: state[name] for name in (*_KEYS, "worker", "edits") if name in state}
     return f"{key('state', json.dumps(covered, sort_keys=True, separators=(',', ':'))):016x}"
 
 

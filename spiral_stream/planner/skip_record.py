@@ -1,4 +1,4 @@
-"""The record of what a run skips: batches, and samples from some batch on. The state keeps it (docs/decisions/0042).
+"""The record of what a run skips: batches, and samples from some batch on. The state keeps it (docs/decisions/0040).
 
 Skipped batches keep their numbers, and a skipped sample leaves its place empty, so every other batch stays as it was.
 A skip holds from where it was made. Batches before that place are what they were when the run delivered them.

@@ -115,6 +115,12 @@ class Opening:
         return self._read
 
     @property
+    def edits(self) -> str:
+        """A digest of the run's rebase and of what it skips; empty without any."""
+        rebase = None if self.rebase is None else self.rebase.to_json()
+        return digest([rebase, self.skips.to_json()]) if rebase or self.skips else ""
+
+    @property
     def refusals(self) -> Refusals:
         """What happens to samples that cannot be read. Their counts live as long as this object."""
         stages = self.stages

@@ -88,19 +88,22 @@ class Place:
         self._edits += 1
         self._shared[_EDITS] = self._edits
 
-    def adopt(self) -> None:
-        """In a worker process: go where the main process has moved.
+    def need_edits(self) -> None:
+        """In a worker process: refuse to deliver what the main process has edited since.
 
         Raises:
-            StreamError: the main process has edited the run since this worker began.
+            StreamError: says the way out.
         """
-        self._shared[_WORKERS] = self.in_worker
-        if self.in_worker and self._shared[_EDITS] != self._edits:
+        if self._shared[_EDITS] != self._edits:
             msg = (
                 "worker: the stream was edited (skip, rebase or load_state_dict) after this worker began, so it would deliver "
                 "other samples. Make a new DataLoader, or leave out persistent_workers=True"
             )
             raise StreamError(msg)
+
+    def adopt(self) -> None:
+        """In a worker process: go where the main process has moved."""
+        self._shared[_WORKERS] = self.in_worker
         if self.in_worker:
             self.cursor, self._ended = self._next(), False
         if self.in_worker and self._shared[_SERIAL] != self.seen:

@@ -1,4 +1,4 @@
-"""The batches of a stream that skips some of them, or some samples (docs/decisions/0042).
+"""The batches of a stream that skips some of them, or some samples (docs/decisions/0040).
 
 The run counts the batches that it delivers, so places, steps and tail rules need not know what is skipped. Here such a
 count becomes the number of a batch. A batch is formed with all of its samples. Those that are skipped leave it then.
@@ -32,8 +32,37 @@ from spiral_stream.sampling.order import LARGEST, UInt64
 Int64 = NDArray[np.int64]
 
 
+class _OfEvery(Numbering):
+    """What is asked of all batches, whatever is skipped of them."""
+
+    _every: Numbering
+
+    @property
+    def every(self) -> Numbering:
+        return self._every
+
+    def unknown(self, epoch: int) -> int:
+        return self._every.unknown(epoch)
+
+    def anchor(self, epoch: int, anchors: Iterable[Anchor]) -> None:
+        self._every.anchor(epoch, anchors)
+
+    @property
+    def handed_on(self) -> tuple[Path, Known] | None:
+        return self._every.handed_on
+
+    def need_known(self, world_size: int, workers: int) -> None:
+        self._every.need_known(world_size, workers)
+
+    def need_countable(self, epoch: int) -> None:
+        self._every.need_countable(epoch)
+
+    def held(self, asked: str) -> AbstractContextManager[None]:
+        return self._every.held(asked)
+
+
 @final
-class SkippingBatches(Numbering):
+class SkippingBatches(_OfEvery):
     """The batches that are left of another numbering.
 
     Args:
@@ -55,10 +84,6 @@ class SkippingBatches(Numbering):
         since = np.repeat(np.array([each.since for each in skips.samples]).reshape(-1, 2), [len(r) for _, r in rows], 0)
         order = np.argsort(keys)
         self._masked, self._since = keys[order], since[order]
-
-    @property
-    def every(self) -> Numbering:
-        return self._every
 
     def _keys(self, streams: Any, rows: UInt64) -> UInt64:
         """One number per row of all streams, [R] -> [R]: rows are below 2**62 over all streams."""
@@ -111,32 +136,11 @@ class SkippingBatches(Numbering):
     def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
         return self._every.undelivered(epoch, self.number(epoch, number))
 
-    # ---- as the other numbering does it
-
-    def unknown(self, epoch: int) -> int:
-        return self._every.unknown(epoch)
-
     def anchors(self, epoch: int, number: int) -> list[Anchor] | None:
         return self._every.anchors(epoch, self.number(epoch, number))
 
     def possible(self, epoch: int, number: int, anchors: Iterable[Anchor]) -> list[Anchor]:
         return self._every.possible(epoch, self.number(epoch, number), anchors)
-
-    def anchor(self, epoch: int, anchors: Iterable[Anchor]) -> None:
-        self._every.anchor(epoch, anchors)
-
-    @property
-    def handed_on(self) -> tuple[Path, Known] | None:
-        return self._every.handed_on
-
-    def need_known(self, world_size: int, workers: int) -> None:
-        self._every.need_known(world_size, workers)
-
-    def need_countable(self, epoch: int) -> None:
-        self._every.need_countable(epoch)
-
-    def held(self, asked: str) -> AbstractContextManager[None]:
-        return self._every.held(asked)
 
 
 def _rows(stages: Stages, sample: SkippedSample) -> tuple[int, UInt64]:
