@@ -311,7 +311,7 @@ class PreparedStream:
             IndexError: the epoch has no such batch, or the run skips it.
         """
         drawn = self._place.drawn(epoch)
-        delivered = self.numbering.delivered(drawn, batch_number(number))
+        delivered = self.numbering.skips.delivered(drawn, batch_number(number))
         if delivered is None:
             msg = f"batch {number:,} of epoch {drawn:,} is skipped; stream.skipped() lists what is"
             raise IndexError(msg)
@@ -358,7 +358,7 @@ class PreparedStream:
         drawn, (stream, rows) = self._place.drawn(at), found_rows(stages, identity, "locate")
         numbers = numbering.find(drawn, stream, int(rows[0]))
         found = first_delivery(numbering, at, drawn, numbers, self._place.cursor, bound)
-        return found and {**found, "batch": numbering.number(drawn, found["batch"])}
+        return found and {**found, "batch": numbering.skips.number(drawn, found["batch"])}
 
     # ---- state
 
@@ -407,9 +407,9 @@ class PreparedStream:
         # from here on nothing is refused
         if admitted.bindings is not self._bindings:
             self._bindings, self._resumed_seed = admitted.bindings, saved.run_seed
-        self._go_on_with(admitted.opening)
+        edited = self._go_on_with(admitted.opening)
         self.numbering.anchor(epoch, admitted.anchors)
-        self._place.move(admitted.cursor)
+        self._place.move(admitted.cursor, edited=edited)
 
     def rebase(self, earlier: "PreparedStream | Mapping[str, Any]") -> None:
         """Go on where a run with another plan or other data stands (docs/decisions/0013, 0039); the state records it.
@@ -435,7 +435,7 @@ class PreparedStream:
         epoch, rebase, skips = self._open().taken_over(saved, place.drawn(saved.cursor.epoch), before)
         self._bindings, self._resumed_seed = bindings, seed
         self._go_on_with(self._open().edited(rebase, skips))
-        self._place.move(Cursor(epoch))
+        self._place.move(Cursor(epoch), edited=True)
 
     def skip(
         self,
@@ -470,7 +470,7 @@ class PreparedStream:
         skips = asked.added(opening.skips, opening.stages, self.numbering, at, of)
         if skips != opening.skips:
             self._go_on_with(opening.edited(opening.rebase, skips))
-            self._place.move(self._place.here("skip"))
+            self._place.move(self._place.here("skip"), edited=True)
 
     def skipped(self) -> dict[str, Any]:
         """Return what the run skips, as JSON values.
@@ -481,11 +481,12 @@ class PreparedStream:
         """
         return self._opening.skips.to_json()
 
-    def _go_on_with(self, opening: Opening) -> None:
+    def _go_on_with(self, opening: Opening) -> bool:
+        """Return whether it is another one."""
         before, self._opening = self._opening, opening
         if opening is not before:
             before.close()
-            self._place.edited()
+        return opening is not before
 
     @property
     def forked(self) -> bool:

@@ -69,6 +69,17 @@ class Skips:
             at = first + count
         return LeftOver(tuple(ranges), at)
 
+    def number(self, epoch: int, delivered: int) -> int:
+        """Return the number of the batch before which so many batches of an epoch were delivered."""
+        return int(self.kept(epoch).uses(np.array([delivered], dtype=np.uint64))[0]) if self.batches else delivered
+
+    def delivered(self, epoch: int, number: int) -> int | None:
+        """Return how many batches are delivered before one, by its number; None if it is skipped."""
+        if number < 0 or not self.batches:
+            return number
+        at = int(self.kept(epoch).own(np.array([number], dtype=np.uint64))[0])
+        return None if at < 0 else at
+
     def after(self, epoch: int, number: int) -> bool:
         """Return whether batches from this place on are skipped."""
         return any((each[0], each[1] + each[2]) > (epoch, number) for each in self.batches)

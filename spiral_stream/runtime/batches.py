@@ -186,10 +186,10 @@ class BatchBuilder:
         drawn, counts = joined(each), [len(one.samples) for one in each]
         samples = drawn.samples
         if not len(samples):
-            raise _all_skipped(epoch, self._numbering.number(epoch, numbers[0]))
+            raise _all_skipped(epoch, self._numbering.skips.number(epoch, numbers[0]))
         with blaming(self._stages, samples):
             self._reader.need(epoch, samples, [*self._plain_keys.values(), *self._sequence_keys.values()])
-        named = [self._numbering.number(epoch, number) for number in numbers]
+        named = [self._numbering.skips.number(epoch, number) for number in numbers]
         refusals = self._refusals.of(epoch, named, samples, counts)
         refusals.know_unread()
         fields: dict[str, Any] = dict.fromkeys(self._stages.field_names)

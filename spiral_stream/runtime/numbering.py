@@ -67,16 +67,6 @@ class Numbering(ABC):
             everything from there on is undelivered.
         """
 
-    def number(self, epoch: int, delivered: int) -> int:
-        """Return the number of the batch before which so many were delivered. The two differ where batches are skipped."""
-        del epoch
-        return delivered
-
-    def delivered(self, epoch: int, number: int) -> int | None:
-        """Return how many batches come before one, by its number; None if the run skips it."""
-        del epoch
-        return number
-
     def unknown(self, epoch: int) -> int:
         """Return how many chapters of the epoch `total` has to form first; 0 if it and `exists` know the answer."""
         del epoch

@@ -166,7 +166,7 @@ class Opening:
         """
         stages = self.stages
         reader, numbering = self.read(run_seed)
-        delivered = numbering.delivered(epoch, number)
+        delivered = numbering.skips.delivered(epoch, number)
         if delivered is None:
             return None
         samples = numbering.draw(epoch, delivered).samples
@@ -206,7 +206,7 @@ class Opening:
     ) -> tuple[int, Rebase | None, Skips]:
         """Return where this plan goes on from a place of what another one has open."""
         numbering = before.read(saved.run_seed)[1]
-        number = numbering.number(epoch, cursor.batch)
+        number = numbering.skips.number(epoch, cursor.batch)
         at = Before(before.stages, numbering.every, epoch, number, saved.rebase)
         begins, rebase = taken_over(at, self.stages, cache_root(self._catalog))
         return begins, rebase, carried(saved.skips, self.stages, epoch, number, begins)

@@ -70,23 +70,21 @@ class Place:
         """Whether workers of a DataLoader read the last pass, so that this process does not know how far the loop came."""
         return bool(self._shared[_WORKERS]) and not self.in_worker
 
-    def move(self, cursor: Cursor, *, ended: bool = False) -> None:
+    def move(self, cursor: Cursor, *, ended: bool = False, edited: bool = False) -> None:
         """Go to a place. Workers follow with their next pass.
 
         Args:
             cursor: the place.
             ended: whether this rank has no further step in its epoch.
+            edited: whether the run goes on with other skips or another rebase. Workers that began before do not know it.
         """
+        self._edits += edited
+        self._shared[_EDITS] = self._edits
         self.cursor, self._pass_from, self._ended = cursor, None, ended
         self._shared[_WORKERS] = False
         self._shared[_EPOCH], self._shared[_BATCH] = self._next().epoch, self._next().batch
         self._shared[_SERIAL] += 1
         self.seen = self._shared[_SERIAL]
-
-    def edited(self) -> None:
-        """Note that the run goes on with other edits. Workers that began before do not know them."""
-        self._edits += 1
-        self._shared[_EDITS] = self._edits
 
     def need_edits(self) -> None:
         """In a worker process: refuse to deliver what the main process has edited since.

@@ -7,7 +7,6 @@ count becomes the number of a batch. A batch is formed with all of its samples. 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, final
 
@@ -77,7 +76,6 @@ class SkippingBatches(_OfEvery):
     def __init__(self, batches: Numbering, skips: Skips, stages: Stages) -> None:
         self._every = batches
         self.last, self.skips = batches.last, skips
-        self._kept = lru_cache(4)(skips.kept)
         self._streams = len(stages.streams)
         rows = [_rows(stages, sample) for sample in skips.samples]
         keys = np.concatenate([np.empty(0, dtype=np.uint64), *(self._keys(k, found) for k, found in rows)])
@@ -89,27 +87,16 @@ class SkippingBatches(_OfEvery):
         """One number per row of all streams, [R] -> [R]: rows are below 2**62 over all streams."""
         return rows * np.uint64(self._streams) + np.asarray(streams).astype(np.uint64)
 
-    # ---- from what was delivered to numbers, and back
-
-    def number(self, epoch: int, delivered: int) -> int:
-        return int(self._kept(epoch).uses(np.array([delivered], dtype=np.uint64))[0])
-
-    def delivered(self, epoch: int, number: int) -> int | None:
-        at = int(self._kept(epoch).own(np.array([number], dtype=np.uint64))[0]) if number >= 0 else number
-        return None if number >= 0 > at else at
-
-    # ---- the batches that are left
-
     def exists(self, epoch: int, number: int) -> bool:
-        return number >= 0 and self._every.exists(epoch, self.number(epoch, number))
+        return number >= 0 and self._every.exists(epoch, self.skips.number(epoch, number))
 
     def total(self, epoch: int) -> int:
-        kept, end = self._kept(epoch), self._every.total(epoch)
+        kept, end = self.skips.kept(epoch), self._every.total(epoch)
         left = [(first, first + count) for first, count in kept.left] + [(kept.then, end)]
         return sum(max(0, min(stop, end) - first) for first, stop in left)
 
     def draw(self, epoch: int, number: int) -> Drawn:
-        at = self.number(epoch, number) if number >= 0 else number
+        at = self.skips.number(epoch, number) if number >= 0 else number
         drawn = self._every.draw(epoch, at)
         left = np.flatnonzero(~self._skipped(drawn.samples.places, epoch, at))
         if len(left) == len(drawn.samples):
@@ -131,16 +118,16 @@ class SkippingBatches(_OfEvery):
         one = np.array([stream], dtype=np.int32), np.array([row], dtype=np.uint64)
         places = Places(*one, np.zeros(1, dtype=np.uint64))
         found = [n for n in self._every.find(epoch, stream, row) if not self._skipped(places, epoch, n).any()]
-        return [at for n in found if (at := self.delivered(epoch, n)) is not None]
+        return [at for n in found if (at := self.skips.delivered(epoch, n)) is not None]
 
     def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
-        return self._every.undelivered(epoch, self.number(epoch, number))
+        return self._every.undelivered(epoch, self.skips.number(epoch, number))
 
     def anchors(self, epoch: int, number: int) -> list[Anchor] | None:
-        return self._every.anchors(epoch, self.number(epoch, number))
+        return self._every.anchors(epoch, self.skips.number(epoch, number))
 
     def possible(self, epoch: int, number: int, anchors: Iterable[Anchor]) -> list[Anchor]:
-        return self._every.possible(epoch, self.number(epoch, number), anchors)
+        return self._every.possible(epoch, self.skips.number(epoch, number), anchors)
 
 
 def _rows(stages: Stages, sample: SkippedSample) -> tuple[int, UInt64]:
@@ -199,7 +186,7 @@ class Asked:
             KeyError: the plan keeps no row with such an identity.
             StreamError: a step or a batch was delivered already, or the epoch does not have it; or there are too many.
         """
-        since = (cursor.epoch, numbering.number(cursor.epoch, cursor.batch))
+        since = (cursor.epoch, numbering.skips.number(cursor.epoch, cursor.batch))
         numbers = np.concatenate([self._of_steps(numbering, cursor, epoch), _whole(self.batches, "batches")])
         if len(numbers):
             _need_ahead(numbers, since, epoch, numbering)
@@ -222,7 +209,7 @@ class Asked:
             raise StreamError(msg)
         group = here.segments[-1].group
         delivered = (here.segments[-1].first(0) + steps[:, None] * group + np.arange(group)).ravel()
-        return np.array([numbering.number(epoch, at) for at in delivered.tolist()], dtype=np.int64)
+        return np.array([numbering.skips.number(epoch, at) for at in delivered.tolist()], dtype=np.int64)
 
 
 def _whole(numbers: Iterable[int], what: str) -> Int64:
