@@ -273,7 +273,7 @@ class PreparedStream:
 
     def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Any]:
         """Yield the batches of a DataLoader's worker, or the rest of them."""
-        self._place.need_edits()
+        self._worker.need_edits(self._place)
         self._place.cursor = began  # a pass left early may have ended since, and put its own beginning there
         here = partial(self._passes.run, self._now, self._delivery)
         for batch in (self._elsewhere if self.forked else here)(first, workers):

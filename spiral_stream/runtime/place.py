@@ -86,18 +86,10 @@ class Place:
         self._shared[_SERIAL] += 1
         self.seen = self._shared[_SERIAL]
 
-    def need_edits(self) -> None:
-        """In a worker process: refuse to deliver what the main process has edited since.
-
-        Raises:
-            StreamError: says the way out.
-        """
-        if self._shared[_EDITS] != self._edits:
-            msg = (
-                "worker: the stream was edited (skip, rebase or load_state_dict) after this worker began, so it would deliver "
-                "other samples. Make a new DataLoader, or leave out persistent_workers=True"
-            )
-            raise StreamError(msg)
+    @property
+    def outdated(self) -> bool:
+        """Whether the main process has edited the run since this worker began."""
+        return bool(self._shared[_EDITS] != self._edits)
 
     def adopt(self) -> None:
         """In a worker process: go where the main process has moved."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import ResumeError
+from spiral_stream.errors import ResumeError, StreamError
 from spiral_stream.planner.saved_state import WorkerState
 from spiral_stream.runtime.place import Place, Reached
 
@@ -37,6 +37,20 @@ class WorkerPlace:
             self.began = place.cursor
         self.had, self._loaded = self._loaded, 0
         return self.began, worker[0] + self.had * worker[1]
+
+    @staticmethod
+    def need_edits(place: Place) -> None:
+        """Refuse to deliver what the main process has edited since this worker began.
+
+        Raises:
+            StreamError: says the way out.
+        """
+        if place.outdated:
+            msg = (
+                "worker: the stream was edited (skip, rebase or load_state_dict) after this worker began, so it would deliver "
+                "other samples. Make a new DataLoader, or leave out persistent_workers=True"
+            )
+            raise StreamError(msg)
 
     def state(self, place: Place, worker: Worker, plan: str | None, edits: str) -> dict[str, Any]:
         """Return the state of this worker's pass.
