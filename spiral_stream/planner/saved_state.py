@@ -236,10 +236,10 @@ def check_data(state: SavedState, stages: Stages) -> None:
     if saved == present:
         return
     names = [name for name in sorted(saved.keys() | present.keys()) if saved.get(name) != present.get(name)]
-    way_out = "" if stages.mixed else "; stream.rebase(state) delivers the rest of this epoch first"
+    rest = "goes on where each stream stands" if stages.mixed else "delivers the rest of this epoch first"
     lines = [f"{n:.100} ({str(saved.get(n))[:8]} -> {str(present.get(n))[:8]})" for n in names[:5]]
     msg = (
         f"resume: the data changed since the state was saved: {'; '.join(lines)}. Put the old data back and "
-        f"catalog.refresh() it, or start a new epoch on the new data{way_out}"
+        f"catalog.refresh() it, or start a new epoch on the new data; stream.rebase(state) {rest}"
     )
     raise ResumeError(msg)
