@@ -172,6 +172,10 @@ class Selected:
         starts = np.concatenate([[0], np.cumsum(manifest.group_rows)]).astype(np.uint64)
         return self._rows.unit_counts(starts), manifest.group_shards
 
+    def shards(self) -> tuple[UInt64, UInt64]:
+        """Surviving rows of each storage shard, and the shards' numbers. Maps nothing."""
+        return self._rows.counts, np.arange(len(self._rows.counts), dtype=np.uint64)
+
     def index(self, identity: tuple[str, ...], stream: str = "") -> IdentityIndex:
         """Return rows sorted by the hash of (stream, identity); built at the first use."""
         folder = self._folder / f"index-{digest([stream, *identity] if stream else list(identity))[:16]}"
