@@ -45,7 +45,12 @@ class OpenRelation:
         units = self.manifest
         large = len(units.unit_names) > LARGE
         known = Known(units.unit_names, units.unit_rows, units.unit_keys)
-        self._reader = entry.source.open_known(known) if large else entry.source.open()
+        try:
+            self._reader = entry.source.open_known(known) if large else entry.source.open()
+        except SourceError as error:
+            if "<name>" not in str(error):
+                raise
+            raise SourceError(f"{entry.name}: {error}".replace("<name>", f'"{entry.name}"')) from error
         self._looked = np.zeros(len(units.unit_names), dtype=np.bool_)  # [U] whether a unit's files are as registered
         self._unit_starts = np.concatenate([[0], np.cumsum(units.unit_rows)]).astype(np.uint64)
         self._reach = Reach(self._reader.base, confined=not self._reader.allow_outside, pins=pins)

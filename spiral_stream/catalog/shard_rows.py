@@ -59,14 +59,16 @@ class SourceRows:
         units = None if shards is None else table.units_of(shards)
         if self._look is not None:
             self._look(units)
-        wanted = np.zeros(len(table.shard_rows), np.bool_)
-        wanted[slice(None) if shards is None else list(shards)] = True
-        alone = units is None or table.unit_rows[units].sum() == table.shard_rows[wanted].sum()
+        chosen = None if shards is None else np.unique(np.asarray(shards, dtype=np.intp))
+        alone = chosen is None or table.unit_rows[units].sum() == table.shard_rows[chosen].sum()
         for batch in self._reader.scan(list(columns), predicate, units):
             rows = table.logical(batch.column(ROW).to_numpy())
             arrays = [batch.column(name) for name in columns]
             found = pa.record_batch([*arrays, pa.array(rows)], names=[*columns, ROW])
-            yield found if alone else found.filter(pa.array(wanted[table.shard_of(rows)]))
+            if chosen is None or alone:
+                yield found
+            else:
+                yield found.filter(pa.array(np.isin(table.shard_of(rows), chosen)))
 
     def __reduce__(self) -> tuple[type["SourceRows"], tuple[Source, Manifest]]:
         """A copy in another process opens the source itself."""
