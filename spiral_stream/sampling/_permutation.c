@@ -1,11 +1,19 @@
 /* The Feistel network of `permutation.py`, which states the algorithm: rounds over Z_a x Z_b with cycle walking.
  *
- * One element after another; rounds of neighbouring elements overlap in the processor. 9 ns per element.
+ * Elements of one network go through the rounds in blocks, which the compiler turns into vector code: 3 ns per element
+ * where the processor multiplies vectors of 64 bits (AVX-512), 9 ns elsewhere and for networks of one element each.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
 
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#define FAST __attribute__((target_clones("arch=x86-64-v4", "default"))) /* the loader chooses */
+#else
+#define FAST
+#endif
+
+#define BLOCK 32 /* elements */
 #define GOLDEN 0x9E3779B97F4A7C15u
 #define LARGEST (1ull << 63)
 #define M1 0xBF58476D1CE4E5B9u
@@ -41,6 +49,47 @@ static uint64_t forward(const Network *t, uint64_t x) {
   return x;
 }
 
+/* One pass of `BLOCK` elements through the rounds; results may lie beyond the size. */
+FAST static void forward_block(const Network *t, const uint64_t *index, uint64_t *out) {
+  uint64_t low[BLOCK], high[BLOCK];
+  const uint64_t key = t->key, b = t->b, mask = t->mask;
+  const int bits = t->bits;
+  for (int j = 0; j < BLOCK; j++) low[j] = index[j] & mask, high[j] = index[j] >> bits;
+  for (int i = 0; i < t->rounds; i += 2) {
+    const uint64_t first = key + i * GOLDEN, second = key + (i + 1) * GOLDEN;
+    for (int j = 0; j < BLOCK; j++) {
+      uint64_t x = low[j] + first;
+      x = (x ^ (x >> 30)) * M1;
+      x = (x ^ (x >> 27)) * M2;
+      x = high[j] + ((x >> 32) * b >> 32);
+      high[j] = x >= b ? x - b : x;
+      x = high[j] + second;
+      x = (x ^ (x >> 30)) * M1;
+      x = (x ^ (x >> 27)) * M2;
+      low[j] = (low[j] + (x >> (64 - bits))) & mask;
+    }
+  }
+  for (int j = 0; j < BLOCK; j++) out[j] = high[j] << bits | low[j];
+}
+
+/* Whether all indices are below the size; then `out` has their images. `index` and `out` may be the same. */
+static int forward_all(const Network *t, const uint64_t *index, uint64_t *out, Py_ssize_t count) {
+  Py_ssize_t i = 0;
+  for (; i + BLOCK <= count; i += BLOCK) {
+    uint64_t most = 0;
+    for (int j = 0; j < BLOCK; j++) most = index[i + j] > most ? index[i + j] : most;
+    if (most >= t->size) return 0; /* a walk from outside may never come in */
+    forward_block(t, index + i, out + i);
+    for (int j = 0; j < BLOCK; j++)
+      if (out[i + j] >= t->size) out[i + j] = forward(t, out[i + j]);
+  }
+  for (; i < count; i++) {
+    if (index[i] >= t->size) return 0;
+    out[i] = forward(t, index[i]);
+  }
+  return 1;
+}
+
 static uint64_t backward(const Network *t, uint64_t x) {
   do {
     uint64_t low = x & t->mask, high = x >> t->bits;
@@ -66,9 +115,10 @@ static PyObject *walk(PyObject *module, PyObject *args) {
   for (Py_ssize_t i = 0; !bad && i < sizes; i++) bad = size[i] < 3 || size[i] > LARGEST;
   if (!bad && sizes == 1 && keys == 1) {
     const Network t = network(size[0], key[0], rounds);
-    for (Py_ssize_t i = 0; !bad && i < count; i++) {
-      bad = index[i] >= t.size; /* a walk from outside may never come in */
-      if (!bad) out[i] = inverse ? backward(&t, index[i]) : forward(&t, index[i]);
+    if (!inverse) bad = !forward_all(&t, index, out, count);
+    for (Py_ssize_t i = 0; inverse && !bad && i < count; i++) {
+      bad = index[i] >= t.size;
+      if (!bad) out[i] = backward(&t, index[i]);
     }
   } else if (!bad) {
     for (Py_ssize_t i = 0; !bad && i < count; i++) {

@@ -211,6 +211,33 @@ def test_the_network_in_c_walks_as_specified_both_ways(size: int, key: int, at: 
     assert back.tolist() == index.tolist()
 
 
+@quick
+@given(
+    size=st.integers(129, 3_000) | st.integers(129, LARGEST),
+    key=KEYS,
+    count=st.integers(0, 150),
+    seed=st.integers(0, 9),
+)
+def test_blocks_of_the_network_walk_like_single_elements(size: int, key: int, count: int, seed: int) -> None:
+    index = np.random.default_rng(seed).integers(0, size, count, np.uint64)
+    out, one, own = np.zeros_like(index), np.array([size], np.uint64), np.array([key], np.uint64)
+
+    _permutation.walk(index, one, own, out, 8, False)
+
+    assert out.tolist() == [walk_as_specified(int(at), size, key, 8) for at in index]
+
+
+@pytest.mark.parametrize("at", [0, 31, 32, 69])
+def test_an_index_past_the_size_is_refused_wherever_it_stands(at: int) -> None:
+    index = np.arange(70, dtype=np.uint64)
+    index[at] = 500
+
+    with pytest.raises(ValueError, match="sizes from 3 to 2"):
+        _permutation.walk(index, np.array([500], np.uint64), TWO[:1], np.zeros_like(index), 8, False)
+    with pytest.raises(IndexError, match="index 500 of a permutation of 500 values"):
+        permute(index, 500, np.uint64(3))
+
+
 TWO = np.array([3, 4], np.uint64)
 SIZES = np.array([200, 300], np.uint64)
 
