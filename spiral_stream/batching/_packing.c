@@ -4,6 +4,7 @@
  * best_fit: stacks of rows by free places, and a bitmap of the stacks that are not empty in four levels of 64 bits:
  * the tightest row is found in at most 2 * LEVELS - 1 words, however wide the row is.
  * lay: samples end to end, cut at every row's end.
+ * run_ends: the longest runs of samples that keep to the limits of a batch.
  *
  * All arrays are int64. Rows are numbered in the order in which they are opened.
  */
@@ -152,6 +153,36 @@ static int64_t lay(const int64_t *lengths, int64_t count, int64_t width, int64_t
   return piece;
 }
 
+/* ---- runs --------------------------------------------------------------------------- */
+
+typedef struct {
+  int64_t batch_size, multiple, max_tokens, padded; /* no limit: -1 */
+  int64_t count, additive;
+  const int64_t *lengths, *costs, *limits; /* [S], [A, S], [A] */
+} Limits;
+
+/* The end of the longest run from `start`; at least one sample. Sums wrap around, as NumPy's do. */
+static int64_t run_end(const Limits *l, int64_t start, uint64_t *sums) {
+  int64_t longest = 0, end = start;
+  uint64_t tokens = 0;
+  memset(sums, 0, (size_t)l->additive * sizeof *sums);
+  for (; end < l->count; end++) {
+    const int64_t samples = end - start + 1, length = l->lengths[end];
+    longest = end == start || length > longest ? length : longest;
+    tokens += (uint64_t)length;
+    const int64_t blocks = (longest + l->multiple - 1) / l->multiple;
+    const uint64_t width = (uint64_t)(blocks < 1 ? 1 : blocks) * (uint64_t)l->multiple;
+    int good = l->batch_size < 0 || samples <= l->batch_size;
+    if (l->max_tokens >= 0) good &= (int64_t)(l->padded ? (uint64_t)samples * width : tokens) <= l->max_tokens;
+    for (int64_t a = 0; a < l->additive; a++) {
+      sums[a] += (uint64_t)l->costs[a * l->count + end];
+      good &= (int64_t)sums[a] <= l->limits[a];
+    }
+    if (!good) break;
+  }
+  return end > start ? end : start + 1;
+}
+
 /* ---- the door ----------------------------------------------------------------------- */
 
 typedef struct {
@@ -237,9 +268,35 @@ static PyObject *cut(PyObject *self, PyObject *args) { /* lengths, width, segmen
   return give(&arrays, PyLong_FromLongLong(pieces));
 }
 
+static PyObject *run_ends(PyObject *self, PyObject *args) { /* lengths, costs, limits, ends, and the four limits */
+  PyObject *objects[4];
+  long long batch_size, multiple, max_tokens;
+  int padded;
+  int64_t found = 0;
+  Arrays arrays;
+  (void)self;
+  if (!PyArg_ParseTuple(args, "OOOOLLLp", objects, objects + 1, objects + 2, objects + 3, &batch_size, &multiple,
+                        &max_tokens, &padded))
+    return NULL;
+  if (!take(&arrays, objects, 4)) return NULL;
+  const Limits limits = {batch_size, multiple, max_tokens, padded, arrays.sizes[0], arrays.sizes[2],
+                         arrays.data[0], arrays.data[1], arrays.data[2]};
+  if (multiple < 1 || batch_size == 0) return refuse(&arrays, "multiple or batch_size is out of range");
+  if (arrays.sizes[1] != limits.count * limits.additive || arrays.sizes[3] < limits.count)
+    return refuse(&arrays, "arrays of unequal length");
+  uint64_t *sums = malloc((size_t)(limits.additive + 1) * sizeof *sums);
+  if (sums == NULL) return give(&arrays, PyErr_NoMemory());
+  Py_BEGIN_ALLOW_THREADS
+  for (int64_t at = 0; at < limits.count;) arrays.data[3][found++] = at = run_end(&limits, at, sums);
+  Py_END_ALLOW_THREADS
+  free(sums);
+  return give(&arrays, PyLong_FromLongLong(found));
+}
+
 static PyMethodDef methods[] = {
     {"fit", fit, METH_VARARGS, "Write the row and the start of each sample; the number of rows."},
     {"cut", cut, METH_VARARGS, "Lay samples end to end and write the pieces; the number of pieces."},
+    {"run_ends", run_ends, METH_VARARGS, "Write the ends of the longest runs within the limits; the number of runs."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_packing", NULL, -1, methods, NULL, NULL, NULL, NULL};

@@ -24,3 +24,16 @@ def cut(
     sizes: NDArray[np.int64],
     /,
 ) -> int: ...
+
+# Write the ends of the longest runs of samples that keep to every limit; gives the number of runs.
+def run_ends(
+    lengths: NDArray[np.int64],  # [S]
+    costs: NDArray[np.int64],  # [A, S]
+    limits: NDArray[np.int64],  # [A]: most of each cost
+    ends: NDArray[np.int64],  # [S]
+    batch_size: int,  # most samples; -1: any number
+    multiple: int,  # a row's width is a multiple of it
+    max_tokens: int,  # -1: any number
+    padded: bool,  # whether tokens are rows times width, or the sum of lengths
+    /,
+) -> int: ...

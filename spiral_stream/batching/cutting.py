@@ -1,18 +1,15 @@
 """Where a sequence of samples is cut into batches: each is the longest run that keeps to the limits.
 
-From each start, the costs of all runs up to a guessed length are computed at once (running maximum of the lengths,
-running sums), and the first run that breaks a limit ends the batch. The lengths need not be sorted. Cost: about 10 us
-per batch and a few ns per sample.
+The loop is in `_packing.c`; the lengths need not be sorted. Cost: a few ns per sample.
 """
 
 import numpy as np
 
+from spiral_stream.batching import _packing
 from spiral_stream.batching.budget import BatchLimits
 from spiral_stream.batching.formation import Int64
 
 # S samples, A additive limits
-
-_LEAST = 64  # samples compared at once; fewer cost as much
 
 
 def cut(count: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: BatchLimits) -> Int64:
@@ -32,28 +29,15 @@ def cut(count: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: Bat
         return (
             np.append(np.arange(0, count, limits.batch_size, dtype=np.int64), count) if count else np.zeros(1, np.int64)
         )
-    ends = [0]
-    ahead = _LEAST
-    while ends[-1] < count:
-        end, ahead = _run_end(ends[-1], count, ahead, lengths, costs, limits)
-        ends.append(end)
-    return np.array(ends, dtype=np.int64)
-
-
-def _run_end(
-    start: int, count: int, ahead: int, lengths: Int64 | None, costs: tuple[Int64, ...], limits: BatchLimits
-) -> tuple[int, int]:
-    """The end of the longest run from ``start``, and how many samples to compare next time."""
-    most = count - start if limits.batch_size is None else min(count - start, limits.batch_size)
-    while True:
-        ahead = min(ahead, most)
-        good = _growing(slice(start, start + ahead), lengths, costs, limits)
-        if not good[-1]:
-            fits = max(1, int(np.argmin(good)))
-            return start + fits, max(_LEAST, 2 * fits)
-        if ahead == most:
-            return start + most, max(_LEAST, 2 * most)
-        ahead *= 4
+    assert limits.max_tokens is None or lengths is not None
+    own = np.zeros(count, dtype=np.int64) if lengths is None else np.ascontiguousarray(lengths, dtype=np.int64)
+    ends = np.zeros(count + 1, dtype=np.int64)
+    costs_AS = np.array(costs, dtype=np.int64).reshape(len(costs), count)
+    most = -1 if limits.max_tokens is None else limits.max_tokens
+    size = -1 if limits.batch_size is None else limits.batch_size
+    additive = np.array(limits.additive, dtype=np.int64)
+    found = _packing.run_ends(own, costs_AS, additive, ends[1:], size, limits.multiple, most, limits.padded)
+    return ends[: found + 1]
 
 
 def _growing(
