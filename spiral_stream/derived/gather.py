@@ -19,7 +19,7 @@ UInt64 = NDArray[np.uint64]
 Int64 = NDArray[np.int64]
 
 _WORD: Final = 8  # bytes of the widest item
-_PAIR: Final = 16  # bytes: where a span begins and ends
+_PAIR: Final = np.array([16])  # bytes: where a span begins and ends
 _TEXT_END: Final = 4
 _MOST_TEXT: Final = (1 << 31) - 1  # bytes of an Arrow array of texts
 
@@ -51,8 +51,8 @@ class KeptColumn:
         self._signed = bool(pieces.summary["negative"].any())
         item = item_of(column.kind)
         self._width = 0 if item is None else max(1, item[0].bit_width // 8) * item[1]
+        self._row_bytes = np.array([self._width])
         self._form, self._wrap = column.form, _wrapper(column.kind)
-        self._sizes = np.zeros(0, np.int64)  # of the last gather's rows: batches have few sizes
 
     @property
     def whole(self) -> bool:
@@ -100,20 +100,41 @@ class KeptColumn:
         begins, sizes, item = self._spans(shards, offsets)
         return Ragged(begins, sizes // item, item.astype(np.uint8), self._signed, self.pieces.owners)
 
-    def _fixed(self, shards: Int64, offsets: UInt64, valid: Any) -> pa.Array:
-        width, count = self._width, len(shards)
-        addresses = self.pieces.addresses("data", shards) + offsets * np.uint64(width)
-        self.pieces.verify(addresses, self._alike(count, width))
-        data = np.empty(count * width, np.uint8)
-        if width:
-            _gather.copy(addresses, width, data)
-        return self._wrap(count, data, valid)
+    @property
+    def copies(self) -> bool:
+        """Whether `copy` or `texts` gives every row: no row is null, and rows have a fixed width or are texts."""
+        return self._form != LIST and not self._nulls
 
-    def _alike(self, count: int, size: int) -> Int64:
-        sizes = self._sizes
-        if len(sizes) != count:
-            self._sizes = sizes = np.full(count, size, np.int64)
-        return sizes
+    def copy(self, shards: Int64, offsets: UInt64, out: NDArray[Any]) -> None:
+        """Copy rows of fixed width to their place in a batch; for columns that are `copies`.
+
+        Args:
+            shards: shape [P], from `located`.
+            offsets: shape [P], from `located`.
+            out: shape [P, ...], contiguous, with items as Arrow's; a boolean has a byte.
+
+        Raises:
+            DamageError: a piece is not what was written.
+        """
+        addresses = self.pieces.places("data", shards, offsets, self._width)
+        self.pieces.verify(addresses, self._row_bytes)
+        if self._width:
+            _gather.copy(addresses, self._width, out)
+
+    def texts(self, shards: Int64, offsets: UInt64) -> tuple[list[str], int]:
+        """Return rows of texts as Python values, and the bytes that Arrow would hold them in; for `copies`.
+
+        Raises:
+            DamageError: a piece is not what was written.
+        """
+        begins, sizes, _ = self._spans(shards, offsets)
+        end = _WORD if self.column.kind == pa.large_utf8() else _TEXT_END
+        return _gather.texts(begins, sizes), int(sizes.sum()) + end * len(sizes)
+
+    def _fixed(self, shards: Int64, offsets: UInt64, valid: Any) -> pa.Array:
+        data = np.empty(len(shards) * self._width, np.uint8)
+        self.copy(shards, offsets, data)
+        return self._wrap(len(shards), data, valid)
 
     def _spans(self, shards: Int64, offsets: UInt64) -> tuple[UInt64, Int64, Int64]:
         """Addresses and bytes of spans, and bytes of their items; verified."""
@@ -122,8 +143,8 @@ class KeptColumn:
         return begins, sizes, item
 
     def _ends(self, shards: Int64, offsets: UInt64) -> tuple[UInt64, Int64, Int64]:
-        ends = self.pieces.addresses("ends", shards) + offsets * np.uint64(8)
-        self.pieces.verify(ends, self._alike(len(shards), _PAIR))
+        ends = self.pieces.places("ends", shards, offsets, _WORD)
+        self.pieces.verify(ends, _PAIR)
         begins, sizes = np.empty(len(shards), np.uint64), np.empty(len(shards), np.int64)
         item = self._item[shards]
         _gather.spans(ends, self.pieces.addresses("data", shards), item, begins, sizes)

@@ -12,6 +12,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.derived import _gather
 from spiral_stream.derived.part import ALIGN, open_part
 from spiral_stream.derived.roster import Keys, Roster, RosterFile
 from spiral_stream.errors import CacheError, DamageError
@@ -65,6 +66,7 @@ class Pieces:
         }  # in the part
         self._bases = np.zeros(len(roster.parts), np.uint64)  # address of each part; 0: not mapped yet
         self._mapped: dict[int, Any] = {}
+        self._owners: tuple[Any, ...] = ()
         self._absolute: dict[str, UInt64] = {}  # slot -> [S] addresses, once every part is mapped
         self._lock = threading.Lock()
 
@@ -97,6 +99,15 @@ class Pieces:
         found: UInt64 = bases + self._begins[slot][shards]
         return found
 
+    def places(self, slot: str, shards: Int64, offsets: UInt64, width: int) -> UInt64:
+        """Shape [P] -> [P], uint64: where the items of an array lie whose items have ``width`` bytes; see `addresses`."""
+        whole = self._absolute.get(slot)
+        if whole is None:
+            return self.addresses(slot, shards) + offsets * np.uint64(width)
+        out = np.empty(len(shards), np.uint64)
+        _gather.addresses(whole, shards, offsets, width, out)
+        return out
+
     def first_addresses(self, shards: Int64) -> UInt64:
         """Return the address of each part that holds one of these shards: at most as many; they must be mapped."""
         found: UInt64 = self._bases[np.unique(self._part[shards])]
@@ -122,7 +133,7 @@ class Pieces:
 
         Args:
             addresses: shape [P], of bytes in these pieces.
-            sizes: shape [P]: how many.
+            sizes: shape [P] or [1]: how many.
 
         Raises:
             DamageError: a block is not what was written; the part is taken out of the roster.
@@ -143,7 +154,9 @@ class Pieces:
     @property
     def owners(self) -> tuple[Any, ...]:
         """What keeps the mapped memory alive."""
-        return tuple(self._mapped.values())
+        if len(self._owners) != len(self._mapped):
+            self._owners = tuple(self._mapped.values())
+        return self._owners
 
     def _map(self, part: int) -> None:
         facts = self._parts[part]

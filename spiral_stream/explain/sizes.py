@@ -24,7 +24,7 @@ from spiral_stream.plan.tree import need
 from spiral_stream.planner.lineage import Stored
 from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage
 from spiral_stream.planner.streams import StreamStage
-from spiral_stream.runtime.batches import OBJECT_BYTES
+from spiral_stream.runtime.batch_size import OBJECT_BYTES
 
 _RUNNING = "the running stream's metrics()['peak_batch_bytes'] counts them"
 

@@ -45,6 +45,11 @@ class Field(ABC):
             PlanError: the field cannot represent a column of this type.
         """
 
+    def copies(self, kind: pa.DataType) -> bool:
+        """Whether `fill` only copies values of a type that has no nulls: numbers as they are, or texts to a list."""
+        del kind
+        return False
+
     @abstractmethod
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NDArray[Any] | list[Any]:
         """Convert the values of one batch.

@@ -39,6 +39,9 @@ class List(Field):
             raise PlanError(msg)
         return FieldSpec(None, ())
 
+    def copies(self, kind: pa.DataType) -> bool:
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> list[Any]:
         del out
         if pa.types.is_timestamp(values.type) and values.type.unit == "ns":  # Python's datetime ends at microseconds

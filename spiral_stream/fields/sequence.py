@@ -86,6 +86,8 @@ class Placed:
         ``fill_tokens(tokens.take(np.arange(pieces.start, pieces.stop)), part, out_BT[first:last])`` writes the same
         as filling the whole batch would write to these rows.
         """
+        if (first, last) == (0, self.B):
+            return self, slice(0, len(self.rows))
         low, high = (int(place) for place in np.searchsorted(self.rows, (first, last)))
         pieces = slice(low, high)
         part = Placed(

@@ -138,12 +138,8 @@ class Stack(Field):
                 f'decode="{"jpeg" if semantic == JPEG_REF else "h264"}"'
             )
             raise PlanError(msg)
-        kind = column.type
-        shape: tuple[int, ...] = ()
-        if pa.types.is_fixed_size_list(kind):
-            shape, kind = (kind.list_size,), kind.value_type
-        if pa.types.is_timestamp(kind):
-            kind = pa.int64()
+        kind = _items(column.type)
+        shape = (column.type.list_size,) if pa.types.is_fixed_size_list(column.type) else ()
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             msg = (
                 f"Stack({self.column!r}): the column is {column.type}; only numbers, booleans, timestamps and fixed-size "
@@ -152,6 +148,9 @@ class Stack(Field):
             raise PlanError(msg)
         dtype = self.dtype or str(np.dtype(kind.to_pandas_dtype()))
         return FieldSpec(dtype, shape, None, self.device)
+
+    def copies(self, kind: pa.DataType) -> bool:
+        return self.dtype in (None, str(np.dtype(_items(kind).to_pandas_dtype())))
 
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NDArray[Any]:
         assert out is not None
@@ -178,3 +177,9 @@ class Stack(Field):
 
     def _refused(self, row: int, found: str) -> DataError:
         return DataError(f"Stack({self.column!r}): the value {found}", row=row)
+
+
+def _items(kind: pa.DataType) -> pa.DataType:
+    """The type of the numbers that a column holds; timestamps are int64."""
+    inner = kind.value_type if pa.types.is_fixed_size_list(kind) else kind
+    return pa.int64() if pa.types.is_timestamp(inner) else inner

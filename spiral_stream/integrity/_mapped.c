@@ -338,22 +338,24 @@ static PyObject *unverified(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "y*y*", &addresses, &sizes)) return NULL;
     PyObject *out = PyList_New(0);
     const Py_ssize_t count = addresses.len / 8;
-    if (out != NULL && (addresses.len != sizes.len || addresses.len % 8)) {
-        PyErr_SetString(PyExc_ValueError, "as many sizes as addresses, 8 bytes each");
+    const int alike = sizes.len == 8; /* one size for all */
+    if (out != NULL && ((!alike && addresses.len != sizes.len) || addresses.len % 8)) {
+        PyErr_SetString(PyExc_ValueError, "one size, or as many as addresses, 8 bytes each");
         Py_CLEAR(out);
     }
     const uint64_t *at = addresses.buf;
     const int64_t *size = sizes.buf;
     Mapped *file = NULL;
     for (Py_ssize_t i = 0; out != NULL && i < count; i++) {
-        if (size[i] <= 0) continue;
+        const int64_t bytes = size[alike ? 0 : i];
+        if (bytes <= 0) continue;
         if (file == NULL || at[i] - file->address >= (size_t)file->size) {
             file = holding(at[i]);
             if (file != NULL && file->touched != UINT64_MAX) file->touched = moment;
         }
         if (file == NULL || file->left == 0) continue;
         const size_t from = at[i] - file->address;
-        Py_ssize_t last = (Py_ssize_t)((from + (size_t)size[i] - 1) >> file->shift);
+        Py_ssize_t last = (Py_ssize_t)((from + (size_t)bytes - 1) >> file->shift);
         if (last >= file->blocks) last = file->blocks - 1;
         for (Py_ssize_t block = (Py_ssize_t)(from >> file->shift); block <= last; block++) {
             if (file->done[block]) continue;

@@ -36,7 +36,7 @@ def verify_rows(
 
     Args:
         addresses: shape [P]; rows that lie in no mapped file with sums are passed over.
-        sizes: shape [P]: their bytes.
+        sizes: shape [P] or [1]: their bytes.
         damage: makes the error for a file, from its path and what was found.
 
     Raises:

@@ -108,7 +108,7 @@ class KeptRelation:
         late = [name for name in columns if name not in self._kept]
         found: dict[str, Read] = {}
         if len(late) < len(columns):
-            shards, offsets = located(self._starts, np.asarray(ordinals, dtype=np.uint64))
+            shards, offsets = self.located(np.asarray(ordinals, dtype=np.uint64))
             for name in columns:
                 kept = self._kept.get(name)
                 if kept is not None:
@@ -120,7 +120,15 @@ class KeptRelation:
 
     def lengths(self, name: str, ordinals: UInt64) -> NDArray[np.int64]:
         """Shape [P] -> [P], int64: items of a kept list column's rows."""
-        return self._kept[name].lengths(*located(self._starts, ordinals))
+        return self._kept[name].lengths(*self.located(ordinals))
+
+    def located(self, ordinals: UInt64) -> tuple[NDArray[np.int64], UInt64]:
+        """Return where rows lie, for `column`: the shard of each, and its offset there; shape [P] each."""
+        return located(self._starts, ordinals)
+
+    def column(self, name: str) -> KeptColumn:
+        """Return a column that is kept."""
+        return self._kept[name]
 
     def _open(
         self,
@@ -256,11 +264,18 @@ class KeptColumns:
 
     def lengths(self, name: str, rows: UInt64) -> NDArray[np.int64] | None:
         """Shape [P] -> [P], int64: items of a list column for surviving rows; None where the base does not keep it."""
+        found = self.own(name)
+        return None if found is None else found.lengths(*self.located(rows))
+
+    def own(self, name: str) -> KeptColumn | None:
+        """Return the kept column of the base that a column is a copy of; None where there is none."""
         leaf = self._columns.env[name]
         found = self._keeper(leaf.name) if isinstance(leaf, Col) else None
-        if found is None or found[0] is not self._relations.get(0):
-            return None
-        return found[0].lengths(found[1], self._columns.ordinals(rows))
+        return found[0].column(found[1]) if found is not None and found[0] is self._relations.get(0) else None
+
+    def located(self, rows: UInt64) -> tuple[NDArray[np.int64], UInt64]:
+        """Return where surviving rows lie in the base, for the columns that `own` returns; shape [P] each."""
+        return self._relations[0].located(self._columns.ordinals(rows))
 
     def _keeper(self, leaf: str) -> tuple[KeptRelation, str] | None:
         """The relation that keeps a leaf, and the column's name there."""

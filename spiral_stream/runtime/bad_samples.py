@@ -83,7 +83,7 @@ class Refusals:
             samples: the samples of these batches, in order.
             counts: how many samples each batch has.
         """
-        return BatchRefusals(self, epoch, numbers, samples, np.cumsum([0, *counts]))
+        return BatchRefusals(self, epoch, numbers, samples, counts)
 
 
 @final
@@ -100,14 +100,21 @@ class _Refusal:
 class BatchRefusals:
     """The refused samples of one batch. `attempt` may be called by several threads at a time."""
 
-    def __init__(self, policy: Refusals, epoch: int, numbers: Sequence[int], samples: Samples, bounds: Int64) -> None:
+    def __init__(
+        self, policy: Refusals, epoch: int, numbers: Sequence[int], samples: Samples, counts: Sequence[int]
+    ) -> None:
         self._policy, self._stages = policy, policy.stages
-        self._epoch, self._numbers, self._bounds = epoch, numbers, bounds
+        self._epoch, self._numbers, self._counts = epoch, numbers, counts
         self._samples = samples
         self._tolerant = policy.policy != "raise"
         self._found: dict[int, _Refusal] = {}
         self._unread: list[int] = []  # rows known to be refused before any work began, ascending
         self._lock = threading.Lock()
+
+    @property
+    def _bounds(self) -> Int64:
+        """The first row of each batch, and the end; asked for only where a sample is refused."""
+        return np.cumsum([0, *self._counts])
 
     def know_unread(self) -> None:
         """Refuse the samples whose text could not be read, before work on the batch begins."""

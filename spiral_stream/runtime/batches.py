@@ -14,31 +14,30 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.batching.formation import Formation, Membership, Packing
+from spiral_stream.batching.formation import Membership, Packing
+from spiral_stream.derived.gather import KeptColumn
 from spiral_stream.errors import StreamError
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.segments import CuSeqlens
 from spiral_stream.fields.sequence import Placed, TokenField
 from spiral_stream.integrity.blocks import moment, sound
-from spiral_stream.plan.clips import clip_costs
-from spiral_stream.plan.nodes import Collate
-from spiral_stream.plan.tree import need
+from spiral_stream.planner.lineage import Key, Made, Stored
 from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SequenceStage, Stages
 from spiral_stream.runtime.bad_samples import BatchRefusals, Refusals
+from spiral_stream.runtime.batch_size import OBJECT_BYTES, batch_bytes, capacity, object_bytes, room
 from spiral_stream.runtime.blame import blaming
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.clips import ClipFeed, ClipField, Found
+from spiral_stream.runtime.gathering import Gathering
 from spiral_stream.runtime.images import ImageField, fill_rows
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.placing import as_ragged, cuts, joined, place, sample_count
-from spiral_stream.runtime.samples import SampleReader, Samples, as_lists
+from spiral_stream.runtime.samples import Int64, SampleReader, Samples, as_lists
 from spiral_stream.sampling.order import UInt64
+from spiral_stream.threads import doing
 
 PIECE_ROWS: Final = 64  # rows that a task fetches and decodes: 6 MB of JPEGs, 60 ms of work; with 32, 4 % more calls
-# What a Python value takes in addition to its bytes: 48 bytes for bytes and str, 24 for int, and 8 for its place in a
-# list.
-OBJECT_BYTES: Final = 56
 
 
 @final
@@ -137,6 +136,17 @@ class _Draft:
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sequences:
+    """The fields of one token column."""
+
+    column: str
+    key: Stored | Made
+    multiple: int  # widths are multiples of this
+    fields: Sequence[SequenceStage]
+
+
+@final
 class BatchBuilder:
     """Builds the batches of a stream. ``begin`` is called by one thread at a time."""
 
@@ -160,19 +170,27 @@ class BatchBuilder:
         self._refusals = refusals
         self._images = {stage.name: ImageField(stage, metrics) for stage in stages.images}
         self._clips = {stage.name: ClipField(stage, metrics) for stage in stages.clips}
-        pixels: tuple[ImageStage | ClipStage, ...] = (*stages.images, *stages.clips)
+        self._pixels: tuple[ImageStage | ClipStage, ...] = (*stages.images, *stages.clips)
         self._programs = {
-            stage.name: stage.program.on_device()[0] if stage.name in split else stage.program for stage in pixels
+            stage.name: stage.program.on_device()[0] if stage.name in split else stage.program for stage in self._pixels
         }
-        self._draws = any(not stage.program.deterministic for stage in pixels) or any(
+        self._draws = any(not stage.program.deterministic for stage in self._pixels) or any(
             not stage.selection.deterministic for stage in stages.clips
         )
-        lineage = reader.lineage
-        columns = [stage.field.column for stage in stages.plains]
-        self._plain_keys = {column: lineage.key(column, lineage.end) for column in columns}
-        columns = [stage.field.column for stage in stages.sequences]
-        self._sequence_keys = {column: lineage.key(column, lineage.end) for column in columns}
+        self._names, lineage = stages.field_names, reader.lineage
+        self._gathering = gathering = Gathering(stages, lineage)
+        self._gathered = [stage for stage in stages.plains if stage.name in gathering.plains]
+        others = [stage for stage in stages.plains if stage.name not in gathering.plains]
+        self._plains = [(stage, lineage.key(stage.field.column, lineage.end)) for stage in others]
+        self._columns = [self._sequences(column) for column in dict.fromkeys(s.field.column for s in stages.sequences)]
+        self._keys: list[Key] = [key for _, key in self._plains]
+        self._keys += [each.key for each in self._columns if each.column not in gathering.tokens]
         self.batch_bytes = batch_bytes(stages, merge)
+
+    def _sequences(self, column: str) -> _Sequences:
+        stages, lineage = self._stages, self._reader.lineage
+        fields = [stage for stage in stages.sequences if stage.field.column == column]
+        return _Sequences(column, lineage.key(column, lineage.end), stages.multiple(column), fields)
 
     def begin(self, epoch: int, numbers: range, pool: Executor) -> Pending:
         """Settle membership and columns, and start the pieces."""
@@ -187,29 +205,55 @@ class BatchBuilder:
         samples = drawn.samples
         if not len(samples):
             raise _all_skipped(epoch, self._numbering.skips.number(epoch, numbers[0]))
-        with blaming(self._stages, samples):
-            self._reader.need(epoch, samples, [*self._plain_keys.values(), *self._sequence_keys.values()])
+        if self._keys:
+            with blaming(self._stages, samples):
+                self._reader.need(epoch, samples, self._keys)
         named = [self._numbering.skips.number(epoch, number) for number in numbers]
         refusals = self._refusals.of(epoch, named, samples, counts)
         refusals.know_unread()
-        fields: dict[str, Any] = dict.fromkeys(self._stages.field_names)
+        fields: dict[str, Any] = dict.fromkeys(self._names)
         keys = self._reader.random_keys(epoch, samples) if self._draws else np.zeros(len(samples), dtype=np.uint64)
         draft = _Draft(samples, drawn.membership, keys, refusals, pool, fields)
-        for plain in self._stages.plains:
-            self._fill_plain(draft, plain)
-        for column in self._sequence_keys:
-            self._fill_sequences(draft, column)
-        for image in self._stages.images:
-            self._fill_images(draft, image)
-        for clip in self._stages.clips:
-            self._fill_clips(draft, clip)
+        gathered = self._gather(draft)
+        for plain, key in self._plains:
+            self._fill_plain(draft, plain, samples.columns[key])
+        for column in self._columns:
+            tokens = gathered.get(column.column)
+            self._fill_sequences(draft, column, as_ragged(samples.columns[column.key]) if tokens is None else tokens)
+        for stage in self._pixels:
+            fill = self._fill_images if isinstance(stage, ImageStage) else self._fill_clips
+            fill(draft, stage)  # type: ignore[arg-type]  # that of its kind
         self._metrics.add(batches=1, samples=sample_count(drawn))
         return Pending(lambda: Batch(numbers, refusals.settled(fields)), draft.parts, fields, draft.listed, begun)
 
+    # ---- fields that are gathered from kept columns
+
+    def _gather(self, draft: _Draft) -> dict[str, Ragged]:
+        """Fill the fields that copy rows of kept columns, and return the addresses of kept token columns."""
+        gathering = self._gathering
+        if not gathering:
+            return {}
+        with blaming(self._stages, draft.samples), self._metrics.timed("fetch_s"), doing(gathering.words):
+            at = gathering.located(draft.samples)
+            for stage in self._gathered:
+                self._gather_plain(draft, stage, gathering.plains[stage.name], at)
+            return {column: kept.ragged(*at) for column, kept in gathering.tokens.items()}
+
+    def _gather_plain(self, draft: _Draft, stage: PlainStage, kept: KeptColumn, at: tuple[Int64, UInt64]) -> None:
+        if stage.spec.dtype is None:
+            draft.fields[stage.name], nbytes = kept.texts(*at)
+            draft.listed += OBJECT_BYTES * draft.shape.rows + nbytes
+            return
+        draft.fields[stage.name] = filled = self._plain_slot(stage, draft.shape.rows)
+        kept.copy(*at, filled)
+
     # ---- fields that are copied from a column
 
-    def _fill_plain(self, draft: _Draft, stage: PlainStage) -> None:
-        values = draft.samples.columns[self._plain_keys[stage.field.column]]
+    def _plain_slot(self, stage: PlainStage, rows: int) -> NDArray[Any]:
+        assert stage.spec.dtype is not None
+        return self._slots.take(stage.shape(rows), stage.spec.dtype, room(self._stages, rows, self._merge))
+
+    def _fill_plain(self, draft: _Draft, stage: PlainStage, values: pa.Array | Ragged) -> None:
         if isinstance(values, Ragged):
             values = as_lists(values)
         if stage.spec.dtype is None:
@@ -218,9 +262,7 @@ class BatchBuilder:
             draft.fields[stage.name] = self._packed_lists(draft, draft.shape.packing, stage, values)
             return
         rows = draft.shape.rows
-        filled: Any = [None] * rows
-        if stage.spec.dtype is not None:
-            filled = self._slots.take(stage.shape(rows), stage.spec.dtype, _room(self._stages, rows, self._merge))
+        filled: Any = [None] * rows if stage.spec.dtype is None else self._plain_slot(stage, rows)
         draft.fields[stage.name] = filled
 
         def fill(a: int, b: int) -> None:
@@ -240,15 +282,11 @@ class BatchBuilder:
 
     # ---- fields of token sequences
 
-    def _fill_sequences(self, draft: _Draft, column: str) -> None:
+    def _fill_sequences(self, draft: _Draft, column: _Sequences, tokens: Ragged) -> None:
         """Fill the fields of one token column: they share one placement, and are written together."""
-        tokens = as_ragged(draft.samples.columns[self._sequence_keys[column]])
-        alone = len(self._sequence_keys) == 1
-        placed = place(tokens, draft.shape, self._stages.multiple(column), alone=alone)
+        placed = place(tokens, draft.shape, column.multiple, alone=len(self._columns) == 1)
         written: list[tuple[TokenField, NDArray[Any]]] = []
-        for stage in self._stages.sequences:
-            if stage.field.column != column:
-                continue
+        for stage in column.fields:
             if isinstance(stage.field, CuSeqlens):
                 draft.fields[stage.name] = stage.field.cu_seqlens(placed)
                 continue
@@ -259,22 +297,24 @@ class BatchBuilder:
 
         def fill(first: int, last: int) -> None:
             part, pieces = placed.part(first, last)
-            some = tokens.take(np.arange(pieces.start, pieces.stop))
+            some = tokens if len(part.rows) == len(tokens) else tokens.take(np.arange(pieces.start, pieces.stop))
             with self._metrics.timed("transform_s"), blaming(self._stages, whose, pieces.start):
                 for each, out in written:
                     each.fill_tokens(some, part, out[first:last])
 
         borders = cuts(placed)
         if len(borders) == 2:  # noqa: PLR2004  one run of rows: a handover to another thread costs as much as the work
-            draft.refusals.attempt(column, borders[0], borders[1], fill)
+            draft.refusals.attempt(column.column, borders[0], borders[1], fill)
             return
-        draft.parts += [draft.pool.submit(draft.refusals.attempt, column, a, b, fill) for a, b in pairwise(borders)]
+        draft.parts += [
+            draft.pool.submit(draft.refusals.attempt, column.column, a, b, fill) for a, b in pairwise(borders)
+        ]
 
     def _tokens_slot(self, stage: SequenceStage, placed: Placed) -> NDArray[Any]:
         items = placed.B * placed.T
         assert stage.spec.dtype is not None
-        room = _capacity(self._stages, items, self._merge)
-        return self._slots.take((items,), stage.spec.dtype, room).reshape(placed.B, placed.T)
+        most = capacity(self._stages, items, self._merge)
+        return self._slots.take((items,), stage.spec.dtype, most).reshape(placed.B, placed.T)
 
     # ---- fields of pixels
 
@@ -332,8 +372,9 @@ class BatchBuilder:
 
     def _pixels_slot(self, draft: _Draft, stage: ImageStage | ClipStage, shape: tuple[int, ...]) -> NDArray[Any]:
         count = len(draft.samples)
-        room = _room(self._stages, count, self._merge)
-        out = self._slots.take((count, *shape), self._programs[stage.name].dtype, room)
+        out = self._slots.take(
+            (count, *shape), self._programs[stage.name].dtype, room(self._stages, count, self._merge)
+        )
         draft.fields[stage.name] = out
         return out
 
@@ -343,50 +384,6 @@ def spread(done: NDArray[Any], rows: NDArray[np.int64], count: int) -> NDArray[A
     out = np.zeros((count, *done.shape[1:]), dtype=done.dtype)
     out[rows] = done
     return out
-
-
-def object_bytes(values: pa.Array) -> int:
-    """Estimate the bytes that a column's values take as Python objects, from above.
-
-    It counts by column, not by value. Small integers and interned texts are shared, so less may be used.
-    """
-    kind = values.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return OBJECT_BYTES * len(values) + object_bytes(values.flatten())
-    if pa.types.is_struct(kind):
-        return OBJECT_BYTES * len(values) + sum(map(object_bytes, values.flatten()))
-    return OBJECT_BYTES * len(values) + int(values.nbytes)
-
-
-def _room(stages: Stages, rows: int, merge: int) -> int:
-    """Rows to allocate: a full batch, or, if a formation decides, the next power of two, so that few slot sizes exist."""
-    if stages.formation is None:
-        return stages.batches.batch_size * merge
-    return 1 << max(0, rows - 1).bit_length()
-
-
-def _capacity(stages: Stages, items: int, merge: int) -> int:
-    """Items that a slot of token fields has room for: the budget if the batch keeps it."""
-    most = stages.formation and stages.formation.most_tokens(stages.batches.batch_size)
-    return most * merge if most and items <= most * merge else 1 << max(0, items - 1).bit_length()
-
-
-def batch_bytes(stages: Stages, merge: int) -> int:
-    """Bytes of a batch's arrays, about: what is reserved in the queue before it is built."""
-    formation = stages.formation
-    if formation is None:
-        return stages.batch_bytes(stages.batches.batch_size * merge)
-    tokens = formation.most_tokens(stages.batches.batch_size)
-    if tokens is None:
-        return stages.batch_bytes(_most_samples(stages, formation) * merge)
-    sizes = [np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype]
-    return max(1, tokens * merge * sum(sizes))
-
-
-def _most_samples(stages: Stages, formation: Formation) -> int:
-    """The most samples that a batch of a formation without a token limit may hold."""
-    collate = need(stages.plan, Collate)
-    return formation.most_samples(collate.batch_size, clip_costs(collate.fields))
 
 
 def _all_skipped(epoch: int, number: int) -> StreamError:

@@ -7,7 +7,7 @@ arrays is a small `_Lease`, which returns the memory when it dies (docs/decision
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from typing import Any, Final, final
 
@@ -27,25 +27,28 @@ def pageable(nbytes: int) -> NDArray[np.uint8]:
     return memory[start : start + nbytes]
 
 
+@final
+class _Slot:
+    """Memory of one size, and where it begins."""
+
+    __slots__ = ("address", "memory")
+
+    def __init__(self, memory: NDArray[np.uint8]) -> None:
+        self.memory, self.address = memory, memory.ctypes.data  # asking for the address takes 1 us
+
+
+@final
 class _Lease:
     """One use of a slot; NumPy arrays keep it alive through their ``base``."""
 
-    __slots__ = ("__array_interface__", "_free", "memory")
+    __slots__ = ("__array_interface__", "_free", "_slot")
 
-    def __init__(
-        self, memory: NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any], free: list[NDArray[np.uint8]]
-    ) -> None:
-        self.memory = memory
-        self._free = free
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": shape,
-            "typestr": dtype.str,
-            "data": (memory.ctypes.data, False),
-        }
+    def __init__(self, slot: _Slot, shape: tuple[int, ...], kind: str, free: list[_Slot]) -> None:
+        self._slot, self._free = slot, free
+        self.__array_interface__ = {"version": 3, "shape": shape, "typestr": kind, "data": (slot.address, False)}
 
     def __del__(self) -> None:
-        self._free.append(self.memory)  # 3 us; weakref.finalize, which keeps a registry, took 20
+        self._free.append(self._slot)  # 3 us; weakref.finalize, which keeps a registry, took 20
 
 
 @final
@@ -59,10 +62,10 @@ class Slots:
     def __init__(self, allocate: Allocate = pageable) -> None:
         self.allocated = 0  # slots made so far; a steady loop makes no more
         self._allocate = allocate
-        self._free: dict[int, list[NDArray[np.uint8]]] = {}
+        self._free: dict[int, list[_Slot]] = {}
         self._lock = threading.Lock()
 
-    def take(self, shape: Sequence[int], dtype: str, rows: int) -> NDArray[Any]:
+    def take(self, shape: tuple[int, ...], dtype: str, rows: int) -> NDArray[Any]:
         """Return an array in a free slot, or in a new one if none is free.
 
         Args:
@@ -73,10 +76,17 @@ class Slots:
         kind = np.dtype(dtype)
         assert shape[0] <= rows, (shape, rows)
         nbytes = rows * prod(shape[1:]) * kind.itemsize
+        free = self._free.get(nbytes)
+        if free is None:
+            with self._lock:
+                free = self._free.setdefault(nbytes, [])
+        try:
+            slot = free.pop()  # of several threads one gets it
+        except IndexError:
+            slot = self._new(nbytes)
+        return np.asarray(_Lease(slot, shape, kind.str, free))
+
+    def _new(self, nbytes: int) -> _Slot:
         with self._lock:
-            free = self._free.setdefault(nbytes, [])
-            memory = free.pop() if free else None
-            self.allocated += memory is None
-        if memory is None:
-            memory = self._allocate(nbytes)
-        return np.asarray(_Lease(memory, tuple(shape), kind, free))
+            self.allocated += 1
+        return _Slot(self._allocate(nbytes))

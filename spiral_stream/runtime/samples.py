@@ -72,8 +72,7 @@ class Samples:
 
     def take(self, at: Int64) -> "Samples":
         """Return the samples at these places, in this order."""
-        wanted = pa.array(at)
-        columns = {key: v.take(at) if isinstance(v, Ragged) else v.take(wanted) for key, v in self.columns.items()}
+        columns = {key: v.take(at if isinstance(v, Ragged) else pa.array(at)) for key, v in self.columns.items()}
         return Samples(self.places.take(at), self.parts[at], self.origins[at], columns)
 
     def only(self, keys: Iterable[Key]) -> "Samples":

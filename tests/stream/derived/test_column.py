@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.derived.column import FIXED, LIST, TEXT, Column, fewest_bytes, form_of, item_of
 from spiral_stream.derived.derivation import ShardRows
+from spiral_stream.derived.gather import KeptColumn
 from spiral_stream.fields.ragged import Ragged
 from tests.fixtures.named_shards import Shards, kept_column, shard_places
 
@@ -151,6 +152,20 @@ def identical(found: pa.Array, wanted: pa.Array) -> bool:
     return repr(found.to_pylist()) == repr(wanted.to_pylist()) and found.null_count == wanted.null_count
 
 
+def need_copied(kept: KeptColumn, shards: Any, offsets: Any, wanted: pa.Array) -> None:
+    """Check that rows are copied to their place as `KeptColumn.arrow` holds them."""
+    if form_of(wanted.type) == TEXT:
+        texts, nbytes = kept.texts(shards, offsets)
+        assert (texts, nbytes) == (wanted.to_pylist(), wanted.nbytes)
+        return
+    width = kept.column.row_bytes
+    assert width is not None
+    out = np.zeros((len(wanted), width), np.uint8)
+    kept.copy(shards, offsets, out)
+    rows = ShardRows(len(wanted), np.arange(len(wanted), dtype=np.uint64), pa.table({"x": wanted}))
+    assert out.tobytes() == kept.column.piece(rows).arrays["data"].tobytes()
+
+
 @settings(max_examples=250)
 @given(data=st.data(), kind=KINDS, sizes=st.lists(st.integers(0, 6), min_size=1, max_size=4))
 def test_gathered_rows_are_the_rows_of_the_column(data: st.DataObject, kind: pa.DataType, sizes: list[int]) -> None:
@@ -166,6 +181,9 @@ def test_gathered_rows_are_the_rows_of_the_column(data: st.DataObject, kind: pa.
 
         found.validate(full=True)
         assert identical(found, wanted)
+        assert kept.copies == (form_of(kind) != LIST and not column.null_count)
+        if kept.copies:
+            need_copied(kept, shards, offsets, wanted)
         if form_of(kind) == LIST:
             ragged = kept.ragged(shards, offsets)
             expected = Ragged.of_arrow(wanted)

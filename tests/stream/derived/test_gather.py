@@ -134,9 +134,53 @@ def test_as_many_sizes_as_addresses_are_asked_for() -> None:
         _gather.copy_spans(words(0, 0), np.zeros(1, np.int64), bytearray(0))
 
 
+@given(
+    bases=st.lists(st.integers(0, 2**63), min_size=1, max_size=5),
+    width=st.sampled_from([1, 8, 130]),
+    places=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2**40)), max_size=30),
+)
+def test_addresses_are_counted_from_where_a_shard_begins(
+    bases: list[int], width: int, places: list[tuple[int, int]]
+) -> None:
+    shards = np.array([shard % len(bases) for shard, _ in places], np.int64)
+    out = np.zeros(len(places), np.uint64)
+
+    _gather.addresses(words(*bases), shards, words(*(offset for _, offset in places)), width, out)
+
+    assert out.tolist() == [
+        bases[shard] + offset * width for shard, (_, offset) in zip(shards.tolist(), places, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("shard", [1, -1])
+def test_an_address_of_a_shard_that_is_not_there_is_refused(shard: int) -> None:
+    with pytest.raises(ValueError, match="a shard beyond the last"):
+        _gather.addresses(words(7), np.array([shard]), words(0), 8, words(0))
+
+
+@given(st.lists(st.text(max_size=9), max_size=40), st.data())
+def test_texts_are_those_at_their_addresses(texts: list[str], data: st.DataObject) -> None:
+    rows = data.draw(st.lists(st.sampled_from(range(len(texts))), max_size=40)) if texts else []
+    encoded = [text.encode() for text in texts]
+    memory = np.frombuffer(b"".join(encoded) + b"!", np.uint8)
+    begins = np.cumsum([0, *map(len, encoded)])
+    sizes = np.array([len(encoded[row]) for row in rows], np.int64)
+
+    assert _gather.texts(addresses(memory, [int(begins[row]) for row in rows]), sizes) == [texts[row] for row in rows]
+
+
+def test_bytes_that_are_no_text_are_refused() -> None:
+    with pytest.raises(UnicodeDecodeError):
+        _gather.texts(addresses(np.full(4, 255, np.uint8), [0]), np.array([3]))
+    with pytest.raises(ValueError, match="arrays of unequal length"):
+        _gather.texts(words(0, 0), np.zeros(1, np.int64))
+
+
 ODD = np.zeros(12, np.uint8)
 CALLS: dict[str, list[Any]] = {
     "locate": [WORDS, WORDS, WORDS, WORDS],
+    "addresses": [WORDS[:0], WORDS[:0], WORDS[:0], 8, WORDS[:0]],
+    "texts": [WORDS[:0], WORDS[:0]],
     "spans": [WORDS[:0], WORDS[:0], WORDS[:0], WORDS[:0], WORDS[:0]],
     "copy": [WORDS[:0], 8, bytearray(0)],
     "copy_spans": [WORDS[:0], WORDS[:0], bytearray(0)],
@@ -153,7 +197,7 @@ def test_arrays_that_are_no_words_are_refused(name: str, at: int) -> None:
         getattr(_gather, name)(*given_all)
 
 
-@pytest.mark.parametrize(("name", "at"), [("locate", 2), ("locate", 3), ("spans", 3), ("spans", 4)])
+@pytest.mark.parametrize(("name", "at"), [("locate", 2), ("locate", 3), ("addresses", 4), ("spans", 3), ("spans", 4)])
 def test_a_place_that_is_read_only_or_scattered_is_refused(name: str, at: int) -> None:
     for bad in (np.zeros(0, np.uint64).tobytes(), np.zeros(8, np.uint64)[::2]):
         given_all = [each.copy() if isinstance(each, np.ndarray) else each for each in CALLS[name]]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.runtime.batches import OBJECT_BYTES
+from spiral_stream.runtime.batch_size import OBJECT_BYTES
 from tests.fixtures.streams import plan
 
 ROWS, BATCH = 64, 8

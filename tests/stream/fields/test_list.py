@@ -29,3 +29,9 @@ def test_nanoseconds_are_kept() -> None:
     values = pa.array([1_767_225_600_000_000_001, None], pa.timestamp("ns"))
 
     assert List("at").fill(values, None) == [np.datetime64(1_767_225_600_000_000_001, "ns"), None]
+
+
+def test_only_texts_are_copied_as_they_are() -> None:
+    kinds = [pa.utf8(), pa.large_utf8(), pa.binary(), pa.int64(), pa.timestamp("ns"), pa.list_(pa.utf8())]
+
+    assert [kind for kind in kinds if List("x").copies(kind)] == [pa.utf8(), pa.large_utf8()]

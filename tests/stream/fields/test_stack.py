@@ -98,6 +98,14 @@ def test_booleans_and_timestamps_stack() -> None:
     assert fill(Stack("x"), times).tolist() == [1, 2**60]
 
 
+@pytest.mark.parametrize("kind", [*NUMBERS, *FLOATS, pa.bool_(), pa.list_(pa.float32(), 3), pa.timestamp("us")])
+def test_numbers_are_copied_as_they_are_unless_another_dtype_is_asked_for(kind: pa.DataType) -> None:
+    own = Stack("x").spec(pa.field("x", kind)).dtype
+
+    assert Stack("x").copies(kind)
+    assert [dtype for dtype in DTYPES if Stack("x", dtype=dtype).copies(kind)] == [own]
+
+
 @pytest.mark.parametrize("kind", [pa.utf8(), pa.binary(), pa.list_(pa.int64()), pa.struct([("a", pa.int64())])])
 def test_what_does_not_stack_is_refused_with_the_way_out(kind: pa.DataType) -> None:
     with pytest.raises(PlanError, match=r"numbers, booleans, timestamps and fixed-size lists.*Use List\(\"x\"\)"):

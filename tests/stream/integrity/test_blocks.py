@@ -81,6 +81,15 @@ def test_what_was_verified_once_is_not_read_again(tmp_path: Path, monkeypatch: p
     assert file.left == 0
 
 
+def test_one_size_may_stand_for_all_rows(tmp_path: Path) -> None:
+    file = mapped(tmp_path / "file", bytes(3 * BLOCK))
+    verify(file, [0, BLOCK - 1, 2 * BLOCK], [2])
+
+    assert file.left == 0
+    with pytest.raises(ValueError, match="one size, or as many as addresses"):
+        verify(file, [0, 1, 2], [2, 2])
+
+
 def test_addresses_of_ordinary_memory_are_passed_over() -> None:
     memory = np.arange(10)
     verify_rows(np.array([memory.ctypes.data], dtype=np.uint64), np.array([80]), damage)

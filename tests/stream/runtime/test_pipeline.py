@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import spiral_stream as sp
-from spiral_stream.planner.late_columns import Columns
-from spiral_stream.runtime.batches import OBJECT_BYTES, BatchBuilder, Pending, object_bytes
+from spiral_stream.derived.gather import KeptColumn
+from spiral_stream.runtime.batch_size import OBJECT_BYTES
+from spiral_stream.runtime.batches import BatchBuilder, Pending
 from spiral_stream.runtime.images import ImageFeed
 from tests.fixtures.streams import maker, our_threads, plan
 
@@ -115,25 +114,6 @@ def test_bytes_of_lists_count_against_the_budget(
     assert metrics["source_bytes"] >= late * PAYLOAD
 
 
-@given(
-    values=st.lists(
-        st.none()
-        | st.lists(st.fixed_dictionaries({"a": st.binary(max_size=40), "b": st.none() | st.floats()}), max_size=5),
-        max_size=20,
-    ),
-    start=st.integers(0, 20),
-)
-def test_bytes_of_objects_are_at_least_those_of_their_values(values: list[Any], start: int) -> None:
-    kind = pa.list_(pa.struct([("a", pa.binary()), ("b", pa.float64())]))
-    column = pa.array(values, kind).slice(start)
-    inner = [each for value in values[start:] for each in value or ()]
-
-    found = object_bytes(column)
-    heads = len(column) + 3 * len(inner)
-    assert found >= OBJECT_BYTES * heads + sum(len(each["a"]) for each in inner)
-    assert found <= OBJECT_BYTES * heads + sum(len(each["a"]) for each in inner) + 32 * (len(inner) + 2)
-
-
 def failing_images(monkeypatch: pytest.MonkeyPatch, error: BaseException, at_call: int) -> None:
     """The ``at_call``-th piece of images fails."""
     render, lock, calls = ImageFeed.render, threading.Lock(), iter(range(10**6))
@@ -170,15 +150,15 @@ def test_a_worker_error_comes_at_its_batch(
 
 
 def test_a_feeder_error_comes_at_its_batch(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    read, calls = Columns.read, iter(range(10**6))
+    copy, calls = KeptColumn.copy, iter(range(10**6))
 
-    def sometimes(columns: Columns, rows: Any, names: Any, *ragged: Any) -> Any:
-        if "label_id" in names and next(calls) == 3:
+    def sometimes(kept: KeptColumn, *where: Any) -> None:
+        if kept.column.name == "label_id" and next(calls) == 3:
             msg = "rows cannot be read"
             raise sp.SourceError(msg)
-        return read(columns, rows, names, *ragged)
+        copy(kept, *where)
 
-    monkeypatch.setattr(Columns, "read", sometimes)
+    monkeypatch.setattr(KeptColumn, "copy", sometimes)
     with maker(catalog, prefetch=3)() as stream:
         seen = []
         with pytest.raises(sp.SourceError, match="rows cannot be read"):
