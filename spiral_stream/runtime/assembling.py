@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spiral_stream.dialects.offsets import unsliced_table
 from spiral_stream.errors import DataError
 from spiral_stream.plan.maps import Context, SampleAssembly
 from spiral_stream.transforms.python import Function
@@ -43,7 +44,7 @@ def assembled(step: SampleAssembly, call: Callable[..., Any], *given: pa.Table) 
     name, schema = step.function.name, step.schema()
     try:
         found = call(*given)
-        return schema.empty_table() if found is None else found.select(schema.names).cast(schema)
+        return schema.empty_table() if found is None else unsliced_table(found.select(schema.names).cast(schema))
     except Exception as error:
         msg = f"assemble ({name}): {type(error).__name__}: {error}; push and finish return a table with {', '.join(schema.names)}"
         raise DataError(msg) from error

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.dialects.offsets import unsliced_table
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import Expr
 from spiral_stream.sources.predicate import needed, passing
@@ -20,7 +21,7 @@ class MemoryReader(Reader):
     def __init__(self, table: pa.Table, units: Sequence[Unit], base: str, *, allow_outside: bool = True) -> None:
         self.schema = table.schema
         self.base, self.allow_outside = base, allow_outside
-        self._table = table.combine_chunks()
+        self._table = unsliced_table(table.combine_chunks())
         self._units = tuple(units)
         self._starts = np.concatenate([[0], np.cumsum([unit.rows for unit in self._units])]).astype(np.int64)
 

@@ -28,9 +28,13 @@ def passing(rows: pa.Table | pa.RecordBatch, predicate: Expr | None, columns: Se
 
     from spiral_stream.dialects import numpy as reference
     from spiral_stream.dialects.arrow import to_arrow
+    from spiral_stream.dialects.offsets import unsliced_table
     from spiral_stream.dialects.pushdown import split
 
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+    if predicate is None:
+        return table.select(list(columns))
+    table = unsliced_table(table)
     lowered, residual = split(predicate, table.schema, to_arrow)
     if lowered is not None:
         table = pads.dataset(table).scanner(filter=to_arrow(lowered, table.schema)).to_table()

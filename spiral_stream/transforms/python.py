@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.dialects.offsets import unsliced
 from spiral_stream.errors import DataError, PlanError, shown
 
 _UNFIT: Final = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, OverflowError)  # of Arrow
@@ -116,7 +117,7 @@ class Function:
             if isinstance(values, pa.ChunkedArray):
                 values = values.combine_chunks()
             if isinstance(values, pa.Array):
-                return values.cast(self.kind)
+                return unsliced(values.cast(self.kind))  # rows of it will be chosen
             return pa.array(values, self.kind)
         except _UNFIT as error:
             msg = (

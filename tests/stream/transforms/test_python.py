@@ -91,3 +91,13 @@ def test_what_a_sample_draws_depends_on_its_key_alone() -> None:
 def test_what_is_no_function_over_columns_is_refused(given_arguments: Any, way_out: str) -> None:
     with pytest.raises(PlanError, match=way_out):
         Function(*given_arguments)
+
+
+def test_rows_can_be_chosen_of_a_slice_that_a_function_returns() -> None:
+    kind = pa.list_(pa.list_(pa.list_(pa.int64(), 1), 2))
+    values = [[[[row], [-row]]] * 2 for row in range(9)]
+    function = Function(lambda _: pa.array(values, kind).slice(4), ("x",), kind)
+
+    found = function.run(pa.table({"x": range(5)}), np.zeros(5, np.uint64))
+    assert found.take(pa.array([3, 0])).to_pylist() == [values[7], values[4]]
+    assert found.flatten().take(pa.array([6, 1])).to_pylist() == [values[7][0], values[4][1]]
