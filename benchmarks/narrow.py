@@ -1,0 +1,238 @@
+"""Batches of narrow rows and of token lists: CPU milliseconds per batch, with loops by hand in the same run.
+
+``python -m benchmarks.scale narrow FOLDER`` makes the data once in the folder, starts one process per cell, and asks them in
+turn for a slice of batches, so that what else the machine does falls on all of them alike. ``--other TREE`` measures the
+``spiral_stream`` of another checkout beside this one.
+
+    rows    1,024 rows of an int64, 32 float32 and a short text, from Lance, in a global shuffle
+    lists   batches of at most 32,768 padded tokens from a column list<int32>, 560 tokens per document; ids and mask
+    cache   the same documents as texts, from the token cache
+
+By hand means NumPy in one thread, without a queue, a saved place, checks or memory that is used again: a permutation drawn
+before, the columns in NumPy files and one Arrow array, the same windows and batch sizes.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+DOCUMENTS: Final = 20_000
+VOCABULARY: Final = 20_000
+BATCH, BUDGET, WINDOW = 1_024, 32_768, 2_048
+CELLS: Final = ("rows", "lists", "cache")
+_QUIET_S: Final = 0.02
+_FEW_S: Final = 0.002  # CPU seconds within _QUIET_S that count as rest
+_WARM: Final = 2  # rounds that are not counted
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--batches", type=int, default=100, help="of a slice")
+    parser.add_argument("--other", type=Path, help="another checkout")
+    parser.add_argument("--cells", nargs="+", choices=CELLS, default=CELLS)
+
+
+# ---- the data
+
+
+def make(folder: Path, rows: int) -> None:
+    """Write the data sets, unless they are there."""
+    if (folder / "done").exists():
+        return
+    import lance
+
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    vectors = rng.random((rows, 32), dtype=np.float32)
+    np.save(folder / "vectors.npy", vectors)
+    np.save(folder / "ids.npy", np.arange(rows))
+    texts = pa.array([f"text number {row * 7919 % rows}" for row in range(rows)])
+    table = pa.table(
+        {"id": np.arange(rows), "e": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), 32), "t": texts}
+    )
+    lance.write_dataset(table, str(folder / "rows.lance"), max_rows_per_file=max(1, rows // 10), mode="overwrite")
+
+    ends = np.concatenate([[0], np.cumsum(rng.integers(280, 841, DOCUMENTS))])
+    tokens = rng.integers(0, VOCABULARY, int(ends[-1])).astype(np.int32)
+    np.save(folder / "tokens.npy", tokens.astype(np.uint16))
+    np.save(folder / "ends.npy", ends)
+    lists = pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), pa.array(tokens))
+    words = np.array([f"w{number}" for number in range(VOCABULARY)])
+    written = [" ".join(words[tokens[a:b]]) for a, b in pairwise(ends)]
+    table = pa.table({"id": np.arange(DOCUMENTS), "tokens": lists, "text": written})
+    lance.write_dataset(table, str(folder / "documents.lance"), max_rows_per_file=DOCUMENTS // 5, mode="overwrite")
+    _write_tokenizer(folder / "tokenizer.json")
+    (folder / "done").touch()
+
+
+def _write_tokenizer(file: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    made = Tokenizer(models.WordLevel({f"w{number}": number for number in range(VOCABULARY)}, unk_token="w0"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.save(str(file))
+
+
+# ---- the cells
+
+
+def stream(folder: Path, cell: str, catalog: str) -> Any:
+    """The stream of a cell, of the ``spiral_stream`` that this process imports."""
+    import spiral_stream as sp
+
+    opened = sp.connect(catalog)
+    if "rows" not in opened.tables():
+        opened.register("rows", sp.Lance(str(folder / "rows.lance")), identity="id")
+        opened.register("documents", sp.Lance(str(folder / "documents.lance")), identity="id")
+        opened.register_tokenizer("words", str(folder / "tokenizer.json"))
+    order = sp.GlobalShuffle(seed=1)
+    if cell == "rows":
+        fields: dict[str, Any] = {"id": sp.Stack("id"), "e": sp.Stack("e"), "t": sp.List("t")}
+        return opened.table("rows").sample(order=order).collate(batch_size=BATCH, fields=fields).to_numpy(prefetch=4)
+    sampled = opened.table("documents").sample(order=order)
+    if cell == "cache":
+        sampled = sampled.map(sp.Tokenize("text", tokenizer="words", special_tokens=False) >> "ids")
+    column = "ids" if cell == "cache" else "tokens"
+    formed = sp.WindowedBucket(WINDOW, [sp.BucketKey(f"len({column})")], sp.BatchBudget(max_tokens=BUDGET))
+    fields = {"ids": sp.Pad(column), "mask": sp.PadMask(column)}
+    made = sampled.collate(batch_size=None, formation=formed, fields=fields).to_numpy(prefetch=4)
+    if cell == "cache":
+        made.materialize(lambda _: None)
+    return made
+
+
+def rows_by_hand(folder: Path) -> Iterator[dict[str, Any]]:
+    import lance
+
+    ids, vectors = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("ids", "vectors"))
+    texts = lance.dataset(str(folder / "rows.lance")).to_table(columns=["t"])["t"].combine_chunks()
+    order = np.random.default_rng(1).permutation(len(ids))
+    while True:
+        for first in range(0, len(order) - BATCH + 1, BATCH):
+            at = order[first : first + BATCH]
+            yield {"ids": ids[at], "e": vectors[at], "t": texts.take(pa.array(at)).to_pylist()}
+
+
+def lists_by_hand(folder: Path) -> Iterator[dict[str, Any]]:
+    tokens, ends = np.load(folder / "tokens.npy", mmap_mode="r"), np.load(folder / "ends.npy")
+    rng, lengths = np.random.default_rng(1), np.diff(ends)
+    while True:
+        order = rng.permutation(len(lengths))
+        for first in range(0, len(order), WINDOW):
+            window = order[first : first + WINDOW]
+            window = window[np.argsort(lengths[window], kind="stable")]
+            runs, begin = [], 0
+            for at, width in enumerate(lengths[window].tolist()):
+                if (at + 1 - begin) * width > BUDGET:
+                    runs.append((begin, at))
+                    begin = at
+            for run in rng.permutation(len(runs)).tolist():
+                yield _padded(tokens, ends, window[slice(*runs[run])])
+
+
+def _padded(tokens: np.ndarray, ends: np.ndarray, members: np.ndarray) -> dict[str, Any]:
+    begins, sizes = ends[members].tolist(), (ends[members + 1] - ends[members]).tolist()
+    ids, mask = (np.zeros((len(members), max(sizes)), np.int64) for _ in range(2))
+    for row, (begin, size) in enumerate(zip(begins, sizes, strict=True)):
+        ids[row, :size] = tokens[begin : begin + size]
+        mask[row, :size] = 1
+    return {"ids": ids, "mask": mask}
+
+
+def child(folder: Path, cell: str, catalog: str) -> None:
+    """Read numbers of batches, and print the CPU milliseconds and the rows or tokens per batch, until the input ends."""
+    if not catalog:
+        batches = rows_by_hand(folder) if cell == "rows" else lists_by_hand(folder)
+    else:
+        source = stream(folder, cell, catalog)
+        batches = (batch for _ in iter(int, 1) for batch in source)  # epoch after epoch
+    next(batches)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        _rest()
+        start, items = time.process_time(), 0
+        for _ in range(int(line)):
+            batch = next(batches)
+            items += len(batch["t"]) if cell == "rows" else batch["ids"].size
+        _rest()
+        print(json.dumps([(time.process_time() - start) * 1e3 / int(line), items / int(line)]), flush=True)
+    os._exit(0)
+
+
+def _rest() -> None:
+    """Wait until the threads that build ahead have filled the queue."""
+    last = time.process_time()
+    while True:
+        time.sleep(_QUIET_S)
+        now = time.process_time()
+        if now - last < _FEW_S:
+            return
+        last = now
+
+
+# ---- measuring
+
+
+def main(asked: argparse.Namespace) -> None:
+    """Measure the cells, each next to its loop by hand."""
+    make(asked.folder, asked.rows)
+    here = Path(__file__).parents[1]
+    trees = [*([("before", asked.other)] if asked.other else []), ("now", here)]
+    print(f"{'':<20} {'ms min':>8} {'median':>8} {'max':>8} {'M/CPU s at min':>16} {'at median':>10}")
+    for cell in asked.cells:
+        kids = [(f"{cell}, {name}", _start(asked.folder, cell, tree, f"catalog-{name}")) for name, tree in trees]
+        kids.append((f"{cell}, by hand", _start(asked.folder, cell, here, "")))
+        found = _in_turn([kid for _, kid in kids], asked.rounds, asked.batches)
+        for (name, _), slices in zip(kids, found, strict=True):
+            spent, items = sorted(each for each, _ in slices), statistics.mean(count for _, count in slices)
+            rates = [items / each / 1e3 for each in (spent[0], statistics.median(spent))]
+            times = f"{spent[0]:8.3f} {statistics.median(spent):8.3f} {spent[-1]:8.3f}"
+            print(f"{name:<20} {times} {rates[0]:16.2f} {rates[1]:10.2f}", flush=True)
+
+
+def _start(folder: Path, cell: str, tree: Path, catalog: str) -> "subprocess.Popen[str]":
+    place = str(folder / catalog) if catalog else ""
+    command = [sys.executable, "-P", __file__, str(folder), cell, place]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    started = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(tree.resolve())}, **pipes)
+    assert started.stdout is not None
+    if started.stdout.readline() != "ready\n":
+        msg = f"{cell} of {tree} ended"
+        raise SystemExit(msg)
+    return started
+
+
+def _in_turn(kids: "list[subprocess.Popen[str]]", rounds: int, batches: int) -> list[list[tuple[float, float]]]:
+    """Ask each process for a slice, round after round; another one begins each time."""
+    found: list[list[tuple[float, float]]] = [[] for _ in kids]
+    for number in range(_WARM + rounds):
+        for at in [*range(number % len(kids), len(kids)), *range(number % len(kids))]:
+            stdin, stdout = kids[at].stdin, kids[at].stdout
+            assert stdin is not None
+            assert stdout is not None
+            stdin.write(f"{batches}\n")
+            stdin.flush()
+            spent = json.loads(stdout.readline())
+            if number >= _WARM:
+                found[at].append((spent[0], spent[1]))
+    for kid in kids:
+        kid.kill()
+        kid.wait()
+    return found
+
+
+if __name__ == "__main__":
+    child(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
