@@ -71,26 +71,27 @@ class Pending:
         self._finish, self._parts = finish, parts
         self._fields, self._listed = fields, listed
         self._begun = begun
-        self._settled = False  # once it is True, `_count` does nothing: it is asked three times per batch, 10 us
+        self._settled = False  # once it is True, nothing is counted again: it is asked six times per batch
         self._bytes = 0
 
     @property
     def settled(self) -> bool:
         """Whether every field's size is known."""
-        self._count()
+        if not self._settled:
+            self._count()
         return self._settled
 
     @property
     def nbytes(self) -> int:
         """Bytes of the fields whose size is known."""
-        self._count()
+        if not self._settled:
+            self._count()
         return self._bytes
 
     def _count(self) -> None:
-        if not self._settled:
-            values = list(self._fields.values())
-            self._bytes = self._listed + sum([value.nbytes for value in values if isinstance(value, np.ndarray)])
-            self._settled = not any(value is None for value in values)
+        values = list(self._fields.values())
+        self._bytes = self._listed + sum([value.nbytes for value in values if isinstance(value, np.ndarray)])
+        self._settled = not any(value is None for value in values)
 
     def wait(self, timeout_s: float) -> bool:
         """Whether all pieces are done. Waits up to ``timeout_s`` for each."""
