@@ -7,7 +7,7 @@
 #include <Python.h>
 #include <stdint.h>
 
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && __GNUC__ >= 12 && !defined(SPIRAL_PORTABLE)
 #define FAST __attribute__((target_clones("arch=x86-64-v4", "default"))) /* the loader chooses */
 #else
 #define FAST
