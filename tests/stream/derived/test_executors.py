@@ -18,7 +18,7 @@ import pytest
 from spiral_stream.derived import build as room
 from spiral_stream.derived.build import build
 from spiral_stream.derived.column import Column
-from spiral_stream.derived.executors import Builders, Processes, RayTasks, Threads, executor
+from spiral_stream.derived.executors import Builders, Executor, Processes, RayTasks, Threads
 from spiral_stream.derived.roster import RosterFile
 from spiral_stream.errors import CacheError, MissingExtraError, PlanError, SourceError
 from tests.fixtures.named_shards import Shards, content, need_tidy, one_thread, pieces_of
@@ -67,7 +67,7 @@ def test_ray_tasks_make_the_same_pieces_as_threads(tmp_path: Path) -> None:
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
 def test_ray_that_is_not_installed_is_asked_for() -> None:
     with pytest.raises(MissingExtraError, match="executor='processes'"):
-        executor("ray")
+        Executor("ray")
 
 
 def test_an_error_in_another_process_is_the_error_of_the_build(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_the_default_number_is_the_share_of_threads() -> None:
 
 
 def test_names_give_executors() -> None:
-    with executor("threads", 3) as threads, executor("processes", 1) as processes:
+    with Executor("threads", 3).start() as threads, Executor("processes", 1).start() as processes:
         assert (type(threads), threads.width) == (Threads, 3)
         assert (type(processes), processes.width) == (Processes, 1)
 
@@ -138,9 +138,9 @@ def test_names_give_executors() -> None:
 @pytest.mark.parametrize("workers", [0, -1, True, 1.5, "2"])
 def test_a_number_of_workers_that_is_none_is_refused(workers: Any) -> None:
     with pytest.raises(PlanError, match="Give a number of at least 1"):
-        executor("threads", workers)
+        Executor("threads", workers)
 
 
 def test_an_unknown_executor_is_refused() -> None:
     with pytest.raises(PlanError, match=r"'dask' is unknown. Give one of threads, processes, ray"):
-        executor("dask")
+        Executor("dask")
