@@ -49,6 +49,14 @@ class SourceKind(StrEnum):
     videos = "videos"  # videos in one folder per class
 
 
+class ExecutorName(StrEnum):
+    """Where caches are built."""
+
+    threads = "threads"
+    processes = "processes"
+    ray = "ray"
+
+
 def _tell_version(asked: bool) -> None:
     if asked:
         typer.echo(f"spiral {__version__}")
@@ -176,10 +184,16 @@ def explain(
 
 
 @app.command()
-def materialize(stream: str, where: Where = None, trust: Trusted = None) -> None:
-    """Build the caches of a saved stream. Continues where an earlier build stopped."""
+def materialize(
+    stream: str,
+    workers: Annotated[int | None, typer.Option(help="How many work at a time.")] = None,
+    executor: Annotated[ExecutorName, typer.Option(help="Where they work.")] = ExecutorName.threads,
+    where: Where = None,
+    trust: Trusted = None,
+) -> None:
+    """Build the caches of a saved stream, together with whoever else builds them. Continues where an earlier build stopped."""
     with _open(where).open_stream(stream, trust=trust or ()) as opened:
-        done = opened.materialize()
+        done = opened.materialize(workers=workers, executor=executor.value)
         used = [store.usage() for store in {work.store.folder: work.store for work in caches(opened.stages)}.values()]
     Console().print(
         f"{done.rows:,} rows in {done.shards:,} shards built, {done.payload_bytes:,} bytes, {done.refused:,} rows refused"

@@ -22,6 +22,7 @@ from spiral_stream.batching.tail import KeepPartial
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
+from spiral_stream.derived.executors import Executor
 from spiral_stream.errors import BindError, SpiralError, StreamError
 from spiral_stream.explain import Explanation, explain_stream
 from spiral_stream.fields.field import FieldSpec
@@ -495,16 +496,29 @@ class PreparedStream:
 
     # ---- caches, other streams, the end
 
-    def materialize(self, report: Callable[[Progress], None] | None = None) -> Progress:
+    def materialize(
+        self,
+        report: Callable[[Progress], None] | None = None,
+        *,
+        workers: int | None = None,
+        executor: str = "threads",
+    ) -> Progress:
         """Build the caches of this plan, for the rows that it needs. Continues where an earlier build stopped.
 
+        Builds that run at the same time share the work by storage shard, whatever their executors.
+
         Args:
-            report: called with the progress; None shows a progress bar on a terminal.
+            report: called with the progress of all workers; None shows a progress bar on a terminal.
+            workers: how many work at a time; by default the stream's threads, or the processors of a Ray cluster.
+            executor: ``"threads"`` of this process, ``"processes"`` of this machine, or tasks of a Ray cluster
+                (``"ray"``) whose nodes see the same folders. All make the same bytes.
 
         Raises:
+            PlanError: there is no such executor, or the number is not positive.
             CacheError: the cache folder cannot be written.
+            MissingExtraError: Ray is asked for, and not installed.
         """
-        return self._opening.materialize(self.stages, self._threads.working(), report, keep=self._passes.running)
+        return self._opening.materialize(Executor(executor, workers), report, keep=self._passes.running)
 
     def caches(self) -> list[CacheStatus]:
         """Return how far each cache of this plan is built. Reads no payload; empty if the plan has nothing to cache.

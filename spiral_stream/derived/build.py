@@ -102,7 +102,7 @@ def build(
     targets = [_Target(each, RosterFile(root, each), keys) for each in derivations]
     every = np.arange(len(keys))
     if any(target.missing(every).any() for target in targets):
-        with refusals(root, "Give a folder that can be written, or set $SPIRAL_CACHE"):
+        with refusals(root, "Give a folder that can be written, or set $SPIRAL_CACHE", root, "cannot be written"):
             make(_Pieces(source, targets, keys, report), builders)
     return [target.roster for target in targets]
 

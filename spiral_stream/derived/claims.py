@@ -1,7 +1,8 @@
 """Who makes what of which shard: leases, so that builders that start together share the work.
 
-A lease is a lock on one byte of the ``claims`` file of what is made, at the place that the shard's key gives. The kernel takes it back when its owner ends, however it ends, so a dead owner's lease is free at once. Where a file system
-has no such locks everybody gets every lease: work is done twice, and the roster keeps one piece.
+A lease is a lock on one byte of the ``claims`` file of what is made, at the place that the shard's key gives. The kernel
+takes it back when its owner ends, however it ends, so a dead owner's lease is free at once. Where a file system has no
+such locks everybody gets every lease: work is done twice, and one result is kept.
 """
 
 import fcntl

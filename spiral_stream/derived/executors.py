@@ -37,18 +37,29 @@ class Shared(Generic[T]):
     """
 
     def __init__(self, value: T) -> None:
-        self.value = value
-        self._data: bytes | None = None
+        self._made: tuple[T] | None = (value,)
+        self._data = b""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self._data is None:
-            self._data = pickle.dumps(self.value)
-        return _unpickled, (self._data,)
+    def __getstate__(self) -> bytes:
+        assert self._data or self._made is not None
+        self._data = self._data or pickle.dumps(self._made)
+        return self._data
+
+    def __setstate__(self, data: bytes) -> None:
+        self._made, self._data = None, data  # made later, so that an error is that of the work
+
+    @property
+    def value(self) -> T:
+        """The value, or that of this process."""
+        if self._made is None:
+            self._made = _made(self._data)
+        return self._made[0]
 
 
 @lru_cache(_OPEN)
-def _unpickled(data: bytes) -> Shared[Any]:
-    return Shared(pickle.loads(data))  # noqa: S301  from the process that started this one
+def _made(data: bytes) -> tuple[Any]:
+    made: tuple[Any] = pickle.loads(data)  # noqa: S301  from the process that started this one
+    return made
 
 
 class Builders(ABC):

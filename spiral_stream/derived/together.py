@@ -109,8 +109,13 @@ def make(maker: Maker[Made], builders: Callable[[], Builders]) -> None:
 
 
 @contextmanager
-def refusals(root: Path, otherwise: str) -> Iterator[None]:
+def refusals(root: Path, otherwise: str, *what: object) -> Iterator[None]:
     """Say what to do where the operating system refuses.
+
+    Args:
+        root: where things are made.
+        otherwise: what to do if the system's reason says nothing.
+        what: fails, in words and paths.
 
     Raises:
         CacheError: it does, or it ended a process of the executor.
@@ -118,7 +123,7 @@ def refusals(root: Path, otherwise: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise failed(error, otherwise, root, "cannot be written") from error
+        raise failed(error, otherwise, *what) from error
     except BrokenExecutor as error:
         msg = (
             f"{root}: a process that made pieces was ended from outside, perhaps for want of memory. What is done stays; "

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from spiral_stream.cache.store import CacheStore
-from tests.fixtures.kinds import CASES
+from tests.fixtures.kinds import CASES, SHARDS
 from tests.fixtures.kinds import ROWS as TEXTS
 from tests.stream.cache.test_materialize import ROOT
 from tests.stream.cache.test_store import SHARD_ROWS, chunk, stored, write
@@ -37,9 +39,11 @@ BUILD = """
 import sys
 from pathlib import Path
 import spiral_stream as sp
+from spiral_stream.cache import materialize
 from spiral_stream.cache.store import CacheStore
 from tests.fixtures.kinds import CASES
 
+materialize.UNIT_ROWS = materialize.WRITERS = 1
 write, waited = CacheStore.write, False
 
 def waiting(self, key, rows, chunks):
@@ -74,20 +78,27 @@ def test_three_builders_at_once_and_a_killed_one_leave_nothing_double_or_dead(tm
         builders = [running.enter_context(waiting_build(tmp_path)) for _ in range(3)]
         for each in builders:
             assert each.stdout is not None
-            assert each.stdout.readline() == "inside\n"
-        ours = CASE.build(catalog, tmp_path)
+            assert each.stdout.readline() == "inside\n"  # each in a shard of its own
+        ours = threading.Thread(target=CASE.build, args=(catalog, tmp_path))  # makes the fourth, and waits
+        ours.start()
+        while len(store.ledger.files()) < 1:
+            time.sleep(0.01)
         killed, *slow = builders
-        for each in slow:
-            assert each.communicate("go on\n")[0] == "done\n"
         dead = store.usage().dead_bytes
         killed.send_signal(signal.SIGKILL)
-    assert dead > 0  # of the one that still wrote: nobody touched it
+        for each in slow:
+            assert each.stdin is not None
+            each.stdin.write("go on\n")
+            each.stdin.flush()
+        assert [each.communicate()[0] for each in slow] == ["done\n"] * 2
+        ours.join()
+    assert dead > 0  # of those that still wrote: nobody touched it
+    assert len(store.ledger.files()) == SHARDS
     (store.folder / "ledger" / f".x.json.{'0' * 32}").write_text("{")
     again = CASE.build(catalog, tmp_path)
     have, named, seen = on_disk(store)
 
     assert [each.returncode for each in (killed, *slow)] == [-signal.SIGKILL, 0, 0]
-    assert ours.rows > 0
     assert again.rows == 0
     assert have == named == seen
     assert sum(int(mask.sum()) for mask in store.covered().values()) == TEXTS
@@ -180,7 +191,9 @@ def test_a_cache_from_before_loses_its_doubles_too(tmp_path: Path) -> None:
     store.commit()
     for entry in store.ledger.entries():
         facts = json.loads(entry.path.read_text())
-        entry.path.write_text(json.dumps({name: facts[name] for name in facts if name not in {"seal", "sums"}}))
+        entry.path.write_text(
+            json.dumps({name: facts[name] for name in facts if name not in {"seal", "sums", "refused"}})
+        )
     offsets, rows = chunk([5])
     store.write("a", SHARD_ROWS, iter([(offsets, rows)]))
     store.commit()

@@ -59,6 +59,7 @@ def test_processes_make_the_same_pieces_as_threads(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")  # Ray forks
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 def test_ray_tasks_make_the_same_pieces_as_threads(tmp_path: Path) -> None:
     assert made(tmp_path / "threads", one_thread) == made(tmp_path / "ray", partial(RayTasks, 2))
