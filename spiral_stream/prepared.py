@@ -497,26 +497,18 @@ class PreparedStream:
     # ---- caches, other streams, the end
 
     def materialize(
-        self,
-        report: Callable[[Progress], None] | None = None,
-        *,
-        workers: int | None = None,
-        executor: str = "threads",
+        self, report: Callable[[Progress], None] | None = None, *, workers: int | None = None, executor: str = "threads"
     ) -> Progress:
-        """Build the caches of this plan, for the rows that it needs. Continues where an earlier build stopped.
-
-        Builds that run at the same time share the work by storage shard, whatever their executors.
+        """Build the caches of this plan, for the rows that it needs, together with whoever else builds them now.
 
         Args:
             report: called with the progress of all workers; None shows a progress bar on a terminal.
             workers: how many work at a time; by default the stream's threads, or the processors of a Ray cluster.
-            executor: ``"threads"`` of this process, ``"processes"`` of this machine, or tasks of a Ray cluster
-                (``"ray"``) whose nodes see the same folders. All make the same bytes.
+            executor: ``"threads"``, ``"processes"`` of this machine, or ``"ray"`` tasks, whose nodes see the same folders.
 
         Raises:
-            PlanError: there is no such executor, or the number is not positive.
             CacheError: the cache folder cannot be written.
-            MissingExtraError: Ray is asked for, and not installed.
+            PlanError: there is no such executor, or the number is not positive.
         """
         return self._opening.materialize(Executor(executor, workers), report, keep=self._passes.running)
 

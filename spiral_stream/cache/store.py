@@ -60,14 +60,12 @@ class CacheStore:
 
     def __init__(self, folder: Path, facts: Mapping[str, object]) -> None:
         self.folder = folder
-        self.ledger = Ledger(folder / "ledger")
-        self.facts = facts
+        self.ledger, self.facts = Ledger(folder / "ledger"), facts
         self._data = folder / "data.lance"
         self._shards = OpenShards()
         self._pid = os.getpid()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy in another process opens the folder itself."""
         return CacheStore, (self.folder, dict(self.facts))
 
     def covered(self, committed: bool = False) -> dict[str, NDArray[np.bool_]]:

@@ -10,7 +10,7 @@ import pickle
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -160,12 +160,29 @@ class RayTasks(Builders):
     def submit(self, work: Callable[..., Any], *args: Any) -> "Future[Any]":
         if work not in self._tasks:  # a new one is sent to every node
             self._tasks[work] = self._ray.remote(work)
-        found: Future[Any] = self._tasks[work].remote(*args).future()
+        found: Future[Any] = Future()
+        found.set_running_or_notify_cancel()  # a task that was sent runs
+        self._tasks[work].remote(*args).future().add_done_callback(lambda done: _settle(found, done))
         return found
 
     def close(self) -> None:
         if self._started:
             self._ray.shutdown()
+
+
+def _settle(found: "Future[Any]", done: "Future[Any]") -> None:
+    """Give a task's result or error on, as a thread would."""
+    from ray.exceptions import RayTaskError
+
+    error = done.exception()
+    if error is None:
+        found.set_result(done.result())
+    elif isinstance(error, RayTaskError):
+        found.set_exception(getattr(error, "cause", None) or error)
+    else:  # its process or its node ended
+        ended = BrokenExecutor(str(error))
+        ended.__cause__ = error
+        found.set_exception(ended)
 
 
 @final
