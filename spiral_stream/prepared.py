@@ -494,8 +494,6 @@ class PreparedStream:
         """Whether this process was forked from the one that made the stream."""
         return os.getpid() != self._pid
 
-    # ---- caches, other streams, the end
-
     def materialize(
         self, report: Callable[[Progress], None] | None = None, *, workers: int | None = None, executor: str = "threads"
     ) -> Progress:
@@ -508,7 +506,6 @@ class PreparedStream:
 
         Raises:
             CacheError: the cache folder cannot be written.
-            PlanError: there is no such executor, or the number is not positive.
         """
         return self._opening.materialize(Executor(executor, workers), report, keep=self._passes.running)
 
@@ -540,8 +537,7 @@ class PreparedStream:
         """Stop the threads and release all handles. Afterwards only a state saved before tells the place.
 
         Args:
-            timeout_s: how many seconds to wait for calls that do not return, such as a read or a function of yours; None
-                waits 5. Then a `SpiralWarning` says which thread is in which call.
+            timeout_s: seconds to wait for calls that do not return; None waits 5. Then a `SpiralWarning` names each.
         """
         left = self._passes.close(timeout_s)
         self._opening.close(0.0 if left else timeout_s)
@@ -555,10 +551,8 @@ class PreparedStream:
 
     def __getstate__(self) -> dict[str, Any]:
         ours = ("_opening", "_passes", "_metrics", "_subprocess")
-        return {
-            **{name: each for name, each in self.__dict__.items() if name not in ours},
-            "edits": (self._opening.rebase, self._opening.skips),
-        }
+        kept = {name: each for name, each in self.__dict__.items() if name not in ours}
+        return {**kept, "edits": (self._opening.rebase, self._opening.skips)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         edits = state.pop("edits")
