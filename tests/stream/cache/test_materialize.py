@@ -18,14 +18,11 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.cache import materialize as room
-from spiral_stream.cache.hands import ShardWork
 from spiral_stream.cache.materialize import Progress, build
-from spiral_stream.cache.store import CacheStore
-from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.derived import executors
 from spiral_stream.testing import frozen, same
-from tests.fixtures.kinds import BAD, CASES, ByteEncoder, Case, works
+from tests.fixtures.kinds import BAD, CASES, Case, works
 from tests.fixtures.kinds import ROWS as TEXTS
 from tests.fixtures.kinds import SHARDS as PARTS
 from tests.fixtures.streams import FIXED, RANDOM, ROWS, SHARDS, images, maker, our_threads, plan
@@ -325,27 +322,6 @@ def test_a_build_that_fails_says_why_and_leaves_no_thread(case: Case, rows: sp.C
         build(Gone(), case.kind, case.store(tmp_path), todo, 2)
 
     assert ledger(tmp_path) == {}
-
-
-def test_runs_grow_and_shrink_with_the_bytes_of_their_rows(tmp_path: Path) -> None:
-    asked: list[int] = []
-    texts = pa.array(["x" * 100_000] * 200 + ["ab"] * 9_800)
-
-    class Rows:
-        base = ""
-
-        def fetch(self, ordinals: Any, columns: Any) -> pa.Table:
-            asked.append(len(ordinals))
-            return pa.table({"text": texts.take(pa.array(ordinals))})
-
-    kind = TokenKind("rows", "text", ByteEncoder())
-    work = ShardWork("s", "0" * 32, 0, len(texts), np.arange(len(texts), dtype=np.uint64))
-    done = build(Rows(), kind, CacheStore(tmp_path, kind.facts()), [work], 1)
-
-    assert done.payload_bytes == 2 * (200 * 100_000 + 2 * 9_800)
-    assert asked[:3] == [32, 32, 32]  # begun before the first was done
-    assert asked[3:23] == [5] * 20  # as many as a megabyte holds, of what is kept: two bytes a byte read
-    assert asked[-2] == kind.RUN_ROWS
 
 
 def test_readers_of_a_growing_cache_see_whole_shards_only(catalog: sp.Catalog, caches: Path) -> None:

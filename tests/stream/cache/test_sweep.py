@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -182,6 +183,75 @@ def test_a_writer_waits_for_one_who_sweeps_and_says_so_when_it_takes_too_long(tm
         assert not ours
     assert held is not None
     held.release()
+
+
+DRAWN = """
+import sys
+from pathlib import Path
+import spiral_stream as sp
+from spiral_stream.cache import materialize
+from spiral_stream.derived.executors import Executor
+from tests.fixtures.kinds import CASES
+
+if __name__ == "__main__":
+    materialize.UNIT_ROWS = 1
+    folder, executor = Path(sys.argv[1]), Executor(sys.argv[2], 2)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    CASES["tokens"].build(sp.connect(str(folder / "catalog")), folder, executor=executor)
+"""
+
+
+def kill_one_of_three(folder: Path, executor: str, after_s: float) -> None:
+    """Let three builders begin, kill one of them, and check what they and one more build leave."""
+    catalog, store = CASE.catalog(folder), CASE.store(folder)
+    program = folder / "build.py"
+    program.write_text(DRAWN)
+    with ExitStack() as running:
+        command = [sys.executable, str(program), str(folder), executor]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        builders = [
+            running.enter_context(
+                subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+                )
+            )
+            for _ in range(3)
+        ]
+        for each in builders:
+            assert each.stdout is not None
+            assert each.stdout.readline() == "ready\n"
+        for each in builders:
+            assert each.stdin is not None
+            each.stdin.write("go on\n")
+            each.stdin.flush()
+        time.sleep(after_s)
+        builders[0].send_signal(signal.SIGKILL)
+        assert [each.wait() for each in builders[1:]] == [0, 0]
+    assert CASE.build(catalog, folder).rows == 0  # nothing was lost; what is half written goes
+    have, named, seen = on_disk(store)
+    assert have == named == seen
+    assert len(store.ledger.files()) == SHARDS  # no shard twice
+    assert drafts(store.folder) == []
+    assert store.usage().dead_bytes == 0
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_of_three_builders_one_of_which_is_killed_nothing_stays(tmp_path: Path, executor: str) -> None:
+    rng = random.Random(executor)
+    for k in range(2):
+        (tmp_path / str(k)).mkdir()
+        kill_one_of_three(tmp_path / str(k), executor, rng.uniform(0.2, 1.2))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_of_builders_killed_fifty_times_nothing_stays(tmp_path: Path, executor: str) -> None:
+    rng = random.Random(f"{executor} often")
+    for k in range(25):
+        (tmp_path / str(k)).mkdir()
+        kill_one_of_three(tmp_path / str(k), executor, rng.uniform(0.0, 3.0))
 
 
 def test_a_cache_from_before_loses_its_doubles_too(tmp_path: Path) -> None:
