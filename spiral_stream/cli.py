@@ -9,13 +9,15 @@ from enum import StrEnum
 from functools import partial
 from typing import Annotated
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from spiral_stream.catalog.statistics import load_statistics
+from spiral_stream.catalog.statistics import ESTIMATED, KNOWN, load_statistics
 from spiral_stream.connection import Catalog, connect
 from spiral_stream.errors import SpiralError
 from spiral_stream.planner.build import caches
@@ -110,8 +112,34 @@ def show(name: str, where: Where = None) -> None:
         roles = [*(["identity"] if field.name in entry.identity else []), *([semantic] if semantic else [])]
         listing.add_row(field.name, str(field.type), ", ".join(roles))
     Console().print(listing)
-    if load_statistics(entry) is None:
-        Console().print("statistics: unknown: materialize asset shard_stats")
+    found = load_statistics(entry)
+    if found is None:
+        Console().print(f"statistics: unknown: materialize asset shard_stats, or catalog.measure({name!r})")
+    else:
+        _show_facts(found.columns)
+
+
+def _show_facts(columns: pa.Table) -> None:
+    """Print what is known of each column. ``~`` marks what is estimated."""
+    listing = Table("column", "nulls", "NaN", "distinct", "min", "quartiles", "max", "most frequent")
+    for row in columns.filter(pc.equal(columns["mark"], KNOWN)).to_pylist():
+        frequent = ", ".join(f"{each['value']} {each['count']:,}" for each in (row["frequent"] or ())[:_SHOWN])
+        cells = [
+            row["column"],
+            f"{row['nulls']:,}",
+            f"{row['nans']:,}",
+            f"{_mark(row['distinct_mark'])}{row['distinct']:,}",
+            row["min"] or "",
+            _mark(row["quartiles_mark"]) + ", ".join(row["quartiles"]) if row["quartiles"] else "",
+            row["max"] or "",
+            _mark(row["frequent_mark"]) + frequent if frequent else "",
+        ]
+        listing.add_row(*(escape(cell[:60]) for cell in cells))
+    Console().print(listing)
+
+
+def _mark(mark: str) -> str:
+    return "~ " if mark == ESTIMATED else ""
 
 
 @app.command()

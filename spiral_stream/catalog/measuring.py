@@ -113,7 +113,7 @@ def _known(now: Manifest, before: Manifest) -> frozenset[str]:
 @contextmanager
 def _place(root: Path, source: Source) -> Iterator[Path]:
     """Where identities are kept; where nothing can be kept, or the rows are copied later, that is for this call only."""
-    place = None if isinstance(source, Arrow) else _writable(root)
+    place = None if isinstance(source, Arrow) else writable_place(root)
     if place is not None:
         yield place
         return
@@ -121,7 +121,8 @@ def _place(root: Path, source: Source) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _writable(root: Path) -> Path | None:
+def writable_place(root: Path) -> Path | None:
+    """Return the folder of derived data; None where nothing can be written there."""
     with suppress(CacheError, OSError):
         place = derived_root(root)
         place.mkdir(parents=True, exist_ok=True)
