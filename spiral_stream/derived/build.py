@@ -122,7 +122,7 @@ class _Pieces(Maker[list[Written]]):
         widths = [target.derivation.row_bytes for target in targets]
         self.units = chunks(source.manifest, None if None in widths else sum(w for w in widths if w is not None))
         self._rows = np.diff(source.manifest.starts).astype(np.int64)
-        self._total, self._told = self._missing_rows(), list[Roster]()
+        self._total, self._told = self._missing_rows(), [target.roster for target in targets]
 
     def job(self, wanted: dict[int, Shards]) -> _Job:
         drafts = [new_draft(self._derived[k].file.parts / uuid.uuid4().hex, Path.touch) for k in wanted]
@@ -145,7 +145,7 @@ class _Pieces(Maker[list[Written]]):
 
     def tell(self, running: Sequence[Job]) -> None:  # noqa: ARG002  a chunk takes a second
         now = [target.roster for target in self._derived]
-        if len(now) != len(self._told) or any(a is not b for a, b in zip(now, self._told, strict=True)):
+        if any(a is not b for a, b in zip(now, self._told, strict=True)):
             self._told = now
             self._report(BuildProgress(self._total - self._missing_rows(), self._total))
 

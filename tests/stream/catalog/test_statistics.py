@@ -230,7 +230,7 @@ def test_statistics_that_are_damaged_are_merged_again(tmp_path: Path) -> None:
 
 
 def test_statistics_of_an_earlier_version_are_read_and_have_no_facts_of_the_whole(catalog: Registry) -> None:
-    entry = register(catalog, n=[1, 2])
+    entry = register(catalog, n=[7, 8])
     with OpenRelation(entry) as relation:
         save_statistics(entry, measure(relation))
     for file in (entry.root / "statistics" / "t").glob(f"{entry.data_version}.columns"):
