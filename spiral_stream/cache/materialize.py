@@ -28,13 +28,14 @@ from spiral_stream.derived.executors import Builders, Executor, Shared, Threads,
 from spiral_stream.derived.roster import keys_of
 from spiral_stream.derived.together import Job, Maker, Shards, Target, make, refusals
 from spiral_stream.integrity.locks import Held
-from spiral_stream.integrity.publish import new_draft
+from spiral_stream.integrity.publish import drafts, new_draft
 
 COMMIT_EVERY_S: Final = 30.0
 WRITERS: Final = 2  # of shards at a time in this process: one writes while the other waits for rows
 UNIT_ROWS: Final = 1024  # shards that are smaller are made some at a time
 UNIT_SHARDS: Final = 64
 _TALLY: Final = struct.Struct("<q")
+_TALLY_NAME: Final = "tally"
 
 
 @final
@@ -125,6 +126,7 @@ class _Target(Target):
     def __init__(self, store: CacheStore, shards: Sequence[ShardWork]) -> None:
         self.store = store
         self._seen: set[str] = set()
+        self._tallies: set[tuple[str, int]] = set()  # of all builders, and when they were written
         self._begin(_merged(shards))
         self.look()
         self._begin([work for work in self.works if len(work.offsets)])
@@ -152,7 +154,15 @@ class _Target(Target):
                 rest = work.offsets[~entry.mask[work.offsets.astype(np.int64)]]
                 self.works[at], self.left[at] = replace(work, offsets=rest), len(rest)
                 self._refused, self._bytes = self._refused + entry.refused, self._bytes + entry.bytes
-        return bool(new)
+        return self._are_working() or bool(new)
+
+    def _are_working(self) -> bool:
+        """Whether a builder made rows since the last look: a shard may take longer than others wait for nothing."""
+        before, self._tallies = self._tallies, set()
+        for path in drafts(self.store.folder, _TALLY_NAME):
+            with suppress(OSError):
+                self._tallies.add((path.name, path.stat().st_mtime_ns))
+        return not self._tallies <= before
 
     def progress(self, running: Sequence["_Job"]) -> Progress:
         """Return what is done, with the rows of shards that are being made here."""
@@ -203,7 +213,7 @@ class _Parts(Maker[None]):
 
     def job(self, wanted: dict[int, Shards]) -> _Job:
         works = [self._target.works[shard] for shard in wanted[0].tolist()]
-        tally, held = new_draft(self._target.store.folder / "tally", Path.touch)
+        tally, held = new_draft(self._target.store.folder / _TALLY_NAME, Path.touch)
         rows = sum(len(work.offsets) for work in works)
         return _Job(wanted, make_parts, (self._shared, works, tally), lambda: _drop(tally, held), rows, tally)
 

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, wait
@@ -153,7 +154,11 @@ class RayTasks(Builders):
         self._ray = ray
         self._started = not ray.is_initialized()
         if self._started:
-            ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, include_dashboard=False)
+            with warnings.catch_warnings():
+                warnings.filterwarnings(
+                    "ignore", "lance is not fork-safe"
+                )  # Ray's children become other programs at once
+                ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, include_dashboard=False)
         self.width = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._tasks: dict[Callable[..., Any], Any] = {}
 

@@ -53,7 +53,7 @@ class Target(ABC):
 
     @abstractmethod
     def look(self) -> bool:
-        """Find out what was entered since the last look; whether anything was."""
+        """Find out what was entered since the last look; whether anything was, or whoever makes it shows a sign of life."""
 
 
 @dataclass(eq=False)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,8 +20,10 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.cache import materialize as room
 from spiral_stream.cache.materialize import Progress, build
+from spiral_stream.cache.store import CacheStore
+from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.derived import executors
+from spiral_stream.derived import executors, together
 from spiral_stream.testing import frozen, same
 from tests.fixtures.kinds import BAD, CASES, Case, works
 from tests.fixtures.kinds import ROWS as TEXTS
@@ -287,6 +290,37 @@ def test_two_processes_build_one_cache_together(tmp_path: Path, name: str, monke
     assert without == seen
     assert metrics.source_rows == 0
     assert case.build(catalog, tmp_path).rows == 0
+
+
+def test_a_shard_that_takes_long_is_waited_for_while_its_rows_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES["tokens"]
+    catalog = case.catalog(tmp_path)
+    written, begun = list[str](), threading.Event()
+    write = CacheStore.write
+
+    def slow(self: CacheStore, key: str, rows: int, chunks: Any) -> int:
+        def slowed() -> Any:
+            for chunk in chunks:
+                yield chunk
+                begun.set()
+                time.sleep(0.1)
+
+        written.append(key)
+        return write(self, key, rows, slowed())
+
+    monkeypatch.setattr(CacheStore, "write", slow)
+    monkeypatch.setattr(TokenKind, "FIRST_ROWS", 1)
+    monkeypatch.setattr(TokenKind, "RUN_ROWS", 3)  # a shard takes a second
+    monkeypatch.setattr(together, "WAIT_S", 0.5)
+    first = threading.Thread(target=case.build, args=(catalog, tmp_path))
+    first.start()
+    begun.wait()
+    case.build(catalog, tmp_path)
+    first.join()
+
+    assert len(written) == len(set(written)) == PARTS
 
 
 def test_of_a_changed_relation_the_changed_shard_is_built_again_alone(
