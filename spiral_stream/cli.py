@@ -9,13 +9,15 @@ from enum import StrEnum
 from functools import partial
 from typing import Annotated
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from spiral_stream.catalog.statistics import load_statistics
+from spiral_stream.catalog.statistics import ESTIMATED, KNOWN, load_statistics
 from spiral_stream.connection import Catalog, connect
 from spiral_stream.errors import SpiralError
 from spiral_stream.planner.build import caches
@@ -47,6 +49,14 @@ class SourceKind(StrEnum):
     parquet = "parquet"
     folder = "folder"  # images in one folder per class
     videos = "videos"  # videos in one folder per class
+
+
+class ExecutorName(StrEnum):
+    """Where caches are built."""
+
+    threads = "threads"
+    processes = "processes"
+    ray = "ray"
 
 
 def _tell_version(asked: bool) -> None:
@@ -102,8 +112,34 @@ def show(name: str, where: Where = None) -> None:
         roles = [*(["identity"] if field.name in entry.identity else []), *([semantic] if semantic else [])]
         listing.add_row(field.name, str(field.type), ", ".join(roles))
     Console().print(listing)
-    if load_statistics(entry) is None:
-        Console().print("statistics: unknown: materialize asset shard_stats")
+    found = load_statistics(entry)
+    if found is None:
+        Console().print(f"statistics: unknown: materialize asset shard_stats, or catalog.measure({name!r})")
+    else:
+        _show_facts(found.columns)
+
+
+def _show_facts(columns: pa.Table) -> None:
+    """Print what is known of each column. ``~`` marks what is estimated."""
+    listing = Table("column", "nulls", "NaN", "distinct", "min", "quartiles", "max", "most frequent")
+    for row in columns.filter(pc.equal(columns["mark"], KNOWN)).to_pylist():
+        frequent = ", ".join(f"{each['value']} {each['count']:,}" for each in (row["frequent"] or ())[:_SHOWN])
+        cells = [
+            row["column"],
+            f"{row['nulls']:,}",
+            f"{row['nans']:,}",
+            f"{_mark(row['distinct_mark'])}{row['distinct']:,}",
+            row["min"] or "",
+            _mark(row["quartiles_mark"]) + ", ".join(row["quartiles"]) if row["quartiles"] else "",
+            row["max"] or "",
+            _mark(row["frequent_mark"]) + frequent if frequent else "",
+        ]
+        listing.add_row(*(escape(cell[:60]) for cell in cells))
+    Console().print(listing)
+
+
+def _mark(mark: str) -> str:
+    return "~ " if mark == ESTIMATED else ""
 
 
 @app.command()
@@ -176,10 +212,16 @@ def explain(
 
 
 @app.command()
-def materialize(stream: str, where: Where = None, trust: Trusted = None) -> None:
-    """Build the caches of a saved stream. Continues where an earlier build stopped."""
+def materialize(
+    stream: str,
+    workers: Annotated[int | None, typer.Option(help="How many work at a time.")] = None,
+    executor: Annotated[ExecutorName, typer.Option(help="Where they work.")] = ExecutorName.threads,
+    where: Where = None,
+    trust: Trusted = None,
+) -> None:
+    """Build the caches of a saved stream, together with whoever else builds them. Continues where an earlier build stopped."""
     with _open(where).open_stream(stream, trust=trust or ()) as opened:
-        done = opened.materialize()
+        done = opened.materialize(workers=workers, executor=executor.value)
         used = [store.usage() for store in {work.store.folder: work.store for work in caches(opened.stages)}.values()]
     Console().print(
         f"{done.rows:,} rows in {done.shards:,} shards built, {done.payload_bytes:,} bytes, {done.refused:,} rows refused"

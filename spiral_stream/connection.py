@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spiral_stream.catalog import registry
 from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.errors import PlanError, shown
+from spiral_stream.errors import CatalogError, PlanError, shown
 from spiral_stream.extras import need as need_package
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
@@ -61,15 +62,21 @@ class Catalog(registry.Registry):
     def measure(self, name: str) -> "Statistics":
         """Measure statistics of every column, shard by shard, and keep them for EXPLAIN; reads no payload.
 
+        Shards that were measured before, under whatever name, are not read again.
+
         Args:
             name: the relation.
 
         Raises:
             CatalogError: the name is unknown; the message lists similar ones.
         """
-        from spiral_stream.catalog.statistics import measure, save_statistics
+        from spiral_stream.catalog.statistics import load_statistics, measure, save_statistics
 
         entry = self.entry(name)
+        with suppress(CatalogError):  # what is damaged is counted again
+            kept = load_statistics(entry)
+            if kept is not None and len(kept.columns):
+                return kept
         with OpenRelation(entry) as relation:
             found = measure(relation)
         save_statistics(entry, found)

@@ -22,6 +22,7 @@ from spiral_stream.batching.tail import KeepPartial
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
+from spiral_stream.derived.executors import Executor
 from spiral_stream.errors import BindError, SpiralError, StreamError
 from spiral_stream.explain import Explanation, explain_stream
 from spiral_stream.fields.field import FieldSpec
@@ -493,18 +494,20 @@ class PreparedStream:
         """Whether this process was forked from the one that made the stream."""
         return os.getpid() != self._pid
 
-    # ---- caches, other streams, the end
-
-    def materialize(self, report: Callable[[Progress], None] | None = None) -> Progress:
-        """Build the caches of this plan, for the rows that it needs. Continues where an earlier build stopped.
+    def materialize(
+        self, report: Callable[[Progress], None] | None = None, *, workers: int | None = None, executor: str = "threads"
+    ) -> Progress:
+        """Build the caches of this plan, for the rows that it needs, together with whoever else builds them now.
 
         Args:
-            report: called with the progress; None shows a progress bar on a terminal.
+            report: called with the progress of all workers; None shows a progress bar on a terminal.
+            workers: how many work at a time; by default the stream's threads, or the processors of a Ray cluster.
+            executor: ``"threads"``, ``"processes"`` of this machine, or ``"ray"`` tasks, whose nodes see the same folders.
 
         Raises:
             CacheError: the cache folder cannot be written.
         """
-        return self._opening.materialize(self.stages, self._threads.working(), report, keep=self._passes.running)
+        return self._opening.materialize(Executor(executor, workers), report, keep=self._passes.running)
 
     def caches(self) -> list[CacheStatus]:
         """Return how far each cache of this plan is built. Reads no payload; empty if the plan has nothing to cache.
@@ -534,8 +537,7 @@ class PreparedStream:
         """Stop the threads and release all handles. Afterwards only a state saved before tells the place.
 
         Args:
-            timeout_s: how many seconds to wait for calls that do not return, such as a read or a function of yours; None
-                waits 5. Then a `SpiralWarning` says which thread is in which call.
+            timeout_s: seconds to wait for calls that do not return; None waits 5. Then a `SpiralWarning` names each.
         """
         left = self._passes.close(timeout_s)
         self._opening.close(0.0 if left else timeout_s)
@@ -549,10 +551,8 @@ class PreparedStream:
 
     def __getstate__(self) -> dict[str, Any]:
         ours = ("_opening", "_passes", "_metrics", "_subprocess")
-        return {
-            **{name: each for name, each in self.__dict__.items() if name not in ours},
-            "edits": (self._opening.rebase, self._opening.skips),
-        }
+        kept = {name: each for name, each in self.__dict__.items() if name not in ours}
+        return {**kept, "edits": (self._opening.rebase, self._opening.skips)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         edits = state.pop("edits")

@@ -2,8 +2,10 @@
 
 import base64
 import json
+import os
 import uuid
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
@@ -30,6 +32,7 @@ class LedgerEntry:
     bytes: int  # of payload
     fragment: dict[str, Any]  # as Lance describes it
     sums: str | None  # digest of the part's sums; None: it is from before there were any
+    refused: int = 0  # rows that have no payload; 0 in those of earlier versions
 
     @property
     def file(self) -> str:
@@ -50,7 +53,7 @@ class Ledger:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def enter(self, key: str, mask: Mask, payload_bytes: int, fragment: str, sums: str) -> None:
+    def enter(self, key: str, mask: Mask, payload_bytes: int, fragment: str, sums: str, refused: int = 0) -> None:
         """Enter a finished part.
 
         Raises:
@@ -61,6 +64,7 @@ class Ledger:
             "rows": len(mask),
             "covered": "all" if mask.all() else base64.b64encode(np.packbits(mask).tobytes()).decode(),
             "bytes": payload_bytes,
+            "refused": refused,
             "sums": sums,
             "fragment": json.loads(fragment),
         }
@@ -80,6 +84,22 @@ class Ledger:
             entry = read(path)
             if entry is not None:
                 yield entry
+
+    def since(self, seen: set[str]) -> list[LedgerEntry]:
+        """Return the parts that were entered since, and remember their names.
+
+        Raises:
+            DamageError: an entry is not what was written; says who mends it.
+        """
+        new = [name for name in self._names() if name not in seen]
+        seen.update(new)
+        found = (read(self.folder / name) for name in new)
+        return [entry for entry in found if entry is not None]
+
+    def _names(self) -> list[str]:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return [name for name in os.listdir(self.folder) if name.endswith(".json") and name[0] != "."]  # noqa: PTH208
+        return []
 
     def needed(self, first: Collection[str] = ()) -> list[LedgerEntry]:
         """Parts that add a row which no part before has; of those that readers do not see, the largest come first.
@@ -113,7 +133,8 @@ def read(path: Path) -> LedgerEntry | None:
             else:
                 bits = np.frombuffer(base64.b64decode(covered, validate=True), dtype=np.uint8)
                 mask = np.unpackbits(bits, count=rows).astype(np.bool_)
-            entry = LedgerEntry(path, facts["key"], mask, int(facts["bytes"]), facts["fragment"], facts.get("sums"))
+            held, refused = int(facts["bytes"]), int(facts.get("refused", 0))
+            entry = LedgerEntry(path, facts["key"], mask, held, facts["fragment"], facts.get("sums"), refused)
             if not isinstance(entry.key, str) or not entry.stem:
                 raise seal.damaged(path, f"it names no part: {entry.key!r}")
             return entry

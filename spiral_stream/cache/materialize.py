@@ -1,66 +1,47 @@
-"""Build a cache: every shard that is not finished, in parallel, one commit now and then.
+"""Build a cache: every shard that is not finished, together with whoever else builds it.
 
-Rows of a shard are fetched in runs, decoded or tokenized in threads (which release
-the GIL), and streamed into one fragment, so memory holds a few runs and never a
-shard. A run is as many rows as had about the kind's bytes in the runs before: rows
-may have no bytes or many megabytes, and no source says so before it is read. A
-finished shard is in the ledger at once: an interrupted build goes on with the next
-one. A row whose bytes are bad is stored as refused, with its reason, so that cached
-and uncached streams treat it alike.
+Shards are made by the one builder (`derived.together`): leased, made by threads, processes or Ray tasks, and awaited
+where others make them. A finished shard is in the ledger at once: an interrupted build goes on with the next one.
+Readers see what is committed, now and then and at the end. A row whose bytes are bad is stored as refused, with its
+reason, so that cached and uncached streams treat it alike.
 """
 
-import time
-from collections import deque
+import os
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Final, Protocol, final
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.cache.kind import Kind, Rows
+from spiral_stream.cache.hands import BuildRows, Hands, ShardWork
+from spiral_stream.cache.kind import Kind
 from spiral_stream.cache.part_rows import Chunk
-from spiral_stream.cache.store import CacheStore
-from spiral_stream.sources.reach import Reach
-from spiral_stream.threads import Workers
+from spiral_stream.cache.store import REST, CacheStore
+from spiral_stream.derived.executors import Builders, Executor, Shared, Threads, builders_in_force
+from spiral_stream.derived.roster import keys_of
+from spiral_stream.derived.together import Job, Maker, Shards, Target, make, refusals
+from spiral_stream.integrity.locks import Held
+from spiral_stream.integrity.publish import drafts, new_draft
 
-HELD_BYTES: Final = 512 << 20  # of runs that wait for the writer, beyond one per thread
-GROWTH: Final = 4  # a run has at most this many times the rows of the run before
 COMMIT_EVERY_S: Final = 30.0
-
-
-class BuildRows(Protocol):
-    """What a build reads from: an open relation."""
-
-    @property
-    def base(self) -> Reach:
-        """Where relative references start, and the files that they may name."""
-        ...
-
-    def fetch(self, ordinals: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
-        """Return rows by logical ordinal."""
-        ...
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ShardWork:
-    """The rows of one source shard that a build still has to store."""
-
-    name: str
-    key: str
-    first: int  # logical ordinal of the shard's first row
-    rows: int  # of the whole shard
-    offsets: NDArray[np.uint64]  # rows to store, ascending
+WRITERS: Final = 2  # of shards at a time in this process: one writes while the other waits for rows
+UNIT_ROWS: Final = 1024  # shards that are smaller are made some at a time
+UNIT_SHARDS: Final = 64
+_TALLY: Final = struct.Struct("<q")
+_TALLY_NAME: Final = "tally"
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a build has done so far."""
+    """What a build has done so far, whoever did it."""
 
     shards: int
     shards_total: int
@@ -70,18 +51,6 @@ class Progress:
     payload_bytes: int
 
 
-def pending(shards: Sequence[ShardWork], store: CacheStore) -> list[ShardWork]:
-    """Return the part of the work that no finished part covers yet."""
-    covered = store.covered()
-    out = []
-    for work in shards:
-        mask = covered.get(work.key)
-        left = work.offsets if mask is None else work.offsets[~mask[work.offsets.astype(np.int64)]]
-        if len(left):
-            out.append(ShardWork(work.name, work.key, work.first, work.rows, left))
-    return out
-
-
 def build(
     relation: BuildRows,
     kind: Kind,
@@ -89,16 +58,18 @@ def build(
     shards: Sequence[ShardWork],
     threads: int,
     report: Callable[[Progress], None] = lambda _: None,
+    executor: Executor | None = None,
 ) -> Progress:
-    """Store what is pending of ``shards`` and commit it.
+    """Store what is missing of ``shards`` and commit it.
 
     Args:
         relation: the open relation that owns the payload.
         kind: what to store.
         store: where.
         shards: the rows a selection needs, shard by shard.
-        threads: that fetch, decode and tokenize.
-        report: called after every run with what is done so far.
+        threads: that fetch, decode and tokenize, all processes together.
+        report: called now and then with what is done so far.
+        executor: that is in force (`building_with`); None: threads of this process.
 
     Raises:
         CacheError: the folder cannot be written.
@@ -106,92 +77,203 @@ def build(
     """
     store.mend()
     store.sweep()
-    todo = pending(shards, store)
-    done = Progress(0, len(todo), 0, sum(len(w.offsets) for w in todo), 0, 0)
+    target = _Target(store, shards)
+    if target.total:
+        with refusals(store.folder, REST, "cache: cannot write under", store.folder):
+            _make(relation, kind, target, threads, report, executor or Executor())
+    store.commit()
+    store.sweep()
+    return target.progress(())
+
+
+def _make(
+    relation: BuildRows,
+    kind: Kind,
+    target: "_Target",
+    threads: int,
+    report: Callable[[Progress], None],
+    executor: Executor,
+) -> None:
+    units = _units(target.works)
+    if executor.name == "threads":
+        hands = Hands(relation, kind, threads)
+        builders: Callable[[], Builders] = partial(_Writers, hands)
+    else:
+        hands, builders = Hands(relation, kind, max(1, threads // len(units))), builders_in_force
+    make(_Parts(hands, target, units, report), builders)
+
+
+@final
+class _Writers(Builders):
+    """Threads that write shards; they stop with those that make rows."""
+
+    def __init__(self, hands: Hands) -> None:
+        self._hands, self._own = hands, Threads(WRITERS)
+        self.width = self._own.width
+
+    def submit(self, work: Callable[..., Any], *args: Any) -> "Future[Any]":
+        return self._own.submit(work, *args)
+
+    def close(self) -> None:
+        self._hands.close()
+        self._own.close()
+
+
+@final
+class _Target(Target):
+    """One cache under way: which of the wanted rows its ledger has. Reads each entry once."""
+
+    def __init__(self, store: CacheStore, shards: Sequence[ShardWork]) -> None:
+        self.store = store
+        self._seen: set[str] = set()
+        self._tallies: set[tuple[str, int]] = set()  # of all builders, and when they were written
+        self._begin(_merged(shards))
+        self.look()
+        self._begin([work for work in self.works if len(work.offsets)])
+
+    def _begin(self, works: list[ShardWork]) -> None:
+        self.works = works
+        self._at = {work.key: at for at, work in enumerate(works)}
+        self.left = [len(work.offsets) for work in works]
+        self.total = sum(self.left)
+        self._refused = self._bytes = 0
+
+    def prepare(self) -> Path:
+        self.store.folder.mkdir(parents=True, exist_ok=True)
+        return self.store.folder
+
+    def missing(self, shards: Shards) -> NDArray[np.bool_]:
+        return np.array([self.left[shard] > 0 for shard in shards.tolist()], np.bool_)
+
+    def look(self) -> bool:
+        new = self.store.ledger.since(self._seen)
+        for entry in new:
+            at = self._at.get(entry.key)
+            if at is not None:
+                work = self.works[at]
+                rest = work.offsets[~entry.mask[work.offsets.astype(np.int64)]]
+                self.works[at], self.left[at] = replace(work, offsets=rest), len(rest)
+                self._refused, self._bytes = self._refused + entry.refused, self._bytes + entry.bytes
+        return self._are_working() or bool(new)
+
+    def _are_working(self) -> bool:
+        """Whether a builder made rows since the last look: a shard may take longer than others wait for nothing."""
+        before, self._tallies = self._tallies, set()
+        for path in drafts(self.store.folder, _TALLY_NAME):
+            with suppress(OSError):
+                self._tallies.add((path.name, path.stat().st_mtime_ns))
+        return not self._tallies <= before
+
+    def progress(self, running: Sequence["_Job"]) -> Progress:
+        """Return what is done, with the rows of shards that are being made here."""
+        begun = sum(max(0, job.done() - (job.rows - self._left_of(job))) for job in running)
+        return Progress(
+            shards=self.left.count(0),
+            shards_total=len(self.left),
+            rows=min(self.total, self.total - sum(self.left) + begun),
+            rows_total=self.total,
+            refused=self._refused,
+            payload_bytes=self._bytes,
+        )
+
+    def _left_of(self, job: "_Job") -> int:
+        return sum(self.left[shard] for shard in job.leases[0].tolist())
+
+
+@dataclass(eq=False)
+class _Job(Job):
+    """Parts of one unit."""
+
+    rows: int = 0
+    tally: Path = field(default_factory=Path)  # where its maker writes down how many rows are done
+
+    def done(self) -> int:
+        """Rows that are done."""
+        with suppress(OSError, struct.error):
+            done: int = _TALLY.unpack(self.tally.read_bytes())[0]
+            return done
+        return 0
+
+
+@final
+class _Parts(Maker[None]):
+    """The missing parts of one cache."""
+
+    ahead = 0  # a shard takes long, and another builder may have nothing to do
+
+    def __init__(
+        self, hands: Hands, target: _Target, units: Sequence[Shards], report: Callable[[Progress], None]
+    ) -> None:
+        self.enter_every_s = COMMIT_EVERY_S
+        self.targets, self.units = [target], units
+        self.keys = keys_of(pa.array([work.key for work in target.works], pa.utf8()))
+        self._target, self._report = target, report
+        self._shared = Shared((hands, target.store))
+        self._told: Progress | None = None
+
+    def job(self, wanted: dict[int, Shards]) -> _Job:
+        works = [self._target.works[shard] for shard in wanted[0].tolist()]
+        tally, held = new_draft(self._target.store.folder / _TALLY_NAME, Path.touch)
+        rows = sum(len(work.offsets) for work in works)
+        return _Job(wanted, make_parts, (self._shared, works, tally), lambda: _drop(tally, held), rows, tally)
+
+    def enter(self, done: Sequence[tuple[Job, None]]) -> None:
+        if done:
+            self._target.look()
+            self._target.store.commit()
+
+    def tell(self, running: Sequence[Job]) -> None:
+        self._target.look()
+        now = self._target.progress([job for job in running if isinstance(job, _Job)])
+        if self._told is None or (now != self._told and now.rows >= self._told.rows):
+            self._told = now
+            self._report(now)
+
+
+def make_parts(shared: Shared[tuple[Hands, CacheStore]], works: Sequence[ShardWork], tally: Path) -> None:
+    """Write the parts of some shards and enter them into the ledger. Runs wherever the executor likes.
+
+    Args:
+        shared: who makes rows, and where they are stored.
+        works: the shards.
+        tally: a file that gets the number of rows that are done.
+    """
+    hands, store = shared.value
+    handle, done = os.open(tally, os.O_WRONLY), 0
 
     def counted(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         nonlocal done
         for offsets, rows in chunks:
-            done = replace(done, rows=done.rows + len(offsets), refused=done.refused + len(rows.refused))
             yield offsets, rows
-            report(done)
+            done += len(offsets)
+            os.pwrite(handle, _TALLY.pack(done), 0)
 
-    last_commit = time.monotonic()
-    pool = Workers(threads, "spiral-build")
     try:
-        runs = _RowRuns(pool, relation, kind, todo, threads)
-        for work in todo:
-            size = store.write(work.key, work.rows, counted(runs.of_shard(work)))
-            done = replace(done, shards=done.shards + 1, payload_bytes=done.payload_bytes + size)
-            report(done)
-            if time.monotonic() - last_commit > COMMIT_EVERY_S:
-                store.commit()
-                last_commit = time.monotonic()
+        for work in works:
+            store.write(work.key, work.rows, counted(hands.shard(work)))
     finally:
-        pool.close(where="materialize")
-    store.commit()
-    store.sweep()
-    return done
+        os.close(handle)
 
 
-@final
-class _Pace:
-    """Chooses the rows of the next run from the bytes of those that are done."""
-
-    def __init__(self, kind: Kind) -> None:
-        self._kind = kind
-        self.rows = min(kind.FIRST_ROWS, kind.RUN_ROWS)
-        self.bytes = 0  # of the largest run so far
-
-    def learn(self, rows: int, source_bytes: int) -> None:
-        self.bytes = max(self.bytes, source_bytes)
-        fitting = self._kind.RUN_BYTES * rows // max(source_bytes, 1)
-        grown = max(self.rows, GROWTH * rows)  # the last run of a shard is short and says nothing
-        self.rows = max(1, min(fitting, self._kind.RUN_ROWS, grown))
+def _merged(shards: Sequence[ShardWork]) -> list[ShardWork]:
+    """The work of each content: equal shards share their parts."""
+    found: dict[str, ShardWork] = {}
+    for work in shards:
+        had = found.get(work.key)
+        rows = work.offsets if had is None else np.union1d(had.offsets, work.offsets)
+        found[work.key] = replace(had or work, offsets=rows)
+    return list(found.values())
 
 
-@final
-class _RowRuns:
-    """Runs of rows in the order of the shards, a few ahead of the writer, across the borders of shards."""
-
-    def __init__(
-        self, pool: Workers, relation: BuildRows, kind: Kind, shards: Sequence[ShardWork], threads: int
-    ) -> None:
-        self._pool, self._relation, self._kind, self._threads = pool, relation, kind, threads
-        self._pace = _Pace(kind)
-        self._waiting: deque[tuple[NDArray[np.uint64], Future[Rows]]] = deque()
-        self._cut = self._cuts(shards)
-
-    def of_shard(self, work: ShardWork) -> Iterator[Chunk]:
-        """The runs of the shard whose turn it is."""
-        left = len(work.offsets)
-        while left:
-            for first, offsets in islice(self._cut, self._room()):
-                job = self._pool.submit(_keep, self._relation, self._kind, first, offsets)
-                self._waiting.append((offsets, job))
-            offsets, job = self._waiting.popleft()
-            rows = job.result()
-            self._pace.learn(
-                len(offsets), max(rows.source_bytes, int(rows.sizes.sum()))
-            )  # raw clips are 15 times their source
-            left -= len(offsets)
-            yield offsets.astype(np.uint32), rows
-
-    def _room(self) -> int:
-        """The number of runs that may still begin: one per thread and the one that is next, more while they are small."""
-        ahead = min(2 * self._threads, max(self._threads, HELD_BYTES // max(1, self._pace.bytes)))
-        if not self._pace.bytes and self._kind.FIRST_ROWS == 1:  # rows may be of any size
-            ahead = self._threads
-        return max(0, ahead + 1 - len(self._waiting))
-
-    def _cuts(self, shards: Sequence[ShardWork]) -> Iterator[tuple[int, NDArray[np.uint64]]]:
-        for work in shards:
-            start = 0
-            while start < len(work.offsets):
-                run = work.offsets[start : start + self._pace.rows]
-                start += len(run)
-                yield work.first, run
+def _units(works: Sequence[ShardWork]) -> list[Shards]:
+    """Cut shards into units: small ones together."""
+    sizes = np.array([len(work.offsets) for work in works], np.float64)
+    before = np.cumsum(np.maximum(sizes / UNIT_ROWS, 1 / UNIT_SHARDS))
+    unit = np.floor(np.concatenate([[0.0], before[:-1]])).astype(np.int64)
+    return np.split(np.arange(len(works), dtype=np.int64), np.flatnonzero(np.diff(unit)) + 1)
 
 
-def _keep(relation: BuildRows, kind: Kind, first: int, offsets: NDArray[np.uint64]) -> Rows:
-    return kind.keep_rows(relation.fetch(offsets + np.uint64(first), kind.columns), relation.base)
+def _drop(tally: Path, held: Held) -> None:
+    with suppress(OSError):
+        tally.unlink(missing_ok=True)
+    held.release()

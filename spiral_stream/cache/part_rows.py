@@ -20,13 +20,14 @@ class PartRows:
     Attributes:
         mask: shape [rows of the shard], bool: the rows that passed so far.
         bytes: payload bytes that passed so far.
+        refused: rows that passed without payload.
         failed: the error that ended the rows, which Lance would wrap as its own.
     """
 
     def __init__(self, schema: pa.Schema, shard_rows: int) -> None:
         self._schema = schema
         self.mask = np.zeros(shard_rows, dtype=np.bool_)
-        self.bytes = 0
+        self.bytes = self.refused = 0
         self.failed: BaseException | None = None
 
     def batches(self, chunks: Iterable[Chunk]) -> Iterator[pa.RecordBatch]:
@@ -35,6 +36,7 @@ class PartRows:
             for offsets, rows in chunks:
                 self.mask[offsets] = True
                 self.bytes += int(rows.sizes.sum())
+                self.refused += len(rows.refused)
                 yield _batch(self._schema, offsets, rows)
         except Exception as error:
             self.failed = error

@@ -50,7 +50,7 @@ from spiral_stream.integrity.publish import write_file
 _ONE_FILE: Final = 1 << 42  # bytes; above any shard, so that a fragment has exactly one .blob file
 _ALL_ROWS: Final = (1 << 31) - 1
 _COMMIT_TRIES: Final = 20
-_REST: Final = "Make it writable, free space, or set $SPIRAL_CACHE to another folder"
+REST: Final = "Make it writable, free space, or set $SPIRAL_CACHE to another folder"
 _NEWEST: Final = (1 << 64) - 1  # manifests are named by what is left to it, so that the newest comes first
 
 
@@ -60,11 +60,13 @@ class CacheStore:
 
     def __init__(self, folder: Path, facts: Mapping[str, object]) -> None:
         self.folder = folder
-        self.ledger = Ledger(folder / "ledger")
-        self.facts = facts
+        self.ledger, self.facts = Ledger(folder / "ledger"), facts
         self._data = folder / "data.lance"
         self._shards = OpenShards()
         self._pid = os.getpid()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CacheStore, (self.folder, dict(self.facts))
 
     def covered(self, committed: bool = False) -> dict[str, NDArray[np.bool_]]:
         """Return which rows are finished: a mask over each shard, by content key. Reads the ledger only.
@@ -119,11 +121,11 @@ class CacheStore:
                 assert len(made) == 1, made
                 need_sound()  # which rows are stored was read from mapped files
                 sums = PartFiles(self.folder, key, made[0].files[0].path, None).write_sums()
-                self.ledger.enter(key, part.mask, part.bytes, json.dumps(made[0].to_json()), sums)
+                self.ledger.enter(key, part.mask, part.bytes, json.dumps(made[0].to_json()), sums, part.refused)
         except OSError as error:
             if part.failed is not None:
                 raise part.failed from None
-            raise failed(error, _REST, "cache: cannot write under", self.folder) from error
+            raise failed(error, REST, "cache: cannot write under", self.folder) from error
         return part.bytes
 
     def commit(self) -> int:

@@ -15,7 +15,7 @@ from spiral_stream.catalog.identity import duplicate
 from spiral_stream.catalog.manifest import Manifest, build_manifest
 from spiral_stream.catalog.shard_rows import SourceRows
 from spiral_stream.derived.build import BuildProgress, build
-from spiral_stream.derived.executors import Threads
+from spiral_stream.derived.executors import builders_in_force
 from spiral_stream.derived.identities import Identities
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.place import derived_root, note_catalog
@@ -87,7 +87,7 @@ def identity_pieces(rows: SourceRows, identities: Identities, root: Path, report
     def tell(progress: BuildProgress) -> None:
         report(progress.rows, progress.rows_total)
 
-    [roster] = build(rows, [identities], root, Threads, tell)
+    [roster] = build(rows, [identities], root, builders_in_force, tell)
     return Pieces(RosterFile(root, identities), roster, keys_of(rows.manifest.content_keys))
 
 
@@ -113,7 +113,7 @@ def _known(now: Manifest, before: Manifest) -> frozenset[str]:
 @contextmanager
 def _place(root: Path, source: Source) -> Iterator[Path]:
     """Where identities are kept; where nothing can be kept, or the rows are copied later, that is for this call only."""
-    place = None if isinstance(source, Arrow) else _writable(root)
+    place = None if isinstance(source, Arrow) else writable_place(root)
     if place is not None:
         yield place
         return
@@ -121,7 +121,8 @@ def _place(root: Path, source: Source) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _writable(root: Path) -> Path | None:
+def writable_place(root: Path) -> Path | None:
+    """Return the folder of derived data; None where nothing can be written there."""
     with suppress(CacheError, OSError):
         place = derived_root(root)
         place.mkdir(parents=True, exist_ok=True)

@@ -1,71 +1,57 @@
-"""What is known of each storage shard without reading payload: counts, ranges, histograms.
+"""What is known of each storage shard and of the whole without reading payload: counts, ranges, values, quantiles.
 
-One scan over the narrow columns, in physical order. Rows wait until their shard
-is complete, are then grouped by shard, and go; so memory is that of the largest
-shards' narrow columns. All counts are integers, which do not depend on threads.
-A mark says how far to trust a row: ``known`` (counted), ``estimated`` (the rest of
-the shard's bytes, for the one column that was not read), ``unknown``.
+Facts of a column are pieces by storage shard (`derived.column_facts`), so a shard that did not change is never read
+again, and what is said of the relation is merged from them (`catalog.merging`). Counts are exact. A mark says how far to
+trust a row: ``known`` (counted), ``estimated`` (from sketches, or the rest of the shard's bytes for the one column that
+was not read), ``unknown``.
 """
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, final
+from tempfile import TemporaryDirectory
+from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.entry import Entry
-from spiral_stream.catalog.manifest import UNKNOWN_BYTES, Manifest
+from spiral_stream.catalog.manifest import UNKNOWN_BYTES
+from spiral_stream.catalog.measuring import writable_place
+from spiral_stream.catalog.merging import (
+    COLUMNS,
+    ESTIMATED,
+    HISTOGRAMS,
+    KNOWN,
+    SHARDS,
+    UNKNOWN,
+    Merged,
+    Statistics,
+    merged,
+)
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.suggestions import suggestions
-from spiral_stream.errors import CatalogError, cut
+from spiral_stream.derived.build import build, load
+from spiral_stream.derived.column_facts import ColumnFacts
+from spiral_stream.derived.executors import builders_in_force
+from spiral_stream.derived.pieces import Pieces
+from spiral_stream.derived.roster import RosterFile, keys_of
+from spiral_stream.errors import CatalogError, DamageError, cut
 from spiral_stream.semantic import semantic_of
-from spiral_stream.sources.source import ROW, content_key
 
-KNOWN: Final = "known"
-ESTIMATED: Final = "estimated"
-UNKNOWN: Final = "unknown"
+__all__ = ["ESTIMATED", "HISTOGRAMS", "KNOWN", "SHARDS", "UNKNOWN", "Statistics"]
 
 HISTOGRAM_VALUES: Final = 10_000  # a column with more distinct values has no histogram: it is no label or source
-DISTINCT_ROWS: Final = 4_000_000  # shards up to this size have exact distinct counts, larger ones none
-_FLUSH_ROWS: Final = 1 << 20  # rows that wait before complete shards are looked for
-_SHARD: Final = "__shard"
+_LOOKED_AT: Final = 1 << 15  # rows, to tell whether a column has more
+_RUNS: Final = 8  # of neighbours, that those lie in
+_ATTEMPTS: Final = 8  # to make what is damaged again
 _MARKS: Final = b"spiral:marks"
 _DIGEST: Final = b"spiral:digest"
-
-SHARDS: Final = pa.schema(
-    [
-        ("shard", pa.utf8()),
-        ("column", pa.utf8()),
-        ("mark", pa.utf8()),
-        ("rows", pa.int64()),
-        ("nulls", pa.int64()),
-        ("nans", pa.int64()),
-        ("distinct", pa.int64()),
-        ("bytes", pa.int64()),  # of the values, without offsets and validity
-        ("min", pa.utf8()),  # as text; NaN and null do not count
-        ("max", pa.utf8()),
-    ]
-)
-HISTOGRAMS: Final = pa.schema(
-    [("shard", pa.utf8()), ("column", pa.utf8()), ("value", pa.utf8()), ("count", pa.int64())]
-)
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Statistics:
-    """Facts of one relation at one data version."""
-
-    shards: pa.Table  # schema SHARDS: one row per shard and column
-    histograms: pa.Table  # schema HISTOGRAMS: rows of each value in each shard
-    marks: dict[str, str]  # column -> whether its histogram is known; columns not asked are not named
 
 
 def shard_statistics(relation: OpenRelation, columns: Sequence[str] | None = None) -> pa.Table:
@@ -74,7 +60,7 @@ def shard_statistics(relation: OpenRelation, columns: Sequence[str] | None = Non
 
 
 def measure(relation: OpenRelation, columns: Sequence[str] | None = None) -> Statistics:
-    """Count everything in one scan.
+    """Count what is not counted yet, in one scan of the shards that are new, and merge.
 
     Args:
         relation: an open relation.
@@ -91,10 +77,100 @@ def measure(relation: OpenRelation, columns: Sequence[str] | None = None) -> Sta
             msg = f"statistics of {relation.entry.name}: {column!r} cannot be measured; {suggestions(column, able)}"
             raise CatalogError(msg)
     chosen = list(able if columns is None else columns)
-    counted = _GroupFacts(relation, chosen)
-    for table in _complete_shards(relation, chosen):
-        counted.add(table)
-    return counted.statistics()
+    kinds = {name: _plain(relation.schema.field(name).type) for name in chosen}
+    candidates = [name for name in chosen if name not in relation.entry.identity and _is_discrete(kinds[name])]
+    with _place(relation.entry.root) as root:
+        most = _most(relation, {name: kinds[name] for name in candidates}, root)
+        facts = [ColumnFacts(name, kind, most.get(name, 0)) for name, kind in kinds.items()]
+        counted = list(zip(facts, _pieces(relation, facts, root), strict=True))
+        found = merged(relation.manifest, counted, candidates, HISTOGRAM_VALUES)
+    return _with_unread(relation, chosen, found)
+
+
+def _most(relation: OpenRelation, kinds: Mapping[str, pa.DataType], root: Path) -> dict[str, int]:
+    """How many values of each column are kept with all their counts: none of those that have many."""
+    found = {name: _decided(relation, name, kind, root) for name, kind in kinds.items()}
+    many = _with_many(relation, [name for name, most in found.items() if most is None])
+    return {name: most if most is not None else 0 if name in many else HISTOGRAM_VALUES for name, most in found.items()}
+
+
+def _decided(relation: OpenRelation, name: str, kind: pa.DataType, root: Path) -> int | None:
+    """How many values are kept of most shards already; None if that is not decided."""
+    keys = keys_of(relation.manifest.row_keys)
+    for most in (HISTOGRAM_VALUES, 0):
+        file = RosterFile(root, ColumnFacts(name, kind, most))
+        if file.path.exists() and (load(file).find(keys) >= 0).sum() * 2 > len(keys):
+            return most
+    return None
+
+
+def _with_many(relation: OpenRelation, names: Sequence[str]) -> set[str]:
+    """Those columns that have too many values for a histogram in a few rows already."""
+    total = relation.manifest.total
+    if not names or total <= _LOOKED_AT * 4:
+        return set()
+    begins = np.linspace(0, total - _LOOKED_AT // _RUNS, _RUNS).astype(np.uint64)
+    rows = (begins[:, None] + np.arange(_LOOKED_AT // _RUNS, dtype=np.uint64)).ravel().astype(np.uint64)
+    table = relation.fetch(rows, names)
+    return {name for name in names if len(pc.unique(table.column(name))) > HISTOGRAM_VALUES}
+
+
+def _pieces(relation: OpenRelation, facts: Sequence[ColumnFacts], root: Path) -> list[Pieces]:
+    """The pieces of all columns; a damaged part is made again."""
+    if not facts:
+        return []
+    rows = relation.by_shard()
+    keys = keys_of(rows.manifest.content_keys)
+    for left in reversed(range(_ATTEMPTS)):
+        rosters = build(rows, facts, root, builders_in_force)
+        found = [Pieces(RosterFile(root, each), roster, keys) for each, roster in zip(facts, rosters, strict=True)]
+        try:
+            for each in found:
+                each.map_all()
+        except DamageError:  # the part is out of the roster now
+            if not left:
+                raise
+        else:
+            break
+    return found
+
+
+def _with_unread(relation: OpenRelation, chosen: Sequence[str], found: Merged) -> Statistics:
+    """Add the columns that were not read; a single one has the rest of the bytes."""
+    unread = [name for name in relation.schema.names if name not in {*chosen, *relation.synthesised}]
+    manifest = relation.manifest
+    count = len(manifest.shard_names)
+    sizes = manifest.shard_bytes.astype(np.int64) - found.bytes
+    # Encoded narrow columns can be smaller than their values; then the rest says nothing.
+    known = (manifest.shard_bytes != UNKNOWN_BYTES) & (sizes > 0) & (len(unread) == 1)
+    rows = manifest.shard_rows.astype(np.int64)
+    marks = pa.array(np.where(known, ESTIMATED, UNKNOWN).tolist(), pa.utf8())
+    facts = {"shard": manifest.shard_names, "mark": marks, "rows": rows, "bytes": pa.array(sizes, mask=~known)}
+    tables = [_filled({**facts, "column": pa.repeat(name, count)}, SHARDS, count) for name in unread]
+    wholes = [_filled({"column": [name], "mark": [UNKNOWN], "rows": [manifest.total]}, COLUMNS, 1) for name in unread]
+    shards = pa.concat_tables([*found.shards, *tables]) if unread or found.shards else SHARDS.empty_table()
+    return Statistics(
+        shards.sort_by([("shard", "ascending"), ("column", "ascending")]),
+        found.histograms,
+        found.marks,
+        pa.concat_tables([found.columns, *wholes]).sort_by("column"),
+    )
+
+
+def _filled(facts: dict[str, object], schema: pa.Schema, count: int) -> pa.Table:
+    """A table with nulls where nothing is known."""
+    return pa.table([facts.get(field.name, pa.nulls(count, field.type)) for field in schema], schema=schema)
+
+
+@contextmanager
+def _place(root: Path) -> Iterator[Path]:
+    """Where facts are kept; where nothing can be written, that is for this call only."""
+    place = writable_place(root)
+    if place is not None:
+        yield place
+        return
+    with TemporaryDirectory(prefix="spiral-") as folder:
+        yield Path(folder)
 
 
 def save_statistics(entry: Entry, statistics: Statistics) -> None:
@@ -104,7 +180,8 @@ def save_statistics(entry: Entry, statistics: Statistics) -> None:
     with trying(entry.root, f"keep statistics of {entry.name}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path.with_suffix(".histograms"), statistics.histograms)
-        _write(path, marked)  # last: its presence says that both are there
+        _write(path.with_suffix(".columns"), statistics.columns)
+        _write(path, marked)  # last: its presence says that all are there
 
 
 def load_statistics(entry: Entry) -> Statistics | None:
@@ -118,15 +195,20 @@ def load_statistics(entry: Entry) -> Statistics | None:
         return None
     try:
         shards, histograms = _read(path), _read(path.with_suffix(".histograms"))
+        wholes = path.with_suffix(".columns")  # none of earlier versions
+        columns = _read(wholes) if wholes.exists() else COLUMNS.empty_table()
         marks: dict[str, str] = json.loads(shards.schema.metadata[_MARKS])
-        if not (shards.schema.equals(SHARDS) and histograms.schema.equals(HISTOGRAMS) and isinstance(marks, dict)):
+        if not (
+            shards.schema.equals(SHARDS) and histograms.schema.equals(HISTOGRAMS) and isinstance(marks, dict)
+        ) or not (columns.schema.equals(COLUMNS)):
             msg = "its columns are not those of statistics"
             raise ValueError(msg)  # noqa: TRY301  one reaction to all that is wrong with them
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         msg = f'statistics of {entry.name}: {path}: {cut(reason)}. Count again with catalog.measure("{entry.name}")'
         raise CatalogError(msg) from error
-    return Statistics(shards.replace_schema_metadata(None), histograms.replace_schema_metadata(None), marks)
+    plain = [each.replace_schema_metadata(None) for each in (shards, histograms, columns)]
+    return Statistics(plain[0], plain[1], marks, plain[2])
 
 
 def may_hold_nan(entry: Entry, column: str) -> bool:
@@ -137,144 +219,6 @@ def may_hold_nan(entry: Entry, column: str) -> bool:
             counted = found.shards.filter(pc.equal(found.shards.column("column"), column)).column("nans")
             return counted.null_count > 0 or not len(counted) or pc.sum(counted).as_py() > 0
     return True
-
-
-class _GroupFacts:
-    """Grouped facts, collected over complete shards."""
-
-    def __init__(self, relation: OpenRelation, columns: Sequence[str]) -> None:
-        self._manifest = relation.manifest
-        self._columns = list(columns)
-        self._unread = [name for name in relation.schema.names if name not in {*self._columns, *relation.synthesised}]
-        identity = relation.entry.identity
-        fields = [relation.schema.field(name) for name in columns]
-        candidates = [field.name for field in fields if field.name not in identity and _is_discrete(field.type)]
-        self._marks = dict.fromkeys(candidates, KNOWN)
-        self._facts: list[pa.Table] = []
-        self._histograms: dict[str, list[pa.Table]] = {name: [] for name in candidates}
-
-    def add(self, table: pa.Table) -> None:
-        """Count the rows of whole shards; column ``__shard`` says which."""
-        for column in self._columns:
-            self._facts.append(self._grouped(table.select([_SHARD, column]), column))
-            if self._marks.get(column) == KNOWN:
-                self._count_values(table, column)
-
-    def statistics(self) -> Statistics:
-        shards = pa.concat_tables([SHARDS.empty_table(), *self._facts, *self._not_read()])
-        named = [table for column, tables in self._histograms.items() for table in tables]
-        histograms = pa.concat_tables([HISTOGRAMS.empty_table(), *named])
-        return Statistics(
-            shards.sort_by([("shard", "ascending"), ("column", "ascending")]),
-            histograms.sort_by([("column", "ascending"), ("shard", "ascending"), ("value", "ascending")]),
-            dict(self._marks),
-        )
-
-    def _grouped(self, table: pa.Table, column: str) -> pa.Table:
-        values = table.column(column)
-        is_float = pa.types.is_floating(values.type)
-        nans = pc.fill_null(pc.is_nan(values), fill_value=False) if is_float else pa.array(np.zeros(len(table), bool))
-        wide = _has_length(values.type)
-        lengths = pc.fill_null(pc.binary_length(values), 0) if wide else pa.array(np.zeros(len(table), np.int32))
-        named = pa.table({"s": table.column(_SHARD), "v": values, "nan": nans, "n": lengths})
-        functions: list[tuple[str, str]] = [("v", "min"), ("v", "max"), ("v", "count"), ("nan", "sum"), ("n", "sum")]
-        exact = int(self._manifest.shard_rows[pc.unique(table.column(_SHARD)).to_numpy()].max()) <= DISTINCT_ROWS
-        if exact:
-            functions.append(("v", "count_distinct"))
-        grouped = named.group_by("s", use_threads=False).aggregate(functions)
-        ids = grouped.column("s").to_numpy()
-        rows = self._manifest.shard_rows[ids].astype(np.int64)
-        present = grouped.column("v_count").to_numpy()
-        nan_count = grouped.column("nan_sum").cast(pa.int64()).to_numpy()
-        sizes = grouped.column("n_sum").to_numpy().astype(np.int64) if wide else present * values.type.bit_width // 8
-        none = pa.array(present == nan_count)  # Arrow's extremes of NaN alone are no value
-        return pa.table(
-            {
-                "shard": self._manifest.shard_names.take(pa.array(ids)),
-                "column": pa.repeat(column, len(ids)),
-                "mark": pa.repeat(KNOWN, len(ids)),
-                "rows": rows,
-                "nulls": rows - present,
-                "nans": nan_count,
-                "distinct": grouped.column("v_count_distinct") if exact else pa.nulls(len(ids), pa.int64()),
-                "bytes": sizes,
-                "min": pc.if_else(none, None, grouped.column("v_min").cast(pa.utf8())),
-                "max": pc.if_else(none, None, grouped.column("v_max").cast(pa.utf8())),
-            },
-            schema=SHARDS,
-        )
-
-    def _count_values(self, table: pa.Table, column: str) -> None:
-        counted = table.group_by([_SHARD, column], use_threads=False).aggregate([([], "count_all")])
-        values = counted.column(column).cast(pa.utf8())
-        found = pa.table(
-            {
-                "shard": self._manifest.shard_names.take(counted.column(_SHARD)),
-                "column": pa.repeat(column, len(counted)),
-                "value": values,
-                "count": counted.column("count_all"),
-            },
-            schema=HISTOGRAMS,
-        )
-        kept = self._histograms[column]
-        kept.append(found)
-        if (
-            pc.count_distinct(pa.chunked_array([c for t in kept for c in t.column("value").chunks])).as_py()
-            > HISTOGRAM_VALUES
-        ):
-            kept.clear()
-            self._marks[column] = UNKNOWN
-
-    def _not_read(self) -> Iterator[pa.Table]:
-        """Rows for the columns that were left out; a single one has the rest of the bytes."""
-        manifest = self._manifest
-        count = len(manifest.shard_names)
-        sizes = manifest.shard_bytes.astype(np.int64)
-        for facts in self._facts:
-            places = pc.index_in(facts.column("shard"), manifest.shard_names).to_numpy()
-            np.subtract.at(sizes, places, facts.column("bytes").to_numpy())
-        # Encoded narrow columns can be smaller than their values; then the rest says nothing.
-        known = (manifest.shard_bytes != UNKNOWN_BYTES) & (sizes > 0) & (len(self._unread) == 1)
-        for column in self._unread:
-            nothing = pa.nulls(count, pa.int64())
-            yield pa.table(
-                {
-                    "shard": manifest.shard_names,
-                    "column": pa.repeat(column, count),
-                    "mark": pa.array(np.where(known, ESTIMATED, UNKNOWN).tolist(), pa.utf8()),
-                    "rows": manifest.shard_rows.astype(np.int64),
-                    "nulls": nothing,
-                    "nans": nothing,
-                    "distinct": nothing,
-                    "bytes": pa.array(sizes, mask=~known),
-                    "min": pa.nulls(count, pa.utf8()),
-                    "max": pa.nulls(count, pa.utf8()),
-                },
-                schema=SHARDS,
-            )
-
-
-def _complete_shards(relation: OpenRelation, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Tables that hold all rows of the shards they hold any of."""
-    manifest: Manifest = relation.manifest
-    missing = manifest.shard_rows.astype(np.int64)
-    waiting: list[pa.Table] = []
-    count = 0
-    for batch in relation.scan(columns):
-        shards = manifest.shard_of(batch.column(ROW).to_numpy())
-        np.subtract.at(missing, shards, 1)
-        arrays = {name: _dense(batch.column(name)) for name in columns}
-        waiting.append(pa.table({_SHARD: pa.array(shards), **arrays}))
-        count += len(shards)
-        if count >= _FLUSH_ROWS:
-            table = pa.concat_tables(waiting)
-            done = missing[table.column(_SHARD).to_numpy()] == 0
-            if done.any():
-                yield table.filter(pa.array(done))
-                table = table.filter(pa.array(~done))
-            waiting, count = [table], 0
-    if waiting and sum(len(table) for table in waiting):
-        yield pa.concat_tables(waiting)
 
 
 def _measurable(schema: pa.Schema) -> list[str]:
@@ -294,12 +238,12 @@ def _is_discrete(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind) or _has_length(kind))
 
 
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
 def _has_length(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _dense(array: pa.Array) -> pa.Array:
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
 def _path(entry: Entry) -> Path:
@@ -318,15 +262,47 @@ def _read(path: Path) -> pa.Table:
 
 
 def _digest(table: pa.Table) -> bytes:
-    """The digest of marks and values, however they are chunked."""
+    """The digest of marks and values, however they are chunked: that of an Arrow stream, which is never in memory."""
     marks = (table.schema.metadata or {}).get(_MARKS, b"")
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema.remove_metadata()) as writer:
-        writer.write_table(table.replace_schema_metadata(None).combine_chunks())
-    return content_key(marks, sink.getvalue().to_pybytes()).encode()
+    plain = table.replace_schema_metadata(None)
+    whole = plain if all(column.num_chunks <= 1 for column in plain.columns) else plain.combine_chunks()
+    size = pa.MockOutputStream()
+    _stream(size, whole)
+    state = xxhash.xxh3_128()
+    for part in (len(marks), marks, size.size()):
+        state.update(part.to_bytes(8, "little") if isinstance(part, int) else part)
+    with pa.PythonFile(_Hashing(state), mode="w") as sink:
+        _stream(sink, whole)
+    return state.hexdigest().encode()
+
+
+def _stream(sink: Any, table: pa.Table) -> None:
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+@final
+class _Hashing:
+    """A file that hashes what is written."""
+
+    closed = False
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def write(self, data: Any) -> int:
+        self._state.update(data)
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 def _write(path: Path, table: pa.Table) -> None:
+    table = table.combine_chunks()
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), _DIGEST: _digest(table)})
     draft = path.with_name(f".{os.getpid()}-{path.name}")
     with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:

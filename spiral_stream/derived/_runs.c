@@ -136,6 +136,29 @@ static PyObject *hash_spans(PyObject *module, PyObject *args) {
   return done(all, 3, wrong);
 }
 
+/* HyperLogLog: the highest bits of a hash name a register, which keeps the most zeros that the other bits begin with. */
+static PyObject *registers(PyObject *module, PyObject *args) {
+  PyObject *given[2];
+  Py_buffer all[2];
+  if (!PyArg_ParseTuple(args, "OO", &given[0], &given[1])) return NULL;
+  if (!buffers(given, all, 2, 1, 2)) return NULL;
+  const uint64_t *hashes = all[0].buf;
+  uint8_t *out = all[1].buf;
+  const Py_ssize_t count = all[0].len / 8;
+  int bits = 0;
+  while ((Py_ssize_t)1 << bits < all[1].len) bits++;
+  const char *wrong = bits < 1 || bits > 32 || (Py_ssize_t)1 << bits != all[1].len ? "a number of registers" : NULL;
+  Py_BEGIN_ALLOW_THREADS
+  for (Py_ssize_t i = 0; wrong == NULL && i < count; i++) {
+    const uint64_t rest = hashes[i] << bits | (uint64_t)1 << (bits - 1);
+    const uint8_t rank = (uint8_t)(__builtin_clzll(rest) + 1);
+    uint8_t *at = &out[hashes[i] >> (64 - bits)];
+    if (*at < rank) *at = rank;
+  }
+  Py_END_ALLOW_THREADS
+  return done(all, 2, wrong);
+}
+
 /* Sort by hash, equal ones as they stand: by the highest bits, then by the next ones, between two buffers. Hashes are
  * spread evenly, so two passes leave one or two items a place. */
 static void sort_items(Item *from, Item *to, Py_ssize_t count, int left, int back) {
@@ -292,6 +315,7 @@ static PyObject *seen(PyObject *module, PyObject *args) {
 static PyMethodDef methods[] = {
     {"hash_words", hash_words, METH_VARARGS, "Fold a column of 8-byte values into hashes."},
     {"hash_spans", hash_spans, METH_VARARGS, "Fold a column of texts or bytes into hashes."},
+    {"registers", registers, METH_VARARGS, "Raise registers of HyperLogLog, a power of two of bytes, to those of hashes."},
     {"sort", sort, METH_VARARGS, "Sort hashes in place, and say in which row each of them stood."},
     {"cut", cut, METH_VARARGS, "Move a place in each run on to the first hash that is not below a value."},
     {"common", common, METH_VARARGS, "The places of a run whose hash is also in another run; returns how many."},

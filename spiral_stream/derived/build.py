@@ -1,18 +1,12 @@
 """Make the pieces that are missing: chunk by chunk, together with whoever else builds the same ones.
 
-A chunk is a run of shards of about a million rows. Its borders depend on the shards alone, so all builders cut alike.
-Each builder begins at a place of its own, takes the lease of a chunk, looks once more whether it is still missing, lets
-its executor make it, and commits what is done every second. Then it waits for what others hold. What a killed builder
-had leased is free at once, and what it had not committed is made again by the next one.
+A chunk is a run of shards of about a million rows; `derived.together` says how builders share them. What is done is
+committed every second.
 """
 
 import json
-import os
-import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,25 +16,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.derived.claims import Claims
 from spiral_stream.derived.derivation import Derivation, ShardRows, ShardSource, ShardTable
-from spiral_stream.derived.executors import Builders
+from spiral_stream.derived.executors import Builders, Shared
 from spiral_stream.derived.part import Written, write_part
 from spiral_stream.derived.roster import Keys, Roster, RosterFile, keys_of
-from spiral_stream.errors import CacheError
+from spiral_stream.derived.together import Job, Maker, Shards, Target, make, refusals
 from spiral_stream.expr import to_json
-from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.locks import Held
 from spiral_stream.integrity.publish import mended, new_draft
 from spiral_stream.sources.source import ROW
 
 CHUNK_ROWS: Final = 1 << 20
 CHUNK_BYTES: Final = 256 << 20  # of the columns that are read
+CHUNK_SHARDS: Final = 512  # each has a lease
 COMMIT_EVERY_S: Final = 1.0
-WAIT_S: Final = 600.0  # for a builder that holds a lease and commits nothing; then its work is done here too
-_PAUSES_S: Final = (0.02, 0.5)  # first and longest, between two looks at what others made
-
-Shards = NDArray[np.int64]
 
 
 @final
@@ -53,21 +42,22 @@ class BuildProgress:
 
 
 @final
-@dataclass(eq=False)
-class _Target:
+class _Target(Target):
     """One derivation under way."""
 
-    derivation: Derivation
-    file: RosterFile
-    roster: Roster
-    stamp: tuple[int, ...] | None
-    claims: Claims | None = None
+    def __init__(self, derivation: Derivation, file: RosterFile, keys: Keys) -> None:
+        self.derivation, self.file, self._keys = derivation, file, keys
+        self.stamp = file.stamp()  # before the roster is read: who commits in between is seen at the next look
+        self.roster = load(file)
 
-    def missing(self, keys: Keys) -> NDArray[np.bool_]:
-        return self.roster.find(keys) < 0
+    def prepare(self) -> Path:
+        self.file.prepare()
+        return self.file.folder
+
+    def missing(self, shards: Shards) -> NDArray[np.bool_]:
+        return self.roster.find(self._keys[shards]) < 0
 
     def look(self) -> bool:
-        """Read the roster again if somebody committed; whether somebody did."""
         stamp = self.file.stamp()
         if stamp == self.stamp:
             return False
@@ -75,26 +65,17 @@ class _Target:
         return True
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Work:
-    """Pieces of one chunk that this builder has the lease of."""
+@dataclass(eq=False)
+class _Job(Job):
+    """Pieces of one chunk."""
 
-    chunk: int
-    targets: tuple[int, ...]
-    shards: tuple[Shards, ...]  # per target: those whose piece is missing
-    drafts: tuple[Path, ...]
-    held: tuple[Held, ...]  # so that nobody takes a draft for that of a dead builder
+    drafts: tuple[Path, ...] = ()
+    held: tuple[Held, ...] = ()  # so that nobody takes a draft for that of a dead builder
 
 
 def load(file: RosterFile) -> Roster:
     """Read a roster; one that is damaged is set aside with a warning, and its pieces are made again."""
     return mended(file.path, file.load, file.begin) if file.path.exists() else file.load()
-
-
-def _target(derivation: Derivation, file: RosterFile) -> _Target:
-    stamp = file.stamp()  # before the roster is read: who commits in between is seen at the next look
-    return _Target(derivation, file, load(file), stamp)
 
 
 def build(
@@ -117,191 +98,64 @@ def build(
         CacheError: the folder cannot be written.
         SourceError: the relation cannot be read.
     """
-    targets = [_target(each, RosterFile(root, each)) for each in derivations]
     keys = keys_of(source.manifest.content_keys)
-    if not any(target.missing(keys).any() for target in targets):
-        return [target.roster for target in targets]
-    run = _Build(source, targets, keys, report)
-    try:
-        run.prepare()
-        with builders() as pool:
-            run.all(pool)
-    except OSError as error:
-        raise failed(
-            error, "Give a folder that can be written, or set $SPIRAL_CACHE", root, "cannot be written"
-        ) from error
-    except BrokenExecutor as error:
-        msg = (
-            f"{root}: a process that made pieces was ended from outside, perhaps for want of memory. What is done stays; "
-            "build the rest with fewer workers"
-        )
-        raise CacheError(msg) from error
-    finally:
-        run.close()
+    targets = [_Target(each, RosterFile(root, each), keys) for each in derivations]
+    every = np.arange(len(keys))
+    if any(target.missing(every).any() for target in targets):
+        with refusals(root, "Give a folder that can be written, or set $SPIRAL_CACHE", root, "cannot be written"):
+            make(_Pieces(source, targets, keys, report), builders)
     return [target.roster for target in targets]
 
 
 @final
-class _Build:
-    """One call of `build`."""
+class _Pieces(Maker[list[Written]]):
+    """The missing pieces of one relation."""
+
+    ahead = 1
 
     def __init__(
         self, source: ShardSource, targets: list[_Target], keys: Keys, report: Callable[[BuildProgress], None]
     ) -> None:
-        self._source, self._targets, self._keys, self._report = source, targets, keys, report
+        self.enter_every_s = COMMIT_EVERY_S
+        self.targets, self.keys = targets, keys
+        self._source, self._derived, self._report = Shared(source), targets, report
         widths = [target.derivation.row_bytes for target in targets]
-        self._chunks = chunks(source.manifest, None if None in widths else sum(w for w in widths if w is not None))
+        self.units = chunks(source.manifest, None if None in widths else sum(w for w in widths if w is not None))
         self._rows = np.diff(source.manifest.starts).astype(np.int64)
-        self._missing = [target.missing(keys) for target in targets]
-        self._total = int(self._rows[np.logical_or.reduce(self._missing)].sum())
-        self._overdue: set[int] = set()  # chunks whose owner commits nothing for too long
-        self._ready: list[tuple[_Work, list[Written]]] = []  # made, and not committed yet
-        self._working: dict[Future[list[Written]], _Work] = {}
-        self._committed_at = time.monotonic()
+        self._total, self._told = self._missing_rows(), [target.roster for target in targets]
 
-    def prepare(self) -> None:
-        """Make the folders, and open the claims."""
-        for target in self._targets:
-            target.file.prepare()
-            target.claims = Claims(target.file.folder)
+    def job(self, wanted: dict[int, Shards]) -> _Job:
+        drafts = [new_draft(self._derived[k].file.parts / uuid.uuid4().hex, Path.touch) for k in wanted]
+        paths, held = tuple(path for path, _ in drafts), tuple(held for _, held in drafts)
+        derivations = tuple(self._derived[k].derivation for k in wanted)
+        args = (self._source, derivations, tuple(wanted.values()), paths)
+        return _Job(wanted, make_chunk, args, lambda: _drop(paths, held), paths, held)
 
-    def close(self) -> None:
-        """Drop what was not committed, and give all leases back."""
-        for work in [*self._working.values(), *(work for work, _ in self._ready)]:
-            _drop(work)
-        for target in self._targets:
-            if target.claims is not None:
-                target.claims.close()
-
-    def all(self, pool: Builders) -> None:
-        """Make or await everything."""
-        order = np.roll(np.arange(len(self._chunks)), -(hash((os.getpid(), id(self))) % len(self._chunks)))
-        queue = deque(int(chunk) for chunk in order if self._open(int(chunk)))
-        try:
-            while queue:
-                elsewhere = deque[int]()
-                self._pass(queue, elsewhere, pool)
-                queue = self._await(elsewhere)
-        finally:
-            self._commit()  # what was done before an error stays done
-
-    def _pass(self, queue: deque[int], elsewhere: deque[int], pool: Builders) -> None:
-        """Take every chunk that nobody else has."""
-        while queue or self._working:
-            while queue and len(self._working) <= pool.width:
-                chunk = queue.popleft()
-                work, whole = self._claimed(chunk)
-                if work is not None:
-                    future = pool.submit(make_chunk, self._source, self._derivations(work), work.shards, work.drafts)
-                    self._working[future] = work
-                if not whole:
-                    elsewhere.append(chunk)
-            done, _ = wait(self._working, timeout=COMMIT_EVERY_S, return_when=FIRST_COMPLETED)
-            for future in sorted(done, key=lambda each: each.exception() is not None):  # what is done stays done
-                made = future.result()
-                self._ready.append((self._working.pop(future), made))
-            if time.monotonic() - self._committed_at > COMMIT_EVERY_S:
-                self._commit()
-        self._commit()
-
-    def _await(self, elsewhere: deque[int]) -> deque[int]:
-        """Wait for chunks that others make; returns what is missing once a maker died, or all commit nothing for too long."""
-        pause, until = _PAUSES_S[0], time.monotonic() + WAIT_S
-        while elsewhere := deque(chunk for chunk in elsewhere if self._open(chunk)):
-            if sum(target.look() for target in self._targets):  # all of them, so no `any`
-                self._tell()
-                until = time.monotonic() + WAIT_S
-                continue
-            if any(self._free(chunk) for chunk in elsewhere):
-                return elsewhere
-            if time.monotonic() > until:
-                self._overdue.update(elsewhere)
-                return elsewhere
-            time.sleep(pause)
-            pause = min(2 * pause, _PAUSES_S[1])
-        return elsewhere
-
-    def _claimed(self, chunk: int) -> tuple[_Work | None, bool]:
-        """Take leases on what is missing of a chunk; also whether nobody else has one."""
-        wanted = [k for k in range(len(self._targets)) if self._shards(k, chunk).size]
-        got = [k for k in wanted if self._lease(k, chunk)]
-        shards = {k: self._shards(k, chunk) for k in got}  # with what was committed before the lease was ours
-        todo = [k for k in got if shards[k].size]
-        for k in got:
-            if k not in todo:
-                self._release(k, chunk)
-        if not todo:
-            return None, len(got) == len(wanted)
-        drafts = [new_draft(self._targets[k].file.parts / uuid.uuid4().hex, Path.touch) for k in todo]
-        work = _Work(
-            chunk,
-            tuple(todo),
-            tuple(shards[k] for k in todo),
-            tuple(path for path, _ in drafts),
-            tuple(held for _, held in drafts),
-        )
-        return work, len(got) == len(wanted)
-
-    def _lease(self, k: int, chunk: int) -> bool:
-        claims = self._targets[k].claims
-        taken = claims is not None and (claims.take(self._name(chunk)) or chunk in self._overdue)
-        if taken:
-            self._targets[k].look()
-        return taken
-
-    def _release(self, k: int, chunk: int) -> None:
-        claims = self._targets[k].claims
-        if claims is not None:
-            claims.give_back(self._name(chunk))
-
-    def _free(self, chunk: int) -> bool:
-        """Whether somebody who had the lease of a missing chunk is gone."""
-        for k in range(len(self._targets)):
-            if self._shards(k, chunk).size and self._lease(k, chunk):
-                self._release(k, chunk)
-                return True
-        return False
-
-    def _name(self, chunk: int) -> int:
-        return int(self._keys[self._chunks[chunk][0], 0])
-
-    def _derivations(self, work: _Work) -> tuple[Derivation, ...]:
-        return tuple(self._targets[k].derivation for k in work.targets)
-
-    def _open(self, chunk: int) -> bool:
-        return any(self._shards(k, chunk).size for k in range(len(self._targets)))
-
-    def _shards(self, k: int, chunk: int) -> Shards:
-        """The shards of a chunk whose piece is still missing."""
-        shards = self._chunks[chunk]
-        return shards[self._targets[k].missing(self._keys[shards])]
-
-    def _commit(self) -> None:
-        ready, self._ready = self._ready, []
-        for k, target in enumerate(self._targets):
+    def enter(self, done: Sequence[tuple[Job, list[Written]]]) -> None:
+        for k, target in enumerate(self._derived):
             made = [
-                (work.drafts[at], self._keys[work.shards[at]], written[at])
-                for work, written in ready
-                for at, which in enumerate(work.targets)
+                (job.drafts[at], self.keys[shards], written[at])
+                for job, written in done
+                if isinstance(job, _Job)
+                for at, (which, shards) in enumerate(job.leases.items())
                 if which == k
             ]
             if made:
                 target.roster, target.stamp = target.file.commit(made)
-        for work, _ in ready:
-            for k in work.targets:
-                self._release(k, work.chunk)
-            _drop(work)
-        self._committed_at = time.monotonic()
-        if ready:
-            self._tell()
 
-    def _tell(self) -> None:
-        left = np.logical_or.reduce([target.missing(self._keys) for target in self._targets])
-        self._report(BuildProgress(self._total - int(self._rows[left].sum()), self._total))
+    def tell(self, running: Sequence[Job]) -> None:  # noqa: ARG002  a chunk takes a second
+        now = [target.roster for target in self._derived]
+        if any(a is not b for a, b in zip(now, self._told, strict=True)):
+            self._told = now
+            self._report(BuildProgress(self._total - self._missing_rows(), self._total))
+
+    def _missing_rows(self) -> int:
+        every = np.arange(len(self.keys))
+        return int(self._rows[np.logical_or.reduce([target.missing(every) for target in self._derived])].sum())
 
 
 def chunks(table: ShardTable, row_bytes: int | None) -> list[Shards]:
-    """Cut shards into runs of about `CHUNK_ROWS` rows and `CHUNK_BYTES`; a shard is never cut.
+    """Cut shards into runs of about `CHUNK_ROWS` rows, `CHUNK_BYTES` and `CHUNK_SHARDS`; a shard is never cut.
 
     Args:
         table: the shards.
@@ -309,23 +163,24 @@ def chunks(table: ShardTable, row_bytes: int | None) -> list[Shards]:
     """
     rows = np.diff(table.starts).astype(np.float64)
     sizes = rows * row_bytes if row_bytes is not None else np.maximum(table.shard_bytes, 0)
-    before = np.cumsum(np.maximum(rows / CHUNK_ROWS, sizes / CHUNK_BYTES))
+    before = np.cumsum(np.maximum(np.maximum(rows / CHUNK_ROWS, sizes / CHUNK_BYTES), 1 / CHUNK_SHARDS))
     run = np.floor(np.concatenate([[0.0], before[:-1]])).astype(np.int64)
     borders = np.flatnonzero(np.diff(run)) + 1
     return np.split(np.arange(len(rows), dtype=np.int64), borders)
 
 
 def make_chunk(
-    source: ShardSource, derivations: Sequence[Derivation], shards: Sequence[Shards], drafts: Sequence[Path]
+    shared: Shared[ShardSource], derivations: Sequence[Derivation], shards: Sequence[Shards], drafts: Sequence[Path]
 ) -> list[Written]:
     """Make pieces of some shards and write them to drafts: one per derivation. Runs wherever the executor likes.
 
     Args:
-        source: the relation.
+        shared: the relation, opened once per process.
         derivations: what to make.
         shards: per derivation: the shards, ascending.
         drafts: per derivation: an empty file that the caller holds.
     """
+    source = shared.value
     out: list[Written | None] = [None] * len(derivations)
     for together in _by_predicate(derivations):
         columns = list(dict.fromkeys(name for k in together for name in derivations[k].columns))
@@ -372,9 +227,9 @@ def shard_rows(
         yield shard, ShardRows(rows, ordinals[first:last] - starts[shard], table.slice(first, last - first))
 
 
-def _drop(work: _Work) -> None:
+def _drop(drafts: Sequence[Path], held: Sequence[Held]) -> None:
     """Remove drafts that were not committed."""
-    for path, held in zip(work.drafts, work.held, strict=True):
+    for path, lock in zip(drafts, held, strict=True):
         with suppress(OSError):
             path.unlink(missing_ok=True)
-        held.release()
+        lock.release()

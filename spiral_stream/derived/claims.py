@@ -1,8 +1,8 @@
-"""Who makes which pieces: leases on chunks of shards, so that builders that start together share the work.
+"""Who makes what of which shard: leases, so that builders that start together share the work.
 
-A lease is a lock on one byte of the derivation's ``claims`` file, at the place that the chunk's first key gives. The
-kernel takes it back when its owner ends, however it ends, so a dead owner's lease is free at once. Where a file system
-has no such locks everybody gets every lease: work is done twice, and the roster keeps one piece.
+A lease is a lock on one byte of the ``claims`` file of what is made, at the place that the shard's key gives. The kernel
+takes it back when its owner ends, however it ends, so a dead owner's lease is free at once. Where a file system has no
+such locks everybody gets every lease: work is done twice, and one result is kept.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
 
-_PLACES: Final = 1 << 48
+_PLACES: Final = 1 << 62
 _FLOCK: Final = "hhqqi4x"  # struct flock of Linux on 64 bits: type, whence, start, length, pid
 
 
@@ -21,7 +21,7 @@ class Claims:
     """The leases that one builder holds."""
 
     def __init__(self, folder: Path) -> None:
-        """Open the claims of a derivation.
+        """Open the claims of a folder.
 
         Raises:
             OSError: the file cannot be made.
@@ -29,7 +29,7 @@ class Claims:
         self._handle = os.open(folder / "claims", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
     def take(self, key: int) -> bool:
-        """Take the lease of a chunk without waiting; False if another builder has it."""
+        """Take the lease of a shard without waiting; False if another builder has it."""
         return self._set(key, fcntl.F_WRLCK)
 
     def give_back(self, key: int) -> None:

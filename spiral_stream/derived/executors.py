@@ -6,18 +6,61 @@ draft that its caller holds. So the pieces are the same bits from each, and only
 
 import multiprocessing
 import os
+import pickle
 import threading
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
-from typing import Any, Self, final
+from typing import Any, Final, Generic, Self, TypeVar, final
 
 from spiral_stream.errors import PlanError
 from spiral_stream.extras import need
 from spiral_stream.threads import Workers, thread_share
 
-EXECUTORS = ("threads", "processes", "ray")
+EXECUTORS: Final = ("threads", "processes", "ray")
+_OPEN: Final = 4  # shared values of one process, those used last
+
+T = TypeVar("T")
+
+
+@final
+class Shared(Generic[T]):
+    """A value that many pieces of work need: it is made once in each process that does some of them.
+
+    Args:
+        value: it is given to threads as it is, and pickled for others.
+    """
+
+    def __init__(self, value: T) -> None:
+        self._made: tuple[T] | None = (value,)
+        self._data = b""
+
+    def __getstate__(self) -> bytes:
+        assert self._data or self._made is not None
+        self._data = self._data or pickle.dumps(self._made)
+        return self._data
+
+    def __setstate__(self, data: bytes) -> None:
+        self._made, self._data = None, data  # made later, so that an error is that of the work
+
+    @property
+    def value(self) -> T:
+        """The value, or that of this process."""
+        if self._made is None:
+            self._made = _made(self._data)
+        return self._made[0]
+
+
+@lru_cache(_OPEN)
+def _made(data: bytes) -> tuple[Any]:
+    made: tuple[Any] = pickle.loads(data)  # noqa: S301  from the process that started this one
+    return made
 
 
 class Builders(ABC):
@@ -111,11 +154,20 @@ class RayTasks(Builders):
         self._ray = ray
         self._started = not ray.is_initialized()
         if self._started:
-            ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, include_dashboard=False)
+            with warnings.catch_warnings():
+                warnings.filterwarnings(
+                    "ignore", "lance is not fork-safe"
+                )  # Ray's children become other programs at once
+                ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, include_dashboard=False)
         self.width = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._tasks: dict[Callable[..., Any], Any] = {}
 
     def submit(self, work: Callable[..., Any], *args: Any) -> "Future[Any]":
-        found: Future[Any] = self._ray.remote(work).remote(*args).future()
+        if work not in self._tasks:  # a new one is sent to every node
+            self._tasks[work] = self._ray.remote(work)
+        found: Future[Any] = Future()
+        found.set_running_or_notify_cancel()  # a task that was sent runs
+        self._tasks[work].remote(*args).future().add_done_callback(lambda done: _settle(found, done))
         return found
 
     def close(self) -> None:
@@ -123,8 +175,25 @@ class RayTasks(Builders):
             self._ray.shutdown()
 
 
-def executor(name: str, workers: int | None = None) -> Builders:
-    """Return the builders of this name.
+def _settle(found: "Future[Any]", done: "Future[Any]") -> None:
+    """Give a task's result or error on, as a thread would."""
+    from ray.exceptions import RayTaskError
+
+    error = done.exception()
+    if error is None:
+        found.set_result(done.result())
+    elif isinstance(error, RayTaskError):
+        found.set_exception(getattr(error, "cause", None) or error)
+    else:  # its process or its node ended
+        ended = BrokenExecutor(str(error))
+        ended.__cause__ = error
+        found.set_exception(ended)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """Which builders do the work.
 
     Args:
         name: ``threads``, ``processes`` or ``ray``.
@@ -134,11 +203,73 @@ def executor(name: str, workers: int | None = None) -> Builders:
         PlanError: there is no such executor, or the number is not positive.
         MissingExtraError: it is not installed.
     """
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
-        msg = f"build: workers is {workers!r}. Give a number of at least 1"
-        raise PlanError(msg)
-    made: dict[str, Callable[[int | None], Builders]] = {"threads": Threads, "processes": Processes, "ray": RayTasks}
-    if name not in made:
-        msg = f"build: executor {name!r} is unknown. Give one of {', '.join(EXECUTORS)}"
-        raise PlanError(msg)
-    return made[name](workers)
+
+    name: str = "threads"
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        workers = self.workers
+        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+            msg = f"build: workers is {workers!r}. Give a number of at least 1"
+            raise PlanError(msg)
+        if self.name not in EXECUTORS:
+            msg = f"build: executor {self.name!r} is unknown. Give one of {', '.join(EXECUTORS)}"
+            raise PlanError(msg)
+        if self.name == "ray":
+            need("ray", "executor 'ray'", "use executor='processes'")
+
+    def start(self) -> Builders:
+        """Start the builders."""
+        made: dict[str, Callable[[int | None], Builders]] = {
+            "threads": Threads,
+            "processes": Processes,
+            "ray": RayTasks,
+        }
+        return made[self.name](self.workers)
+
+
+@final
+class _Lent(Builders):
+    """Builders that several builds use one after another; who closes them waits for what it gave them."""
+
+    def __init__(self, own: Builders) -> None:
+        self.width, self._own = own.width, own
+        self._given: list[Future[Any]] = []
+
+    def submit(self, work: Callable[..., Any], *args: Any) -> "Future[Any]":
+        self._given = [each for each in self._given if not each.done()]
+        future = self._own.submit(work, *args)
+        self._given.append(future)
+        return future
+
+    def close(self) -> None:
+        for each in self._given:
+            each.cancel()
+        wait(self._given)
+
+
+_IN_FORCE: Final[ContextVar[Callable[[], Builders]]] = ContextVar("builders", default=Threads)
+
+
+def builders_in_force() -> Builders:
+    """Return the builders that `building_with` chose; threads of this process outside of it."""
+    return _IN_FORCE.get()()
+
+
+@contextmanager
+def building_with(executor: Executor) -> Iterator[None]:
+    """Let everything that is built inside the block, by this thread, use one executor, which starts at its first use."""
+    started: list[Builders] = []
+
+    def lend() -> Builders:
+        if not started:
+            started.append(executor.start())
+        return _Lent(started[0])
+
+    token = _IN_FORCE.set(lend)
+    try:
+        yield
+    finally:
+        _IN_FORCE.reset(token)
+        for each in started:
+            each.close()

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, BinaryIO, Final, final
 
 import numpy as np
 import xxhash
@@ -24,6 +24,9 @@ from spiral_stream.integrity.blocks import BLOCK, SHIFT, Mapped
 ALIGN: Final = 64
 DATA: Final = ".piece"
 SUMS: Final = ".sums"
+_PADDING: Final = memoryview(bytes(ALIGN))
+_TOGETHER: Final = 128  # arrays and paddings
+_LARGE: Final = 1 << 20  # bytes that are not copied once more
 
 
 @final
@@ -54,6 +57,7 @@ def write_part(path: Path, derivation: Derivation, pieces: Sequence[Piece]) -> W
     counts = np.zeros((len(pieces), len(slots)), np.uint64)
     summaries = np.zeros((len(pieces), len(derivation.SUMMARY)), np.int64)
     at, sums = 0, _Sums()
+    waiting: list[memoryview] = []
     with path.open("r+b") as out:
         for k, piece in enumerate(pieces):
             offsets[k] = at
@@ -65,13 +69,23 @@ def write_part(path: Path, derivation: Derivation, pieces: Sequence[Piece]) -> W
                 assert (array.dtype, array.ndim) == (dtype, 1), (name, array.dtype, dtype)
                 counts[k, j] = len(array)
                 data = memoryview(np.ascontiguousarray(array).data).cast("B")
-                for each in (data, memoryview(bytes(aligned(len(data)) - len(data)))):
-                    out.write(each)
-                    sums.add(each)
-                    at += len(each)
+                waiting += [data, _PADDING[: -len(data) % ALIGN]]
+                at += aligned(len(data))
+            if len(waiting) > _TOGETHER:
+                _write(out, sums, waiting)
+        _write(out, sums, waiting)
         out.flush()
         os.fsync(out.fileno())
     return Written(offsets, counts, summaries, sums.done(), at)
+
+
+def _write(out: BinaryIO, sums: "_Sums", waiting: list[memoryview]) -> None:
+    """Write what waits: small arrays together."""
+    small = sum(map(len, waiting)) <= _LARGE
+    for data in [memoryview(b"".join(waiting))] if small else waiting:
+        out.write(data)
+        sums.add(data)
+    waiting.clear()
 
 
 @final

@@ -128,6 +128,24 @@ class Pieces:
         part = int(self._part[shard])
         return np.frombuffer(self._mapped[part], kind, count, int(address[0] - self._bases[part]))
 
+    def joined(self, slot: str, shards: Int64) -> NDArray[Any]:
+        """Return one array of several shards, end to end in the order given, verified.
+
+        Raises:
+            DamageError: one is not what was written.
+            CacheError: it cannot be read.
+        """
+        kind = self._file.derivation.slots[slot]
+        counts = self.counts[slot][shards].astype(np.int64)
+        held, counts = shards[counts > 0], counts[counts > 0]
+        begins = self.addresses(slot, held)
+        self.verify(begins, counts * kind.itemsize)
+        maps = {part: np.frombuffer(mapped, np.uint8) for part, mapped in self._mapped.items()}
+        first, parts = begins - self._bases[self._part[held]], self._part[held].tolist()
+        ends = (first.astype(np.int64) + counts * kind.itemsize).tolist()
+        found = [maps[part][at:end] for part, at, end in zip(parts, first.tolist(), ends, strict=True)]
+        return np.concatenate([np.zeros(0, np.uint8), *found]).view(kind)
+
     def verify(self, addresses: UInt64, sizes: Int64) -> None:
         """Verify the blocks that rows touch, except those that were verified before.
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -11,7 +12,8 @@ import numpy as np
 from spiral_stream.cache.kind import Kind
 from spiral_stream.cache.materialize import Progress, build
 from spiral_stream.cache.store import CacheStore
-from spiral_stream.derived.executors import Threads
+from spiral_stream.derived.build import BuildProgress
+from spiral_stream.derived.executors import Executor, builders_in_force
 from spiral_stream.errors import SpiralWarning
 from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap
 from spiral_stream.plan.mix import STREAM_ID
@@ -19,7 +21,6 @@ from spiral_stream.plan.nodes import Sample
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.payload import Payload
 from spiral_stream.planner.physical import PayloadCache, Stages, TokenStage
-from spiral_stream.planner.streams import StreamStage
 from spiral_stream.transforms.python import Function
 
 
@@ -124,28 +125,34 @@ def is_built(stages: Stages, tokens: TokenStage) -> bool:
     return bool(works) and all(built(work) == needed(work) for work in works)
 
 
-def materialize(stages: Stages, threads: int, report: Callable[[Progress], None] | None = None) -> Progress:
+def materialize(
+    stages: Stages, threads: int, executor: Executor, report: Callable[[Progress], None] | None = None
+) -> Progress:
     """Build the caches of a stream for the rows it needs.
 
     Args:
         stages: the lowered plan.
         threads: threads that decode and encode.
-        report: called with what is done so far; None draws a progress bar.
+        executor: that is in force (`building_with`).
+        report: called with what is done so far; None draws one progress bar.
 
     Warns:
         SpiralWarning: the plan has nothing that can be kept.
     """
-    done, works = Progress(0, 0, 0, 0, 0, 0), list(caches(stages))
-    columns = _keep_columns(stages, shown=report is None)
-    if not works and not columns:
-        warnings.warn(_nothing_kept(stages), SpiralWarning, stacklevel=4)  # the caller of the stream's materialize
-    for work in works:
-        made = _build(work, threads, report) if report is not None else _with_bar(work, threads)
-        done = Progress(*(a + b for a, b in zip(_tuple(done), _tuple(made), strict=True)))
+    works = list(caches(stages))
+    with _Bar.shown(report is None) as bar:
+        columns = _keep_columns(stages, bar)
+        if not works and not columns:
+            warnings.warn(_nothing_kept(stages), SpiralWarning, stacklevel=4)  # the caller of the stream's materialize
+        done = Progress(0, 0, 0, 0, 0, 0)
+        for work in works:
+            told = report or bar.line(f"cache {work.kind.relation}.{work.kind.column} for {work.field}")
+            made = build(work.payload.relation, work.kind, work.store, work.payload.needed(), threads, told, executor)
+            done = Progress(*(a + b for a, b in zip(_tuple(done), _tuple(made), strict=True)))
     return done
 
 
-def _keep_columns(stages: Stages, *, shown: bool) -> list[str]:
+def _keep_columns(stages: Stages, bar: "_Bar") -> list[str]:
     """Keep the columns that batches read and that are too large to be kept without being asked; returns which."""
     stored = need(stages.plan, Sample).schema().names
     read = dict.fromkeys([*stages.columns, *(stage.field.column for stage in stages.sequences)])
@@ -153,18 +160,9 @@ def _keep_columns(stages: Stages, *, shown: bool) -> list[str]:
     for stream in stages.streams:
         names = [name for name in read if name in stored and name != STREAM_ID and name not in stream.selected.kept]
         if names:
-            out += (
-                _keep_with_bar(stream, names) if shown else stream.selected.kept.build(names, Threads, lambda _: None)
-            )
+            told = bar.line(f"columns {', '.join(names)} of {stream.base.entry.name}")
+            out += stream.selected.kept.build(names, builders_in_force, told)
     return out
-
-
-def _keep_with_bar(stream: StreamStage, names: list[str]) -> list[str]:
-    with _bar() as bar:
-        task = bar.add_task(f"columns {', '.join(names)} of {stream.base.entry.name}", total=None)
-        return stream.selected.kept.build(
-            names, Threads, lambda done: bar.update(task, completed=done.rows, total=done.rows_total)
-        )
 
 
 def _nothing_kept(stages: Stages) -> str:
@@ -192,24 +190,41 @@ def _nothing_kept(stages: Stages) -> str:
     )
 
 
-def _build(work: CacheWork, threads: int, report: Callable[[Progress], None]) -> Progress:
-    return build(work.payload.relation, work.kind, work.store, work.payload.needed(), threads, report)
-
-
 def _tuple(progress: Progress) -> tuple[int, ...]:
     return tuple(getattr(progress, name) for name in progress.__slots__)
 
 
-def _with_bar(work: CacheWork, threads: int) -> Progress:
-    with _bar() as bar:
-        task = bar.add_task(f"cache {work.kind.relation}.{work.kind.column} for {work.field}", total=None)
-        return _build(work, threads, lambda p: bar.update(task, completed=p.rows, total=p.rows_total))
+@final
+class _Bar:
+    """One progress bar of rows, of everything that is built and by whomever; it goes when it is done."""
 
+    def __init__(self, bar: Any) -> None:
+        self._bar, self._task = bar, None if bar is None else bar.add_task("", total=None, visible=False)
+        self._before = 0  # rows of what was built before
 
-def _bar() -> Any:
-    """A progress bar of rows, which goes when it is done."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+    @classmethod
+    @contextmanager
+    def shown(cls, asked: bool) -> "Iterator[_Bar]":
+        """Draw a bar, or one that nobody sees."""
+        if not asked:
+            yield cls(None)
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
 
-    named, rows = TextColumn("{task.description}"), TextColumn("rows")
-    return Bar(named, BarColumn(), MofNCompleteColumn(), rows, TimeRemainingColumn(), transient=True)
+        named, rows = TextColumn("{task.description}"), TextColumn("rows")
+        with Bar(named, BarColumn(), MofNCompleteColumn(), rows, TimeRemainingColumn(), transient=True) as bar:
+            yield cls(bar)
+
+    def line(self, what: str) -> Callable[[Progress | BuildProgress], None]:
+        """Return what tells the bar of one more build."""
+        before = self._before
+
+        def tell(done: Progress | BuildProgress) -> None:
+            if self._bar is not None:
+                self._before = before + done.rows_total
+                self._bar.update(
+                    self._task, description=what, completed=before + done.rows, total=self._before, visible=True
+                )
+
+        return tell

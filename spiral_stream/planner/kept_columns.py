@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.derived.build import BuildProgress, build, load
 from spiral_stream.derived.column import FIXED, TEXT, Column, form_of
-from spiral_stream.derived.executors import Builders, Threads
+from spiral_stream.derived.executors import Builders, builders_in_force
 from spiral_stream.derived.gather import KeptColumn, located
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.roster import RosterFile, keys_of
@@ -77,7 +77,7 @@ class KeptRelation:
         built = [column for column in columns if self._is_built(column)]
         new = [column for column in columns if column not in built] if self._worth(read_rows) else []
         narrow = self._narrow(new)
-        self._open([*built, *(column for column in new if column in narrow)], Threads)
+        self._open([*built, *(column for column in new if column in narrow)], builders_in_force)
 
     def build(
         self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[BuildProgress], None]

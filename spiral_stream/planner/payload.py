@@ -6,7 +6,7 @@ from typing import final
 
 import numpy as np
 
-from spiral_stream.cache.materialize import ShardWork
+from spiral_stream.cache.hands import ShardWork
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.planner.late_columns import UInt64
 from spiral_stream.planner.selection_on_disk import Selected

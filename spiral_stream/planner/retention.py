@@ -20,6 +20,7 @@ import numpy as np
 from spiral_stream.cache.retained import StoredCache
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.derived.column import Column
+from spiral_stream.derived.column_facts import ColumnFacts
 from spiral_stream.derived.identities import Identities
 from spiral_stream.derived.place import catalogs_of
 from spiral_stream.derived.readers import unread
@@ -206,7 +207,7 @@ class _Survey:
 
     def _users_of(self, folder: Path, columns: Sequence[str], relations: Sequence[str]) -> list[str]:
         kind, shared = folder.parent.name, set(relations)
-        if kind in (Column.KIND, Identities.KIND):
+        if kind in (Column.KIND, Identities.KIND, ColumnFacts.KIND):
             mentions = self._named(lambda use: bool(use.relations & shared) and all(map(use.reads, columns)))
             return [*mentions, *relations]
         return self._named(

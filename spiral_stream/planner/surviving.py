@@ -19,12 +19,13 @@ import pyarrow as pa
 
 from spiral_stream import expr
 from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.derived.build import WAIT_S, build, load
+from spiral_stream.derived.build import build, load
 from spiral_stream.derived.derivation import Derivation, ShardSource
-from spiral_stream.derived.executors import Builders, Threads
+from spiral_stream.derived.executors import Builders, builders_in_force
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.roster import RosterFile, keys_of
 from spiral_stream.derived.survivors import Survivors, width_of
+from spiral_stream.derived.together import WAIT_S
 from spiral_stream.errors import DamageError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.locks import Held, lock
@@ -63,7 +64,7 @@ class Workplace:
     open_relation: Callable[[str], OpenRelation]  # the same one for the same name
     versions: Mapping[str, str]
     kept: Callable[[str], KeptRelation]  # that relation, as its kept columns are read; the same one for the same name
-    builders: Callable[[], Builders] = Threads
+    builders: Callable[[], Builders] = builders_in_force
 
 
 def find_rows(node: nodes.Node, base: OpenRelation, place: Workplace) -> tuple[Selection, Meta]:

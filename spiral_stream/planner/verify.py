@@ -16,6 +16,7 @@ from typing import Final, final
 from spiral_stream.cache import ledger
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.catalog.registry import Registry
+from spiral_stream.derived.column_facts import ColumnFacts
 from spiral_stream.derived.identities import Identities
 from spiral_stream.derived.survivors import Survivors
 from spiral_stream.derived.verification import verify_file
@@ -174,12 +175,11 @@ def _sealed(folder: Path, what: str) -> Iterator[_Task]:
 
 def _selected(root: Path) -> Iterator[_Task]:
     """Pieces that selections are made of, of whichever stream: others share them."""
-    for kind in (Survivors.KIND, Probed.KIND, Outcome.KIND, Identities.KIND):
+    alone = (Identities.KIND, ColumnFacts.KIND)
+    for kind in (Survivors.KIND, Probed.KIND, Outcome.KIND, *alone):
         folder = root / "derived" / kind
         for path in [*sorted(folder.glob("*/derivation.json")), *sorted(folder.glob("*/parts/[!.]*"))]:
-            yield _Task(
-                path, f"selection: {kind}" if kind != Identities.KIND else kind, partial(verify_file, path), _size(path)
-            )
+            yield _Task(path, kind if kind in alone else f"selection: {kind}", partial(verify_file, path), _size(path))
 
 
 def _run(tasks: list[_Task], report: Report | None) -> Iterator[Checked]:

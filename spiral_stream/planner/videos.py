@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spiral_stream.cache.materialize import Progress, ShardWork, build
+from spiral_stream.cache.hands import ShardWork
+from spiral_stream.cache.materialize import Progress, build
 from spiral_stream.cache.reader import CachedShard
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.video_index import IndexKind

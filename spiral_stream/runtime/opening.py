@@ -10,6 +10,7 @@ from typing import Any, final
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
+from spiral_stream.derived.executors import Executor, building_with
 from spiral_stream.derived.readers import Reading, reading
 from spiral_stream.errors import ResumeError, shown
 from spiral_stream.plan.fingerprint import digest
@@ -264,14 +265,11 @@ class Opening:
                 return cursor.next_epoch(), []
         return cursor, anchors
 
-    def materialize(
-        self, stages: Stages, threads: int, report: Callable[[Progress], None] | None, *, keep: bool
-    ) -> Progress:
-        """Build the caches.
+    def materialize(self, executor: Executor, report: Callable[[Progress], None] | None, *, keep: bool) -> Progress:
+        """Build the caches, and before them what opening the plan needs.
 
         Args:
-            stages: the lowered plan.
-            threads: how many threads decode and encode.
+            executor: which builders do it.
             report: called with the progress; None shows a bar on a terminal.
             keep: keep open what is open. It does not see what was built; otherwise the next use opens it again.
 
@@ -279,7 +277,8 @@ class Opening:
             ValueError: ``report`` cannot be called.
         """
         _need_callable("materialize", report)
-        done = materialize(stages, threads, report)
+        with building_with(executor), sharing(self._threads):
+            done = materialize(self.stages, executor.workers or self._threads.working(), executor, report)
         if not keep:
             self.close()
         return done

@@ -71,9 +71,13 @@ class TextEncoder:
         self._room = _room(tokenize, len(self._before) + len(self._after))
         self._dtype: np.dtype[Any] = np.dtype(np.uint16 if largest_id(self._tokenizer) < 1 << 16 else np.uint32)
         self._digest = encoder_digest(content_digest(self._data), tokenize)
-        self._fast = fast
+        self._tokenize, self._fast = tokenize, fast
         self._lock = threading.Lock()
         self._engine: tuple[Core | None, str, str] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy in another process reads the tokenizer itself."""
+        return _again, (self._path or self._data, self._tokenize, self._fast, self._digest)
 
     @property
     def digest(self) -> str:
@@ -254,6 +258,17 @@ def _room(tokenize: Tokenize, taken: int) -> int | None:
         )
         raise PlanError(msg)
     return tokenize.max_length - taken
+
+
+def _again(tokenizer_json: bytes | Path, tokenize: Tokenize, fast: bool, digest: str) -> TextEncoder:
+    """Read a tokenizer again, in another process."""
+    encoder = TextEncoder(tokenizer_json, tokenize, fast=fast)
+    if encoder.digest != digest:
+        msg = (
+            f"{tokenizer_json!s:.200} changed while it was used. Register the tokenizer again, and make the plan again"
+        )
+        raise SourceError(msg)
+    return encoder
 
 
 def _checked(texts: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -120,6 +120,16 @@ def test_explain_and_materialize_work_on_a_saved_stream(own: sp.Catalog) -> None
     assert "EXPLAIN" in run(own, "explain", "train")
 
 
+def test_materialize_works_in_processes(own: sp.Catalog) -> None:
+    own.save_stream("train", plan(own.table("lance"), profile=sp.Raw(shorter_side=20)).to_numpy())
+    built = run(own, "materialize", "train", "--executor", "processes", "--workers", "2")
+    refused = CliRunner().invoke(cli.app, ["materialize", "train", "--workers", "0", "--catalog", str(own.root)])
+
+    assert f"{ROWS} rows in {SHARDS} shards built" in built
+    assert isinstance(refused.exception, sp.PlanError)
+    assert "Give a number of at least 1" in str(refused.exception)
+
+
 def test_sql_prints_rows(own: sp.Catalog) -> None:
     out = run(own, "sql", 'select label_id, count(*) as n from "lance" group by 1 order by 1', "--rows", "2")
 

@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.cache.materialize import Progress, ShardWork, build
+from spiral_stream.cache import materialize as room
+from spiral_stream.cache.materialize import Progress, build
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.derived import executors, together
 from spiral_stream.testing import frozen, same
-from tests.fixtures.kinds import BAD, CASES, ByteEncoder, Case, works
+from tests.fixtures.kinds import BAD, CASES, Case, works
 from tests.fixtures.kinds import ROWS as TEXTS
 from tests.fixtures.kinds import SHARDS as PARTS
 from tests.fixtures.streams import FIXED, RANDOM, ROWS, SHARDS, images, maker, our_threads, plan
@@ -140,13 +144,78 @@ def test_a_build_reports_its_progress(case: Case, rows: sp.Catalog, tmp_path: Pa
     assert done.payload_bytes == sum(p.stat().st_size for p in tmp_path.rglob("*.blob"))
 
 
+def written(folder: Path) -> dict[str, tuple[list[bytes], Any]]:
+    """The payload files of each part, and its rows, by the shard's content key.
+
+    The bytes of the rows' own file differ from run to run: Lance writes a map of its metadata in any order.
+    """
+    dataset = lance.dataset(str(next(folder.glob("caches/*/data.lance"))))
+    keys = {file: key for key, file in json.loads(dataset.schema.metadata[b"spiral:parts"])}
+    found = {}
+    for fragment in dataset.get_fragments():
+        file = fragment.metadata.files[0].path
+        blobs = (Path(dataset.uri) / "data" / Path(file).stem).iterdir()
+        found[keys[file]] = ([path.read_bytes() for path in blobs], fragment.to_table().to_pylist())
+    return found
+
+
+EXECUTORS = [
+    executors.Executor("threads", 1),
+    executors.Executor("threads", 5),
+    executors.Executor("processes", 2),
+    pytest.param(
+        executors.Executor("ray", 2) if find_spec("ray") else None,
+        marks=[
+            pytest.mark.slow,
+            pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed"),
+            pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS, ids=["one thread", "five threads", "processes", "ray"])
+def test_the_parts_are_the_same_bits_from_each_executor(
+    case: Case, rows: sp.Catalog, tmp_path: Path, executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Progress] = []
+    monkeypatch.setattr(room, "UNIT_ROWS", 1)
+    case.build(rows, tmp_path / "a")
+    done = case.build(rows, tmp_path / "b", report=seen.append, executor=executor)
+
+    assert written(tmp_path / "a") == written(tmp_path / "b")
+    assert len(written(tmp_path / "b")) == PARTS
+    assert done == seen[-1]
+    assert (done.shards, done.rows, done.refused) == (PARTS, TEXTS, len(BAD))
+    assert [p.rows for p in seen] == sorted(p.rows for p in seen)
+    assert {p.name for p in next((tmp_path / "b").glob("caches/*")).iterdir()} == {
+        *("cache.json", "claims", "committed", "data.lance", "ledger", "sums", "writers", "readers")
+    }
+
+
+def test_an_error_in_another_process_is_the_error_of_the_build(case: Case, rows: sp.Catalog, tmp_path: Path) -> None:
+    for file in sorted((tmp_path / "rows").iterdir())[:1]:
+        opened = OpenRelation(rows.entry("rows"))
+        todo = works(opened)
+        file.write_bytes(file.read_bytes()[:-9])
+    chosen = executors.Executor("processes", 1)
+    with (
+        opened,
+        executors.building_with(chosen),
+        pytest.raises(sp.SourceError, match="magic bytes not found"),
+    ):
+        build(opened, case.kind, case.store(tmp_path), todo, 1, executor=chosen)
+
+
 BUILD = """
 import sys, time
 from pathlib import Path
 import spiral_stream as sp
+from spiral_stream.cache import materialize
 from spiral_stream.cache.store import CacheStore
 from tests.fixtures.kinds import CASES
 
+materialize.UNIT_ROWS = materialize.WRITERS = 1
 name, folder, quick_shards, pause_s = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 write, written = CacheStore.write, 0
 
@@ -202,7 +271,8 @@ def test_a_killed_build_goes_on_where_it_stopped(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_two_processes_build_one_cache(tmp_path: Path, name: str) -> None:
+def test_two_processes_build_one_cache_together(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "UNIT_ROWS", 1)
     case = CASES[name]
     catalog = case.catalog(tmp_path)
     without, _ = case.rows(catalog, None)
@@ -211,7 +281,8 @@ def test_two_processes_build_one_cache(tmp_path: Path, name: str) -> None:
         assert process.stdout.readline() == "chunk\n"  # it is inside the first shard
         ours = case.build(catalog, tmp_path)
         assert process.stdout.read().splitlines()[-1] == "done"
-    assert (process.returncode, ours.rows) == (0, TEXTS)
+    assert (process.returncode, ours.rows) == (0, TEXTS)  # whoever did it
+    assert len(ledger(tmp_path)) == PARTS  # and each shard once
     stored = rows_by_shard(tmp_path)
     seen, metrics = case.rows(catalog, tmp_path)
 
@@ -219,6 +290,37 @@ def test_two_processes_build_one_cache(tmp_path: Path, name: str) -> None:
     assert without == seen
     assert metrics.source_rows == 0
     assert case.build(catalog, tmp_path).rows == 0
+
+
+def test_a_shard_that_takes_long_is_waited_for_while_its_rows_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES["tokens"]
+    catalog = case.catalog(tmp_path)
+    written, begun = list[str](), threading.Event()
+    write = CacheStore.write
+
+    def slow(self: CacheStore, key: str, rows: int, chunks: Any) -> int:
+        def slowed() -> Any:
+            for chunk in chunks:
+                yield chunk
+                begun.set()
+                time.sleep(0.1)
+
+        written.append(key)
+        return write(self, key, rows, slowed())
+
+    monkeypatch.setattr(CacheStore, "write", slow)
+    monkeypatch.setattr(TokenKind, "FIRST_ROWS", 1)
+    monkeypatch.setattr(TokenKind, "RUN_ROWS", 3)  # a shard takes a second
+    monkeypatch.setattr(together, "WAIT_S", 0.5)
+    first = threading.Thread(target=case.build, args=(catalog, tmp_path))
+    first.start()
+    begun.wait()
+    case.build(catalog, tmp_path)
+    first.join()
+
+    assert len(written) == len(set(written)) == PARTS
 
 
 def test_of_a_changed_relation_the_changed_shard_is_built_again_alone(
@@ -254,27 +356,6 @@ def test_a_build_that_fails_says_why_and_leaves_no_thread(case: Case, rows: sp.C
         build(Gone(), case.kind, case.store(tmp_path), todo, 2)
 
     assert ledger(tmp_path) == {}
-
-
-def test_runs_grow_and_shrink_with_the_bytes_of_their_rows(tmp_path: Path) -> None:
-    asked: list[int] = []
-    texts = pa.array(["x" * 100_000] * 200 + ["ab"] * 9_800)
-
-    class Rows:
-        base = ""
-
-        def fetch(self, ordinals: Any, columns: Any) -> pa.Table:
-            asked.append(len(ordinals))
-            return pa.table({"text": texts.take(pa.array(ordinals))})
-
-    kind = TokenKind("rows", "text", ByteEncoder())
-    work = ShardWork("s", "k", 0, len(texts), np.arange(len(texts), dtype=np.uint64))
-    done = build(Rows(), kind, CacheStore(tmp_path, kind.facts()), [work], 1)
-
-    assert done.payload_bytes == 2 * (200 * 100_000 + 2 * 9_800)
-    assert asked[:3] == [32, 32, 32]  # begun before the first was done
-    assert asked[3:23] == [5] * 20  # as many as a megabyte holds, of what is kept: two bytes a byte read
-    assert asked[-2] == kind.RUN_ROWS
 
 
 def test_readers_of_a_growing_cache_see_whole_shards_only(catalog: sp.Catalog, caches: Path) -> None:

@@ -2,9 +2,12 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import numpy as np
 import pytest
 
 from spiral_stream.cache.store import CacheStore
-from tests.fixtures.kinds import CASES
+from tests.fixtures.kinds import CASES, SHARDS
 from tests.fixtures.kinds import ROWS as TEXTS
 from tests.stream.cache.test_materialize import ROOT
 from tests.stream.cache.test_store import SHARD_ROWS, chunk, stored, write
@@ -37,9 +40,11 @@ BUILD = """
 import sys
 from pathlib import Path
 import spiral_stream as sp
+from spiral_stream.cache import materialize
 from spiral_stream.cache.store import CacheStore
 from tests.fixtures.kinds import CASES
 
+materialize.UNIT_ROWS = materialize.WRITERS = 1
 write, waited = CacheStore.write, False
 
 def waiting(self, key, rows, chunks):
@@ -74,20 +79,27 @@ def test_three_builders_at_once_and_a_killed_one_leave_nothing_double_or_dead(tm
         builders = [running.enter_context(waiting_build(tmp_path)) for _ in range(3)]
         for each in builders:
             assert each.stdout is not None
-            assert each.stdout.readline() == "inside\n"
-        ours = CASE.build(catalog, tmp_path)
+            assert each.stdout.readline() == "inside\n"  # each in a shard of its own
+        ours = threading.Thread(target=CASE.build, args=(catalog, tmp_path))  # makes the fourth, and waits
+        ours.start()
+        while len(store.ledger.files()) < 1:
+            time.sleep(0.01)
         killed, *slow = builders
-        for each in slow:
-            assert each.communicate("go on\n")[0] == "done\n"
         dead = store.usage().dead_bytes
         killed.send_signal(signal.SIGKILL)
-    assert dead > 0  # of the one that still wrote: nobody touched it
+        for each in slow:
+            assert each.stdin is not None
+            each.stdin.write("go on\n")
+            each.stdin.flush()
+        assert [each.communicate()[0] for each in slow] == ["done\n"] * 2
+        ours.join()
+    assert dead > 0  # of those that still wrote: nobody touched it
+    assert len(store.ledger.files()) == SHARDS
     (store.folder / "ledger" / f".x.json.{'0' * 32}").write_text("{")
     again = CASE.build(catalog, tmp_path)
     have, named, seen = on_disk(store)
 
     assert [each.returncode for each in (killed, *slow)] == [-signal.SIGKILL, 0, 0]
-    assert ours.rows > 0
     assert again.rows == 0
     assert have == named == seen
     assert sum(int(mask.sum()) for mask in store.covered().values()) == TEXTS
@@ -173,6 +185,75 @@ def test_a_writer_waits_for_one_who_sweeps_and_says_so_when_it_takes_too_long(tm
     held.release()
 
 
+DRAWN = """
+import sys
+from pathlib import Path
+import spiral_stream as sp
+from spiral_stream.cache import materialize
+from spiral_stream.derived.executors import Executor
+from tests.fixtures.kinds import CASES
+
+if __name__ == "__main__":
+    materialize.UNIT_ROWS = 1
+    folder, executor = Path(sys.argv[1]), Executor(sys.argv[2], 2)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    CASES["tokens"].build(sp.connect(str(folder / "catalog")), folder, executor=executor)
+"""
+
+
+def kill_one_of_three(folder: Path, executor: str, after_s: float) -> None:
+    """Let three builders begin, kill one of them, and check what they and one more build leave."""
+    catalog, store = CASE.catalog(folder), CASE.store(folder)
+    program = folder / "build.py"
+    program.write_text(DRAWN)
+    with ExitStack() as running:
+        command = [sys.executable, str(program), str(folder), executor]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        builders = [
+            running.enter_context(
+                subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+                )
+            )
+            for _ in range(3)
+        ]
+        for each in builders:
+            assert each.stdout is not None
+            assert each.stdout.readline() == "ready\n"
+        for each in builders:
+            assert each.stdin is not None
+            each.stdin.write("go on\n")
+            each.stdin.flush()
+        time.sleep(after_s)
+        builders[0].send_signal(signal.SIGKILL)
+        assert [each.wait() for each in builders[1:]] == [0, 0]
+    assert CASE.build(catalog, folder).rows == 0  # nothing was lost; what is half written goes
+    have, named, seen = on_disk(store)
+    assert have == named == seen
+    assert len(store.ledger.files()) == SHARDS  # no shard twice
+    assert drafts(store.folder) == []
+    assert store.usage().dead_bytes == 0
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_of_three_builders_one_of_which_is_killed_nothing_stays(tmp_path: Path, executor: str) -> None:
+    rng = random.Random(executor)
+    for k in range(2):
+        (tmp_path / str(k)).mkdir()
+        kill_one_of_three(tmp_path / str(k), executor, rng.uniform(0.2, 1.2))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_of_builders_killed_fifty_times_nothing_stays(tmp_path: Path, executor: str) -> None:
+    rng = random.Random(f"{executor} often")
+    for k in range(25):
+        (tmp_path / str(k)).mkdir()
+        kill_one_of_three(tmp_path / str(k), executor, rng.uniform(0.0, 3.0))
+
+
 def test_a_cache_from_before_loses_its_doubles_too(tmp_path: Path) -> None:
     store = CacheStore(tmp_path, {})
     write(store, "a", [0, 1, 2])
@@ -180,7 +261,9 @@ def test_a_cache_from_before_loses_its_doubles_too(tmp_path: Path) -> None:
     store.commit()
     for entry in store.ledger.entries():
         facts = json.loads(entry.path.read_text())
-        entry.path.write_text(json.dumps({name: facts[name] for name in facts if name not in {"seal", "sums"}}))
+        entry.path.write_text(
+            json.dumps({name: facts[name] for name in facts if name not in {"seal", "sums", "refused"}})
+        )
     offsets, rows = chunk([5])
     store.write("a", SHARD_ROWS, iter([(offsets, rows)]))
     store.commit()

@@ -1,20 +1,26 @@
 """Statistics per shard: what NumPy counts on the same rows, and no payload read."""
 
+import datetime as dt
 import math
+from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import spiral_stream as sp
 from spiral_stream.catalog import statistics as room
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.catalog.statistics import load_statistics, measure, save_statistics, shard_statistics
+from spiral_stream.derived import build as builder
 from spiral_stream.errors import CatalogError
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.parquet import Parquet, ParquetReader
@@ -43,10 +49,10 @@ def register(catalog: Registry, **columns: object) -> Entry:
         max_size=40,
     ),
     shards=st.integers(1, 4),
-    flush=st.sampled_from([1, 7, 1000]),
+    chunk=st.sampled_from([1, 7, 1000]),
 )
 def test_every_count_is_what_its_rows_say(
-    catalog: Registry, rows: list[tuple[object, object, object]], shards: int, flush: int
+    catalog: Registry, rows: list[tuple[object, object, object]], shards: int, chunk: int
 ) -> None:
     owner = [f"p{i * shards // len(rows)}" for i in range(len(rows))]
     n, f, t = (list(column) for column in zip(*rows, strict=True))
@@ -58,7 +64,7 @@ def test_every_count_is_what_its_rows_say(
         t=pa.array(t, pa.utf8()).dictionary_encode(),
     )
     with pytest.MonkeyPatch.context() as patch, OpenRelation(entry) as relation:
-        patch.setattr(room, "_FLUSH_ROWS", flush)
+        patch.setattr(builder, "CHUNK_ROWS", chunk)
         found = measure(relation)
     facts = {(row["shard"], row["column"]): row for row in found.shards.to_pylist()}
 
@@ -86,6 +92,154 @@ def test_every_count_is_what_its_rows_say(
     counted = {(r["shard"], r["value"]): r["count"] for r in found.histograms.to_pylist() if r["column"] == "t"}
     assert counted == {(o, v): list(zip(owner, t, strict=True)).count((o, v)) for o, v in zip(owner, t, strict=True)}
     assert found.marks == {"n": "known", "t": "known", "storage_shard": "known"}
+
+
+VALUES = {
+    pa.int8(): [3, -4, 3, None, 0],
+    pa.uint64(): [2**64 - 1, 0, 2**63, None, 5],
+    pa.float32(): [0.1, math.nan, -2.5, None, math.inf],
+    pa.bool_(): [True, False, None, True, True],
+    pa.date32(): [dt.date(2026, 11, 22), None, dt.date(1969, 1, 1), dt.date(2026, 11, 22)],
+    pa.timestamp("us", "UTC"): [dt.datetime(2026, 1, 1, tzinfo=dt.UTC), None],
+    pa.time32("s"): [dt.time(1, 2, 3), dt.time(0, 0, 1), None],
+    pa.decimal128(9, 2): [Decimal("10.25"), Decimal("-9.50"), Decimal("9.00"), None],
+    pa.large_utf8(): ["b", None, "", "ä", "b"],
+}
+
+
+@pytest.mark.parametrize("kind", VALUES, ids=str)
+def test_values_of_every_type_are_shown_as_arrow_shows_them(catalog: Registry, kind: pa.DataType) -> None:
+    values = pa.array(VALUES[kind], kind)
+    half = len(values) // 2
+    owner = ["p0"] * half + ["p1"] * (len(values) - half)
+    entry = register(catalog, storage_shard=owner, v=values)
+    with OpenRelation(entry) as relation:
+        found = measure(relation, ["v"])
+    real = values.filter(pc.invert(pc.is_nan(values))) if pa.types.is_floating(kind) else values
+    ends = pc.min_max(real)
+    (whole,) = found.columns.filter(pc.equal(found.columns["mark"], "known")).to_pylist()
+
+    assert (whole["min"], whole["max"]) == tuple(ends[k].cast(pa.utf8()).as_py() for k in ("min", "max"))
+    assert (whole["rows"], whole["nulls"], whole["distinct_mark"]) == (len(values), values.null_count, "known")
+    assert whole["distinct"] == len(values.drop_null().unique())
+    for row in found.shards.filter(pc.equal(found.shards["column"], "v")).to_pylist():
+        own = real.filter(pa.array([each == row["shard"] for each in owner])[: len(real)]) if real is values else None
+        if own is not None:
+            least = pc.min_max(own)
+            assert (row["min"], row["max"]) == tuple(least[k].cast(pa.utf8()).as_py() for k in ("min", "max"))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    numbers=st.lists(st.integers(-40, 40), min_size=1, max_size=200),
+    shards=st.integers(1, 5),
+    most=st.sampled_from([3, 1_000]),
+)
+def test_the_whole_is_what_all_rows_say(catalog: Registry, numbers: list[int], shards: int, most: int) -> None:
+    owner = [f"p{i * shards // len(numbers)}" for i in range(len(numbers))]
+    texts = [str(n) for n in numbers]
+    entry = register(catalog, storage_shard=owner, n=pa.array(numbers), t=texts)
+    with pytest.MonkeyPatch.context() as patch, OpenRelation(entry) as relation:
+        patch.setattr(room, "HISTOGRAM_VALUES", most)
+        found = {row["column"]: row for row in measure(relation).columns.to_pylist()}
+    counted = Counter(numbers)
+
+    assert (found["n"]["min"], found["n"]["max"]) == (str(min(numbers)), str(max(numbers)))
+    assert (found["t"]["min"], found["t"]["max"]) == (min(texts), max(texts))
+    for name in "nt":
+        row = found[name]
+        exact = len(counted) <= most or row["distinct_mark"] == "known"
+        assert row["distinct"] == len(counted) if exact else abs(row["distinct"] - len(counted)) <= 5
+        for each in row["frequent"]:
+            count = counted[int(each["value"])]
+            assert each["count"] == count if row["frequent_mark"] == "known" else each["count"] <= count
+    if found["n"]["frequent_mark"] == "known":
+        assert [each["count"] for each in found["n"]["frequent"]] == [n for _, n in counted.most_common(8)]
+    assert found["t"]["quartiles"] is None
+    low, middle, high = map(int, found["n"]["quartiles"])
+    assert min(numbers) <= low <= middle <= high <= max(numbers)
+    assert found["n"]["quartiles_mark"] == "estimated"
+
+
+def read_shards(catalog: Registry, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that are scanned from now on."""
+    read: list[str] = []
+    scan = ParquetReader.scan
+
+    def recorded(self: ParquetReader, columns: list[str], predicate: object, units: list[int] | None) -> object:
+        names = [unit.name for unit in self.units()]
+        read.extend(names if units is None else [names[unit] for unit in units])
+        return scan(self, columns, predicate, units)
+
+    monkeypatch.setattr(ParquetReader, "scan", recorded)
+    return read
+
+
+def test_a_shard_that_did_not_change_is_never_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "files").mkdir()
+
+    def write(k: int, shift: int = 0) -> None:
+        ids = [f"s{k}-{i}" for i in range(10)]
+        pq.write_table(
+            pa.table({"sample_id": ids, "n": [i % 4 + shift for i in range(10)]}), tmp_path / f"files/{k}.parquet"
+        )
+
+    for k in range(5):
+        write(k)
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    catalog.register("t", Parquet(str(tmp_path / "files" / "*.parquet")))
+    first = catalog.measure("t")
+    read = read_shards(catalog, monkeypatch)
+    again = catalog.measure("t")
+    assert read == []
+    write(2, shift=7)
+    catalog.refresh("t")
+    read.clear()
+    changed = catalog.measure("t")
+    assert read == ["2.parquet"]
+    with OpenRelation(catalog.entry("t")) as relation:
+        monkeypatch.setattr(room, "writable_place", lambda _: None)  # all counted anew
+        fresh = measure(relation)
+
+    assert (first.shards, first.histograms, first.columns) == (again.shards, again.histograms, again.columns)
+    assert (changed.shards, changed.histograms, changed.columns) == (fresh.shards, fresh.histograms, fresh.columns)
+    assert changed.shards != first.shards
+
+
+def test_a_piece_that_is_damaged_is_counted_again(tmp_path: Path) -> None:
+    catalog = connect(tmp_path)
+    entry = register(catalog, n=[1, 2, 2], t=["a", "b", "b"])
+    with OpenRelation(entry) as relation:
+        found = measure(relation)
+        for part in (tmp_path / "prepared" / "derived" / "facts").rglob("*.sums"):
+            part.write_bytes(part.read_bytes()[:-1] + b"x")
+        again = measure(relation)
+
+    assert again.histograms == found.histograms
+
+
+def test_statistics_that_are_damaged_are_merged_again(tmp_path: Path) -> None:
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    register(catalog, n=[1, 2, 2])
+    found = catalog.measure("t")
+    (file,) = (tmp_path / "catalog" / "statistics" / "t").glob("*.columns")
+    file.write_bytes(file.read_bytes()[:-50])
+    again = catalog.measure("t")
+
+    assert again.columns == found.columns
+
+
+def test_statistics_of_an_earlier_version_are_read_and_have_no_facts_of_the_whole(catalog: Registry) -> None:
+    entry = register(catalog, n=[7, 8])
+    with OpenRelation(entry) as relation:
+        save_statistics(entry, measure(relation))
+    for file in (entry.root / "statistics" / "t").glob(f"{entry.data_version}.columns"):
+        file.unlink()
+    loaded = load_statistics(entry)
+
+    assert loaded is not None
+    assert len(loaded.columns) == 0
+    assert len(loaded.shards) == 2
 
 
 def test_no_payload_is_read_and_its_bytes_are_estimated(
@@ -132,13 +286,6 @@ def test_a_column_of_many_values_has_no_histogram(catalog: Registry, monkeypatch
 
     assert found.marks == {"few": "known", "many": "unknown"}
     assert set(found.histograms["column"].to_pylist()) == {"few"}
-
-
-def test_large_shards_have_no_distinct_count(catalog: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "DISTINCT_ROWS", 3)
-    entry = register(catalog, n=[1, 2, 3, 4])
-    with OpenRelation(entry) as relation:
-        assert shard_statistics(relation, ["n"])["distinct"].to_pylist() == [None, None]
 
 
 def test_statistics_are_kept_under_their_data_version(catalog: Registry) -> None:

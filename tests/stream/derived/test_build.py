@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.derived import build as room
+from spiral_stream.derived import together
 from spiral_stream.derived.build import BuildProgress, build, chunks, make_chunk, shard_rows
 from spiral_stream.derived.claims import Claims
 from spiral_stream.derived.column import Column
 from spiral_stream.derived.derivation import Derivation, Piece, ShardRows
-from spiral_stream.derived.executors import Builders, Threads
+from spiral_stream.derived.executors import Builders, Shared, Threads
 from spiral_stream.derived.part import Written
 from spiral_stream.derived.roster import RosterFile, keys_of
 from spiral_stream.errors import CacheError, DamageError, SourceError, SpiralWarning
@@ -198,7 +199,7 @@ def test_what_was_done_before_an_error_stays_done(tmp_path: Path, monkeypatch: p
     rows = source(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(room, "make_chunk", fails)
-        patch.setattr(room, "hash", lambda _: 0, raising=False)  # begins at the first chunk
+        patch.setattr(together, "hash", lambda _: 0, raising=False)  # begins at the first chunk
         with pytest.raises(SourceError, match="shard 3 is gone"):
             build(rows, [X], tmp_path, one_thread)
     roster = RosterFile(tmp_path, X).load()
@@ -336,7 +337,7 @@ def test_all_that_others_held_is_made_whoever_of_them_ends_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "CHUNK_ROWS", 10)
-    monkeypatch.setattr(room, "_PAUSES_S", (0.001, 0.002))
+    monkeypatch.setattr(together, "_PAUSES_S", (0.001, 0.002))
     rows, file = source(tmp_path), RosterFile(tmp_path, X)
     file.prepare()
     keys = keys_of(rows.manifest.content_keys)[:, 0].tolist()
@@ -373,7 +374,7 @@ def test_one_chunk_is_written_as_one_part_per_derivation(tmp_path: Path) -> None
     for draft in drafts:
         draft.touch()
 
-    made = make_chunk(source(tmp_path), [X, Passing(400)], [np.array([1, 4]), np.array([4])], drafts)
+    made = make_chunk(Shared(source(tmp_path)), [X, Passing(400)], [np.array([1, 4]), np.array([4])], drafts)
 
     assert [len(each.offsets) for each in made] == [2, 1]
     assert [each.size for each in made] == [draft.stat().st_size for draft in drafts]

@@ -18,7 +18,16 @@ import pytest
 from spiral_stream.derived import build as room
 from spiral_stream.derived.build import build
 from spiral_stream.derived.column import Column
-from spiral_stream.derived.executors import Builders, Processes, RayTasks, Threads, executor
+from spiral_stream.derived.executors import (
+    Builders,
+    Executor,
+    Processes,
+    RayTasks,
+    Shared,
+    Threads,
+    builders_in_force,
+    building_with,
+)
 from spiral_stream.derived.roster import RosterFile
 from spiral_stream.errors import CacheError, MissingExtraError, PlanError, SourceError
 from tests.fixtures.named_shards import Shards, content, need_tidy, one_thread, pieces_of
@@ -58,16 +67,37 @@ def test_processes_make_the_same_pieces_as_threads(tmp_path: Path) -> None:
     assert made(tmp_path / "threads", one_thread) == made(tmp_path / "processes", partial(Processes, 2))
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
-def test_ray_tasks_make_the_same_pieces_as_threads(tmp_path: Path) -> None:
-    assert made(tmp_path / "threads", one_thread) == made(tmp_path / "ray", partial(RayTasks, 2))
+RAY = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed"),
+    pytest.mark.filterwarnings(
+        "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+    ),  # it forks
+]
+
+
+class TestRay:
+    pytestmark = RAY
+
+    def test_ray_tasks_make_the_same_pieces_as_threads(self, tmp_path: Path) -> None:
+        assert made(tmp_path / "threads", one_thread) == made(tmp_path / "ray", partial(RayTasks, 2))
+
+    def test_an_error_in_a_ray_task_is_the_error_of_the_build(self, tmp_path: Path) -> None:
+        broken = Shards(TABLE, (ROWS,), fails=SourceError("unit 3 is gone"))
+
+        with pytest.raises(SourceError, match=r"^unit 3 is gone$") as raised:
+            build(broken, COLUMNS, tmp_path, partial(RayTasks, 1))
+        assert type(raised.value) is SourceError
+
+    def test_a_ray_task_that_is_killed_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(CacheError, match=r"was ended from outside.*build the rest with fewer workers"):
+            build(Deadly(TABLE, (ROWS,)), COLUMNS[:1], tmp_path, partial(RayTasks, 1))
 
 
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
 def test_ray_that_is_not_installed_is_asked_for() -> None:
     with pytest.raises(MissingExtraError, match="executor='processes'"):
-        executor("ray")
+        Executor("ray")
 
 
 def test_an_error_in_another_process_is_the_error_of_the_build(tmp_path: Path) -> None:
@@ -129,8 +159,58 @@ def test_the_default_number_is_the_share_of_threads() -> None:
         assert pool.submit(sum, [1, 2]).result() == 3
 
 
+def test_builds_inside_a_block_share_the_executor_that_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    start = Executor.start
+    monkeypatch.setattr(Executor, "start", lambda self: (started.append(self.name), start(self))[1])
+    with building_with(Executor("processes", 1)):
+        assert started == []  # nothing was built yet
+        pids = []
+        for _ in range(2):
+            with builders_in_force() as pool:
+                pids.append(pool.submit(os.getpid).result())
+    with builders_in_force() as pool:
+        pids.append(pool.submit(os.getpid).result())
+
+    assert started == ["processes"]
+    assert pids[0] == pids[1] != os.getpid()
+    assert pids[2] == os.getpid()
+
+
+OPENED: list[int] = []
+
+
+class Opened:
+    """Says when it is made."""
+
+    def __init__(self, broken: bool = False) -> None:
+        self.broken = broken
+        if broken:
+            raise SourceError("it cannot be opened")
+        OPENED.append(os.getpid())
+
+    def __reduce__(self) -> Any:
+        return Opened, (os.environ.get("BROKEN") == "1",)
+
+
+def times(shared: Shared[Opened]) -> int:
+    assert not shared.value.broken
+    return len(OPENED)
+
+
+def test_a_shared_value_is_made_once_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Shared(Opened())
+    with Processes(1) as pool:
+        assert [pool.submit(times, shared).result() for _ in range(4)] == [1] * 4
+        monkeypatch.setenv("BROKEN", "1")
+        with pytest.raises(SourceError, match="cannot be opened"):
+            pool.submit(times, Shared(shared.value)).result()
+        assert pool.submit(times, shared).result() == 1  # the process did not end of it
+    assert shared.value is shared.value
+
+
 def test_names_give_executors() -> None:
-    with executor("threads", 3) as threads, executor("processes", 1) as processes:
+    with Executor("threads", 3).start() as threads, Executor("processes", 1).start() as processes:
         assert (type(threads), threads.width) == (Threads, 3)
         assert (type(processes), processes.width) == (Processes, 1)
 
@@ -138,9 +218,9 @@ def test_names_give_executors() -> None:
 @pytest.mark.parametrize("workers", [0, -1, True, 1.5, "2"])
 def test_a_number_of_workers_that_is_none_is_refused(workers: Any) -> None:
     with pytest.raises(PlanError, match="Give a number of at least 1"):
-        executor("threads", workers)
+        Executor("threads", workers)
 
 
 def test_an_unknown_executor_is_refused() -> None:
     with pytest.raises(PlanError, match=r"'dask' is unknown. Give one of threads, processes, ray"):
-        executor("dask")
+        Executor("dask")

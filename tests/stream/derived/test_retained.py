@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from spiral_stream.derived.build import make_chunk
 from spiral_stream.derived.column import Column
+from spiral_stream.derived.executors import Shared
 from spiral_stream.derived.part import DATA
 from spiral_stream.derived.retained import StoredPieces, described
 from spiral_stream.derived.roster import Keys, RosterFile, keys_of
@@ -33,7 +34,7 @@ def committed(root: Path, of: Rows, shards: list[int], name: str) -> None:
     draft.touch()
     held = lock(draft, alone=True)
     assert held is not None
-    [written] = make_chunk(of, [COLUMN], [np.array(shards)], [draft])
+    [written] = make_chunk(Shared(of), [COLUMN], [np.array(shards)], [draft])
     file.commit([(draft, keys(of)[shards], written)])
     held.release()
 

@@ -1,10 +1,13 @@
 """The caches of a plan: which there are, how far each is built, and what the stream says of it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import rich.progress
 
 import spiral_stream as sp
+from spiral_stream.derived.executors import Executor
 from tests.fixtures import streams, texts
 from tests.fixtures.texts import SMALL_PLANS
 
@@ -49,6 +52,57 @@ def test_a_part_that_no_reader_sees_yet_is_not_built(own: sp.Catalog, monkeypatc
         (cache,) = stream.caches()
         assert cache.payload_bytes > 0
         assert cache.built == 0
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes"])
+def test_selections_columns_and_caches_are_built_by_the_executor_that_is_asked_for(
+    own: sp.Catalog, executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    start = Executor.start
+    monkeypatch.setattr(Executor, "start", lambda self: (asked.append(self.name), start(self))[1])
+    made = streams.plan(own.table("lance").filter(sp.col("label_id") < 2), profile=sp.Raw(shorter_side=20))
+    with made.to_numpy() as stream:
+        done = stream.materialize(lambda _: None, workers=2, executor=executor)
+        (cache,) = stream.caches()
+        batches = [batch["image"].copy() for batch in stream]
+
+    assert cache.complete
+    assert 0 < done.rows == cache.built
+    assert len(batches) > 0
+    assert asked == [executor]  # once for all
+
+
+def test_an_executor_that_there_is_not_is_refused(own: sp.Catalog) -> None:
+    with (
+        streams.plan(own.table("lance"), profile=sp.Raw(shorter_side=20)).to_numpy() as stream,
+        pytest.raises(sp.PlanError, match="Give one of threads, processes, ray"),
+    ):
+        stream.materialize(lambda _: None, executor="dask")
+
+
+def test_one_bar_has_the_rows_of_everything(own: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, int, int]] = []
+    update = rich.progress.Progress.update
+
+    def watched(self: Any, task: Any, **facts: Any) -> None:
+        seen.append((facts["description"], facts["completed"], facts["total"]))
+        update(self, task, **facts)
+
+    monkeypatch.setattr(rich.progress.Progress, "update", watched)
+    mixed = sp.mix(
+        [
+            sp.Stream("a", own.table("lance"), proportion=0.5),
+            sp.Stream("b", own.table("parquet"), proportion=0.5),
+        ],
+        epoch_size=10,
+    )
+    with streams.plan(mixed, profile=sp.Raw(shorter_side=20)).to_numpy() as stream:
+        done = stream.materialize()
+
+    assert seen[-1][1:] == (done.rows, done.rows_total) == (2 * streams.ROWS, 2 * streams.ROWS)
+    assert [at for _, at, _ in seen] == sorted(at for _, at, _ in seen)
+    assert {what for what, _, _ in seen} == {f"cache {name}.image_ref for image" for name in ("lance", "parquet")}
 
 
 def test_each_stream_of_a_mixture_has_a_token_cache_of_its_own(tmp_path: Path, caches: Path) -> None:
