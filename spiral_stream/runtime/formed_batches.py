@@ -198,17 +198,12 @@ class FormedBatches(Numbering):
     def _find_in_lane(self, epoch: int, lane: int, k: int) -> _Found | None:
         """Find the k-th batch of a lane; None if the lane has fewer."""
         known = self._known(epoch)
-        start, first = known.nearest(lane, k)
-        for number in range(start, known.in_lane(lane)):
-            if number > start:
-                known.begin(lane, number, first)
-            count = known.batches(lane, number)
-            if count is None:
-                count = self._form(epoch, lane, number, k - first)
-            if k < first + count:
+        while True:
+            number, first = known.walk(lane, k)
+            if number >= known.in_lane(lane):
+                return None
+            if known.batches(lane, number) is not None or k < first + self._form(epoch, lane, number, k - first):
                 return _Found(lane, number, k - first)
-            first += count
-        return None
 
     def _number(self, epoch: int, lane: int, k: int) -> int:
         """The epoch's number of the k-th batch of a lane, which the lane has."""
