@@ -176,14 +176,26 @@ def explain(
 
 
 @app.command()
-def materialize(stream: str, where: Where = None, trust: Trusted = None) -> None:
+def materialize(
+    stream: str,
+    lengths: Annotated[
+        bool, typer.Option("--lengths", help="Also count the batches of an epoch that a formation decides on.")
+    ] = False,
+    epoch: Annotated[int, typer.Option(min=0, help="The epoch to count.")] = 0,
+    where: Where = None,
+    trust: Trusted = None,
+) -> None:
     """Build the caches of a saved stream. Continues where an earlier build stopped."""
     with _open(where).open_stream(stream, trust=trust or ()) as opened:
-        done = opened.materialize()
+        opened.set_epoch(epoch)
+        done = opened.materialize(lengths=lengths)
+        batches = opened.count() if lengths else None
         used = [store.usage() for store in {work.store.folder: work.store for work in caches(opened.stages)}.values()]
     Console().print(
         f"{done.rows:,} rows in {done.shards:,} shards built, {done.payload_bytes:,} bytes, {done.refused:,} rows refused"
     )
+    if batches is not None:
+        Console().print(f"epoch {epoch}: {batches:,} batches")
     live, dead = (sum(getattr(each, name) for each in used) for name in ("live_bytes", "dead_bytes"))
     Console().print(f"caches: {live:,} bytes live, {dead:,} dead until the next build")
 

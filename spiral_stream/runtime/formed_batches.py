@@ -5,32 +5,34 @@ lane is found through the number of batches in each chapter before it. `known_ch
 numbers; chapters in between are formed, from the nearest known beginning on.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
 from spiral_stream import threads
 from spiral_stream.batching.lanes import Lanes
 from spiral_stream.batching.tail import PadPartial
-from spiral_stream.errors import BindError, CacheError, ResumeError
+from spiral_stream.derived.executors import Builders
+from spiral_stream.errors import CacheError, ResumeError
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.planner.saved_state import Anchor
 from spiral_stream.runtime.chapters import Chapter, Drawn, Grown
+from spiral_stream.runtime.counting import At, Counting, Work
+from spiral_stream.runtime.counting_cost import COUNTED_AT_ONCE, QUICK_S, CountingCost, behind_uncounted, not_counted
 from spiral_stream.runtime.formation_index import FormationIndex
 from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.known_chapters import Known, KnownChapters
 from spiral_stream.runtime.numbering import Numbering, batch_number
-from spiral_stream.runtime.outlook import Outlook
+from spiral_stream.runtime.outlook import Outlook, Request
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import ToldLock
 
 _OPEN_CHAPTERS: Final = 4  # kept besides one per lane; they serve random access
-_COUNTED_AT_ONCE: Final = 1 << 22  # samples: about a second of forming
 
 
 class _Found(NamedTuple):
@@ -60,6 +62,7 @@ class FormedBatches(Numbering):
         self._open: dict[tuple[int, int, int], Chapter] = {}  # by epoch, lane and number; last used comes last
         self._lock = ToldLock("the chapters of the stream")
         self._requests: list[Outlook] = []  # the request under way, and those that it makes itself
+        self._cost = CountingCost()
 
     def held(self, asked: str) -> AbstractContextManager[None]:
         way_out = f"{asked} gave up. Leave the loop, which keeps its place and waits for no thread, then ask again"
@@ -94,7 +97,30 @@ class FormedBatches(Numbering):
 
     def total(self, epoch: int) -> int:
         with self._request(f"count of epoch {epoch}"):
-            return self._count(epoch, chain.from_iterable(self._chapters(epoch, n) for n in range(self._lanes.count)))
+            self._count(epoch, list(chain.from_iterable(self._missing(epoch, n) for n in range(self._lanes.count))))
+            return self._known(epoch).total()
+
+    def count_together(
+        self, epoch: int, pool: Builders, work: Work, given: Any, report: Callable[[int, int], None]
+    ) -> int:
+        """Return the batches of a whole epoch, before the tail rule; shares the work with whoever counts it too.
+
+        Args:
+            epoch: the epoch.
+            pool: where chapters are formed.
+            work: forms one; called with ``given``, the epoch, the lane and the chapter.
+            given: what ``work`` forms chapters from.
+            report: called with the samples that are counted, of how many.
+        """
+        with self._lock:
+            known, total = self._known(epoch), self._lanes_of(epoch).total
+            missing = [at for lane in range(self._lanes.count) for at in self._missing(epoch, lane)]
+
+        def tell() -> None:
+            report(max(0, total - known.unknown() * self.forming.span), total)
+
+        Counting(known, epoch, self._lock, tell).run(pool, work, given, missing)
+        return known.total()
 
     def unknown(self, epoch: int) -> int:
         with self._lock:
@@ -124,7 +150,7 @@ class FormedBatches(Numbering):
             found = self._find_in_lane(epoch, 0, number)
             if found is None:
                 return np.empty(0, dtype=np.uint64), self._lanes_of(epoch).total
-            chapter = Chapter(self.forming, epoch, 0, found.chapter)
+            chapter = Chapter(self.forming.for_counting(), epoch, 0, found.chapter)
             chapter.finish()
             return chapter.positions_from(found.batch), chapter.end
 
@@ -132,37 +158,103 @@ class FormedBatches(Numbering):
         positions = self.forming.stages.epochs.positions
         with self._request(f"the place of a row in epoch {epoch}"):
             out = set()
-            for lane, number in sorted({self._chapter_of(epoch, at) for at in positions(epoch, stream, row)}):
-                chapter = Chapter(self.forming, epoch, lane, number)
+            places = sorted({self._chapter_of(epoch, at) for at in positions(epoch, stream, row)})
+            self._need_row_near(epoch, places)
+            for lane, number in places:
+                chapter = Chapter(self.forming.for_counting(), epoch, lane, number)
                 self._known(epoch).enter(lane, number, chapter.finish())
                 for index in chapter.holding(stream, row):
-                    first = self._count(epoch, [(lane, each) for each in range(number)])
-                    out.add(self._number(epoch, lane, first + index))
+                    self._count(epoch, self._missing(epoch, lane, number))
+                    out.add(self._number(epoch, lane, self._known(epoch).before(lane, number) + index))
             need_sound()
             return sorted(out)
 
     def need_known(self, world_size: int, workers: int) -> None:
-        if world_size * workers == 1 or not (unknown := self.forming.unknown()):
-            return
-        who = f"{world_size} ranks" if world_size > 1 else f"{workers} workers"
-        msg = (
-            f"bind: who shares a batch is decided by {', '.join(unknown)}, which is not known before it is computed, and "
-            f"{who} would compute it for all samples again. Build it once: {'; '.join(self.forming.ways_out())}; or read "
-            "with one rank and no workers"
-        )
-        raise BindError(msg)
+        self.forming.need_known(world_size, workers)
 
-    def need_countable(self, epoch: int) -> None:
+    # ---- what is refused because it takes long
+
+    def need_countable(self, epoch: int, asked: str) -> None:
         left = min(self.unknown(epoch) * self.forming.span, self._lanes_of(epoch).total)
         computed = self.forming.unknown() if left else []
-        if left > _COUNTED_AT_ONCE or computed:
-            why = f"{', '.join(computed)} is not known" if computed else f"about {left:,} samples are not formed yet"
-            ways_out = "".join(f"{each}; " for each in self.forming.ways_out()) if computed else ""
-            msg = (
-                f"len: the number of batches is formed, not counted, and {why}. Call stream.count() to form the epoch "
-                f"once (it is kept in the formation index); {ways_out}or loop without len()"
-            )
-            raise TypeError(msg)
+        if left <= COUNTED_AT_ONCE and not computed:
+            return
+        if not computed:
+            with self._request(f"{asked} of epoch {epoch}"):
+                self._probe(epoch)
+        raise not_counted(asked, self.unknown(epoch), left, self._cost, computed, self.forming.ways_out())
+
+    def need_near(self, epoch: int, number: int, asked: str) -> None:
+        number = batch_number(number)
+        what = f"{asked}: batch {number:,} of epoch {epoch}"
+        with self._request(what):
+            known, lanes = self._known(epoch), range(self._lanes.count)
+            if number < 0 and known.unknown():
+                msg = f"batch {number} is below 0. Give a number from 0 up, below stream.count()"
+                raise IndexError(msg)
+            k = max(0, number) // self._lanes.count
+            reached = [(lane, *known.walk(lane, k)) for lane in lanes]
+            short = [at for at in reached if self._may_be_later(epoch, *at, k)]
+            most = sum(known.in_lane(lane) - chapter - 1 for lane, chapter, _ in short)
+            if self._is_quick(most):
+                return
+            self._probe(epoch)
+            each = self._batches_each(epoch)
+            passed = [int((k - first) / each) if each else most for _, _, first in short]
+            later = [known.in_lane(lane) - chapter - 1 for lane, chapter, _ in short]
+            self._need_quick(what, sum(map(min, later, passed)))
+
+    def _may_be_later(self, epoch: int, lane: int, chapter: int, first: int, k: int) -> bool:
+        """Whether batch ``k`` of a lane may lie after a chapter, as far as that is known without forming anything."""
+        known = self._known(epoch)
+        if chapter >= known.in_lane(lane) or known.batches(lane, chapter) is not None or k == first:
+            return False
+        opened = self._open.get((epoch, lane, chapter))
+        return opened is None or len(opened.batches) <= k - first
+
+    def _need_row_near(self, epoch: int, places: Sequence[At]) -> None:
+        """Refuse to look for a row if the chapters before it are not counted, and counting takes long."""
+        known = self._known(epoch)
+        last = max((number for _, number in places), default=0)
+        missing = sum(len(known.unknown_of(lane, last)) for lane in range(self._lanes.count))
+        if not self._is_quick(missing):
+            self._probe(epoch)
+            self._need_quick(f"locate: chapter {last:,} of epoch {epoch}, which holds the sample", missing)
+
+    def is_quick(self, epoch: int) -> bool:
+        """Whether the whole epoch is counted at once without any measurement."""
+        return self._is_quick(self.unknown(epoch))
+
+    def _is_quick(self, chapters: int) -> bool:
+        """Whether chapters are counted at once without any measurement."""
+        return not chapters or (chapters * self.forming.span <= COUNTED_AT_ONCE and not self.forming.unknown())
+
+    def _need_quick(self, what: str, chapters: int) -> None:
+        samples = chapters * self.forming.span
+        if not self._is_quick(chapters) and samples * (self._cost.per_sample_s or 0.0) > QUICK_S:
+            computed = self.forming.unknown()
+            raise behind_uncounted(what, chapters, samples, self._cost, computed, self.forming.ways_out())
+
+    def _probe(self, epoch: int) -> None:
+        """Form windows of the first chapter that nobody counted, until it is known what a sample costs."""
+        known = self._known(epoch)
+        at = next((at for lane in range(self._lanes.count) for at in self._missing(epoch, lane)), None)
+        if at is None or (self._cost.measured and self._batches_each(epoch)):
+            return
+        chapter = self._chapter(epoch, *at)
+        while not chapter.complete and not (self._cost.measured and self._batches_each(epoch)):
+            self._report(chapter, partial(chapter.has, len(chapter.batches)), lambda chapter: chapter.formed)
+        if chapter.complete:
+            known.enter(*at, len(chapter.batches))
+
+    def _batches_each(self, epoch: int) -> float:
+        """About how many batches a chapter has; 0 if no batch was formed yet."""
+        known = self._known(epoch)
+        chapters = sum(known.in_lane(lane) for lane in range(self._lanes.count)) - known.unknown()
+        if chapters:
+            return known.total() / chapters
+        opened = [each for (of, _, _), each in self._open.items() if of == epoch and each.formed]
+        return max((len(each.batches) * self.forming.span / each.formed for each in opened), default=0.0)
 
     def _lanes_of(self, epoch: int) -> Lanes:
         return self.forming.stages.batches_of(epoch).lanes
@@ -228,8 +320,9 @@ class FormedBatches(Numbering):
             self.known[epoch] = KnownChapters(index, self._lanes_of(epoch), self.forming.span)
         return self.known[epoch]
 
-    def _chapters(self, epoch: int, lane: int) -> list[tuple[int, int]]:
-        return [(lane, number) for number in range(self._known(epoch).in_lane(lane))]
+    def _missing(self, epoch: int, lane: int, upto: int | None = None) -> list[At]:
+        """The chapters of a lane, before ``upto``, that nobody counted yet."""
+        return [(lane, number) for number in self._known(epoch).unknown_of(lane, upto).tolist()]
 
     def _chapter(self, epoch: int, lane: int, number: int, index: int = 0) -> Chapter:
         """A chapter as far as it has been formed; a new one if batch ``index`` can no longer be drawn from it."""
@@ -253,15 +346,15 @@ class FormedBatches(Numbering):
             self._known(epoch).enter(lane, number, len(chapter.batches))
         return len(chapter.batches)
 
-    def _count(self, epoch: int, chapters: Iterable[tuple[int, int]]) -> int:
-        """How many batches some chapters (lane, number) have together; forms those that are not known."""
-        known, chapters = self._known(epoch), list(chapters)
-        todo = [each for each in chapters if known.batches(*each) is None]
+    def _count(self, epoch: int, todo: Sequence[At]) -> None:
+        """Count chapters that nobody counted yet."""
         for at, (lane, number) in enumerate(todo):
-            chapter, left = self._chapter(epoch, lane, number), (len(todo) - at) * self.forming.span
+            chapter = self._open.get((epoch, lane, number))
+            if chapter is None or not chapter.sound:
+                chapter = Chapter(self.forming.for_counting(), epoch, lane, number)
+            left = (len(todo) - at) * self.forming.span
             self._report(chapter, chapter.finish, lambda _, left=left: left)  # type: ignore[misc]  # a default
-            known.enter(lane, number, len(chapter.batches))
-        return sum(known.batches(*each) or 0 for each in chapters)
+            self._known(epoch).enter(lane, number, len(chapter.batches))
 
     def _report(self, chapter: Chapter, form: Callable[[Grown], object], needed: Callable[[Chapter], float]) -> None:
         """Form windows of a chapter, and report each to the request under way.
@@ -271,40 +364,30 @@ class FormedBatches(Numbering):
             form: forms windows, and calls what it is given after each.
             needed: samples to form for the request, from the chapter's beginning on; later chapters included.
         """
-        outlook, before = self._requests[0], chapter.formed
-        form(lambda chapter: outlook.window(chapter.formed - before, needed(chapter) - before))
+        outlook, before, at = self._requests[0], chapter.formed, chapter.formed
+
+        def grown(chapter: Chapter) -> None:
+            nonlocal at
+            self._cost.window(chapter.formed - at)
+            at = chapter.formed
+            outlook.window(chapter.formed - before, needed(chapter) - before)
+
+        self._cost.begin()
+        form(grown)
         outlook.chapter(chapter.formed - before)
 
     def _totals(self, epoch: int) -> list[int]:
         """Batches of each lane."""
         known = self._known(epoch)
         if known.totals is None:
-            known.totals = [self._count(epoch, self._chapters(epoch, lane)) for lane in range(self._lanes.count)]
+            for lane in range(self._lanes.count):
+                self._count(epoch, self._missing(epoch, lane))
+            known.totals = [known.before(lane, known.in_lane(lane)) for lane in range(self._lanes.count)]
         return known.totals
 
-    # ---- telling the caller what it costs
-
-    def _request(self, what: str) -> "_Request":
+    def _request(self, what: str) -> Request:
         """Hold the lock; if much has to be formed, a warning says what it costs."""
-        return _Request(self._lock, self._requests, what, self.forming.span)
-
-
-@final
-class _Request:
-    """Holds the lock of the chapters; the outermost of nested requests reports what it costs."""
-
-    __slots__ = ("_lock", "_outlook", "_requests")
-
-    def __init__(self, lock: ToldLock, requests: list[Outlook], what: str, span: int) -> None:
-        self._lock, self._requests, self._outlook = lock, requests, Outlook(what, span)
-
-    def __enter__(self) -> None:
-        self._lock.__enter__()
-        self._requests.append(self._outlook)
-
-    def __exit__(self, *_: object) -> None:
-        self._requests.pop().__exit__()
-        self._lock.__exit__()
+        return Request(self._lock, self._requests, what, self.forming.span)
 
 
 def _samples_to(index: int, chapter: Chapter) -> float:

@@ -17,7 +17,7 @@ from spiral_stream.batching import tail
 from spiral_stream.batching.formation import CHAPTER_WINDOWS, Formation, Window
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.padding_width import common_multiple
-from spiral_stream.errors import DataError, PlanError
+from spiral_stream.errors import BindError, DataError, PlanError
 from spiral_stream.expr import Expr
 from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.composed import is_scarce
@@ -61,10 +61,17 @@ class Forming:
         later = [*lineage.keys((field.column for field in fields), end), *identity_keys(stages)]
         self._used = lineage.rests_on([*later, *wanted])
         self._uncached: list[str] | None = None
+        self._counting: Forming | None = None
         self.only_whole = formation.counts_samples and tail.drops_short(collate.last)
         self.scarce = is_scarce(collate)
         mix = find(collate, Mix)
         self.moves = mix is not None and bool(mix.schedule)  # whether a schedule moves the streams' shares
+
+    def for_counting(self) -> "Forming":
+        """Return what forms the same chapters for the number of their batches alone: no token of a cache is read."""
+        if self._counting is None:
+            self._counting = Forming(self.stages, self.reader.for_counting(), self.formation)
+        return self._counting
 
     def begin(self, epoch: int, lane: int, chapter: int) -> int:
         """Return the position of the epoch at which a chapter begins; of the one after the last, the lane's end."""
@@ -114,6 +121,22 @@ class Forming:
         if others:
             out.append(f"no cache holds what {', '.join(others)} decides, so keep it as a column of the relation")
         return out
+
+    def need_known(self, world_size: int, workers: int) -> None:
+        """Refuse several readers if each would have to compute `unknown` again.
+
+        Raises:
+            BindError: says what decides it, and the ways out.
+        """
+        if world_size * workers == 1 or not (unknown := self.unknown()):
+            return
+        who = f"{world_size} ranks" if world_size > 1 else f"{workers} workers"
+        msg = (
+            f"bind: who shares a batch is decided by {', '.join(unknown)}, which is not known before it is computed, and "
+            f"{who} would compute it for all samples again. Build it once: {'; '.join(self.ways_out())}; or read "
+            "with one rank and no workers"
+        )
+        raise BindError(msg)
 
     def _named(self, keys: set[Key]) -> list[str]:
         """The maps that make some columns, in words."""

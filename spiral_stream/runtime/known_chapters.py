@@ -74,6 +74,10 @@ class KnownChapters:
         """Return how many batches the chapters with a known count have together."""
         return sum(int(counts[counts != _UNKNOWN].sum()) for counts in self._counts)
 
+    def before(self, lane: int, chapter: int) -> int:
+        """Return how many batches of a lane come before a chapter; all chapters before it are counted."""
+        return int(self._counts[lane][:chapter].sum())
+
     def enter(self, lane: int, chapter: int, batches: int) -> None:
         """Learn how many batches a chapter has, and append it to the index."""
         if self.batches(lane, chapter) is None:

@@ -94,11 +94,21 @@ class Numbering(ABC):
             BindError: says what decides it, and the ways out.
         """
 
-    def need_countable(self, epoch: int) -> None:  # noqa: B027  likewise
-        """Refuse to count the batches of an epoch if that takes long.
+    def need_countable(self, epoch: int, asked: str) -> None:  # noqa: B027  likewise
+        """Refuse to count the batches of an epoch if that takes long. Forms a few windows at most, to say how long.
 
         Raises:
-            TypeError: says how to count them.
+            StreamError: says how long it takes, and how to count them.
+        """
+
+    def need_near(self, epoch: int, number: int, asked: str) -> None:  # noqa: B027  likewise
+        """Refuse to look for a batch if the chapters before it are not counted, and counting them takes long.
+
+        What takes about two seconds is counted at once, and so are 4 M samples whose lengths are stored.
+
+        Raises:
+            StreamError: says how long it takes, and how to count them.
+            IndexError: there is no such batch.
         """
 
     def held(self, asked: str) -> AbstractContextManager[None]:

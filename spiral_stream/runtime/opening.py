@@ -152,12 +152,18 @@ class Opening:
 
         Raises:
             IndexError: the epoch has no such batch.
+            StreamError: the chapters before it are not counted, and counting them takes long.
         """
         stages = self.stages
         reader, numbering = self.read(run_seed)
+        numbering.need_near(epoch, number, "ledger")
         samples = numbering.draw(epoch, number).samples
         reader.need_identity(epoch, samples)
         return stages, samples
+
+    def given(self, run_seed: int) -> tuple[Deliver, Registry, Rebase | None, int]:
+        """Return what another process needs to open the same: plan, catalog, rebase and run seed. It pickles."""
+        return self._plan, self._catalog, self.rebase, run_seed
 
     def rebased(self, rebase: Rebase | None) -> "Opening":
         """Return an opening of the same plan that begins with another edit; nothing of it is open yet."""
