@@ -5,7 +5,7 @@ lane is found through the number of batches in each chapter before it. `known_ch
 numbers; chapters in between are formed, from the nearest known beginning on.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain
@@ -154,11 +154,18 @@ class FormedBatches(Numbering):
             chapter.finish()
             return chapter.positions_from(found.batch), chapter.end
 
-    def find(self, epoch: int, stream: int, row: int) -> list[int]:
-        positions = self.forming.stages.epochs.positions
+    def find(self, epoch: int, stream: int, row: int) -> Iterator[int]:
+        positions = self.forming.stages.epochs.positions(epoch, stream, row)
+        places = sorted({self.forming.chapter_of(epoch, at) for at in positions})
+        need_sound()
+        alone = self._lanes.count == 1  # then each chapter's batches come after those of the chapters before it
+        for some in [[place] for place in places] if alone else [places]:
+            yield from sorted(self._holding(epoch, some, stream, row))
+
+    def _holding(self, epoch: int, places: Sequence[At], stream: int, row: int) -> set[int]:
+        """The batches of some chapters that hold a surviving row of a stream."""
+        out = set()
         with self._request(f"the place of a row in epoch {epoch}"):
-            out = set()
-            places = sorted({self._chapter_of(epoch, at) for at in positions(epoch, stream, row)})
             self._need_row_near(epoch, places)
             for lane, number in places:
                 chapter = Chapter(self.forming.for_counting(), epoch, lane, number)
@@ -167,7 +174,7 @@ class FormedBatches(Numbering):
                     self._count(epoch, self._missing(epoch, lane, number))
                     out.add(self._number(epoch, lane, self._known(epoch).before(lane, number) + index))
             need_sound()
-            return sorted(out)
+        return out
 
     def need_known(self, world_size: int, workers: int) -> None:
         self.forming.need_known(world_size, workers)
@@ -302,15 +309,6 @@ class FormedBatches(Numbering):
         if all(self._find_in_lane(epoch, each, k) is not None for each in range(self._lanes.count)):
             return k * self._lanes.count + lane
         return self._lanes.number(lane, k, self._totals(epoch))
-
-    def _chapter_of(self, epoch: int, position: int) -> tuple[int, int]:
-        """The lane and the chapter of a position."""
-        lanes = self._lanes_of(epoch)
-        lane = lanes.lane_of(position)
-        number = (position - lanes.begin(lane)) // self.forming.span
-        while self.forming.begin(epoch, lane, number) > position:  # chapters of a mixture begin up to a slice later
-            number -= 1
-        return lane, number
 
     # ---- forming
 

@@ -54,7 +54,10 @@ class Forming:
         )
         end, lineage = reader.end, reader.lineage
         wanted: list[Key] = [key for each in self.keys for key in lineage.expression_keys(each, end)]
-        if formation.needs_lengths:
+        self.length = None if formation.length is None else expr.parse(formation.length)
+        if self.length is not None:
+            wanted += lineage.expression_keys(self.length, end)
+        elif formation.needs_lengths:
             wanted += [lineage.length_key(column) for column in self.sequences]
         self.wanted = wanted  # columns that the formation looks at
         fields = [field for _, field in collate.fields]
@@ -81,6 +84,15 @@ class Forming:
         if chapter == 0 or position >= end or epochs.mixture is None:
             return min(position, end)
         return min(epochs.mixture.border(epoch, position), end)
+
+    def chapter_of(self, epoch: int, position: int) -> tuple[int, int]:
+        """Return the lane and the chapter of a position of the epoch."""
+        lanes = self.stages.batches_of(epoch).lanes
+        lane = lanes.lane_of(position)
+        number = (position - lanes.begin(lane)) // self.span
+        while self.begin(epoch, lane, number) > position:  # chapters of a mixture begin up to a slice later
+            number -= 1
+        return lane, number
 
     # ---- what membership rests on
 
@@ -173,14 +185,31 @@ class Forming:
         return Window(numbers, streams, self._lengths(samples), keys, costs, shares)
 
     def _lengths(self, samples: Samples) -> Int64 | None:
-        """The longest token column of each sample; None where the formation needs no lengths."""
+        """The longest token column of each sample, or what stands for it; None where the formation needs no lengths."""
         if not self.formation.needs_lengths:
             return None
+        if self.length is not None:
+            return self._declared(samples, self.length)
         columns = [lengths_of(samples.columns[self.reader.lineage.length_key(column)]) for column in self.sequences]
         if isinstance(self.formation, Packed):
             _need_alike(self.formation, self.sequences, columns)
         longest: Int64 = np.maximum.reduce(columns)
         return longest
+
+    def _declared(self, samples: Samples, length: Expr) -> Int64:
+        """The lengths that a column of the relation states."""
+        values = self.reader.value(samples, length, self.source, self.reader.end)
+        if values.null_count:
+            msg = (
+                f"collate: length={self.formation.length!r} is null for {values.null_count:,} of {len(values):,} samples of a "
+                "window. Filter those rows out"
+            )
+            raise PlanError(msg)
+        found = np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.int64)
+        if len(found) and int(found.min()) < 0:
+            msg = f"collate: length={self.formation.length!r} is {int(found.min())}, and no sample is shorter than 0. Mend it"
+            raise DataError(msg, row=int(found.argmin()))
+        return found
 
     def _key_values(self, samples: Samples, text: str, key: Expr) -> NDArray[np.float64] | Int64:
         values = self.reader.value(samples, key, self.source, self.reader.end)

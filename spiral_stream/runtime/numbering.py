@@ -48,8 +48,12 @@ class Numbering(ABC):
         """
 
     @abstractmethod
-    def find(self, epoch: int, stream: int, row: int) -> list[int]:
-        """Return the batches that hold a surviving row of a stream, ascending."""
+    def find(self, epoch: int, stream: int, row: int) -> Iterable[int]:
+        """Yield the batches that hold a surviving row of a stream, ascending; forms no more chapters than are asked for.
+
+        Raises:
+            StreamError: the chapters before it are not counted, and counting them takes long.
+        """
 
     @abstractmethod
     def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:

@@ -48,6 +48,7 @@ from spiral_stream.planner.lineage import (
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.streams import read, split
 from spiral_stream.runtime.assembling import assembled, assembler, called
+from spiral_stream.runtime.declared_lengths import DeclaredLengths
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.token_columns import TokenColumns
 from spiral_stream.runtime.unreadable import reasons, run_on_readable
@@ -116,9 +117,12 @@ class SampleReader:
         pool = self._pool if threads > 1 else None  # one thread is the caller's own
         self._tokens = TokenColumns(stages, metrics, pool)
         self._lengths_only: frozenset[int] = frozenset()  # maps whose tokens are wanted as lengths alone
+        self._counting = False
         self._counts = {i: self.lineage.same_before(i) for i in range(self.end)}
         self._of_new: dict[tuple[Key, ...], list[Key]] = {}
         self._ragged = self.lineage.sequences_only(stages)
+        length = None if stages.formation is None else stages.formation.length
+        self._declared = None if length is None else DeclaredLengths(stages, self.lineage, length)
         stored = need(stages.plan, Sample).schema().names
         self._kept = {
             name for name in stored if name != STREAM_ID and all(name in s.selected.kept for s in stages.streams)
@@ -127,7 +131,7 @@ class SampleReader:
     def for_counting(self) -> "SampleReader":
         """Return this reader as counting wants it: of tokens that no function is given, it reads the lengths alone."""
         out = copy(self)
-        out._lengths_only = self.lineage.measured_only()  # noqa: SLF001  a reader of our own
+        out._lengths_only, out._counting = self.lineage.measured_only(), True  # noqa: SLF001  a reader of our own
         return out
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> list[OwnThread]:
@@ -153,6 +157,14 @@ class SampleReader:
         for column in sorted(made, key=lambda key: key.at):
             samples.columns[column] = self._computed(epoch, samples, column)
         need_sound(begun)
+        if self._declared is not None and not self._counting and set(missing) & set(self._declared.tokens):
+            self._check_declared(epoch, samples, self._declared)
+
+    def _check_declared(self, epoch: int, samples: Samples, declared: DeclaredLengths) -> None:
+        if all(key in samples.columns for key in declared.tokens):
+            self.need(epoch, samples, declared.keys)
+            stated = self.value(samples, declared.expr, need(self._stages.plan, Collate).source, self.end)
+            declared.check(stated, samples.columns, self.refused(samples, declared.tokens))
 
     def _missing(self, keys: tuple[Key, ...], have: Mapping[Key, Any]) -> list[Key]:
         """`Lineage.missing`; batches ask for the same columns again and again, of samples that have none."""
