@@ -159,8 +159,9 @@ class Lineage:
         read = {*stages.columns, *(name for step in self._maps for name in _given(step))}
         return frozenset({key.name for key in keys if isinstance(key, Stored)} - read)
 
+    @property
     def measured_only(self) -> frozenset[int]:
-        """Return the maps whose tokens are fetched by address and given to no function: lengths are all that decides."""
+        """The maps whose tokens are fetched by address and given to no function: lengths are all that decides."""
         given = {self.key(name, at) for at, step in enumerate(self._maps) for name in _given(step)}
         made = {at: made_by(self._maps[at])[0] for at in self._fetched}
         return frozenset(at for at, name in made.items() if Made(name, at) not in given)

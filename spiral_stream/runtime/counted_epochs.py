@@ -47,7 +47,7 @@ def count_epoch(
     numbering = opening.read(run_seed)[1]
     if not isinstance(numbering, FormedBatches) or not numbering.unknown(epoch):
         return numbering.total(epoch)
-    if builders is None and numbering.is_quick(epoch):
+    if builders is None and numbering.limits.is_quick(epoch):
         return numbering.total(epoch)
     with CountingBar(f"count of epoch {epoch}") as bar, (builders or _threads(numbering.forming))() as pool:
         if isinstance(pool, Threads):

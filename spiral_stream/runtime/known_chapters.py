@@ -56,8 +56,9 @@ class KnownChapters:
         """Return how many chapters a lane has."""
         return len(self._counts[lane])
 
+    @property
     def unknown(self) -> int:
-        """Return how many chapters of the epoch have no known count."""
+        """How many chapters of the epoch have no known count."""
         return self._left
 
     def unknown_of(self, lane: int, upto: int | None = None) -> NDArray[np.int64]:
@@ -70,8 +71,9 @@ class KnownChapters:
         found = int(counts[chapter]) if 0 <= chapter < len(counts) else _UNKNOWN
         return None if found == _UNKNOWN else found
 
+    @property
     def total(self) -> int:
-        """Return how many batches the chapters with a known count have together."""
+        """How many batches the chapters with a known count have together."""
         return sum(int(counts[counts != _UNKNOWN].sum()) for counts in self._counts)
 
     def before(self, lane: int, chapter: int) -> int:

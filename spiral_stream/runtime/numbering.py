@@ -26,10 +26,32 @@ from spiral_stream.runtime.samples import Samples
 from spiral_stream.sampling.order import UInt64
 
 
+class CountLimits:
+    """What is refused because counting batches would take long. Arithmetic refuses nothing."""
+
+    def need_countable(self, epoch: int, asked: str) -> None:
+        """Refuse to count the batches of an epoch if that takes long. Forms a few windows at most, to say how long.
+
+        Raises:
+            StreamError: says how long it takes, and how to count them.
+        """
+
+    def need_near(self, epoch: int, number: int, asked: str) -> None:
+        """Refuse to look for a batch if the chapters before it are not counted, and counting them takes long.
+
+        What takes about two seconds is counted at once, and so are 4 M samples whose lengths are stored.
+
+        Raises:
+            StreamError: says how long it takes, and how to count them.
+            IndexError: there is no such batch.
+        """
+
+
 class Numbering(ABC):
     """The batches of every epoch, by number. Thread-safe."""
 
     last: Tail
+    limits = CountLimits()
 
     @abstractmethod
     def exists(self, epoch: int, number: int) -> bool:
@@ -96,23 +118,6 @@ class Numbering(ABC):
 
         Raises:
             BindError: says what decides it, and the ways out.
-        """
-
-    def need_countable(self, epoch: int, asked: str) -> None:  # noqa: B027  likewise
-        """Refuse to count the batches of an epoch if that takes long. Forms a few windows at most, to say how long.
-
-        Raises:
-            StreamError: says how long it takes, and how to count them.
-        """
-
-    def need_near(self, epoch: int, number: int, asked: str) -> None:  # noqa: B027  likewise
-        """Refuse to look for a batch if the chapters before it are not counted, and counting them takes long.
-
-        What takes about two seconds is counted at once, and so are 4 M samples whose lengths are stored.
-
-        Raises:
-            StreamError: says how long it takes, and how to count them.
-            IndexError: there is no such batch.
         """
 
     def held(self, asked: str) -> AbstractContextManager[None]:

@@ -156,7 +156,7 @@ class Opening:
         """
         stages = self.stages
         reader, numbering = self.read(run_seed)
-        numbering.need_near(epoch, number, "ledger")
+        numbering.limits.need_near(epoch, number, "ledger")
         samples = numbering.draw(epoch, number).samples
         reader.need_identity(epoch, samples)
         return stages, samples

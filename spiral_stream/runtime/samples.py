@@ -131,7 +131,7 @@ class SampleReader:
     def for_counting(self) -> "SampleReader":
         """Return this reader as counting wants it: of tokens that no function is given, it reads the lengths alone."""
         out = copy(self)
-        out._lengths_only, out._counting = self.lineage.measured_only(), True  # noqa: SLF001  a reader of our own
+        out._lengths_only, out._counting = self.lineage.measured_only, True  # noqa: SLF001  a reader of our own
         return out
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> list[OwnThread]:

@@ -81,7 +81,7 @@ def steps_of(numbering: Numbering, epoch: int, bound: Bound, asked: str = "steps
     Raises:
         StreamError: the epoch is not counted, and counting it takes long.
     """
-    numbering.need_countable(epoch, asked)
+    numbering.limits.need_countable(epoch, asked)
     return tail.steps(numbering.last, numbering.total(epoch), bound.world_size, bound.merge, bound.rank)
 
 

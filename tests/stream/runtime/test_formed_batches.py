@@ -53,7 +53,7 @@ def test_what_the_index_knows_is_not_formed_again(catalog: sp.Catalog, known: tu
     with stream(catalog, lanes=2) as other:
         assert other.numbering.unknown(0) == 0
         assert other.ledger(len(ledgers) - 1) == ledgers[-1]
-        assert len(other.numbering._open) <= 2  # the chapters of the last batch's lane
+        assert len(other.numbering.chapters.open) <= 2  # the chapters of the last batch's lane
         assert len(other) == len(ledgers)
 
 

@@ -65,7 +65,7 @@ def test_what_is_entered_is_written_to_the_index_once(tmp_path: Path) -> None:
     for _ in range(2):
         one.enter(0, 3, 17)
 
-    assert (one.batches(0, 3), one.batches(0, 2), one.unknown()) == (17, None, 11)
+    assert (one.batches(0, 3), one.batches(0, 2), one.unknown) == (17, None, 11)
     assert known(file).batches(0, 3) == 17
     assert file.stat().st_size == 32
 
