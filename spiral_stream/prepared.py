@@ -225,9 +225,7 @@ class PreparedStream:
         return steps_of(self.numbering, self._place.drawn(), self._bound())
 
     def count(self, epoch: int | None = None) -> int:
-        """Return the batches of a whole epoch over all ranks, before the tail rule.
-
-        Where a formation decides, the epoch is formed once, by all processes that count it, however long that takes.
+        """Return the batches of a whole epoch over all ranks, before the tail rule; processes that count it share the work.
 
         Args:
             epoch: None takes the present epoch.
@@ -244,9 +242,9 @@ class PreparedStream:
         Args:
             analyze: add what the stream has measured so far.
         """
-        metrics, bound = self.metrics() if analyze else None, replace(self._bound(), epoch=self._place.drawn())
-        stages, threads = self.stages, self._threads.working()
-        return explain_stream(stages, bound, self.devices(), threads, metrics, self.numbering, self.catalog)
+        bound, threads = replace(self._bound(), epoch=self._place.drawn()), self._threads.working()
+        facts = bound, self.devices(), threads, self.metrics() if analyze else None
+        return explain_stream(self.stages, *facts, self.numbering, self.catalog)
 
     # ---- iterating
 
@@ -443,7 +441,8 @@ class PreparedStream:
         Raises:
             CacheError: the cache folder cannot be written.
         """
-        done = self._opening.materialize(self.stages, self._threads.working(), report, keep=self._passes.running)
+        keep, threads = self._passes.running, self._threads.working()
+        done = self._opening.materialize(self.stages, threads, report, keep=keep, lengths=lengths)
         if lengths:
             count_epoch(self._open(), self._bound().run_seed, self._place.drawn(), report=as_rows(report))
         return done

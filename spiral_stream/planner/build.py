@@ -124,20 +124,23 @@ def is_built(stages: Stages, tokens: TokenStage) -> bool:
     return bool(works) and all(built(work) == needed(work) for work in works)
 
 
-def materialize(stages: Stages, threads: int, report: Callable[[Progress], None] | None = None) -> Progress:
+def materialize(
+    stages: Stages, threads: int, report: Callable[[Progress], None] | None = None, *, more: bool = False
+) -> Progress:
     """Build the caches of a stream for the rows it needs.
 
     Args:
         stages: the lowered plan.
         threads: threads that decode and encode.
         report: called with what is done so far; None draws a progress bar.
+        more: whether the caller goes on with something else, so that it is no surprise if there is nothing here.
 
     Warns:
         SpiralWarning: the plan has nothing that can be kept.
     """
     done, works = Progress(0, 0, 0, 0, 0, 0), list(caches(stages))
     columns = _keep_columns(stages, shown=report is None)
-    if not works and not columns:
+    if not works and not columns and not more:
         warnings.warn(_nothing_kept(stages), SpiralWarning, stacklevel=4)  # the caller of the stream's materialize
     for work in works:
         made = _build(work, threads, report) if report is not None else _with_bar(work, threads)

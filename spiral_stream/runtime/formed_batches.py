@@ -5,12 +5,14 @@ lane is found through the number of batches in each chapter before it. `known_ch
 numbers; chapters in between are formed, from the nearest known beginning on.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from heapq import merge
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spiral_stream import threads
 from spiral_stream.batching.tail import PadPartial
@@ -19,13 +21,15 @@ from spiral_stream.errors import CacheError, ResumeError
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.planner.saved_state import Anchor
 from spiral_stream.runtime.chapters import Chapter, Drawn
-from spiral_stream.runtime.counting import At, Counting, Work
+from spiral_stream.runtime.counting import Counting, Work
 from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.known_chapters import Known
 from spiral_stream.runtime.long_counts import FormedLimits
 from spiral_stream.runtime.numbering import Numbering, batch_number
 from spiral_stream.runtime.open_chapters import OpenChapters
 from spiral_stream.sampling.order import UInt64
+
+Int64 = NDArray[np.int64]
 
 
 class _Found(NamedTuple):
@@ -146,26 +150,40 @@ class FormedBatches(Numbering):
             return chapter.positions_from(found.batch), chapter.end
 
     def find(self, epoch: int, stream: int, row: int) -> Iterator[int]:
-        positions = self.forming.stages.epochs.positions(epoch, stream, row)
-        places = sorted({self.forming.chapter_of(epoch, at) for at in positions})
+        positions = np.sort(np.asarray(self.forming.stages.epochs.positions(epoch, stream, row), dtype=np.int64))
         need_sound()
-        alone = self._lanes.count == 1  # then each chapter's batches come after those of the chapters before it
-        for some in [[place] for place in places] if alone else [places]:
-            yield from sorted(self._holding(epoch, some, stream, row))
+        begins = self.chapters.lanes_of(epoch).begins()[1:-1].astype(np.int64)
+        of_lanes = np.split(positions, np.searchsorted(positions, begins))
+        return merge(*(self._holding(epoch, own, stream, row) for own in of_lanes if len(own)))
 
-    def _holding(self, epoch: int, places: Sequence[At], stream: int, row: int) -> set[int]:
-        """The batches of some chapters that hold a surviving row of a stream."""
-        out = set()
+    def _holding(self, epoch: int, positions: Int64, stream: int, row: int) -> Iterator[int]:
+        """The batches of one lane that hold a surviving row of a stream, ascending; its chapters are formed one by one.
+
+        Args:
+            epoch: the epoch.
+            positions: where the row stands in the lane, ascending.
+            stream: the stream.
+            row: the row.
+        """
+        seen = -1
+        for position in positions.tolist():
+            lane, number = self.forming.chapter_of(epoch, position)
+            if number > seen:
+                seen = number
+                yield from self._holding_in(epoch, lane, number, stream, row)
+
+    def _holding_in(self, epoch: int, lane: int, number: int, stream: int, row: int) -> list[int]:
+        """The batches of one chapter that hold a row, ascending."""
         with self.chapters.request(f"the place of a row in epoch {epoch}"):
-            self.limits.need_row_near(epoch, places)
-            for lane, number in places:
-                chapter = Chapter(self.forming.for_counting(), epoch, lane, number)
-                self.chapters.known_of(epoch).enter(lane, number, chapter.finish())
-                for index in chapter.holding(stream, row):
-                    self.chapters.count(epoch, self.chapters.missing(epoch, lane, number))
-                    out.add(self._number(epoch, lane, self.chapters.known_of(epoch).before(lane, number) + index))
+            self.limits.need_row_near(epoch, number)
+            known = self.chapters.known_of(epoch)
+            chapter = Chapter(self.forming.for_counting(), epoch, lane, number)
+            known.enter(lane, number, chapter.finish())
+            found = chapter.holding(stream, row)
+            if found:
+                self.chapters.count(epoch, self.chapters.missing(epoch, lane, number))
             need_sound()
-        return out
+            return [self._number(epoch, lane, known.before(lane, number) + index) for index in found]
 
     def need_known(self, world_size: int, workers: int) -> None:
         self.forming.need_known(world_size, workers)

@@ -11,7 +11,7 @@ from typing import Final, final
 from spiral_stream.batching.lanes import Lanes
 from spiral_stream.runtime.chapters import Chapter, Grown
 from spiral_stream.runtime.counting import At
-from spiral_stream.runtime.counting_cost import CountingCost
+from spiral_stream.runtime.counting_cost import ENOUGH_S, CountingCost
 from spiral_stream.runtime.formation_index import FormationIndex
 from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.known_chapters import Known, KnownChapters
@@ -19,6 +19,7 @@ from spiral_stream.runtime.outlook import Outlook, Request
 from spiral_stream.threads import ToldLock
 
 _OPEN_CHAPTERS: Final = 4  # kept besides one per lane; they serve random access
+_SEEN: Final = 1 / 8  # of a chapter, to tell how many batches it will have
 
 
 @final
@@ -114,18 +115,25 @@ class OpenChapters:
         form(grown)
         outlook.chapter(chapter.formed - before)
 
-    def probe(self, epoch: int) -> None:
-        """Form windows of the first chapter that nobody counted, until it is known what a sample costs."""
+    def probe(self, epoch: int, at: At | None = None) -> None:
+        """Form windows until it is known what a sample costs, and about how many batches a chapter has.
+
+        Args:
+            epoch: the epoch.
+            at: of which chapter; None takes the first one that nobody counted.
+        """
         known = self.known_of(epoch)
-        missing = self.missing_of(epoch)
-        if not missing or (self.cost.measured and self.batches_each(epoch)):
+        first = ((lane, known.unknown_of(lane)[:1]) for lane in range(self._lanes.count))
+        at = at or next(((lane, int(found[0])) for lane, found in first if len(found)), None)
+        if at is None or known.batches(*at) is not None:
             return
-        at = missing[0]
-        chapter = self.chapter(epoch, *at)
-        while not chapter.complete and not (self.cost.measured and self.batches_each(epoch)):
+        chapter, until_s = self.chapter(epoch, *at), self.cost.spent_s + ENOUGH_S
+        while not chapter.complete:
+            seen = chapter.formed >= self.forming.span * _SEEN or self.cost.spent_s >= until_s
+            if self.cost.measured and seen and self.batches_each(epoch):
+                return
             self._report(chapter, partial(chapter.has, len(chapter.batches)), lambda chapter: chapter.formed)
-        if chapter.complete:
-            known.enter(*at, len(chapter.batches))
+        known.enter(*at, len(chapter.batches))
 
     def batches_each(self, epoch: int) -> float:
         """Return about how many batches a chapter has; 0 if no batch was formed yet."""

@@ -252,7 +252,13 @@ class Opening:
         return cursor, anchors
 
     def materialize(
-        self, stages: Stages, threads: int, report: Callable[[Progress], None] | None, *, keep: bool
+        self,
+        stages: Stages,
+        threads: int,
+        report: Callable[[Progress], None] | None,
+        *,
+        keep: bool,
+        lengths: bool = False,
     ) -> Progress:
         """Build the caches.
 
@@ -260,13 +266,14 @@ class Opening:
             stages: the lowered plan.
             threads: how many threads decode and encode.
             report: called with the progress; None shows a bar on a terminal.
+            lengths: whether the caller counts the epoch after it.
             keep: keep open what is open. It does not see what was built; otherwise the next use opens it again.
 
         Raises:
             ValueError: ``report`` cannot be called.
         """
         _need_callable("materialize", report)
-        done = materialize(stages, threads, report)
+        done = materialize(stages, threads, report, more=lengths and stages.formed)
         if not keep:
             self.close()
         return done
