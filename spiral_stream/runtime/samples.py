@@ -129,8 +129,12 @@ class SampleReader:
         }
 
     def for_counting(self) -> "SampleReader":
-        """Return this reader as counting wants it: of tokens that no function is given, it reads the lengths alone."""
+        """Return this reader as counting wants it: of tokens that no function is given, it reads the lengths alone.
+
+        What it reads is not in the stream's metrics, which are about the batches of a loop.
+        """
         out = copy(self)
+        out.metrics = Metrics()
         out._lengths_only, out._counting = self.lineage.measured_only, True  # noqa: SLF001  a reader of our own
         return out
 

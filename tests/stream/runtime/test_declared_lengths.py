@@ -181,7 +181,7 @@ def test_the_column_of_lengths_is_kept_so_that_counting_reads_no_source(catalog:
     with plan(catalog, sp.Packed(max_tokens=24, length="n")) as one:
         assert one.count() > 0
         assert all("n" in stream.selected.kept for stream in one.stages.streams)
-        assert one.metrics()["source_rows"] == 0
+        assert one.numbering.forming.for_counting().reader.metrics.source_rows == 0
 
 
 def test_the_explanation_says_where_lengths_come_from(catalog: sp.Catalog, caches: Path) -> None:
