@@ -11,7 +11,7 @@ prefetch and caches only decide how fast it comes.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Self
@@ -34,6 +34,7 @@ from spiral_stream.planner.evaluation import evaluation
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.saved_state import SavedState
+from spiral_stream.planner.skip_record import NOTHING, Skips
 from spiral_stream.planner.verify import Report, Verification
 from spiral_stream.runtime.blame import identities
 from spiral_stream.runtime.counted_epochs import as_rows, count_epoch
@@ -45,7 +46,8 @@ from spiral_stream.runtime.passes import Passes
 from spiral_stream.runtime.place import Place, Reached
 from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
 from spiral_stream.runtime.rebasing import need_stream
-from spiral_stream.runtime.row_lookup import found_row
+from spiral_stream.runtime.row_lookup import found_rows
+from spiral_stream.runtime.skipping import Asked, need_epochs
 from spiral_stream.runtime.steps import first_delivery, length_of, steps_of
 from spiral_stream.runtime.subprocess_reader import SubprocessReader
 from spiral_stream.runtime.worker_place import WorkerPlace
@@ -92,13 +94,13 @@ class PreparedStream:
         self._place = Place(self._sample.epoch if isinstance(self._sample.epoch, int) else None)
         self._worker = WorkerPlace()
         self._closed = False
-        self._open_anew(None)
+        self._open_anew(None, NOTHING)
 
-    def _open_anew(self, rebase: Rebase | None) -> None:
+    def _open_anew(self, rebase: Rebase | None, skips: Skips) -> None:
         """Make the parts that no other process can share."""
         self._pid = os.getpid()
         self._metrics = Metrics()
-        self._opening = Opening(self.plan, self.catalog, self._metrics, rebase, self._threads)
+        self._opening = Opening(self.plan, self.catalog, self._metrics, rebase, skips, self._threads)
         self._passes = Passes(self._place, self._metrics, self._threads, self._budget_bytes)
         self._subprocess = SubprocessReader()
 
@@ -225,7 +227,9 @@ class PreparedStream:
         return steps_of(self.numbering, self._place.drawn(), self._bound())
 
     def count(self, epoch: int | None = None) -> int:
-        """Return the batches of a whole epoch over all ranks, before the tail rule; processes that count it share the work.
+        """Return the batches of a whole epoch over all ranks, before the tail rule and with those that are skipped.
+
+        Where a formation decides, the epoch is counted once, by all processes that ask; the formation index keeps the result.
 
         Args:
             epoch: None takes the present epoch.
@@ -268,6 +272,7 @@ class PreparedStream:
 
     def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Any]:
         """Yield the batches of a DataLoader's worker, or the rest of them."""
+        self._worker.need_edits(self._place)
         self._place.cursor = began  # a pass left early may have ended since, and put its own beginning there
         here = partial(self._passes.run, self._now, self._delivery)
         for batch in (self._elsewhere if self.forked else here)(first, workers):
@@ -298,14 +303,20 @@ class PreparedStream:
         """Build one global batch by itself, whichever rank it belongs to.
 
         Args:
-            number: global batch number, from 0. With one rank and no merge it equals the step.
+            number: global batch number, from 0. With one rank and no merge it equals the step, unless batches are skipped.
             epoch: None takes the present epoch.
 
         Raises:
-            IndexError: the epoch has no such batch.
+            IndexError: the epoch has no such batch, or the run skips it.
             StreamError: the batches before it are not counted, and that takes long; says how long, and what counts them.
         """
-        return self._passes.build(self._now, self._delivery, self._place.drawn(epoch), batch_number(number))
+        drawn = self._place.drawn(epoch)
+        delivered = self.numbering.skips.delivered(drawn, batch_number(number))
+        if delivered is None:
+            msg = f"batch {number:,} of epoch {drawn:,} is skipped; stream.skipped() lists what is"
+            raise IndexError(msg)
+        self.numbering.every.limits.need_near(drawn, batch_number(number), "batch")
+        return self._passes.build(self._now, self._delivery, drawn, delivered)
 
     def ledger(self, number: int, epoch: int | None = None) -> list[Any]:
         """Return which samples a global batch holds; reads payload only where the answer depends on it.
@@ -315,14 +326,16 @@ class PreparedStream:
             epoch: None takes the present epoch.
 
         Returns:
-            One identity per sample, in batch order, including unreadable samples (see `quarantine`). An identity is a
-            value, or a tuple: stream name (mixtures only), identity columns, part number (after ``flat_map``).
+            One identity per sample, in batch order, including unreadable samples (see `quarantine`); none of a skipped
+            batch. An identity is a value, or a tuple: stream name (mixtures only), identity columns, part number (after
+            ``flat_map``).
 
         Raises:
             IndexError: the epoch has no such batch.
             StreamError: as for `batch`.
         """
-        return identities(*self._open().samples(self._bound().run_seed, self._place.drawn(epoch), number))
+        found = self._open().samples(self._bound().run_seed, self._place.drawn(epoch), batch_number(number))
+        return [] if found is None else identities(*found)
 
     def quarantine(self) -> pa.Table:
         """Return the samples that could not be read, one row per occurrence in a batch, of all ranks and processes."""
@@ -344,8 +357,10 @@ class PreparedStream:
         """
         bound, numbering = self._bound(), self.numbering
         at = self.epoch if epoch is None else epoch_number(epoch, "locate")
-        numbers = numbering.find(self._place.drawn(at), *found_row(self.stages, identity))
-        return first_delivery(numbering, at, self._place.drawn(at), numbers, self._place.cursor, bound)
+        drawn, (stream, rows) = self._place.drawn(at), found_rows(self.stages, identity, "locate")
+        numbers = numbering.find(drawn, stream, int(rows[0]))
+        found = first_delivery(numbering, at, drawn, numbers, self._place.cursor, bound)
+        return found and {**found, "batch": numbering.skips.number(drawn, found["batch"])}
 
     # ---- state
 
@@ -362,7 +377,9 @@ class PreparedStream:
         """
         worker = self._delivery.worker()
         if worker is not None:  # torchdata's StatefulDataLoader asks each worker
-            return self._worker.state(self._place, worker, None if self.forked else self.fingerprint)
+            return self._worker.state(
+                self._place, worker, None if self.forked else self.fingerprint, self._opening.edits
+            )
         bound = self._bound()
         with self.numbering.held("state_dict"):
             cursor = self._place.here() if delivered is None else self._place.after(delivered, self.numbering, bound)
@@ -380,7 +397,8 @@ class PreparedStream:
         """
         worker = self._delivery.worker()
         if worker is not None or (isinstance(state, Mapping) and "worker" in state):
-            self._worker.load(state, self._place, worker, None if self.forked else self.fingerprint)
+            plan = None if self.forked else self.fingerprint
+            self._worker.load(state, self._place, worker, plan, self._opening.edits)
             return
         self._passes.need_idle("load_state_dict")
         saved = SavedState.from_json(state)
@@ -389,9 +407,9 @@ class PreparedStream:
         # from here on nothing is refused
         if admitted.bindings is not self._bindings:
             self._bindings, self._resumed_seed = admitted.bindings, saved.run_seed
-        self._go_on_with(admitted.opening)
+        edited = self._go_on_with(admitted.opening)
         self.numbering.anchor(epoch, admitted.anchors)
-        self._place.move(admitted.cursor)
+        self._place.move(admitted.cursor, edited=edited)
 
     def rebase(self, earlier: "PreparedStream | Mapping[str, Any]") -> None:
         """Go on where a run with another plan or other data stands (docs/decisions/0013, 0039); the state records it.
@@ -414,15 +432,61 @@ class PreparedStream:
             need_stream(earlier, PreparedStream)
             saved, place, before = SavedState.from_json(earlier.state_dict()), earlier._place, earlier._open()  # noqa: SLF001
             bindings, seed = self._bindings, self._resumed_seed  # type: ignore[assignment]  # None too
-        epoch, rebase = self._open().taken_over(saved, place.drawn(saved.cursor.epoch), before)
+        epoch, rebase, skips = self._open().taken_over(saved, place.drawn(saved.cursor.epoch), before)
         self._bindings, self._resumed_seed = bindings, seed
-        self._go_on_with(self._open().rebased(rebase))
-        self._place.move(Cursor(epoch))
+        self._go_on_with(self._open().edited(rebase, skips))
+        self._place.move(Cursor(epoch), edited=True)
 
-    def _go_on_with(self, opening: Opening) -> None:
+    def skip(
+        self,
+        *,
+        steps: Iterable[int] = (),
+        batches: Iterable[int] = (),
+        identities: Iterable[Any] = (),
+        epoch: int | None = None,
+    ) -> None:
+        """Deliver these batches and samples no more, from the stream's place on (docs/decisions/0040).
+
+        The state records it, and `ledger` leaves them out. All other batches stay as they are: a skipped batch keeps its
+        number, and a batch is smaller by its skipped samples. In packed rows their places become padding. Skip the same on
+        every rank.
+
+        Args:
+            steps: steps of the run, as they are counted now. What follows moves up.
+            batches: global batch numbers, as in `ledger`.
+            identities: of samples, as in `ledger` but without a part number; for all epochs from here on.
+            epoch: the epoch of ``steps`` and ``batches``; None takes the present one.
+
+        Raises:
+            KeyError: the plan keeps no row with such an identity.
+            StreamError: a loop reads the stream; or it has delivered them already, or never will.
+        """
+        self._passes.need_idle("skip")
+        need_epochs(self.plan)
+        bound, at = self._bound(), self._place.here("skip")
+        at = at.enter(bound.world_size, bound.merge)
+        asked = Asked(steps, batches, identities)
+        opening, of = self._open(), at.epoch if epoch is None else epoch_number(epoch, "skip")
+        skips = asked.added(opening.skips, opening.stages, self.numbering, at, of)
+        if skips != opening.skips:
+            self._go_on_with(opening.edited(opening.rebase, skips))
+            self._place.move(self._place.here("skip"), edited=True)
+
+    def skipped(self) -> dict[str, Any]:
+        """Return what the run skips, as JSON values.
+
+        Returns:
+            ``batches``, each ``[epoch, first, count]``, and ``samples``, each ``[epoch, batch, stream, identity]`` with the
+            place from which on it is left out.
+        """
+        return self._opening.skips.to_json()
+
+    def _go_on_with(self, opening: Opening) -> bool:
+        """Return whether it is another one."""
         before, self._opening = self._opening, opening
         if opening is not before:
             before.close()
+        return opening is not before
 
     @property
     def forked(self) -> bool:
@@ -490,10 +554,12 @@ class PreparedStream:
 
     def __getstate__(self) -> dict[str, Any]:
         ours = ("_opening", "_passes", "_metrics", "_subprocess")
-        kept = {name: each for name, each in self.__dict__.items() if name not in ours}
-        return {**kept, "rebase": self._opening.rebase}
+        return {
+            **{name: each for name, each in self.__dict__.items() if name not in ours},
+            "edits": (self._opening.rebase, self._opening.skips),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        rebase = state.pop("rebase")
+        edits = state.pop("edits")
         self.__dict__.update(state)
-        self._open_anew(rebase)
+        self._open_anew(*edits)

@@ -107,15 +107,29 @@ class Manifest:
                 return np.full(len(ordinals), sides[0], np.intp)
         return np.searchsorted(self.starts, ordinals, side="right") - 1
 
+    @cached_property
+    def _unit_ends(self) -> UInt64:
+        return np.cumsum(self.unit_rows)
+
     def units_of(self, shards: Sequence[int]) -> list[int]:
-        """Return the physical units that hold rows of these shards, ascending."""
-        stops = np.append(self.run_start[1:], np.uint64(self.total))
-        wanted = np.isin(self.shard_of(self.run_start), np.asarray(shards, dtype=np.intp))
-        first = self.run_physical[wanted]
-        last = first + (stops - self.run_start)[wanted] - np.uint64(1)
-        ends = np.cumsum(self.unit_rows)
-        spans = zip(np.searchsorted(ends, first, side="right"), np.searchsorted(ends, last, side="right"), strict=True)
-        return sorted({unit for low, high in spans for unit in range(int(low), int(high) + 1) if self.unit_rows[unit]})
+        """Return the physical units that hold rows of these shards, ascending. Costs the shards asked for, not all."""
+        which = np.unique(np.asarray(shards, dtype=np.intp))
+        low, high = (
+            np.searchsorted(self.run_start, self.starts[which]),
+            np.searchsorted(self.run_start, self.starts[which + 1]),
+        )
+        runs = np.concatenate([np.empty(0, np.intp), *(np.arange(a, b) for a, b in zip(low, high, strict=True))])
+        stops = np.full(len(runs), self.total, dtype=np.uint64)
+        more = runs + 1 < len(self.run_start)
+        stops[more] = self.run_start[runs[more] + 1]
+        first = self.run_physical[runs]
+        last = first + (stops - self.run_start[runs]) - np.uint64(1)
+        spans = zip(
+            np.searchsorted(self._unit_ends, first, side="right"),
+            np.searchsorted(self._unit_ends, last, side="right"),
+            strict=True,
+        )
+        return sorted({unit for at, to in spans for unit in range(int(at), int(to) + 1) if self.unit_rows[unit]})
 
     def known_runs(self) -> KnownRuns | None:
         """Return the runs of the column that defines the shards, unit by unit; None if none does."""

@@ -7,7 +7,7 @@ Arrow arrays that NumPy views without a copy where they have fixed width.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Self, final
+from typing import Final, Self, final
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +21,12 @@ from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.reach import Reach
-from spiral_stream.sources.source import ROW
+from spiral_stream.sources.source import ROW, Known
 
 UInt64 = NDArray[np.uint64]
+LARGE: Final = (
+    1_000  # units; those of a larger relation are looked at when they are first read, and not when it is opened
+)
 
 
 @final
@@ -39,11 +42,23 @@ class OpenRelation:
         self.schema: pa.Schema = entry.schema
         self.manifest = entry.manifest()
         pins = entry.pins(self.manifest)
-        self._reader = entry.source.open()
+        units = self.manifest
+        large = len(units.unit_names) > LARGE
+        known = Known(units.unit_names, units.unit_rows, units.unit_keys)
+        try:
+            self._reader = entry.source.open_known(known) if large else entry.source.open()
+        except SourceError as error:
+            if "<name>" not in str(error):
+                raise
+            raise SourceError(f"{entry.name}: {error}".replace("<name>", f'"{entry.name}"')) from error
+        self._looked = np.zeros(len(units.unit_names), dtype=np.bool_)  # [U] whether a unit's files are as registered
+        self._unit_starts = np.concatenate([[0], np.cumsum(units.unit_rows)]).astype(np.uint64)
         self._reach = Reach(self._reader.base, confined=not self._reader.allow_outside, pins=pins)
         try:
-            self._refuse_changes()
-            self._refuse_edits()
+            if not self._reader.trusting:
+                self._refuse_changes()
+                self._refuse_edits(None)
+                self._looked[:] = True
             self._refuse_types()
         except BaseException:
             self._reader.close()
@@ -85,6 +100,7 @@ class OpenRelation:
         stored = [name for name in read if name not in self.synthesised]
         units = None if shards is None else self.manifest.units_of(shards)
         others = units is not None and self._have_others(units, shards)
+        self._look_at(units)
         for batch in self._reader.scan(stored, pushed, units):
             table = self._with_shards(pa.Table.from_batches([batch]), read)
             if others:
@@ -111,7 +127,10 @@ class OpenRelation:
             msg = f"{self.entry.name}: row {int(ordinals.max())} was asked for, but it has {self.manifest.total} rows"
             raise SourceError(msg)
         stored = [name for name in columns if name not in self.synthesised]
-        table = self._reader.fetch(self.manifest.physical(ordinals), stored)
+        rows = self.manifest.physical(ordinals)
+        if not self._looked.all():
+            self._look_at(np.unique(np.searchsorted(self._unit_starts, rows, side="right") - 1))
+        table = self._reader.fetch(rows, stored)
         arrays = [table.column(name) if name in stored else self._shard_names(ordinals) for name in columns]
         if not arrays:
             return table
@@ -119,7 +138,7 @@ class OpenRelation:
 
     def by_shard(self) -> SourceRows:
         """Return the rows as registration saw them: pieces that it made are found by the same keys."""
-        return SourceRows(self.entry.source, self.manifest, self._reader)
+        return SourceRows(self.entry.source, self.manifest, self._reader, self._look_at)
 
     def close(self) -> None:
         """Release the source's handles."""
@@ -181,12 +200,23 @@ class OpenRelation:
         )
         raise SourceError(msg)
 
-    def _refuse_edits(self) -> None:
+    def _look_at(self, units: Sequence[int] | NDArray[np.intp] | None) -> None:
+        """Compare the files of units (None: all) with what they were like at registration, when they are first read."""
+        units = np.arange(len(self._looked)) if units is None else np.asarray(units, dtype=np.intp)
+        new = units[~self._looked[units]]
+        if len(new):
+            self._refuse_edits(new.tolist())
+            self._looked[new] = True
+
+    def _refuse_edits(self, units: Sequence[int] | None) -> None:
         """Compare the source's own files with what they were like when it was registered; 8 us each."""
         pins = self._reach.pins
-        for name, path in self._reader.files().items() if pins is not None else ():
+        for name, path in self._reader.files(units).items() if pins is not None else ():
             assert pins is not None
-            fault = pins.fault(own_name(name), os.stat(path))  # noqa: PTH116
+            try:
+                fault = pins.fault(own_name(name), os.stat(path))  # noqa: PTH116
+            except OSError as error:
+                fault = f"{error.strerror}. Restore the file, or take the data as it is now with catalog.refresh(...)"
             if fault is not None:
                 msg = f"{self.entry.name}: {cut(path)} {fault}"
                 raise SourceError(msg)

@@ -1,6 +1,6 @@
 """Rows of a source by storage shard: what pieces are made from before and after a relation is registered."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import final
 
@@ -20,11 +20,18 @@ class SourceRows:
         source: of the rows.
         manifest: its shard table.
         reader: of the source, if it is open; it stays open. Otherwise it is opened at the first scan.
+        look: called with the units that are read next (None: all), before they are.
     """
 
-    def __init__(self, source: Source, manifest: Manifest, reader: Reader | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        manifest: Manifest,
+        reader: Reader | None = None,
+        look: Callable[[Sequence[int] | None], None] | None = None,
+    ) -> None:
         self.manifest = replace(manifest, content_keys=manifest.row_keys, pins="")
-        self._source, self._reader = source, reader
+        self._source, self._reader, self._look = source, reader, look
 
     @property
     def schema(self) -> pa.Schema:
@@ -50,14 +57,18 @@ class SourceRows:
             self._reader = self._source.open()
         table = self.manifest
         units = None if shards is None else table.units_of(shards)
-        wanted = np.zeros(len(table.shard_rows), np.bool_)
-        wanted[slice(None) if shards is None else list(shards)] = True
-        alone = units is None or table.unit_rows[units].sum() == table.shard_rows[wanted].sum()
+        if self._look is not None:
+            self._look(units)
+        chosen = None if shards is None else np.unique(np.asarray(shards, dtype=np.intp))
+        alone = chosen is None or table.unit_rows[units].sum() == table.shard_rows[chosen].sum()
         for batch in self._reader.scan(list(columns), predicate, units):
             rows = table.logical(batch.column(ROW).to_numpy())
             arrays = [batch.column(name) for name in columns]
             found = pa.record_batch([*arrays, pa.array(rows)], names=[*columns, ROW])
-            yield found if alone else found.filter(pa.array(wanted[table.shard_of(rows)]))
+            if chosen is None or alone:
+                yield found
+            else:
+                yield found.filter(pa.array(np.isin(table.shard_of(rows), chosen)))
 
     def __reduce__(self) -> tuple[type["SourceRows"], tuple[Source, Manifest]]:
         """A copy in another process opens the source itself."""

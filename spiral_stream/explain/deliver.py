@@ -67,7 +67,16 @@ def _decoding(subject: Subject) -> str:
 
 
 def resume_facts(subject: Subject) -> dict[str, Any]:
-    """Return the size of a state, and what is read to resume from it."""
+    """Return the size of a state, what is read to resume from it, and what the run skips."""
+    skips = subject.numbering.skips
+    batches = sum(count for *_, count in skips.batches)
+    skipped = (
+        {"skipped": f"{batches:,} batches and {len(skips.samples):,} samples; the state lists them"} if skips else {}
+    )
+    return {**_cost(subject), **skipped}
+
+
+def _cost(subject: Subject) -> dict[str, Any]:
     if not subject.stages.formed:
         return {
             "state": f"~{_STATE_BYTES} bytes of JSON, equal on every rank",

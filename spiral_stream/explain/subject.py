@@ -69,8 +69,9 @@ class Subject:
     @property
     def formed(self) -> tuple[FormedBatches, Forming]:
         """The batches of a plan with a formation, and what its chapters share."""
-        assert isinstance(self.numbering, FormedBatches)
-        return self.numbering, self.forming
+        every = self.numbering.every
+        assert isinstance(every, FormedBatches)
+        return every, self.forming
 
     @cached_property
     def forming(self) -> Forming:

@@ -202,7 +202,7 @@ def _stream(name: str, node: nodes.Node, sample: nodes.Sample, place: Workplace)
         raise PlanError(msg)
     if not set(base.entry.identity) <= set(sample.identity) or not base.entry.identity_unique:
         selected.require_unique(sample.identity)
-    unit_rows, unit_shards = selected.units()
+    unit_rows, unit_shards = selected.units(of_storage=sample.order.needs_units)
     index = selected.index(sample.identity, name) if sample.order.needs_index else None
     grouped_by = sample.order.grouped_by
     runs = selected.runs(grouped_by) if grouped_by else None

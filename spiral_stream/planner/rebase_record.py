@@ -13,6 +13,7 @@ from spiral_stream.sampling.order import LARGEST
 
 ALONE: Final = ""  # the one stream of a plan without a mixture
 _MANY: Final = 64  # ranges that are always listed
+_MANY_OF_A_STREAM: Final = 1 << 14  # in a mixture; old states list fewer, and their checksum covers the form
 _BITS_PER_RANGE: Final = 100  # about as many characters as a listed range takes
 
 
@@ -41,7 +42,7 @@ class Rebase:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values."""
-        streams = {name: _packed(c) if name == ALONE else _listed(c) for name, c in self.left_overs}
+        streams = {name: _packed(c, _MANY if name == ALONE else _MANY_OF_A_STREAM) for name, c in self.left_overs}
         return {"epoch": self.epoch, "streams": streams}
 
     @classmethod
@@ -72,9 +73,9 @@ def _listed(left_over: LeftOver) -> dict[str, Any]:
     return {"left": [list(each) for each in left_over.left], "then": left_over.then}
 
 
-def _packed(left_over: LeftOver) -> dict[str, Any]:
+def _packed(left_over: LeftOver, many: int) -> dict[str, Any]:
     """Where there are many ranges, one bit per use is shorter."""
-    if len(left_over.left) <= _MANY or left_over.then - left_over.left[0][0] > _BITS_PER_RANGE * len(left_over.left):
+    if len(left_over.left) <= many or left_over.then - left_over.left[0][0] > _BITS_PER_RANGE * len(left_over.left):
         return _listed(left_over)
     begin = left_over.left[0][0]
     bits = np.zeros(left_over.then - begin, dtype=np.bool_)

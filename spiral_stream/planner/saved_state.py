@@ -19,6 +19,7 @@ from spiral_stream.plan.differences import differences
 from spiral_stream.planner.lower import saved_plan
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase_record import Rebase
+from spiral_stream.planner.skip_record import NOTHING, Skips
 from spiral_stream.seeding import key
 
 _KEYS: Final = (
@@ -31,6 +32,7 @@ _KEYS: Final = (
     "segments",
     "chapters",
     "rebase",
+    "skips",
 )  # the values that the checksum covers
 _HEX: Final = re.compile("[0-9a-f]{1,64}")
 _CHAPTERS: Final = "chapters cannot be read:"
@@ -53,6 +55,7 @@ class SavedState:
     cursor: Cursor
     chapters: tuple[Anchor, ...] | None = None
     rebase: Rebase | None = None
+    skips: Skips = NOTHING
     sealed: bool = True
 
     def to_json(self) -> dict[str, Any]:
@@ -68,6 +71,8 @@ class SavedState:
             out["chapters"] = [list(each) for each in self.chapters]
         if self.rebase is not None:
             out["rebase"] = self.rebase.to_json()
+        if self.skips:
+            out["skips"] = self.skips.to_json()
         return sealed(out)
 
     @classmethod
@@ -93,7 +98,8 @@ class SavedState:
         _need(rebase is None or rebase.epoch <= cursor.epoch, "rebase begins in a later epoch than its place")
         chapters = _anchors(state.get("chapters"))
         pairs = tuple(sorted(data.items()))  # type: ignore[union-attr]  # checked above
-        read = cls(plan, pairs, seed, cursor, chapters, rebase, "checksum" in state)  # type: ignore[arg-type]  # as above
+        skips = Skips.from_json(state.get("skips"))
+        read = cls(plan, pairs, seed, cursor, chapters, rebase, skips, "checksum" in state)  # type: ignore[arg-type]  # as above
         need_sealed(state, read.to_json())
         return read
 
@@ -107,10 +113,12 @@ class WorkerState:
     cursor: Cursor
     worker: tuple[int, int]  # its number, and how many workers there are
     had: int
+    edits: str = ""  # digest of what the run skips and of its rebase; empty without any
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as JSON values, with a checksum over all of them."""
-        return sealed({"plan": self.plan, **self.cursor.to_json(), "worker": [*self.worker, self.had]})
+        edits = {"edits": self.edits} if self.edits else {}
+        return sealed({"plan": self.plan, **self.cursor.to_json(), "worker": [*self.worker, self.had], **edits})
 
     @classmethod
     def from_json(cls, state: Any) -> "WorkerState":
@@ -124,7 +132,9 @@ class WorkerState:
         _need(read, f"worker is {shown(worker)}, not [number, number of workers, batches given]")
         plan = state.get("plan")
         _need(plan is None or isinstance(plan, str), f"plan is {shown(plan)}, not a fingerprint")
-        out = cls(plan, Cursor.from_json(state), (worker[0], worker[1]), worker[2])
+        edits = state.get("edits", "")
+        _need(isinstance(edits, str), f"edits are {shown(edits)}, not a digest")
+        out = cls(plan, Cursor.from_json(state), (worker[0], worker[1]), worker[2], edits)
         need_sealed(state, out.to_json())
         return out
 
@@ -146,7 +156,7 @@ def need_sealed(state: Mapping[str, Any], read: Mapping[str, Any]) -> None:
 
 
 def _checksum(state: Mapping[str, Any]) -> str:
-    covered = {name: state[name] for name in (*_KEYS, "worker") if name in state}
+    covered = {name: state[name] for name in (*_KEYS, "worker", "edits") if name in state}
     return f"{key('state', json.dumps(covered, sort_keys=True, separators=(',', ':'))):016x}"
 
 
@@ -226,10 +236,10 @@ def check_data(state: SavedState, stages: Stages) -> None:
     if saved == present:
         return
     names = [name for name in sorted(saved.keys() | present.keys()) if saved.get(name) != present.get(name)]
-    way_out = "" if stages.mixed else "; stream.rebase(state) delivers the rest of this epoch first"
+    rest = "goes on where each stream stands" if stages.mixed else "delivers the rest of this epoch first"
     lines = [f"{n:.100} ({str(saved.get(n))[:8]} -> {str(present.get(n))[:8]})" for n in names[:5]]
     msg = (
         f"resume: the data changed since the state was saved: {'; '.join(lines)}. Put the old data back and "
-        f"catalog.refresh() it, or start a new epoch on the new data{way_out}"
+        f"catalog.refresh() it, or start a new epoch on the new data; stream.rebase(state) {rest}"
     )
     raise ResumeError(msg)

@@ -166,8 +166,14 @@ class Selected:
         with publish_file(seen):
             pass
 
-    def units(self) -> tuple[UInt64, UInt64]:
-        """Surviving rows of each row group in logical order, and the shard each belongs to."""
+    def units(self, *, of_storage: bool = True) -> tuple[UInt64, UInt64]:
+        """Surviving rows of each row group in logical order, and the shard each belongs to.
+
+        Args:
+            of_storage: False counts whole shards, for which nothing is mapped.
+        """
+        if not of_storage:
+            return self._rows.counts, np.arange(len(self._rows.counts), dtype=np.uint64)
         manifest = self._base.manifest
         starts = np.concatenate([[0], np.cumsum(manifest.group_rows)]).astype(np.uint64)
         return self._rows.unit_counts(starts), manifest.group_shards

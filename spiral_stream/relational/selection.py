@@ -123,7 +123,11 @@ class Selection:
         Returns:
             shape [G], uint64.
         """
-        return np.diff(self.ranks(group_starts))
+        at = np.searchsorted(self.shard_starts, group_starts)  # most often groups begin where shards do
+        known = self.shard_starts[at] == group_starts
+        out = self._firsts[at]
+        out[~known] = self.ranks(group_starts[~known])
+        return np.diff(out)
 
     def right(self, k: int, rows: UInt64) -> Int64:
         """Shape [P] -> [P], int64: the row of the k-th joined relation that matches each survivor, -1 for none."""

@@ -74,7 +74,7 @@ class Refusals:
         self.allowed = allowed(collate.error_budget, stages.epochs.total)
         self.order = {name: at for at, name in enumerate(stages.field_names)}
 
-    def of(self, epoch: int, numbers: range, samples: Samples, counts: Sequence[int]) -> "BatchRefusals":
+    def of(self, epoch: int, numbers: Sequence[int], samples: Samples, counts: Sequence[int]) -> "BatchRefusals":
         """Begin a batch.
 
         Args:
@@ -100,7 +100,7 @@ class _Refusal:
 class BatchRefusals:
     """The refused samples of one batch. `attempt` may be called by several threads at a time."""
 
-    def __init__(self, policy: Refusals, epoch: int, numbers: range, samples: Samples, bounds: Int64) -> None:
+    def __init__(self, policy: Refusals, epoch: int, numbers: Sequence[int], samples: Samples, bounds: Int64) -> None:
         self._policy, self._stages = policy, policy.stages
         self._epoch, self._numbers, self._bounds = epoch, numbers, bounds
         self._samples = samples
@@ -200,7 +200,7 @@ class BatchRefusals:
         self._record(rows, {number: count for number, count in counts.items() if count})
         good = self.good()
         for (number, count), (a, b) in zip(counts.items(), pairwise(self._bounds.tolist()), strict=True):
-            if count == b - a:
+            if 0 < count == b - a:
                 self._refuse_batch(number, count, int(a))
         if self._policy.policy == "skip":
             return {name: _compacted(value, good) for name, value in fields.items()}

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.batching.formation import Formation, Membership, Packing
+from spiral_stream.errors import StreamError
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.segments import CuSeqlens
 from spiral_stream.fields.sequence import Placed, TokenField
@@ -184,9 +185,12 @@ class BatchBuilder:
             each = [self._numbering.draw(epoch, number) for number in numbers]
         drawn, counts = joined(each), [len(one.samples) for one in each]
         samples = drawn.samples
+        if not len(samples):
+            raise _all_skipped(epoch, self._numbering.skips.number(epoch, numbers[0]))
         with blaming(self._stages, samples):
             self._reader.need(epoch, samples, [*self._plain_keys.values(), *self._sequence_keys.values()])
-        refusals = self._refusals.of(epoch, numbers, samples, counts)
+        named = [self._numbering.skips.number(epoch, number) for number in numbers]
+        refusals = self._refusals.of(epoch, named, samples, counts)
         refusals.know_unread()
         fields: dict[str, Any] = dict.fromkeys(self._stages.field_names)
         keys = self._reader.random_keys(epoch, samples) if self._draws else np.zeros(len(samples), dtype=np.uint64)
@@ -383,3 +387,8 @@ def _most_samples(stages: Stages, formation: Formation) -> int:
     """The most samples that a batch of a formation without a token limit may hold."""
     collate = need(stages.plan, Collate)
     return formation.most_samples(collate.batch_size, clip_costs(collate.fields))
+
+
+def _all_skipped(epoch: int, number: int) -> StreamError:
+    msg = f"batch {number:,} of epoch {epoch:,}: all of its samples are skipped. Skip it as well: stream.skip(batches=[{number}])"
+    return StreamError(msg)

@@ -44,7 +44,7 @@ def count_epoch(
     Raises:
         CacheError: the folder of the formation index cannot be written.
     """
-    numbering = opening.read(run_seed)[1]
+    numbering = opening.read(run_seed)[1].every
     if not isinstance(numbering, FormedBatches) or not numbering.unknown(epoch):
         return numbering.total(epoch)
     if builders is None and numbering.limits.is_quick(epoch):
@@ -98,6 +98,6 @@ def _opened(given: bytes) -> Forming:
     catalog: Registry
     rebase: Rebase | None
     plan, catalog, rebase, run_seed = pickle.loads(given)  # noqa: S301  written by the process that gives the work
-    numbering: Any = Opening(plan, catalog, Metrics(), rebase, ThreadShare(1)).read(run_seed)[1]
+    numbering: Any = Opening(plan, catalog, Metrics(), rebase, threads=ThreadShare(1)).read(run_seed)[1]
     forming: Forming = numbering.forming.for_counting()
     return forming

@@ -20,6 +20,7 @@ from spiral_stream.errors import shown
 from spiral_stream.integrity.blocks import need_sound
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.saved_state import Anchor
+from spiral_stream.planner.skip_record import NOTHING, Skips
 from spiral_stream.runtime.chapters import Drawn
 from spiral_stream.runtime.known_chapters import Known
 from spiral_stream.runtime.samples import Samples
@@ -52,6 +53,12 @@ class Numbering(ABC):
 
     last: Tail
     limits = CountLimits()
+    skips: Skips = NOTHING  # what the run skips of them
+
+    @property
+    def every(self) -> "Numbering":
+        """The batches with those and with the samples that the run skips."""
+        return self
 
     @abstractmethod
     def exists(self, epoch: int, number: int) -> bool:

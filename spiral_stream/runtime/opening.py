@@ -21,6 +21,7 @@ from spiral_stream.planner.lower import cache_root, lower
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.saved_state import Anchor, SavedState, check_data, check_plan
+from spiral_stream.planner.skip_record import NOTHING, Skips
 from spiral_stream.planner.verify import Report, Verification, verify_stream
 from spiral_stream.runtime.bad_samples import Refusals, RefusalTally
 from spiral_stream.runtime.formation_index import name_plan, verify_index
@@ -32,6 +33,7 @@ from spiral_stream.runtime.numbering import CountedBatches, Numbering
 from spiral_stream.runtime.quarantine import Quarantine, verify_quarantine
 from spiral_stream.runtime.rebasing import Before, taken_over
 from spiral_stream.runtime.samples import SampleReader, Samples
+from spiral_stream.runtime.skipping import SkippingBatches, carried
 from spiral_stream.runtime.steps import need_inside
 from spiral_stream.threads import CLOSE_TIMEOUT_S, ThreadShare, sharing, warn_left_alone
 
@@ -56,6 +58,7 @@ class Opening:
         catalog: where its relations are registered.
         metrics: where reads are counted.
         rebase: the edit that the plan began with, if it goes on from an earlier one.
+        skips: what the run skips.
         threads: how many threads reading and encoding may have.
         former: the data versions that its relations had; None reads them as they are.
     """
@@ -66,10 +69,11 @@ class Opening:
         catalog: Registry,
         metrics: Metrics,
         rebase: Rebase | None = None,
+        skips: Skips = NOTHING,
         threads: ThreadShare | None = None,
         former: Mapping[str, str] | None = None,
     ) -> None:
-        self.rebase, self._former = rebase, former
+        self.rebase, self.skips, self._former = rebase, skips, former
         self._plan, self._catalog, self._metrics = plan, catalog, metrics
         self._threads = threads or ThreadShare()
         self._lowered: tuple[int, Stages] | None = None
@@ -106,8 +110,15 @@ class Opening:
             if self._read is not None:
                 self._read[0].close()
             reader = SampleReader(stages, run_seed, self._metrics, self._threads.working())
-            self._read = (reader, self._numbering(stages, reader))
+            every = self._numbering(stages, reader)
+            self._read = (reader, SkippingBatches(every, self.skips, stages) if self.skips else every)
         return self._read
+
+    @property
+    def edits(self) -> str:
+        """A digest of the run's rebase and of what it skips; empty without any."""
+        rebase = None if self.rebase is None else self.rebase.to_json()
+        return digest([rebase, self.skips.to_json()]) if rebase or self.skips else ""
 
     @property
     def refusals(self) -> Refusals:
@@ -145,10 +156,10 @@ class Opening:
         anchors = numbering.anchors(epoch, cursor.batch)
         data = tuple(sorted(stages.data_versions.items()))
         chapters = None if anchors is None else tuple(anchors)
-        return SavedState(stages.fingerprint, data, run_seed, cursor, chapters, self.rebase)
+        return SavedState(stages.fingerprint, data, run_seed, cursor, chapters, self.rebase, self.skips)
 
-    def samples(self, run_seed: int, epoch: int, number: int) -> tuple[Stages, Samples]:
-        """Return the samples of a global batch, with identities, and the lowered plan.
+    def samples(self, run_seed: int, epoch: int, number: int) -> tuple[Stages, Samples] | None:
+        """Return the samples of a global batch, with identities, and the lowered plan; None if the run skips the batch.
 
         Raises:
             IndexError: the epoch has no such batch.
@@ -156,8 +167,11 @@ class Opening:
         """
         stages = self.stages
         reader, numbering = self.read(run_seed)
-        numbering.limits.need_near(epoch, number, "ledger")
-        samples = numbering.draw(epoch, number).samples
+        delivered = numbering.skips.delivered(epoch, number)
+        if delivered is None:
+            return None
+        numbering.every.limits.need_near(epoch, number, "ledger")
+        samples = numbering.draw(epoch, delivered).samples
         reader.need_identity(epoch, samples)
         return stages, samples
 
@@ -165,12 +179,12 @@ class Opening:
         """Return what another process needs to open the same: plan, catalog, rebase and run seed. It pickles."""
         return self._plan, self._catalog, self.rebase, run_seed
 
-    def rebased(self, rebase: Rebase | None) -> "Opening":
-        """Return an opening of the same plan that begins with another edit; nothing of it is open yet."""
-        return Opening(self._plan, self._catalog, self._metrics, rebase, self._threads)
+    def edited(self, rebase: Rebase | None, skips: Skips) -> "Opening":
+        """Return an opening of the same plan with other edits; nothing of it is open yet."""
+        return Opening(self._plan, self._catalog, self._metrics, rebase, skips, self._threads)
 
-    def taken_over(self, saved: SavedState, epoch: int, before: "Opening | None") -> tuple[int, Rebase | None]:
-        """Return where this plan goes on with the run that saved a state, as `rebasing.taken_over` does.
+    def taken_over(self, saved: SavedState, epoch: int, before: "Opening | None") -> tuple[int, Rebase | None, Skips]:
+        """Return where this plan goes on with the run that saved a state, as `rebasing.taken_over` does, and its skips.
 
         Args:
             saved: the state.
@@ -182,21 +196,26 @@ class Opening:
             CatalogError: the catalog does not know the data that the state is of.
             SourceError: rows that changed since would have to be read.
         """
-        root = cache_root(self._catalog)
         if before is not None:
-            numbering = before.read(saved.run_seed)[1]
-            at = Before(before.stages, numbering, epoch, saved.cursor.batch, saved.rebase)
-            return taken_over(at, self.stages, root)
+            return self._after(before, saved, epoch, saved.cursor)
         check_plan(saved, self.stages, self._catalog)
-        then = Opening(self._plan, self._catalog, Metrics(), saved.rebase, self._threads, dict(saved.data))
+        then = Opening(self._plan, self._catalog, Metrics(), saved.rebase, saved.skips, self._threads, dict(saved.data))
         try:
             cursor, anchors = then.admit(saved, epoch)
-            numbering = then.read(saved.run_seed)[1]
-            numbering.anchor(epoch, anchors)
-            drawn = epoch + cursor.epoch - saved.cursor.epoch
-            return taken_over(Before(then.stages, numbering, drawn, cursor.batch, saved.rebase), self.stages, root)
+            then.read(saved.run_seed)[1].anchor(epoch, anchors)
+            return self._after(then, saved, epoch + cursor.epoch - saved.cursor.epoch, cursor)
         finally:
             then.close()
+
+    def _after(
+        self, before: "Opening", saved: SavedState, epoch: int, cursor: Cursor
+    ) -> tuple[int, Rebase | None, Skips]:
+        """Return where this plan goes on from a place of what another one has open."""
+        numbering = before.read(saved.run_seed)[1]
+        number = numbering.skips.number(epoch, cursor.batch)
+        at = Before(before.stages, numbering.every, epoch, number, saved.rebase)
+        begins, rebase = taken_over(at, self.stages, cache_root(self._catalog))
+        return begins, rebase, carried(saved.skips, self.stages, epoch, number, begins)
 
     def admitted(self, saved: SavedState, epoch: int, bindings: Bindings, resumed_seed: int | None) -> Admitted:
         """Return what a stream goes on with after a state, once nothing of the state is refused. Changes nothing.
@@ -213,9 +232,9 @@ class Opening:
         check_plan(saved, self.stages, self._catalog)
         check_data(saved, self.stages)
         bindings = resumed(bindings, saved.run_seed, resumed_seed)
-        if saved.rebase == self.rebase:
+        if (saved.rebase, saved.skips) == (self.rebase, self.skips):
             return Admitted(self, bindings, *self.admit(saved, epoch))
-        opening = self.rebased(saved.rebase)
+        opening = self.edited(saved.rebase, saved.skips)
         try:
             return Admitted(opening, bindings, *opening.admit(saved, epoch))
         except BaseException:

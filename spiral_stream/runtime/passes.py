@@ -132,10 +132,8 @@ class Passes:
 
         Raises:
             IndexError: the epoch has no such batch.
-            StreamError: the chapters before it are not counted, and counting them takes long.
         """
         opening, bound, devices = now()
-        opening.read(bound.run_seed)[1].limits.need_near(epoch, number, "batch")
         builder = self._builder(opening, bound, 1, delivery, devices)
         with Workers(self._threads.working(), "spiral-batch") as pool:
             done = builder.begin(epoch, range(number, number + 1), pool).result()

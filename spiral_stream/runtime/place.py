@@ -17,7 +17,7 @@ from spiral_stream.planner.bind import Bound, epoch_number
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.steps import Steps, entered, need_inside
 
-_SERIAL, _EPOCH, _BATCH, _WORKERS, _SHARED = *range(4), 4  # indices of the shared array, and its size
+_SERIAL, _EPOCH, _BATCH, _WORKERS, _EDITS, _SHARED = *range(5), 5  # indices of the shared array, and its size
 
 
 @final
@@ -47,6 +47,7 @@ class Place:
         self._ended = False  # whether the last pass had all batches of this rank, and other ranks had one more
         self._shared: Any = sharedctypes.RawArray("q", _SHARED)
         self.seen = 0  # the last move of the main process that this worker followed
+        self._edits = 0  # times that the main process, as this worker knows it, changed what the run delivers
         self._free = [True]  # taken while a pass begins
 
     @property
@@ -69,18 +70,26 @@ class Place:
         """Whether workers of a DataLoader read the last pass, so that this process does not know how far the loop came."""
         return bool(self._shared[_WORKERS]) and not self.in_worker
 
-    def move(self, cursor: Cursor, *, ended: bool = False) -> None:
+    def move(self, cursor: Cursor, *, ended: bool = False, edited: bool = False) -> None:
         """Go to a place. Workers follow with their next pass.
 
         Args:
             cursor: the place.
             ended: whether this rank has no further step in its epoch.
+            edited: whether the run goes on with other skips or another rebase. Workers that began before do not know it.
         """
+        self._edits += edited
+        self._shared[_EDITS] = self._edits
         self.cursor, self._pass_from, self._ended = cursor, None, ended
         self._shared[_WORKERS] = False
         self._shared[_EPOCH], self._shared[_BATCH] = self._next().epoch, self._next().batch
         self._shared[_SERIAL] += 1
         self.seen = self._shared[_SERIAL]
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the main process has edited the run since this worker began."""
+        return bool(self._shared[_EDITS] != self._edits)
 
     def adopt(self) -> None:
         """In a worker process: go where the main process has moved."""
@@ -143,16 +152,20 @@ class Place:
                 self._ended = not steps.over(self.cursor.step, for_all=True)
                 self.cursor = self.cursor if self._ended else self.cursor.next_epoch()
 
-    def here(self) -> Cursor:
+    def here(self, verb: str = "state_dict") -> Cursor:
         """Return the place as a state says it: after the last batch of all ranks, the start of the next epoch.
+
+        Args:
+            verb: who asks, for the message.
 
         Raises:
             StreamError: workers of a DataLoader read the last pass.
         """
         if self._by_workers:
             msg = (
-                "state_dict: the stream was iterated in DataLoader workers, so only the loop knows what was delivered. "
+                f"{verb}: the stream was iterated in DataLoader workers, so only the loop knows what was delivered. "
                 "Give state_dict(delivered=<batches had since the loader's iteration began>)"
+                f"{'' if verb == 'state_dict' else ', and load that state first'}"
             )
             raise StreamError(msg)
         return self.known()
@@ -208,3 +221,4 @@ class Place:
         self.__dict__.update(state)
         if self._shared is None:
             self._shared, self.seen = sharedctypes.RawArray("q", _SHARED), 0
+            self._shared[_EDITS] = self._edits

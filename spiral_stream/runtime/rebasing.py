@@ -3,17 +3,19 @@
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
 from spiral_stream.errors import ResumeError, SpiralWarning
+from spiral_stream.plan.fingerprint import canonical
 from spiral_stream.plan.maps import SampleAssembly
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.streams import StreamStage
+from spiral_stream.planner.surviving import read_by
 from spiral_stream.runtime.numbering import Numbering
-from spiral_stream.runtime.rows_left import rows_left
+from spiral_stream.runtime.rows_left import owed_again, rows_left
 from spiral_stream.sampling.left_over import LeftOver, as_ranges, joined_ranges
 from spiral_stream.sampling.mixture import Mixture
 
@@ -60,27 +62,23 @@ def taken_over(before: Before, now: Stages, root: Path) -> tuple[int, Rebase | N
         SourceError: rows that changed since would have to be read.
     """
     if before.stages.mixed or now.mixed:
-        rebase = left_over(before.stages, before.numbering, before.epoch, before.number, before.rebase, now)
+        rebase = left_over(before, now, root)
         return rebase.epoch, rebase
     return rows_left(before.stages, before.numbering, before.epoch, before.number, now, root)
 
 
-def left_over(
-    earlier: Stages, numbering: Numbering, epoch: int, number: int, before: Rebase | None, now: Stages
-) -> Rebase:
+def left_over(before: Before, now: Stages, root: Path) -> Rebase:
     """Return what each stream of a mixture has not delivered yet.
 
     Args:
-        earlier: the plan so far.
-        numbering: its batches.
-        epoch: the epoch in which it stands.
-        number: how many batches of that epoch were delivered.
-        before: the rebase that the earlier plan itself began with; its streams that ``earlier`` lacks keep their places.
+        before: the plan so far. Of its own rebase, streams that it lacks keep their places.
         now: the plan that goes on.
+        root: the folder of derived files.
 
     Raises:
-        ResumeError: a plan mixes nothing, the earlier one has several lanes, or a stream changed its rows.
+        ResumeError: a plan mixes nothing, the earlier one has several lanes, or a stream has rows of another relation.
     """
+    earlier, numbering, epoch, number = before.stages, before.numbering, before.epoch, before.number
     mixture, epochs = _carried(earlier, now), earlier.epochs
     begun, position = numbering.undelivered(epoch, number) if number else (np.empty(0, dtype=np.uint64), 0)
     border = mixture.border(epoch, position)
@@ -88,7 +86,8 @@ def left_over(
     streams, uses = epochs.uses(epoch, positions)
     then = mixture.first_uses(epoch) + mixture.quotas(epoch)
     used = mixture.used(epoch, border)
-    out = dict(before.left_overs) if before is not None else {}
+    out = {} if before.rebase is None else dict(before.rebase.left_overs)
+    there = {stream.name: stream for stream in now.streams}
     for k, stream in enumerate(earlier.streams):
         own = uses[streams == k].astype(np.int64)
         end = max(int(then[k]), epochs.left(k))  # an epoch may be too short for all that an earlier plan left
@@ -97,6 +96,9 @@ def left_over(
         ranges = sorted([*as_ranges(own), *later])
         rest = joined_ranges([each for each in ranges if each[0] < after])
         out[stream.name] = LeftOver(rest, after)
+        goes_on = there.get(stream.name)
+        if goes_on is not None and (earlier.order != now.order or _rows_of(stream, earlier) != _rows_of(goes_on, now)):
+            out[stream.name] = owed_again(stream, earlier.order, out[stream.name], goes_on, now.order, root)
     rebase = Rebase(epoch + (number > 0), tuple(out.items()))
     _warn_of_long_waits(rebase, now)
     return rebase
@@ -140,24 +142,18 @@ def _carried(earlier: Stages, now: Stages) -> Mixture:
             "rebase: this plan mixes nothing, so it has no streams to go on with. Begin it with mix([Stream(...), ...])"
         )
         raise ResumeError(msg)
-    if earlier.order != now.order:
-        msg = (
-            f"rebase: the order was {earlier.order!r} and is {now.order!r}, so a place in it means other rows. Keep the "
-            "order, or go on at the end of the epoch without rebase"
-        )
-        raise ResumeError(msg)
-    old = {stream.name: stream for stream in earlier.streams}
+    old = {stream.name: stream.base.entry.name for stream in earlier.streams}
     for stream in now.streams:
-        there = old.get(stream.name)
-        if there is not None and (was := _rows_of(there, earlier)) != (found := _rows_of(stream, now)):
+        was, found = old.get(stream.name), stream.base.entry.name
+        if was not in (None, found):
             msg = (
-                f"rebase: stream {stream.name!r} had {was} and has {found}, so its place means other rows. Keep what "
-                "it selects, or give it another name: then it starts at its beginning"
+                f"rebase: the rows of stream {stream.name!r} were those of {was} and are those of {found}, so none is found "
+                "again. Give the stream another name: then it starts at its beginning"
             )
             raise ResumeError(msg)
     return mixture
 
 
-def _rows_of(stream: StreamStage, stages: Stages) -> str:
-    name = stream.base.entry.name
-    return f"{stream.selected.total:,} rows of {name} ({stages.data_versions[name][:8]})"
+def _rows_of(stream: StreamStage, stages: Stages) -> tuple[Any, dict[str, str]]:
+    """What decides which rows a stream has: its relational plan, and the data versions of what that reads."""
+    return canonical(stream.node), {name: stages.data_versions[name] for name in sorted(read_by(stream.node))}

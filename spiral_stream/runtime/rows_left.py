@@ -1,4 +1,6 @@
-"""What a plan without a mixture has left of its running epoch, as rows that another plan finds again (docs/decisions/0039).
+"""What a plan has left to deliver, as rows that another plan finds again, maybe over other data (docs/decisions/0039).
+
+Without a mixture that is the rest of the running epoch. With one, it is what each stream has left of its passes.
 
 The rows of a storage shard whose content key is known keep their place. Those of other shards are told by the hash of
 their identity. Memory: a byte per row of the two plans, and 8 bytes per row of the shards that changed.
@@ -19,12 +21,15 @@ from spiral_stream.plan.maps import SampleAssembly
 from spiral_stream.plan.nodes import Sample
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.physical import Stages
-from spiral_stream.planner.rebase_record import Rebase
+from spiral_stream.planner.rebase_record import ALONE, Rebase
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.sampling.left_over import LeftOver, as_ranges
+from spiral_stream.sampling.order import Order
+from spiral_stream.sampling.stream_end import passes_of, use_of
 
 Mask = NDArray[np.bool_]
+Int64 = NDArray[np.int64]
 UInt64 = NDArray[np.uint64]
 
 _AT_ONCE: Final = 1 << 20  # positions
@@ -57,14 +62,51 @@ def rows_left(
         return epoch, None
     if delivered.all():
         return epoch + 1, None
-    total = now.epochs.total
-    arranged = now.order.arrange(now.streams[0].population, epoch)
+    uses = _uses_left(now.streams[0], now.order, epoch, delivered)
+    return epoch, Rebase(epoch, ((ALONE, LeftOver(tuple(as_ranges(uses)), (epoch + 1) * now.epochs.total)),))
+
+
+def owed_again(
+    earlier: StreamStage, order: Order, owed: LeftOver, now: StreamStage, order_now: Order, root: Path
+) -> LeftOver:
+    """Return what a stream of a mixture has left, after its rows or their order changed.
+
+    Every pass that the earlier plan had begun goes on with the rows of it that were not delivered, and with new ones.
+
+    Args:
+        earlier: the stream so far.
+        order: its order.
+        owed: what it has left, as uses of its rows.
+        now: the stream that goes on.
+        order_now: its order.
+        root: the folder of derived files.
+
+    Raises:
+        ResumeError: rows of changed shards cannot be told by their identities.
+    """
+    rows = earlier.selected.total
+    passes = passes_of(owed.left[0][0] if owed.left else owed.then, owed.then, rows)
+    uses = [np.empty(0, dtype=np.int64)]
+    for number in passes:
+        delivered = np.ones(rows, dtype=np.bool_)
+        arranged = order.arrange(earlier.population, number)
+        for first, end in [(first, first + count) for first, count in owed.left] + [(owed.then, (number + 1) * rows)]:
+            for begin in range(max(first - number * rows, 0), min(end - number * rows, rows), _AT_ONCE):
+                stop = min(begin + _AT_ONCE, end - number * rows, rows)
+                delivered[arranged.rows(np.arange(begin, stop, dtype=np.uint64))] = False
+        uses.append(_uses_left(now, order_now, number, found_again(earlier, delivered, now, root)))
+    return LeftOver(tuple(as_ranges(np.concatenate(uses))), passes.stop * now.selected.total)
+
+
+def _uses_left(stream: StreamStage, order: Order, number: int, delivered: Mask) -> Int64:
+    """Return the uses of a pass whose rows were not delivered, ascending."""
+    total = stream.selected.total
+    arranged = order.arrange(stream.population, number)
     uses = [np.empty(0, dtype=np.int64)]
     for begin in range(0, total, _AT_ONCE):
         positions = np.arange(begin, min(begin + _AT_ONCE, total), dtype=np.uint64)
-        uses.append(positions[~delivered[arranged.rows(positions)]].astype(np.int64) + epoch * total)
-    left = tuple(as_ranges(np.concatenate(uses)))
-    return epoch, Rebase(epoch, (("", LeftOver(left, (epoch + 1) * total)),))
+        uses.append(positions[~delivered[arranged.rows(positions)]].astype(np.int64) + use_of(number, 0, total))
+    return np.concatenate(uses)
 
 
 def _need_places(earlier: Stages, now: Stages) -> None:

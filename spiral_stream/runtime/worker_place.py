@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from spiral_stream.cursor import Cursor
-from spiral_stream.errors import ResumeError
+from spiral_stream.errors import ResumeError, StreamError
 from spiral_stream.planner.saved_state import WorkerState
 from spiral_stream.runtime.place import Place, Reached
 
@@ -38,17 +38,32 @@ class WorkerPlace:
         self.had, self._loaded = self._loaded, 0
         return self.began, worker[0] + self.had * worker[1]
 
-    def state(self, place: Place, worker: Worker, plan: str | None) -> dict[str, Any]:
+    @staticmethod
+    def need_edits(place: Place) -> None:
+        """Refuse to deliver what the main process has edited since this worker began.
+
+        Raises:
+            StreamError: says the way out.
+        """
+        if place.outdated:
+            msg = (
+                "worker: the stream was edited (skip, rebase or load_state_dict) after this worker began, so it would deliver "
+                "other samples. Make a new DataLoader, or leave out persistent_workers=True"
+            )
+            raise StreamError(msg)
+
+    def state(self, place: Place, worker: Worker, plan: str | None, edits: str) -> dict[str, Any]:
         """Return the state of this worker's pass.
 
         Args:
             place: the stream's place in this process.
             worker: which worker this is.
             plan: the plan's fingerprint; None where it is not known.
+            edits: a digest of what the run skips and of its rebase.
         """
-        return WorkerState(plan, self.began or place.cursor, worker, self.had).to_json()
+        return WorkerState(plan, self.began or place.cursor, worker, self.had, edits).to_json()
 
-    def load(self, state: Mapping[str, Any], place: Place, worker: Worker | None, plan: str | None) -> None:
+    def load(self, state: Mapping[str, Any], place: Place, worker: Worker | None, plan: str | None, edits: str) -> None:
         """Go to a saved place of this worker's pass.
 
         Args:
@@ -56,9 +71,10 @@ class WorkerPlace:
             place: the stream's place in this process.
             worker: which worker this is; None in the main process.
             plan: the plan's fingerprint; None where it is not known.
+            edits: a digest of what the run skips and of its rebase.
 
         Raises:
-            ResumeError: it is the state of another worker or plan, or was edited or damaged.
+            ResumeError: it is the state of another worker, plan or edit, or was edited or damaged.
         """
         saved = WorkerState.from_json(state)
         if saved.worker != worker:
@@ -73,6 +89,12 @@ class WorkerPlace:
             msg = (
                 f"resume: the state was saved by plan {saved.plan:.32}, and this is plan {plan}. Restore the old plan, or "
                 "start a new epoch"
+            )
+            raise ResumeError(msg)
+        if saved.edits != edits:
+            msg = (
+                "resume: the run that saved this worker's state skips other samples, or was rebased. Give this stream the "
+                "same skips before the DataLoader begins, or use stream.state_dict(delivered=n), which records them"
             )
             raise ResumeError(msg)
         place.cursor, self.began, self._loaded = saved.cursor, None, saved.had

@@ -65,6 +65,10 @@ class HashBucketed(Order):
     def needs_index(self) -> bool:
         return True
 
+    @property
+    def needs_units(self) -> bool:
+        return False
+
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         """Return the order of one pass.
 

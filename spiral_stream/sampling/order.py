@@ -96,6 +96,11 @@ class Order(ABC):
         return False
 
     @property
+    def needs_units(self) -> bool:
+        """Whether `Population.unit_rows` must count the smallest pieces of storage; otherwise they may count shards."""
+        return True
+
+    @property
     def grouped_by(self) -> tuple[str, ...]:
         """The columns that `Population.runs` must group by; ``storage_shard`` is the shard itself."""
         return ()

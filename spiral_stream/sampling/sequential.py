@@ -13,6 +13,10 @@ from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64
 class Sequential(Order):
     """Row p stands at position p, in every epoch."""
 
+    @property
+    def needs_units(self) -> bool:
+        return False
+
     def arrange(self, population: Population, pass_number: int) -> Arrangement:  # noqa: ARG002  every pass is the same
         return _InStorageOrder(population.total)
 

@@ -29,6 +29,10 @@ class GlobalShuffle(Order):
         check_whole("GlobalShuffle", "seed", self.seed)
         check_whole("GlobalShuffle", "clump_size", self.clump_size, least=1)
 
+    @property
+    def needs_units(self) -> bool:
+        return False
+
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         own = shuffle_key("GlobalShuffle", self.VERSION, self.seed, population, pass_number)
         return _Shuffled(population.total, own, self.clump_size)

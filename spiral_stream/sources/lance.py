@@ -25,7 +25,7 @@ from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.predicate import needed, passing, split_without
-from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key, without_columns
+from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
 from spiral_stream.sources.watch import Facts, Watch, facts_of
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ class Lance(Source):
     def open(self) -> "LanceReader":
         return LanceReader(self)
 
+    def open_known(self, known: Known) -> "LanceReader":
+        return LanceReader(self, known)
+
     def pinned(self) -> "Lance":
         with self.open() as reader:
             return replace(self, version=reader.version)
@@ -73,9 +76,15 @@ class Lance(Source):
 
 @final
 class LanceReader(Reader):
-    """An open Lance dataset at a fixed version."""
+    """An open Lance dataset at a fixed version.
 
-    def __init__(self, source: Lance) -> None:
+    Args:
+        source: the dataset.
+        known: the fragments that it had; then their files are looked at when they are first read.
+    """
+
+    def __init__(self, source: Lance, known: Known | None = None) -> None:
+        self.trusting = known is not None
         self._place = f"Lance dataset {source.uri}"
         self._dataset = _open(source)
         self.version = int(self._dataset.version)
@@ -83,7 +92,14 @@ class LanceReader(Reader):
         self.allow_outside = bool(source.allow_outside)
         with _storage(self._place):
             self._fragments = self._dataset.get_fragments()
-            self._rows = np.array([fragment.count_rows() for fragment in self._fragments], dtype=np.uint64)
+            counts = [fragment.count_rows() for fragment in self._fragments] if known is None else known.rows
+            self._rows = np.asarray(counts, dtype=np.uint64)
+        if known is not None and len(known.rows) != len(self._fragments):
+            msg = (
+                f"{self._place}: it had {len(known.rows):,} fragments when it was registered, now {len(self._fragments):,}. "
+                "Take the data as it is now with catalog.refresh(<name>), or restore it"
+            )
+            raise SourceError(msg)
         self._starts = np.concatenate([[0], np.cumsum(self._rows)]).astype(np.uint64)
         self._ids = np.array([fragment.fragment_id for fragment in self._fragments], dtype=np.uint64)
         self._by_id = np.argsort(self._ids)
@@ -93,10 +109,10 @@ class LanceReader(Reader):
         self.schema = pa.schema([_as_read(field) for field in self._dataset.schema])
         self._local = not is_remote(source.uri)
         self._root = source.uri
-        with _storage(self._place):
-            found = [self._files_of(fragment) for fragment in self._fragments]
-        self._paths = [list(files) for files in found]
-        self._watch = Watch({path: facts for files in found for path, facts in files.items()})
+        self._paths: dict[int, list[str]] = {}  # of fragments that were looked at
+        self._watch = Watch({})
+        for unit in range(len(self._fragments)) if known is None else ():
+            self._paths_of(unit)
 
     def units(self) -> Sequence[Unit]:
         facts = repr([(field.name, str(field.type), field.nullable) for field in self._dataset.schema])
@@ -111,8 +127,9 @@ class LanceReader(Reader):
             for fragment, rows in zip(self._fragments, self._rows, strict=True)
         ]
 
-    def files(self) -> Mapping[str, str]:
-        return {os.path.relpath(path, self._root): path for paths in self._paths for path in paths}
+    def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
+        wanted = range(len(self._fragments)) if units is None else units
+        return {os.path.relpath(path, self._root): path for unit in wanted for path in self._paths_of(unit)}
 
     def refuse_outside(self) -> None:
         import pyarrow.compute as pc
@@ -274,8 +291,18 @@ class LanceReader(Reader):
                 found |= {str(each): facts_of(each.stat()) for each in Path(path).with_suffix("").glob("*.blob")}
         return found
 
+    def _paths_of(self, unit: int) -> list[str]:
+        """The local files of a fragment; the first call notes what they are like."""
+        if unit not in self._paths:
+            with _storage(self._place):
+                found = self._files_of(self._fragments[unit])
+            for path, facts in found.items():
+                self._watch.know(path, facts)
+            self._paths[unit] = list(found)
+        return self._paths[unit]
+
     def _need_unchanged(self, units: Iterable[int]) -> None:
-        self._watch.need_unchanged(path for unit in units for path in self._paths[unit])
+        self._watch.need_unchanged(path for unit in units for path in self._paths_of(unit))
 
     def _size_bytes(self, fragment: "lance.LanceFragment") -> int | None:
         """Bytes of the fragment's files; packed blobs lie in a folder named like the data file."""

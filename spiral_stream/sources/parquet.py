@@ -26,7 +26,7 @@ from spiral_stream.errors import SourceError, SpiralError
 from spiral_stream.expr import Expr
 from spiral_stream.sources.paths import absolute, is_remote, not_found, open_file, outside_allowed
 from spiral_stream.sources.predicate import needed, passing
-from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key, without_columns
+from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
 from spiral_stream.sources.views import plain
 from spiral_stream.sources.watch import Watch
 from spiral_stream.threads import Workers, thread_share
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 CACHE_BYTES: Final = 256 << 20  # decoded row groups kept by one reader
 FOOTER_THREADS: Final = 8  # at most, to read footers when the files are opened
+FOOTERS: Final = 4096  # held of known files: some 10 kB each
 _MAGIC: Final = "*?["
 _SCAN_ROWS: Final = 65_536
 _TAIL_BYTES: Final = 8  # footer length (4, little endian) and b"PAR1"
@@ -68,8 +69,11 @@ class Parquet(Source):
     def open(self) -> "ParquetReader":
         return ParquetReader(self)
 
+    def open_known(self, known: Known) -> "ParquetReader":
+        return ParquetReader(self, known)
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _ParquetFile:
     name: str
     path: str
@@ -79,39 +83,79 @@ class _ParquetFile:
     size_bytes: int
     mtime_ns: int
     has_views: bool  # whether columns are cast to the types of ``schema``
-
-    def groups(self) -> NDArray[np.int64]:
-        """Return rows of each row group."""
-        count = self.footer.num_row_groups
-        return np.array([self.footer.row_group(i).num_rows for i in range(count)], dtype=np.int64)
+    group_rows: NDArray[np.uint64]  # [G] rows of each row group
+    starts: NDArray[np.uint64]  # [G + 1] first row of each row group in the file, and the rows of the file
 
 
 @final
 class ParquetReader(Reader):
-    """Open Parquet files; holds footers and decoded row groups, no file handles."""
+    """Open Parquet files; holds footers and decoded row groups, no file handles.
 
-    def __init__(self, source: Parquet) -> None:
-        root, names = _list_files(source.path)
-        with Workers(thread_share().waiting(FOOTER_THREADS), "spiral-footer") as pool:
-            self._files = list(pool.map(lambda name: _read_footer(root, name), names))
-        self.schema = _common_schema(self._files)
-        self.base, self.allow_outside = source.base or root, bool(source.allow_outside)
-        groups = [file.groups() for file in self._files]
-        self._file_of = np.repeat(np.arange(len(groups)), [len(rows) for rows in groups])
-        self._first_group = np.concatenate([[0], np.cumsum([len(rows) for rows in groups])]).astype(np.int64)
-        rows = np.concatenate(groups) if groups else np.empty(0, dtype=np.int64)
-        self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)
+    Args:
+        source: the files.
+        known: the files that it had; then no folder is listed, and footers are read when they are needed.
+    """
+
+    def __init__(self, source: Parquet, known: Known | None = None) -> None:
+        self._files: OrderedDict[int, _ParquetFile] = OrderedDict()
+        self._lock = threading.Lock()
+        self._watch = Watch({})
         self._cache = _Recent(CACHE_BYTES)
-        self._watch = Watch({file.path: (file.size_bytes, file.mtime_ns) for file in self._files})
+        self._known, self.trusting = known, known is not None
+        if known is None:
+            self._root, self._names = _list_files(source.path)
+            with Workers(thread_share().waiting(FOOTER_THREADS), "spiral-footer") as pool:
+                files = list(pool.map(lambda name: _read_footer(self._root, name), self._names))
+            self.schema = _common_schema(files)
+            for unit, file in enumerate(files):
+                self._hold(unit, file)
+            rows = np.array([file.footer.num_rows for file in files], dtype=np.uint64)
+        else:
+            self._root, self._names, rows = _root(source.path), known.names.to_pylist(), known.rows
+            self.schema = self._file(0).schema
+        self.base, self.allow_outside = source.base or self._root, bool(source.allow_outside)
+        self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)  # [U + 1] first row of each file
 
-    def files(self) -> Mapping[str, str]:
-        return {file.name: file.path for file in self._files}
+    def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
+        names = self._names if units is None else [self._names[unit] for unit in units]
+        return {name: os.path.join(self._root, name) for name in names}  # noqa: PTH118
 
     def units(self) -> Sequence[Unit]:
+        files = [self._file(unit) for unit in range(len(self._names))]
         return [
-            Unit(file.name, file.footer.num_rows, file.size_bytes, file.content_key, tuple(file.groups().tolist()))
-            for file in self._files
+            Unit(file.name, file.footer.num_rows, file.size_bytes, file.content_key, tuple(file.group_rows.tolist()))
+            for file in files
         ]
+
+    def _file(self, unit: int) -> _ParquetFile:
+        """A file with its footer. Where the files are known, those used last are held.
+
+        Raises:
+            SourceError: it cannot be read, or is no longer what is known of it.
+        """
+        with self._lock:
+            found = self._files.get(unit)
+            if found is not None and self._known is not None:
+                self._files.move_to_end(unit)
+        if found is not None:
+            return found
+        assert self._known is not None
+        file = _read_footer(self._root, self._names[unit])
+        if file.content_key != self._known.keys[unit].as_py():
+            msg = (
+                f"Parquet file {file.path} changed since registration. Take the data as it is now with "
+                "catalog.refresh(<name>), or restore it"
+            )
+            raise SourceError(msg)
+        with self._lock:
+            self._hold(unit, file)
+        return file
+
+    def _hold(self, unit: int, file: _ParquetFile) -> None:
+        self._files[unit] = file
+        self._watch.know(file.path, (file.size_bytes, file.mtime_ns))
+        while self._known is not None and len(self._files) > FOOTERS:
+            self._files.popitem(last=False)
 
     def scan(
         self,
@@ -120,10 +164,10 @@ class ParquetReader(Reader):
         units: Sequence[int] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         read = needed(columns, predicate)
-        for unit in range(len(self._files)) if units is None else sorted(units):
-            file = self._files[unit]
-            groups = self._first_group[unit] + np.array(self._surviving(file, predicate), dtype=np.int64)
-            spans = [np.arange(self._starts[g], self._starts[g + 1], dtype=np.uint64) for g in groups]
+        for unit in range(len(self._names)) if units is None else sorted(units):
+            file = self._file(unit)
+            groups, first = self._surviving(file, predicate), self._starts[unit]
+            spans = [np.arange(first + file.starts[g], first + file.starts[g + 1], dtype=np.uint64) for g in groups]
             if not spans:
                 continue
             rows = np.concatenate(spans)
@@ -131,7 +175,7 @@ class ParquetReader(Reader):
                 yield pa.record_batch([pa.array(rows)], names=[ROW])
                 continue
             done = 0
-            for batch in self._read_batches(file, (groups - self._first_group[unit]).tolist(), read):
+            for batch in self._read_batches(file, groups, read):
                 here = pa.array(rows[done : done + len(batch)])
                 done += len(batch)
                 table = pa.Table.from_batches([batch]).select(read).append_column(ROW, here)
@@ -146,15 +190,12 @@ class ParquetReader(Reader):
             return pa.schema([self.schema.field(name) for name in columns]).empty_table()
         if not columns:
             return without_columns(len(rows))
-        groups = np.searchsorted(self._starts, rows, side="right") - 1
-        order = np.argsort(groups, kind="stable")
-        distinct, firsts = np.unique(groups[order], return_index=True)
+        order, runs = self._by_group(rows)
         pieces = []
-        for group, places in zip(distinct, np.split(order, firsts[1:]), strict=True):
-            offsets = pa.array(rows[places] - self._starts[group])
-            pieces.append(
-                pa.table({name: self._column(int(group), name).take(offsets) for name in dict.fromkeys(columns)})
-            )
+        for unit, group, first, places in runs:
+            offsets = pa.array(rows[places] - first)
+            taken = {name: self._column(unit, group, name).take(offsets) for name in dict.fromkeys(columns)}
+            pieces.append(pa.table(taken))
         together = pa.concat_tables(pieces)
         if (order[1:] < order[:-1]).any():
             back = np.empty(len(rows), dtype=np.int64)
@@ -162,6 +203,23 @@ class ParquetReader(Reader):
             together = together.take(pa.array(back))
         fields = [self.schema.field(name) for name in columns]
         return pa.table([together.column(name) for name in columns], schema=pa.schema(fields))
+
+    def _by_group(
+        self, rows: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.intp], list[tuple[int, int, np.uint64, NDArray[np.intp]]]]:
+        """Order rows by row group. Each run is: file, row group, the group's first row, and the places of its rows."""
+        units = np.searchsorted(self._starts, rows, side="right") - 1
+        order = np.argsort(units, kind="stable")
+        runs = []
+        for places in np.split(order, np.flatnonzero(np.diff(units[order])) + 1):
+            unit = int(units[places[0]])
+            first, starts = self._starts[unit], self._file(unit).starts
+            groups = np.searchsorted(starts, rows[places] - first, side="right") - 1
+            by = np.argsort(groups, kind="stable")
+            for at in np.split(by, np.flatnonzero(np.diff(groups[by])) + 1):
+                group = int(groups[at[0]])
+                runs.append((unit, group, first + starts[group], places[at]))
+        return np.concatenate([places for *_, places in runs]), runs
 
     def close(self) -> None:
         self._cache.clear()
@@ -195,39 +253,38 @@ class ParquetReader(Reader):
                     return
                 yield batch.cast(plain(batch.schema)) if file.has_views else batch
 
-    def _column(self, group: int, name: str) -> pa.ChunkedArray:
+    def _column(self, unit: int, group: int, name: str) -> pa.ChunkedArray:
         """One decoded column of one row group, from the cache or the file."""
-        found = self._cache.get((group, name))
+        found = self._cache.get((unit, group, name))
         if found is None:
             import pyarrow.parquet as pq
 
-            unit = int(self._file_of[group])
-            file = self._files[unit]
+            file = self._file(unit)
             with _storage(file), pq.ParquetFile(file.path, metadata=file.footer) as opened:
-                table = opened.read_row_group(group - int(self._first_group[unit]), columns=[name])
+                table = opened.read_row_group(group, columns=[name])
                 found = (table.cast(plain(table.schema)) if file.has_views else table).column(name)
             self._watch.need_unchanged([file.path])
-            self._cache.put((group, name), found)
+            self._cache.put((unit, group, name), found)
         return found
 
 
 class _Recent:
-    """Decoded columns by (row group, name), least recently used out first; bounded in bytes."""
+    """Decoded columns by (file, row group, name), least recently used out first; bounded in bytes."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
-        self._columns: OrderedDict[tuple[int, str], pa.ChunkedArray] = OrderedDict()
+        self._columns: OrderedDict[tuple[int, int, str], pa.ChunkedArray] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: tuple[int, str]) -> pa.ChunkedArray | None:
+    def get(self, key: tuple[int, int, str]) -> pa.ChunkedArray | None:
         with self._lock:
             found = self._columns.get(key)
             if found is not None:
                 self._columns.move_to_end(key)
             return found
 
-    def put(self, key: tuple[int, str], column: pa.ChunkedArray) -> None:
+    def put(self, key: tuple[int, int, str], column: pa.ChunkedArray) -> None:
         with self._lock:
             if key in self._columns:
                 return
@@ -243,24 +300,30 @@ class _Recent:
             self._held_bytes = 0
 
 
+def _root(path: str) -> str:
+    """The common folder of known files, without a look into it."""
+    if any(mark in path for mark in _MAGIC) and not os.path.exists(path):  # noqa: PTH110
+        path = path[: min(path.index(mark) for mark in _MAGIC if mark in path)]
+        return os.path.dirname(path)  # noqa: PTH120
+    return path if os.path.isdir(path) else os.path.dirname(path)  # noqa: PTH112,PTH120
+
+
 def _list_files(path: str) -> tuple[str, list[str]]:
     """The common folder and the sorted names below it."""
     if is_remote(path):
         raise not_found(path, "Parquet")
+    root = _root(path)
     if any(mark in path for mark in _MAGIC) and not Path(path).exists():
-        head = path[: min(path.index(mark) for mark in _MAGIC if mark in path)]
-        root = os.path.dirname(head)  # noqa: PTH120
         found = [name for name in glob.glob(path, recursive=True) if Path(name).is_file()]  # noqa: PTH207
         if not found:
             raise not_found(path, "Parquet")
     elif Path(path).is_dir():
-        root = path
         found = [str(name) for name in Path(path).rglob("*.parquet") if not name.is_dir()]
         if not found:
             msg = f"Parquet: there is no *.parquet in or below {path}. Correct the path"
             raise SourceError(msg)
     elif Path(path).is_file():
-        root, found = os.path.dirname(path), [path]  # noqa: PTH120
+        found = [path]
     else:
         raise not_found(path, "Parquet")
     return root, sorted(os.path.relpath(name, root) for name in found)
@@ -284,8 +347,11 @@ def _read_footer(root: str, name: str) -> _ParquetFile:
     except (OSError, pa.ArrowException, ValueError) as error:
         msg = f"Parquet file {path}: {error}. Replace the file, or leave it out of the path"
         raise SourceError(msg) from error
+    rows = np.array([metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)], dtype=np.uint64)
+    starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)
     key = content_key(footer, facts.st_size, facts.st_mtime_ns)
-    return _ParquetFile(name, path, metadata, types, key, facts.st_size, facts.st_mtime_ns, has_views=types != schema)
+    found = (facts.st_size, facts.st_mtime_ns, types != schema)
+    return _ParquetFile(name, path, metadata, types, key, *found, rows, starts)
 
 
 def _common_schema(files: Sequence[_ParquetFile]) -> pa.Schema:

@@ -52,6 +52,16 @@ class Unit:
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """The units that a source had when it was registered; U of them, as `Reader.units` lists them."""
+
+    names: pa.StringArray  # [U]
+    rows: NDArray[np.uint64]  # [U]
+    keys: pa.StringArray  # [U], content keys
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class FormerProfile:
     """The result of ``Source()``: before 0.2 that was the cache profile now called ``Original()``."""
@@ -80,6 +90,21 @@ class Source(ABC):
             SourceError: nothing is there, or it is not this kind of source.
         """
 
+    def open_known(self, known: Known) -> "Reader":
+        """Open a source whose units are known, without a look at each of them.
+
+        A source that can do this returns a reader that is `Reader.trusting`: it refuses a unit that has changed when it is
+        first read. Others open as `open` does.
+
+        Args:
+            known: its units.
+
+        Raises:
+            SourceError: as `open`.
+        """
+        del known
+        return self.open()
+
     def pinned(self) -> "Source":
         """Return the same source at its present version, where versions exist."""
         return self
@@ -91,13 +116,19 @@ class Reader(ABC):
     schema: pa.Schema
     base: str  # folder that relative references in the rows are resolved against
     allow_outside: bool = True  # whether references may name files that are not below it
+    trusting: bool = False  # whether units are compared with what is known of them when they are first read
 
     @abstractmethod
     def units(self) -> Sequence[Unit]:
         """Return the physical units, in the order that physical ordinals count."""
 
-    def files(self) -> Mapping[str, str]:
-        """The local files that the rows lie in: a name that does not depend on where the source is -> its path."""
+    def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
+        """The local files that the rows lie in: a name that does not depend on where the source is -> its path.
+
+        Args:
+            units: indices into `units()`; None takes all of them.
+        """
+        del units
         return {}
 
     def refuse_outside(self) -> None:  # noqa: B027  most sources name files in reference columns only

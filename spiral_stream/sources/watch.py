@@ -22,8 +22,12 @@ class Watch:
     """Files by name, as they were when their source was opened. Thread-safe."""
 
     def __init__(self, facts: Mapping[str, Facts]) -> None:
-        self._facts = facts
+        self._facts = dict(facts)
         self._looked: dict[str, float] = {}  # of files in use
+
+    def know(self, path: str, facts: Facts) -> None:
+        """Add a file that was opened later."""
+        self._facts[path] = facts
 
     def need_unchanged(self, paths: Iterable[str]) -> None:
         """Look at files that were just read.

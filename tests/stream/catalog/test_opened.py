@@ -1,8 +1,11 @@
 """A registered relation reads by logical ordinals, whatever its source and shards."""
 
 import pickle
+import shutil
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest import mock
 
 import lance
 import numpy as np
@@ -12,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spiral_stream.catalog import opened
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import connect
 from spiral_stream.dialects.numpy import passes
@@ -38,16 +42,23 @@ def stored(table: pa.Table, folder: Path, kind: str, piece: int) -> Source:
 
 
 @settings(max_examples=20)
-@given(data=st.data(), kind=st.sampled_from(["lance", "parquet"]), own=st.booleans(), piece=st.integers(3, 30))
+@given(
+    data=st.data(),
+    kind=st.sampled_from(["lance", "parquet"]),
+    own=st.booleans(),
+    piece=st.integers(3, 30),
+    large=st.booleans(),
+)
 def test_rows_come_by_logical_ordinal_and_pass_the_predicate(
-    data: st.DataObject, kind: str, own: bool, piece: int
+    data: st.DataObject, kind: str, own: bool, piece: int, large: bool
 ) -> None:
     runs = data.draw(st.lists(st.tuples(st.sampled_from("cab"), st.integers(1, 8)), min_size=1, max_size=6))
     shards = [name for name, count in runs for _ in range(count)]
     table = table_of(shards if own else None, len(shards))
     with TemporaryDirectory() as folder:
         source = stored(table, Path(folder), kind, piece)
-        with OpenRelation(connect(Path(folder, "catalog")).register("t", source)) as relation:
+        entry = connect(Path(folder, "catalog")).register("t", source)
+        with mock.patch.object(opened, "LARGE", 0 if large else 1_000), OpenRelation(entry) as relation:
             manifest = relation.manifest
             everything = np.arange(manifest.total, dtype=np.uint64)
             physical = pa.array(manifest.physical(everything))
@@ -107,8 +118,6 @@ def test_a_new_file_is_refused_until_refreshed(tmp_path: Path) -> None:
 
 def test_a_dataset_rewritten_in_place_is_refused(tmp_path: Path) -> None:
     entry = connect(tmp_path / "catalog").register("t", stored(table_of(None, 10), tmp_path, "lance", 5))
-    import shutil
-
     shutil.rmtree(tmp_path / "t.lance")
     stored(table_of(None, 10), tmp_path, "lance", 5)
     with pytest.raises(SourceError, match="fragment-00000000' is changed since registration, and 1 more"):
@@ -121,6 +130,65 @@ def test_an_unchanged_dataset_opens_at_its_pinned_version(tmp_path: Path) -> Non
 
     with OpenRelation(entry) as relation:
         assert relation.fetch(np.array([9], np.uint64), ["n"])["n"].to_pylist() == [9]
+
+
+# ---- relations of so many units that these are looked at when they are first read
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opened, "LARGE", 0)
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("kind", ["lance", "parquet"])
+def test_a_large_relation_opens_without_a_look_at_its_files(tmp_path: Path, kind: str) -> None:
+    entry = connect(tmp_path / "catalog").register("t", stored(table_of(None, 40), tmp_path, kind, 5))
+    looked: list[str] = []
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event in {"open", "os.listdir", "os.scandir", "glob.glob"}:
+            looked.append(str(arguments[0]))
+
+    sys.addaudithook(hook)  # for the life of the process
+    with OpenRelation(entry) as relation:
+        files = [name for name in looked if name.endswith((".parquet", ".lance")) or name == str(tmp_path)]
+        assert len(files) <= 1  # the first file tells the schema
+        assert relation.fetch(np.array([33], np.uint64), ["n"])["n"].to_pylist() == [33]
+        assert relation.manifest.total == 40
+
+
+@pytest.mark.usefixtures("large")
+def test_a_changed_file_of_a_large_relation_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    entry = connect(tmp_path / "catalog").register("t", stored(table_of(None, 15), tmp_path, "parquet", 5))
+    pq.write_table(table_of(None, 6), tmp_path / "0005.parquet")
+    (tmp_path / "0010.parquet").unlink()
+    pq.write_table(table_of(None, 3), tmp_path / "0020.parquet")  # new: no part of what was registered
+    with OpenRelation(entry) as relation:
+        assert relation.fetch(np.array([4], np.uint64), ["n"])["n"].to_pylist() == [4]
+        with pytest.raises(
+            SourceError, match=r't: .*0005\.parquet changed since registration.*catalog\.refresh\("t"\)'
+        ):
+            relation.fetch(np.array([5], np.uint64), ["n"])
+        with pytest.raises(SourceError, match=r"t: .*0010\.parquet No such file or directory. Restore the file"):
+            relation.fetch(np.array([12], np.uint64), ["n"])
+        with pytest.raises(SourceError, match=r"0005\.parquet changed since registration"):
+            list(relation.scan(["n"]))
+        with pytest.raises(SourceError, match=r"0005\.parquet changed since registration"):
+            list(relation.by_shard().scan(["n"]))
+
+
+@pytest.mark.usefixtures("large")
+def test_a_large_dataset_rewritten_in_place_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    entry = connect(tmp_path / "catalog").register("t", stored(table_of(None, 10), tmp_path, "lance", 5))
+    shutil.rmtree(tmp_path / "t.lance")
+    stored(table_of(None, 10), tmp_path, "lance", 5)
+    with OpenRelation(entry) as relation, pytest.raises(SourceError, match=r"was not among the files of t when"):
+        relation.fetch(np.array([5], np.uint64), ["n"])
+    shutil.rmtree(tmp_path / "t.lance")
+    stored(table_of(None, 10), tmp_path, "lance", 3)
+    with pytest.raises(SourceError, match=r"it had 2 fragments when it was registered, now 4. Take the data as it is"):
+        OpenRelation(entry)
 
 
 def test_unknown_columns_and_rows_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,275 @@
+"""The batches of a stream that skips some of them, or some samples (docs/decisions/0040).
+
+The run counts the batches that it delivers, so places, steps and tail rules need not know what is skipped. Here such a
+count becomes the number of a batch. A batch is formed with all of its samples. Those that are skipped leave it then.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.batching.formation import Membership, Packing
+from spiral_stream.cursor import Cursor
+from spiral_stream.errors import ResumeError, StreamError, shown
+from spiral_stream.plan.nodes import Node, Sample
+from spiral_stream.plan.tree import need
+from spiral_stream.planner.physical import Stages
+from spiral_stream.planner.saved_state import Anchor
+from spiral_stream.planner.skip_record import SkippedSample, Skips, Value
+from spiral_stream.runtime.chapters import Drawn
+from spiral_stream.runtime.known_chapters import Known
+from spiral_stream.runtime.numbering import CountLimits, Numbering
+from spiral_stream.runtime.row_lookup import found_rows
+from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.order import LARGEST, UInt64
+
+Int64 = NDArray[np.int64]
+
+
+class _OfEvery(Numbering):
+    """What is asked of all batches, whatever is skipped of them."""
+
+    _every: Numbering
+
+    @property
+    def every(self) -> Numbering:
+        return self._every
+
+    @property
+    def limits(self) -> CountLimits:  # type: ignore[override]  # a value elsewhere
+        return self._every.limits
+
+    def unknown(self, epoch: int) -> int:
+        return self._every.unknown(epoch)
+
+    def anchor(self, epoch: int, anchors: Iterable[Anchor]) -> None:
+        self._every.anchor(epoch, anchors)
+
+    @property
+    def handed_on(self) -> tuple[Path, Known] | None:
+        return self._every.handed_on
+
+    def need_known(self, world_size: int, workers: int) -> None:
+        self._every.need_known(world_size, workers)
+
+    def held(self, asked: str) -> AbstractContextManager[None]:
+        return self._every.held(asked)
+
+
+@final
+class SkippingBatches(_OfEvery):
+    """The batches that are left of another numbering.
+
+    Args:
+        batches: all of them.
+        skips: what is skipped of them.
+        stages: the lowered plan.
+
+    Raises:
+        ResumeError: the plan has no sample with a skipped identity.
+    """
+
+    def __init__(self, batches: Numbering, skips: Skips, stages: Stages) -> None:
+        self._every = batches
+        self.last, self.skips = batches.last, skips
+        self._streams = len(stages.streams)
+        rows = [_rows(stages, sample) for sample in skips.samples]
+        keys = np.concatenate([np.empty(0, dtype=np.uint64), *(self._keys(k, found) for k, found in rows)])
+        since = np.repeat(np.array([each.since for each in skips.samples]).reshape(-1, 2), [len(r) for _, r in rows], 0)
+        order = np.argsort(keys)
+        self._masked, self._since = keys[order], since[order]
+
+    def _keys(self, streams: Any, rows: UInt64) -> UInt64:
+        """One number per row of all streams, [R] -> [R]: rows are below 2**62 over all streams."""
+        return rows * np.uint64(self._streams) + np.asarray(streams).astype(np.uint64)
+
+    def exists(self, epoch: int, number: int) -> bool:
+        return number >= 0 and self._every.exists(epoch, self.skips.number(epoch, number))
+
+    def total(self, epoch: int) -> int:
+        kept, end = self.skips.kept(epoch), self._every.total(epoch)
+        left = [(first, first + count) for first, count in kept.left] + [(kept.then, end)]
+        return sum(max(0, min(stop, end) - first) for first, stop in left)
+
+    def draw(self, epoch: int, number: int) -> Drawn:
+        at = self.skips.number(epoch, number) if number >= 0 else number
+        drawn = self._every.draw(epoch, at)
+        left = np.flatnonzero(~self._skipped(drawn.samples.places, epoch, at))
+        if len(left) == len(drawn.samples):
+            return drawn
+        return Drawn(drawn.samples.take(left), _part(drawn.membership, left))
+
+    def _skipped(self, places: Places, epoch: int, number: int) -> NDArray[np.bool_]:
+        """Which samples of a batch are skipped: shape [S]."""
+        if not len(self._masked):
+            return np.zeros(len(places), dtype=np.bool_)
+        keys = self._keys(places.streams, places.rows)
+        at = np.minimum(self._masked.searchsorted(keys), len(self._masked) - 1)
+        epochs, numbers = self._since[at, 0], self._since[at, 1]
+        begun = (epochs < epoch) | ((epochs == epoch) & (numbers <= number))
+        out: NDArray[np.bool_] = (self._masked[at] == keys) & begun
+        return out
+
+    def find(self, epoch: int, stream: int, row: int) -> Iterator[int]:
+        one = np.array([stream], dtype=np.int32), np.array([row], dtype=np.uint64)
+        places = Places(*one, np.zeros(1, dtype=np.uint64))
+        for number in self._every.find(epoch, stream, row):
+            at = self.skips.delivered(epoch, number)
+            if at is not None and not self._skipped(places, epoch, number).any():
+                yield at
+
+    def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
+        return self._every.undelivered(epoch, self.skips.number(epoch, number))
+
+    def anchors(self, epoch: int, number: int) -> list[Anchor] | None:
+        return self._every.anchors(epoch, self.skips.number(epoch, number))
+
+    def possible(self, epoch: int, number: int, anchors: Iterable[Anchor]) -> list[Anchor]:
+        return self._every.possible(epoch, self.skips.number(epoch, number), anchors)
+
+
+def _rows(stages: Stages, sample: SkippedSample) -> tuple[int, UInt64]:
+    named = (sample.stream, *sample.identity) if sample.stream else sample.identity
+    try:
+        return found_rows(stages, named, "resume")
+    except KeyError as error:
+        msg = f"resume: the state skips sample {shown(sample.identity)}, which the plan does not have ({error.args[0]})"
+        raise ResumeError(msg) from error
+
+
+def _part(membership: Membership, left: Int64) -> Membership:
+    """Return a batch with some of its samples, in the same shape as far as that goes."""
+    lengths = None if membership.lengths is None else membership.lengths[left]
+    packing = membership.packing
+    if packing is None:
+        return replace(membership, samples=membership.samples[left], rows=len(left), lengths=lengths)
+    pieces = Packing(packing.rows[left], packing.starts[left], packing.offsets[left], packing.lengths[left])
+    return replace(membership, samples=membership.samples[left], lengths=lengths, packing=pieces)
+
+
+def need_epochs(plan: Node) -> None:
+    """Refuse a plan whose epochs are all the same one.
+
+    Raises:
+        StreamError: says the way out.
+    """
+    if isinstance(need(plan, Sample).epoch, int):
+        msg = (
+            "skip: the plan names its own epoch, so all of its epochs are the same one, and no place is ahead. Leave epoch= "
+            "out of sample(...), or leave rows out with .filter(...) before it"
+        )
+        raise StreamError(msg)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a caller of `skip` names: steps from the place on, batches by number, and identities."""
+
+    steps: Iterable[int] = ()
+    batches: Iterable[int] = ()
+    identities: Iterable[Any] = ()
+
+    def added(self, skips: Skips, stages: Stages, numbering: Numbering, cursor: Cursor, epoch: int) -> Skips:
+        """Return a record with what is asked for.
+
+        Args:
+            skips: the record so far.
+            stages: the lowered plan.
+            numbering: the run's batches.
+            cursor: the run's place, after `Cursor.enter` with its world size and merge.
+            epoch: the epoch of steps and batches.
+
+        Raises:
+            KeyError: the plan keeps no row with such an identity.
+            StreamError: a step or a batch was delivered already, or the epoch does not have it; or there are too many.
+        """
+        since = (cursor.epoch, numbering.skips.number(cursor.epoch, cursor.batch))
+        numbers = np.concatenate([self._of_steps(numbering, cursor, epoch), _whole(self.batches, "batches")])
+        if len(numbers):
+            _need_ahead(numbers, since, epoch, numbering)
+            skips = skips.with_batches(epoch, numbers)
+        samples = [_named(stages, identity) for identity in self.identities]
+        return skips.with_samples(since, samples) if samples else skips
+
+    def _of_steps(self, numbering: Numbering, cursor: Cursor, epoch: int) -> Int64:
+        steps = _whole(self.steps, "steps")
+        here = (
+            cursor
+            if epoch == cursor.epoch
+            else Cursor(epoch).enter(cursor.segments[-1].world_size, cursor.segments[-1].merge)
+        )
+        if len(steps) and steps.min() < here.step:
+            msg = (
+                f"skip: step {int(steps.min()):,} of epoch {epoch:,} was delivered already; the run stands before step "
+                f"{here.step:,}. Load a state from before it, then skip"
+            )
+            raise StreamError(msg)
+        group = here.segments[-1].group
+        delivered = (here.segments[-1].first(0) + steps[:, None] * group + np.arange(group)).ravel()
+        return np.array([numbering.skips.number(epoch, at) for at in delivered.tolist()], dtype=np.int64)
+
+
+def _whole(numbers: Iterable[int], what: str) -> Int64:
+    listed = list(numbers) if isinstance(numbers, Iterable) and not isinstance(numbers, str | bytes) else [None]
+    if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) and 0 <= n <= LARGEST for n in listed):
+        msg = f"skip: {what}={shown(numbers)}. Give whole numbers from 0 up, for example {what}=range(100, 200)"
+        raise StreamError(msg)
+    return np.array(listed, dtype=np.int64)
+
+
+def _need_ahead(numbers: Int64, since: tuple[int, int], epoch: int, numbering: Numbering) -> None:
+    first, last = int(numbers.min()), int(numbers.max())
+    if (epoch, first) < since:
+        msg = (
+            f"skip: batch {first:,} of epoch {epoch:,} was delivered already; the run stands before batch {since[1]:,} of "
+            f"epoch {since[0]:,}. Load a state from before it, then skip"
+        )
+        raise StreamError(msg)
+    every = numbering.every
+    if not every.unknown(epoch) and last >= every.total(epoch):
+        msg = f"skip: epoch {epoch:,} has {every.total(epoch):,} batches, so there is no batch {last:,}. Give numbers below that"
+        raise StreamError(msg)
+
+
+def _named(stages: Stages, identity: Any) -> tuple[str, tuple[Value, ...]]:
+    """Return the stream and the identity of a sample, as the record has them."""
+    stream, _ = found_rows(stages, identity, "skip")
+    values = (identity if isinstance(identity, tuple) else (identity,))[-len(stages.identity) :]
+    return stages.streams[stream].name, tuple(v.item() if isinstance(v, np.generic) else v for v in values)
+
+
+def carried(skips: Skips, stages: Stages, epoch: int, number: int, begins: int) -> Skips:
+    """Return what another plan goes on to skip.
+
+    Args:
+        skips: of the run so far.
+        stages: the lowered plan that goes on.
+        epoch: the epoch in which the run stands.
+        number: the number of its next batch.
+        begins: the epoch that the other plan begins with.
+
+    Raises:
+        ResumeError: batches are skipped that the run has not come to; other batches have their numbers after it.
+    """
+    if skips.after(epoch, number):
+        msg = (
+            "rebase: the run skips batches that it has not come to, and the new plan numbers its batches anew. Go past them "
+            "first, or load a state from before stream.skip(...)"
+        )
+        raise ResumeError(msg)
+    there = [(each.stream, each.identity) for each in skips.samples if _keeps(stages, each)]
+    return Skips().with_samples((begins, 0), there)
+
+
+def _keeps(stages: Stages, sample: SkippedSample) -> bool:
+    try:
+        _rows(stages, sample)
+    except ResumeError:
+        return False
+    return True
