@@ -216,16 +216,24 @@ def materialize(
     stream: str,
     workers: Annotated[int | None, typer.Option(help="How many work at a time.")] = None,
     executor: Annotated[ExecutorName, typer.Option(help="Where they work.")] = ExecutorName.threads,
+    lengths: Annotated[
+        bool, typer.Option("--lengths", help="Also count the batches of an epoch that a formation decides on.")
+    ] = False,
+    epoch: Annotated[int, typer.Option(min=0, help="The epoch to count.")] = 0,
     where: Where = None,
     trust: Trusted = None,
 ) -> None:
     """Build the caches of a saved stream, together with whoever else builds them. Continues where an earlier build stopped."""
     with _open(where).open_stream(stream, trust=trust or ()) as opened:
-        done = opened.materialize(workers=workers, executor=executor.value)
+        opened.set_epoch(epoch)
+        done = opened.materialize(workers=workers, executor=executor.value, lengths=lengths)
+        batches = opened.count() if lengths else None
         used = [store.usage() for store in {work.store.folder: work.store for work in caches(opened.stages)}.values()]
     Console().print(
         f"{done.rows:,} rows in {done.shards:,} shards built, {done.payload_bytes:,} bytes, {done.refused:,} rows refused"
     )
+    if batches is not None:
+        Console().print(f"epoch {epoch}: {batches:,} batches")
     live, dead = (sum(getattr(each, name) for each in used) for name in ("live_bytes", "dead_bytes"))
     Console().print(f"caches: {live:,} bytes live, {dead:,} dead until the next build")
 

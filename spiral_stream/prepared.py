@@ -38,6 +38,7 @@ from spiral_stream.planner.saved_state import SavedState
 from spiral_stream.planner.skip_record import NOTHING, Skips
 from spiral_stream.planner.verify import Report, Verification
 from spiral_stream.runtime.blame import identities
+from spiral_stream.runtime.counted_epochs import as_rows, count_epoch
 from spiral_stream.runtime.delivery import Delivery, Devices, HostDelivery
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering, batch_number
@@ -48,7 +49,7 @@ from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
 from spiral_stream.runtime.rebasing import need_stream
 from spiral_stream.runtime.row_lookup import found_rows
 from spiral_stream.runtime.skipping import Asked, need_epochs
-from spiral_stream.runtime.steps import first_delivery, steps_of
+from spiral_stream.runtime.steps import first_delivery, length_of, steps_of
 from spiral_stream.runtime.subprocess_reader import SubprocessReader
 from spiral_stream.runtime.worker_place import WorkerPlace
 from spiral_stream.threads import ThreadShare
@@ -85,12 +86,9 @@ class PreparedStream:
         budget_bytes: int = DEFAULT_BUDGET_BYTES,
         delivery: Delivery | None = None,
     ) -> None:
-        self.plan = plan
-        self.catalog = catalog
-        self._collate = need(plan, Collate)
-        self._sample = need(plan, Sample)
-        self._threads = ThreadShare(threads)
-        self._budget_bytes = budget_bytes
+        self.plan, self.catalog = plan, catalog
+        self._collate, self._sample = need(plan, Collate), need(plan, Sample)
+        self._threads, self._budget_bytes = ThreadShare(threads), budget_bytes
         self._delivery = HOST if delivery is None else delivery
         self._bindings = Bindings()
         self._resumed_seed: int | None = None
@@ -220,21 +218,24 @@ class PreparedStream:
         """Return the steps of the whole present epoch for this rank.
 
         Raises:
-            TypeError: many batches would have to be formed first; the message says which call does it.
+            TypeError: many batches would have to be formed first; says how long that takes, and which call does it.
         """
-        bound, numbering = self._bound(), self.numbering
-        numbering.need_countable(self._place.drawn())
-        return steps_of(numbering, self._place.drawn(), bound)
+        return length_of(self.numbering, self._place.drawn(), self._bound())
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """What `len` returns; a `StreamError` says how long counting takes where that is not quick."""
+        return steps_of(self.numbering, self._place.drawn(), self._bound())
 
     def count(self, epoch: int | None = None) -> int:
         """Return the batches of a whole epoch over all ranks, before the tail rule and with those that are skipped.
 
-        Where a formation decides, the epoch is formed once; the formation index keeps the result.
+        Where a formation decides, the epoch is counted once, by all processes that ask; the formation index keeps the result.
 
         Args:
             epoch: None takes the present epoch.
         """
-        return self.numbering.every.total(self._place.drawn(epoch))
+        return count_epoch(self._open(), self._bound().run_seed, self._place.drawn(epoch))
 
     def metrics(self) -> dict[str, Any]:
         """Return totals since the stream was made: rows, bytes, seconds by stage, queue depth, and what bounds it."""
@@ -246,10 +247,9 @@ class PreparedStream:
         Args:
             analyze: add what the stream has measured so far.
         """
-        metrics, bound = self.metrics() if analyze else None, replace(self._bound(), epoch=self._place.drawn())
-        return explain_stream(
-            self.stages, bound, self.devices(), self._threads.working(), metrics, self.numbering, self.catalog
-        )
+        bound, threads = replace(self._bound(), epoch=self._place.drawn()), self._threads.working()
+        facts = bound, self.devices(), threads, self.metrics() if analyze else None
+        return explain_stream(self.stages, *facts, self.numbering, self.catalog)
 
     # ---- iterating
 
@@ -264,8 +264,7 @@ class PreparedStream:
         """
         worker = self._delivery.worker()
         if worker is not None:
-            began, first = self._worker.begin(self._place, worker)
-            return self._as_worker(began, first, worker[1])
+            return self._as_worker(*self._worker.begin(self._place, worker), worker[1])
         self._delivery.need(self.devices())
         return self._passes.run(self._now, self._delivery, 0, 1)
 
@@ -310,12 +309,14 @@ class PreparedStream:
 
         Raises:
             IndexError: the epoch has no such batch, or the run skips it.
+            StreamError: the batches before it are not counted, and that takes long; says how long, and what counts them.
         """
         drawn = self._place.drawn(epoch)
         delivered = self.numbering.skips.delivered(drawn, batch_number(number))
         if delivered is None:
             msg = f"batch {number:,} of epoch {drawn:,} is skipped; stream.skipped() lists what is"
             raise IndexError(msg)
+        self.numbering.every.limits.need_near(drawn, batch_number(number), "batch")
         return self._passes.build(self._now, self._delivery, drawn, delivered)
 
     def ledger(self, number: int, epoch: int | None = None) -> list[Any]:
@@ -332,6 +333,7 @@ class PreparedStream:
 
         Raises:
             IndexError: the epoch has no such batch.
+            StreamError: as for `batch`.
         """
         found = self._open().samples(self._bound().run_seed, self._place.drawn(epoch), batch_number(number))
         return [] if found is None else identities(*found)
@@ -348,15 +350,15 @@ class PreparedStream:
             epoch: None takes the present epoch.
 
         Returns:
-            ``epoch``, ``batch``, ``step`` and ``rank``; None if the epoch does not use the sample, or the tail rule drops
-            it.
+            ``epoch``, ``batch``, ``step`` and ``rank``; None if the epoch does not use the sample, or its end drops it.
 
         Raises:
             KeyError: the plan keeps no row with this identity.
+            StreamError: as for `batch`.
         """
-        stages, bound, numbering = self.stages, self._bound(), self.numbering
+        bound, numbering = self._bound(), self.numbering
         at = self.epoch if epoch is None else epoch_number(epoch, "locate")
-        drawn, (stream, rows) = self._place.drawn(at), found_rows(stages, identity, "locate")
+        drawn, (stream, rows) = self._place.drawn(at), found_rows(self.stages, identity, "locate")
         numbers = numbering.find(drawn, stream, int(rows[0]))
         found = first_delivery(numbering, at, drawn, numbers, self._place.cursor, bound)
         return found and {**found, "batch": numbering.skips.number(drawn, found["batch"])}
@@ -371,8 +373,7 @@ class PreparedStream:
                 read the stream.
 
         Raises:
-            StreamError: workers read the stream, and ``delivered`` is missing; or a thread that forms batches does not
-                answer.
+            StreamError: workers read, and ``delivered`` is missing; or a thread that forms batches does not answer.
             ResumeError: ``delivered`` is not a whole number from 0 up, or more than the epoch has.
         """
         worker = self._delivery.worker()
@@ -392,8 +393,7 @@ class PreparedStream:
             state: what `state_dict` returned, also after a way through JSON.
 
         Raises:
-            ResumeError: the state is damaged, or of another plan, data version or run seed; the message says where they
-                differ.
+            ResumeError: the state is damaged, or of another plan, data version or run seed; says where they differ.
             StreamError: a loop reads the stream.
         """
         worker = self._delivery.worker()
@@ -494,8 +494,15 @@ class PreparedStream:
         """Whether this process was forked from the one that made the stream."""
         return os.getpid() != self._pid
 
+    # ---- caches, other streams, the end
+
     def materialize(
-        self, report: Callable[[Progress], None] | None = None, *, workers: int | None = None, executor: str = "threads"
+        self,
+        report: Callable[[Progress], None] | None = None,
+        *,
+        workers: int | None = None,
+        executor: str = "threads",
+        lengths: bool = False,
     ) -> Progress:
         """Build the caches of this plan, for the rows that it needs, together with whoever else builds them now.
 
@@ -503,11 +510,17 @@ class PreparedStream:
             report: called with the progress of all workers; None shows a progress bar on a terminal.
             workers: how many work at a time; by default the stream's threads, or the processors of a Ray cluster.
             executor: ``"threads"``, ``"processes"`` of this machine, or ``"ray"`` tasks, whose nodes see the same folders.
+            lengths: also `count` the present epoch; then `len`, `batch`, `ledger` and `locate` cost one chapter at most.
 
         Raises:
             CacheError: the cache folder cannot be written.
         """
-        return self._opening.materialize(Executor(executor, workers), report, keep=self._passes.running)
+        chosen = Executor(executor, workers)
+        done = self._opening.materialize(chosen, report, keep=self._passes.running, lengths=lengths)
+        if lengths:
+            builders = None if executor == "threads" else chosen.start
+            count_epoch(self._open(), self._bound().run_seed, self._place.drawn(), builders, as_rows(report))
+        return done
 
     def caches(self) -> list[CacheStatus]:
         """Return how far each cache of this plan is built. Reads no payload; empty if the plan has nothing to cache.

@@ -13,7 +13,9 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream import expr
 from spiral_stream.batching.tail import Tail
+from spiral_stream.errors import PlanError, shown
 
 CHAPTER_WINDOWS: Final = 64  # windows of a lane after which formation starts anew (docs/decisions/0007)
 
@@ -115,6 +117,7 @@ class Formation(ABC):
 
     VERSION: ClassVar[int] = 1  # part of the fingerprint; a change of any output raises it
     window_size: int
+    length: str | None = None  # the expression that gives `Window.lengths`; None: the fields of tokens do
 
     @property
     @abstractmethod
@@ -166,6 +169,31 @@ class Formation(ABC):
     @abstractmethod
     def former(self, setting: Setting) -> Former:
         """Return the former of one chapter."""
+
+
+def length_text(where: str, value: object) -> str | None:
+    """Return the text of an expression that gives each sample's length: ``"n_tokens"`` or ``col("n_tokens")``.
+
+    Args:
+        where: who takes it, as an error names it.
+        value: the expression, its text, or None.
+
+    Raises:
+        PlanError: it is something else, or an expression without a text.
+    """
+    if value is None:
+        return None
+    text = str(value) if isinstance(value, expr.Expr) else value
+    if not isinstance(text, str):
+        msg = (
+            f"{where}: length is {shown(value)}. Give a column that says how many tokens a sample has: col('n_tokens')"
+        )
+        raise PlanError(msg)
+    if isinstance(value, expr.Expr) and not expr.parse(text).same_as(value):
+        msg = f"{where}: length={text} has no short form. Add it as a column first: .with_columns(n_tokens=...)"
+        raise PlanError(msg)
+    expr.parse(text)
+    return text
 
 
 class Composition(ABC):  # noqa: B024  a closed family of rules; the arithmetic is in `stratified` and `one_stream`

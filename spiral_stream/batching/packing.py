@@ -16,6 +16,7 @@ from typing import Final, Literal, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream import expr
 from spiral_stream.batching import _packing
 from spiral_stream.batching.formation import (
     Composition,
@@ -27,6 +28,7 @@ from spiral_stream.batching.formation import (
     Packing,
     Setting,
     Window,
+    length_text,
 )
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.seeding import combine, key
@@ -64,6 +66,8 @@ class Packed(Formation):
             ``"drop"`` it (metrics count both), or ``"split"`` it into pieces of ``max_tokens`` and a rest, which are
             packed like samples. ``concat_and_split`` always splits. None: ``"raise"``, or ``"split"`` with
             ``concat_and_split``.
+        length: a stored column that says how many tokens a sample has, such as ``col("n_tokens")``. Then batches are
+            formed without their tokens. A sample whose tokens are not as many is a `DataError`.
 
     Raises:
         PlanError: a parameter is of another type, or out of range.
@@ -74,8 +78,10 @@ class Packed(Formation):
     max_segments: int | None = None
     window_size: int = 8192
     oversize: Oversize | None = None
+    length: str | expr.Expr | None = None  # type: ignore[assignment]  # a text once it is made
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "length", length_text("Packed", self.length))
         _check_whole("max_tokens", self.max_tokens, MAX_TOKENS)
         _check_whole("window_size", self.window_size, MAX_WINDOW)
         if self.max_segments is not None:

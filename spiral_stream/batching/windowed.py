@@ -35,6 +35,7 @@ from spiral_stream.batching.formation import (
     OversizeTally,
     Setting,
     Window,
+    length_text,
 )
 from spiral_stream.batching.grouping import Grouping, Pool
 from spiral_stream.batching.one_stream import OneStreamGrouping
@@ -82,6 +83,9 @@ class WindowedBucket(Formation):
         cost_group: how many batches of similar size are delivered in a row. Use at least the world size, so that all
             ranks do similar work in a step.
         composition: how streams share a batch. `collate` sets it.
+        length: a stored column that says how many tokens a sample has, such as ``col("n_tokens")``, for the budget's
+            ``max_tokens``. Then batches are formed without their tokens, if no key needs those. A sample whose tokens
+            are not as many is a `DataError`.
 
     Raises:
         PlanError: a parameter is of another type, or out of range.
@@ -93,8 +97,10 @@ class WindowedBucket(Formation):
     budget: BatchBudget | None = None
     cost_group: int = 8
     composition: Composition | None = None
+    length: str | expr.Expr | None = None  # type: ignore[assignment]  # a text once it is made
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "length", length_text("WindowedBucket", self.length))
         check_whole("WindowedBucket: window_size", self.window_size, MAX_WINDOW)
         check_whole("WindowedBucket: cost_group", self.cost_group, MAX_GROUP)
         if isinstance(self.keys, str | BucketKey) or not isinstance(self.keys, Iterable):
@@ -107,6 +113,9 @@ class WindowedBucket(Formation):
                 raise PlanError(msg)
         if self.budget is not None and not isinstance(self.budget, BatchBudget):
             msg = f"WindowedBucket: budget is {shown(self.budget)}. Give BatchBudget(max_tokens=...), or None"
+            raise PlanError(msg)
+        if self.length is not None and not self.needs_lengths:
+            msg = "WindowedBucket: length is for the budget's max_tokens, which is not given. Give it, or leave length out"
             raise PlanError(msg)
         if self.composition is not None and not isinstance(self.composition, StratifiedByStream | OneStream):
             msg = f"collate: composition is {shown(self.composition)}. Give StratifiedByStream('stream_id'), OneStream() or None"

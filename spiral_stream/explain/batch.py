@@ -74,6 +74,8 @@ def _formed(subject: Subject) -> dict[str, Any]:
         segments = "any number of" if formation.max_segments is None else f"at most {formation.max_segments:,}"
         out["packing"] = f"{formation.strategy} into rows of {formation.max_tokens:,}, {segments} segments a row"
         out["oversize"] = str(formation.oversize)
+    if formation.length is not None:
+        out["lengths"] = f"stored as {formation.length}"
     out["decided by"] = ", ".join(forming.decides_on()) or "stored columns"
     for doubt in doubts(subject.stages, subject.bound.epoch):
         subject.warnings.add(doubt.removeprefix("collate: "))

@@ -76,7 +76,7 @@ class _Watching(Formation):
     """A formation whose formers record what they do."""
 
     def __init__(self, formation: Formation) -> None:
-        self.window_size = formation.window_size
+        self.window_size, self.length = formation.window_size, formation.length
         self.seen: list[Seen] = []
         self._formation = formation
 
@@ -237,7 +237,8 @@ def _looked_at(forming: Forming) -> set[str]:
 def _stored_lists(forming: Forming) -> list[str]:
     """Stored list columns whose lengths decide which samples share a batch."""
     named = {name for key in forming.keys for name in key.columns()}
-    named |= set(forming.sequences) if forming.formation.needs_lengths else set()
+    if forming.formation.needs_lengths and forming.length is None:
+        named |= set(forming.sequences)
     keys = {name: forming.reader.lineage.length_key(name) for name in sorted(named)}
     return [name for name, key in keys.items() if isinstance(key, Lengths)]
 

@@ -126,10 +126,13 @@ def encode_value(value: Any, *, code: bool = False) -> dict[str, Any]:
     head = {CLASS: saved_name(cls) if ours else stable_name(cls), VERSION: version_of(value)}
     if code and not ours:
         head[CODE] = code_fingerprint(cls)
-    fields = {
-        each.name: _encode(getattr(value, each.name), code=code) for each in dataclasses.fields(value) if each.init
-    }
-    return {**head, **fields}
+    fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.init}
+    return {**head, **{name: _encode(each, code=code) for name, each in fields.items() if not is_later(value, name)}}
+
+
+def is_later(value: Any, name: str) -> bool:
+    """Whether a field of a value is from after the first plans, and says nothing: such plans stay as they were."""
+    return isinstance(value, Packed | WindowedBucket) and name == "length" and value.length is None
 
 
 def _encode(value: Any, *, code: bool) -> Any:

@@ -91,6 +91,7 @@ def check_formation(
             'Add one, for example fields={"input_ids": Pad("tokens")}'
         )
         raise PlanError(msg)
+    _check_length(formation.length, have)
     costs = clip_costs(fields)
     if formation.cost_names and not costs["frames"]:
         msg = (
@@ -108,3 +109,12 @@ def check_formation(
             raise PlanError(msg)
     multiple = common_multiple(field.multiple for _, field in fields if isinstance(field, SequenceField))
     formation.with_composition(None).former(Setting(0, 0, multiple, batch_size))  # refuses limits that nothing can keep
+
+
+def _check_length(text: str | None, have: pa.Schema) -> None:
+    if text is None:
+        return
+    kind = bound_type(f"collate (length={text!r})", parse(text), have)
+    if kind_of(kind) != "int":
+        msg = f"collate: length={text!r} is {kind}. Give a column of whole numbers: the tokens of each sample"
+        raise PlanError(msg)

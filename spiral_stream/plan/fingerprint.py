@@ -19,7 +19,7 @@ from spiral_stream.errors import PlanError, shown
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import maps, nodes
-from spiral_stream.plan.canonical import CLASS, VERSION, is_ours, saved_name, version_of
+from spiral_stream.plan.canonical import CLASS, VERSION, is_later, is_ours, saved_name, version_of
 from spiral_stream.plan.code import code_fingerprint
 from spiral_stream.plan.composed import is_scarce
 from spiral_stream.plan.mix import Mix, per_stream, stretch_of
@@ -108,7 +108,7 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
             continue
         if isinstance(value, Stack) and each.name in _LATER_OF_STACK and getattr(value, each.name) == each.default:
             continue
-        if each.init and (type(value), each.name) not in _BINDINGS:
+        if each.init and (type(value), each.name) not in _BINDINGS and not is_later(value, each.name):
             yield each.name, getattr(value, each.name)
 
 

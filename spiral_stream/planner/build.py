@@ -126,7 +126,12 @@ def is_built(stages: Stages, tokens: TokenStage) -> bool:
 
 
 def materialize(
-    stages: Stages, threads: int, executor: Executor, report: Callable[[Progress], None] | None = None
+    stages: Stages,
+    threads: int,
+    executor: Executor,
+    report: Callable[[Progress], None] | None = None,
+    *,
+    more: bool = False,
 ) -> Progress:
     """Build the caches of a stream for the rows it needs.
 
@@ -135,6 +140,7 @@ def materialize(
         threads: threads that decode and encode.
         executor: that is in force (`building_with`).
         report: called with what is done so far; None draws one progress bar.
+        more: whether the caller goes on with something else, so that it is no surprise if there is nothing here.
 
     Warns:
         SpiralWarning: the plan has nothing that can be kept.
@@ -142,7 +148,7 @@ def materialize(
     works = list(caches(stages))
     with _Bar.shown(report is None) as bar:
         columns = _keep_columns(stages, bar)
-        if not works and not columns:
+        if not works and not columns and not more:
             warnings.warn(_nothing_kept(stages), SpiralWarning, stacklevel=4)  # the caller of the stream's materialize
         done = Progress(0, 0, 0, 0, 0, 0)
         for work in works:

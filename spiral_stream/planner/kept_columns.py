@@ -6,6 +6,7 @@ every plan, whatever its filter. A gather of 1,500 texts takes 0.2 ms here and 3
 disk waits for `materialize`; columns of bytes and of long texts stay where they are.
 """
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -20,8 +21,10 @@ from numpy.typing import NDArray
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.derived.build import BuildProgress, build, load
 from spiral_stream.derived.column import FIXED, TEXT, Column, form_of
+from spiral_stream.derived.derivation import Derivation
 from spiral_stream.derived.executors import Builders, builders_in_force
 from spiral_stream.derived.gather import KeptColumn, located
+from spiral_stream.derived.lengths import ListLengths
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.roster import RosterFile, keys_of
 from spiral_stream.errors import DamageError, SpiralWarning
@@ -54,6 +57,8 @@ class KeptRelation:
         self._root = root
         self._starts = relation.manifest.starts
         self._kept: dict[str, KeptColumn] = {}
+        self._lengths: dict[str, KeptColumn] = {}  # of lists that are not kept themselves
+        self._lock = threading.Lock()  # threads that count chapters ask for lengths at the same time
 
     def __contains__(self, name: object) -> bool:
         return name in self._kept
@@ -75,7 +80,7 @@ class KeptRelation:
         """
         columns = [self._column(name) for name in names if name not in self._kept and self._is_kind(name)]
         built = [column for column in columns if self._is_built(column)]
-        new = [column for column in columns if column not in built] if self._worth(read_rows) else []
+        new = [column for column in columns if column not in built] if self.worth(read_rows) else []
         narrow = self._narrow(new)
         self._open([*built, *(column for column in new if column in narrow)], builders_in_force)
 
@@ -89,7 +94,7 @@ class KeptRelation:
 
     def pieces(self) -> Iterator[Pieces]:
         """Yield the pieces of the kept columns."""
-        for kept in self._kept.values():
+        for kept in [*self._kept.values(), *self._lengths.values()]:
             yield kept.pieces
 
     def fetch(self, ordinals: UInt64, columns: Sequence[str]) -> pa.Table:
@@ -119,8 +124,22 @@ class KeptRelation:
         return found
 
     def lengths(self, name: str, ordinals: UInt64) -> NDArray[np.int64]:
-        """Shape [P] -> [P], int64: items of a kept list column's rows."""
-        return self._kept[name].lengths(*self.located(ordinals))
+        """Shape [P] -> [P], int64: items of a list column's rows; they are kept at the first use, where the lists are not."""
+        at = self.located(ordinals)
+        if name in self._kept:
+            return self._kept[name].lengths(*at)
+        with self._lock:
+            if name not in self._lengths:
+                wanted = ListLengths(name, self.schema.field(name).type)
+                (pieces,) = self._pieces([wanted], builders_in_force, lambda _: None)
+                self._lengths[name] = KeptColumn(wanted.numbers, pieces)
+        return np.asarray(self._lengths[name].arrow(*at).to_numpy(), dtype=np.int64)
+
+    def measures(self, name: str, read_rows: int) -> bool:
+        """Whether `lengths` answers for a column: the lists are kept, or enough of its rows are read to keep the lengths."""
+        kind = self.schema.field(name).type
+        lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        return name in self._kept or (lists and name not in self.relation.synthesised and self.worth(read_rows))
 
     def located(self, ordinals: UInt64) -> tuple[NDArray[np.int64], UInt64]:
         """Return where rows lie, for `column`: the shard of each, and its offset there; shape [P] each."""
@@ -144,7 +163,7 @@ class KeptRelation:
                 self._kept[column.name] = kept
 
     def _pieces(
-        self, columns: Sequence[Column], builders: Callable[[], Builders], report: Callable[[BuildProgress], None]
+        self, columns: Sequence[Derivation], builders: Callable[[], Builders], report: Callable[[BuildProgress], None]
     ) -> list[Pieces]:
         """The pieces of columns, made where they are missing; a damaged part is made again with a warning."""
         keys = keys_of(self.relation.manifest.content_keys)
@@ -174,7 +193,8 @@ class KeptRelation:
         field = self.schema.field(name)
         return form_of(field.type) is not None and name not in self.relation.synthesised and semantic_of(field) is None
 
-    def _worth(self, read_rows: int) -> bool:
+    def worth(self, read_rows: int) -> bool:
+        """Whether enough of its rows are read that a column is made for all of them."""
         return read_rows * RARE >= self.relation.manifest.total
 
     def _is_built(self, column: Column) -> bool:
@@ -222,6 +242,7 @@ class KeptColumns:
             columns: of the surviving rows.
         """
         self._relations, self._columns = relations, columns
+        self._read_rows = 0
 
     def keep(self, names: Sequence[str], read_rows: int) -> None:
         """Keep what these columns are made of where it is narrow, so that batches read mapped pieces.
@@ -234,6 +255,7 @@ class KeptColumns:
             CacheError: the pieces cannot be written.
             SourceError: a relation cannot be read.
         """
+        self._read_rows = read_rows
         for kept, leaves in self._leaves(names):
             kept.keep(leaves, read_rows)
 
@@ -263,9 +285,12 @@ class KeptColumns:
         return None if found is None else found[0].mean_bytes(found[1])
 
     def lengths(self, name: str, rows: UInt64) -> NDArray[np.int64] | None:
-        """Shape [P] -> [P], int64: items of a list column for surviving rows; None where the base does not keep it."""
-        found = self.own(name)
-        return None if found is None else found.lengths(*self.located(rows))
+        """Shape [P] -> [P], int64: items of a list column for surviving rows; None where it is not the base's."""
+        leaf, base = self._columns.env[name], self._relations.get(0)
+        k, own = place_of(leaf.name) if isinstance(leaf, Col) else (None, "")
+        if base is None or not own or k is not None or not base.measures(own, self._read_rows):
+            return None
+        return base.lengths(own, self._columns.ordinals(rows))
 
     def own(self, name: str) -> KeptColumn | None:
         """Return the kept column of the base that a column is a copy of; None where there is none."""

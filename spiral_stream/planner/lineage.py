@@ -159,6 +159,13 @@ class Lineage:
         read = {*stages.columns, *(name for step in self._maps for name in _given(step))}
         return frozenset({key.name for key in keys if isinstance(key, Stored)} - read)
 
+    @property
+    def measured_only(self) -> frozenset[int]:
+        """The maps whose tokens are fetched by address and given to no function: lengths are all that decides."""
+        given = {self.key(name, at) for at, step in enumerate(self._maps) for name in _given(step)}
+        made = {at: made_by(self._maps[at])[0] for at in self._fetched}
+        return frozenset(at for at, name in made.items() if Made(name, at) not in given)
+
     def fan_out(self, start: int) -> int:
         """How many samples one sample can become by the maps from ``start`` on."""
         return prod(step.fan_out for step in self._maps[start:] if isinstance(step, SampleFlatMap))

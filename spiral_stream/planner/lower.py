@@ -175,10 +175,10 @@ def _warn_of_too_few(collate: nodes.Collate, total: int) -> None:
 
 
 def _read_by_batches(collate: nodes.Collate, sample: nodes.Sample) -> list[str]:
-    """The relational columns that batches, or keys of their formation, are made of."""
-    keys = [
-        name for text in (collate.formation.key_texts if collate.formation else ()) for name in parse(text).columns()
-    ]
+    """The relational columns that batches, or keys and lengths of their formation, are made of."""
+    formation = collate.formation
+    texts = [] if formation is None else [*formation.key_texts, *filter(None, [formation.length])]
+    keys = [name for text in texts for name in parse(text).columns()]
     fields = [field.column for _, field in collate.fields if not is_decoded(field)]
     have = sample.schema().names
     return [name for name in dict.fromkeys([*sample.identity, *fields, *keys]) if name in have and name != STREAM_ID]

@@ -22,6 +22,7 @@ from spiral_stream.catalog.registry import Registry
 from spiral_stream.derived.column import Column
 from spiral_stream.derived.column_facts import ColumnFacts
 from spiral_stream.derived.identities import Identities
+from spiral_stream.derived.lengths import ListLengths
 from spiral_stream.derived.place import catalogs_of
 from spiral_stream.derived.readers import unread
 from spiral_stream.derived.retained import StoredPieces, described
@@ -46,7 +47,7 @@ class PreparedData:
     """Something that lies in the prepared folder; from `Catalog.caches`.
 
     Attributes:
-        kind: ``cache`` (payload), a kind of derived pieces (``columns``, ``identities``, ``survivors``, ``matches``,
+        kind: ``cache`` (payload), a kind of derived pieces (``columns``, ``lengths``, ``identities``, ``survivors``, ``matches``,
             ``outcomes``), ``selection``, ``formation``, ``quarantine``, ``plan``, ``draft`` or ``set aside``.
         name: its fingerprint, or the name of its file.
         about: what it holds, in words.
@@ -199,7 +200,7 @@ class _Survey:
     def _having(self, kind: str, stored: StoredPieces) -> list[str]:
         """The relations that pieces can be of: those with the columns, or with shards that have pieces."""
         facts = stored.facts
-        if kind in (Column.KIND, Identities.KIND):
+        if kind in (Column.KIND, ListLengths.KIND, Identities.KIND):
             types = facts["types"] if kind == Identities.KIND else [facts["type"]]
             wanted = list(zip(_columns(facts), types, strict=True))
             return [each.name for each in self._relations if all(each.has(*one) for one in wanted)]
@@ -207,7 +208,7 @@ class _Survey:
 
     def _users_of(self, folder: Path, columns: Sequence[str], relations: Sequence[str]) -> list[str]:
         kind, shared = folder.parent.name, set(relations)
-        if kind in (Column.KIND, Identities.KIND, ColumnFacts.KIND):
+        if kind in (Column.KIND, ListLengths.KIND, Identities.KIND, ColumnFacts.KIND):
             mentions = self._named(lambda use: bool(use.relations & shared) and all(map(use.reads, columns)))
             return [*mentions, *relations]
         return self._named(

@@ -30,16 +30,27 @@ class FormationIndex:
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        self._read = 0  # bytes that `read` and `news` have seen
+
+    @property
+    def folder(self) -> Path:
+        """The folder that it lies in, with what else is kept of the plan's formation."""
+        return self._file.parent
 
     def read(self) -> dict[tuple[int, int], int]:
         """Return the number of batches of each known chapter, by (lane, chapter).
 
         Warns of damaged records, and sets the file aside.
         """
-        known, damaged = _records(self._file)
+        known, damaged, self._read = _records(self._file)
         if damaged:
             self._mend(damaged)
-            known, _ = _records(self._file)
+            known, _, self._read = _records(self._file)
+        return {(lane, chapter): batches for lane, chapter, batches, _ in known}
+
+    def news(self) -> dict[tuple[int, int], int]:
+        """Return what was appended since `read` or the last call, by whichever process. Damage waits for the next `read`."""
+        known, _, self._read = _records(self._file, self._read)
         return {(lane, chapter): batches for lane, chapter, batches, _ in known}
 
     def _mend(self, damaged: int) -> None:
@@ -47,7 +58,7 @@ class FormationIndex:
         aside = set_aside(self._file)
         if aside is None:
             return
-        sound, _ = _records(aside)
+        sound, _, _ = _records(aside)
         warnings.warn(
             f"formation index: {damaged} records of {self._file} are damaged; each would have to be as it was written. It was "
             f"set aside as {aside.name}, and those chapters are counted again when they are needed",
@@ -76,12 +87,18 @@ class FormationIndex:
             raise failed(error, otherwise, "formation index: cannot write", self._file) from error
 
 
-def _records(file: Path) -> tuple[list[tuple[int, int, int, int]], int]:
-    """The records (lane, chapter, batches, checksum) that are sound, and how many are damaged; torn ones are neither."""
+def _records(file: Path, begin: int = 0) -> tuple[list[tuple[int, int, int, int]], int, int]:
+    """Read the records from a byte on.
+
+    Returns:
+        the sound ones (lane, chapter, batches, checksum); how many are damaged, torn ones left out; and where they end.
+    """
     try:
-        data = file.read_bytes()
+        with file.open("rb") as handle:
+            handle.seek(begin)
+            data = handle.read()
     except FileNotFoundError:
-        return [], 0
+        return [], 0, 0
     except OSError as error:
         raise failed(error, "See that it is a file on a disk that works", "formation index:", file) from error
     whole = len(data) // _RECORD.itemsize * _RECORD.itemsize
@@ -90,7 +107,7 @@ def _records(file: Path) -> tuple[list[tuple[int, int, int, int]], int]:
     failed_checks = len(records) - len(sound)
     # A writer that was killed leaves a record without its end, which the next writer fills with zeros.
     torn = failed_checks and sum(data[at] == 0 for at in range(_RECORD.itemsize - 1, whole, _RECORD.itemsize))
-    return sound, max(0, failed_checks - torn)
+    return sound, max(0, failed_checks - torn), begin + whole
 
 
 def name_plan(folder: Path, fingerprint: str) -> None:
@@ -109,7 +126,7 @@ def verify_index(file: Path) -> bool:
     Raises:
         DamageError: a record is damaged.
     """
-    damaged = _records(file)[1]
+    _, damaged, _ = _records(file)
     if damaged:
         raise seal.damaged(file, f"{damaged} records fail their checks")
     return True

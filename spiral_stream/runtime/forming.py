@@ -17,7 +17,7 @@ from spiral_stream.batching import tail
 from spiral_stream.batching.formation import CHAPTER_WINDOWS, Formation, Window
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.padding_width import common_multiple
-from spiral_stream.errors import DataError, PlanError
+from spiral_stream.errors import BindError, DataError, PlanError
 from spiral_stream.expr import Expr
 from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.composed import is_scarce
@@ -54,17 +54,27 @@ class Forming:
         )
         end, lineage = reader.end, reader.lineage
         wanted: list[Key] = [key for each in self.keys for key in lineage.expression_keys(each, end)]
-        if formation.needs_lengths:
+        self.length = None if formation.length is None else expr.parse(formation.length)
+        if self.length is not None:
+            wanted += lineage.expression_keys(self.length, end)
+        elif formation.needs_lengths:
             wanted += [lineage.length_key(column) for column in self.sequences]
         self.wanted = wanted  # columns that the formation looks at
         fields = [field for _, field in collate.fields]
         later = [*lineage.keys((field.column for field in fields), end), *identity_keys(stages)]
         self._used = lineage.rests_on([*later, *wanted])
         self._uncached: list[str] | None = None
+        self._counting: Forming | None = None
         self.only_whole = formation.counts_samples and tail.drops_short(collate.last)
         self.scarce = is_scarce(collate)
         mix = find(collate, Mix)
         self.moves = mix is not None and bool(mix.schedule)  # whether a schedule moves the streams' shares
+
+    def for_counting(self) -> "Forming":
+        """Return what forms the same chapters for the number of their batches alone: no token of a cache is read."""
+        if self._counting is None:
+            self._counting = Forming(self.stages, self.reader.for_counting(), self.formation)
+        return self._counting
 
     def begin(self, epoch: int, lane: int, chapter: int) -> int:
         """Return the position of the epoch at which a chapter begins; of the one after the last, the lane's end."""
@@ -74,6 +84,15 @@ class Forming:
         if chapter == 0 or position >= end or epochs.mixture is None:
             return min(position, end)
         return min(epochs.mixture.border(epoch, position), end)
+
+    def chapter_of(self, epoch: int, position: int) -> tuple[int, int]:
+        """Return the lane and the chapter of a position of the epoch."""
+        lanes = self.stages.batches_of(epoch).lanes
+        lane = lanes.lane_of(position)
+        number = (position - lanes.begin(lane)) // self.span
+        while self.begin(epoch, lane, number) > position:  # chapters of a mixture begin up to a slice later
+            number -= 1
+        return lane, number
 
     # ---- what membership rests on
 
@@ -115,6 +134,22 @@ class Forming:
             out.append(f"no cache holds what {', '.join(others)} decides, so keep it as a column of the relation")
         return out
 
+    def need_known(self, world_size: int, workers: int) -> None:
+        """Refuse several readers if each would have to compute `unknown` again.
+
+        Raises:
+            BindError: says what decides it, and the ways out.
+        """
+        if world_size * workers == 1 or not (unknown := self.unknown()):
+            return
+        who = f"{world_size} ranks" if world_size > 1 else f"{workers} workers"
+        msg = (
+            f"bind: who shares a batch is decided by {', '.join(unknown)}, which is not known before it is computed, and "
+            f"{who} would compute it for all samples again. Build it once: {'; '.join(self.ways_out())}; or read "
+            "with one rank and no workers"
+        )
+        raise BindError(msg)
+
     def _named(self, keys: set[Key]) -> list[str]:
         """The maps that make some columns, in words."""
         out = []
@@ -150,14 +185,31 @@ class Forming:
         return Window(numbers, streams, self._lengths(samples), keys, costs, shares)
 
     def _lengths(self, samples: Samples) -> Int64 | None:
-        """The longest token column of each sample; None where the formation needs no lengths."""
+        """The longest token column of each sample, or what stands for it; None where the formation needs no lengths."""
         if not self.formation.needs_lengths:
             return None
+        if self.length is not None:
+            return self._declared(samples, self.length)
         columns = [lengths_of(samples.columns[self.reader.lineage.length_key(column)]) for column in self.sequences]
         if isinstance(self.formation, Packed):
             _need_alike(self.formation, self.sequences, columns)
         longest: Int64 = np.maximum.reduce(columns)
         return longest
+
+    def _declared(self, samples: Samples, length: Expr) -> Int64:
+        """The lengths that a column of the relation states."""
+        values = self.reader.value(samples, length, self.source, self.reader.end)
+        if values.null_count:
+            msg = (
+                f"collate: length={self.formation.length!r} is null for {values.null_count:,} of {len(values):,} samples of a "
+                "window. Filter those rows out"
+            )
+            raise PlanError(msg)
+        found = np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.int64)
+        if len(found) and int(found.min()) < 0:
+            msg = f"collate: length={self.formation.length!r} is {int(found.min())}, and no sample is shorter than 0. Mend it"
+            raise DataError(msg, row=int(found.argmin()))
+        return found
 
     def _key_values(self, samples: Samples, text: str, key: Expr) -> NDArray[np.float64] | Int64:
         values = self.reader.value(samples, key, self.source, self.reader.end)

@@ -27,10 +27,32 @@ from spiral_stream.runtime.samples import Samples
 from spiral_stream.sampling.order import UInt64
 
 
+class CountLimits:
+    """What is refused because counting batches would take long. Arithmetic refuses nothing."""
+
+    def need_countable(self, epoch: int, asked: str) -> None:
+        """Refuse to count the batches of an epoch if that takes long. Forms a few windows at most, to say how long.
+
+        Raises:
+            StreamError: says how long it takes, and how to count them.
+        """
+
+    def need_near(self, epoch: int, number: int, asked: str) -> None:
+        """Refuse to look for a batch if the chapters before it are not counted, and counting them takes long.
+
+        What takes about two seconds is counted at once, and so are 4 M samples whose lengths are stored.
+
+        Raises:
+            StreamError: says how long it takes, and how to count them.
+            IndexError: there is no such batch.
+        """
+
+
 class Numbering(ABC):
     """The batches of every epoch, by number. Thread-safe."""
 
     last: Tail
+    limits = CountLimits()
     skips: Skips = NOTHING  # what the run skips of them
 
     @property
@@ -55,8 +77,12 @@ class Numbering(ABC):
         """
 
     @abstractmethod
-    def find(self, epoch: int, stream: int, row: int) -> list[int]:
-        """Return the batches that hold a surviving row of a stream, ascending."""
+    def find(self, epoch: int, stream: int, row: int) -> Iterable[int]:
+        """Yield the batches that hold a surviving row of a stream, ascending; forms no more chapters than are asked for.
+
+        Raises:
+            StreamError: the chapters before it are not counted, and counting them takes long.
+        """
 
     @abstractmethod
     def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
@@ -99,13 +125,6 @@ class Numbering(ABC):
 
         Raises:
             BindError: says what decides it, and the ways out.
-        """
-
-    def need_countable(self, epoch: int) -> None:  # noqa: B027  likewise
-        """Refuse to count the batches of an epoch if that takes long.
-
-        Raises:
-            TypeError: says how to count them.
         """
 
     def held(self, asked: str) -> AbstractContextManager[None]:

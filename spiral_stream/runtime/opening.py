@@ -164,15 +164,21 @@ class Opening:
 
         Raises:
             IndexError: the epoch has no such batch.
+            StreamError: the chapters before it are not counted, and counting them takes long.
         """
         stages = self.stages
         reader, numbering = self.read(run_seed)
         delivered = numbering.skips.delivered(epoch, number)
         if delivered is None:
             return None
+        numbering.every.limits.need_near(epoch, number, "ledger")
         samples = numbering.draw(epoch, delivered).samples
         reader.need_identity(epoch, samples)
         return stages, samples
+
+    def given(self, run_seed: int) -> tuple[Deliver, Registry, Rebase | None, int]:
+        """Return what another process needs to open the same: plan, catalog, rebase and run seed. It pickles."""
+        return self._plan, self._catalog, self.rebase, run_seed
 
     def edited(self, rebase: Rebase | None, skips: Skips) -> "Opening":
         """Return an opening of the same plan with other edits; nothing of it is open yet."""
@@ -265,12 +271,15 @@ class Opening:
                 return cursor.next_epoch(), []
         return cursor, anchors
 
-    def materialize(self, executor: Executor, report: Callable[[Progress], None] | None, *, keep: bool) -> Progress:
+    def materialize(
+        self, executor: Executor, report: Callable[[Progress], None] | None, *, keep: bool, lengths: bool = False
+    ) -> Progress:
         """Build the caches, and before them what opening the plan needs.
 
         Args:
             executor: which builders do it.
             report: called with the progress; None shows a bar on a terminal.
+            lengths: whether the caller counts the epoch after it.
             keep: keep open what is open. It does not see what was built; otherwise the next use opens it again.
 
         Raises:
@@ -278,7 +287,8 @@ class Opening:
         """
         _need_callable("materialize", report)
         with building_with(executor), sharing(self._threads):
-            done = materialize(self.stages, executor.workers or self._threads.working(), executor, report)
+            threads, more = executor.workers or self._threads.working(), lengths and self.stages.formed
+            done = materialize(self.stages, threads, executor, report, more=more)
         if not keep:
             self.close()
         return done

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Self, final
 
 from spiral_stream.batching.formation import CHAPTER_WINDOWS
 from spiral_stream.errors import SpiralWarning
-from spiral_stream.threads import OwnThread
+from spiral_stream.threads import OwnThread, ToldLock
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -99,6 +99,64 @@ class Outlook:
             f"{formed:,.0f} of about {total:,.0f} chapters, {each_s:,.2g} CPU s each, {duration(left * each_s)} left"
         )
         bar.update(task, completed=formed, total=total, words=f"{words}; Ctrl-C keeps them")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar[0].stop()
+
+
+@final
+class Request:
+    """Holds the lock of the chapters; the outermost of nested requests reports what it costs.
+
+    Args:
+        lock: of the chapters.
+        requests: the request under way, and those that it makes itself.
+        what: the request, as a warning names it.
+        span: samples per chapter.
+    """
+
+    __slots__ = ("_lock", "_outlook", "_requests")
+
+    def __init__(self, lock: ToldLock, requests: list[Outlook], what: str, span: int) -> None:
+        self._lock, self._requests, self._outlook = lock, requests, Outlook(what, span)
+
+    def __enter__(self) -> None:
+        self._lock.__enter__()
+        self._requests.append(self._outlook)
+
+    def __exit__(self, *_: object) -> None:
+        self._requests.pop().__exit__()
+        self._lock.__exit__()
+
+
+@final
+class CountingBar:
+    """Shows how far counting is: a bar on a terminal once a second has passed.
+
+    Args:
+        what: what is counted.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what, self._began = what, monotonic()
+        self._at_start: int | None = None  # samples that were counted before
+        self._bar: tuple[Progress, TaskID] | None = None
+
+    def __call__(self, samples: int, total: int) -> None:
+        """Note how many samples are counted, by whoever counts, of how many."""
+        if self._at_start is None:
+            self._at_start = samples
+        passed_s = monotonic() - self._began
+        if passed_s < BAR_AFTER_S:
+            return
+        self._bar = self._bar or _started(self._what)
+        left_s = passed_s * (total - samples) / max(1, samples - self._at_start)
+        words = f"{samples:,} of {total:,} samples, {duration(left_s)} left; Ctrl-C keeps what is counted"
+        self._bar[0].update(self._bar[1], completed=samples, total=total, words=words)
 
     def __enter__(self) -> Self:
         return self

@@ -6,8 +6,8 @@ call per stream, and runs the maps in order. Token columns are `Ragged` addresse
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from spiral_stream import seeding
 from spiral_stream.dialects.numpy import to_column
-from spiral_stream.errors import DataError, SourceError, renumbered
+from spiral_stream.errors import DataError, SourceError
 from spiral_stream.expr import Expr, bind
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.blocks import moment, need_sound
@@ -45,12 +45,13 @@ from spiral_stream.planner.lineage import (
     length_column,
     with_lengths,
 )
-from spiral_stream.planner.physical import Stages, TokenStage
-from spiral_stream.planner.streams import ordinals, read, split
+from spiral_stream.planner.physical import Stages
+from spiral_stream.planner.streams import read, split
 from spiral_stream.runtime.assembling import assembled, assembler, called
+from spiral_stream.runtime.declared_lengths import DeclaredLengths
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.tokens import TokenFeed
-from spiral_stream.runtime.unreadable import encoded, reasons, run_on_readable
+from spiral_stream.runtime.token_columns import TokenColumns
+from spiral_stream.runtime.unreadable import reasons, run_on_readable
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.threads import CLOSE_TIMEOUT_S, OwnThread, Workers, doing
 
@@ -112,17 +113,29 @@ class SampleReader:
         self.lineage = Lineage.of(stages)
         self.end = self.lineage.end
         self._tolerant = need(stages.plan, Collate).on_error != "raise"
-        made = [at for at, step in enumerate(stages.maps) if isinstance(step, SampleTokens)]
-        self._tokens = dict(zip(made, stages.tokens, strict=True))  # by the map, for two may give one name
         pool = self._pool if threads > 1 else None  # one thread is the caller's own
-        self._feeds = {at: _feeds(stages, stage, metrics, pool) for at, stage in self._tokens.items()}
+        self._tokens = TokenColumns(stages, metrics, pool)
+        self._lengths_only: frozenset[int] = frozenset()  # maps whose tokens are wanted as lengths alone
+        self._counting = False
         self._counts = {i: self.lineage.same_before(i) for i in range(self.end)}
         self._of_new: dict[tuple[Key, ...], list[Key]] = {}
         self._ragged = self.lineage.sequences_only(stages)
+        length = None if stages.formation is None else stages.formation.length
+        self._declared = None if length is None else DeclaredLengths(stages, self.lineage, length)
         stored = need(stages.plan, Sample).schema().names
         self._kept = {
             name for name in stored if name != STREAM_ID and all(name in s.selected.kept for s in stages.streams)
         }
+
+    def for_counting(self) -> "SampleReader":
+        """Return this reader as counting wants it: of tokens that no function is given, it reads the lengths alone.
+
+        What it reads is not in the stream's metrics, which are about the batches of a loop.
+        """
+        out = copy(self)
+        out.metrics = Metrics()
+        out._lengths_only, out._counting = self.lineage.measured_only, True  # noqa: SLF001  a reader of our own
+        return out
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> list[OwnThread]:
         """End the threads. Returns those that still run at the deadline."""
@@ -147,6 +160,14 @@ class SampleReader:
         for column in sorted(made, key=lambda key: key.at):
             samples.columns[column] = self._computed(epoch, samples, column)
         need_sound(begun)
+        if self._declared is not None and not self._counting and set(missing) & set(self._declared.tokens):
+            self._check_declared(epoch, samples, self._declared)
+
+    def _check_declared(self, epoch: int, samples: Samples, declared: DeclaredLengths) -> None:
+        if all(key in samples.columns for key in declared.tokens):
+            self.need(epoch, samples, declared.keys)
+            stated = self.value(samples, declared.expr, need(self._stages.plan, Collate).source, self.end)
+            declared.check(stated, samples.columns, self.refused(samples, declared.tokens))
 
     def _missing(self, keys: tuple[Key, ...], have: Mapping[Key, Any]) -> list[Key]:
         """`Lineage.missing`; batches ask for the same columns again and again, of samples that have none."""
@@ -178,11 +199,7 @@ class SampleReader:
         name, at = key.name, key.at
         step = self._stages.maps[at]
         if isinstance(step, SampleTokens):
-            refused: dict[int, str] | None = {} if self._tolerant else None
-            tokens = self._tokenized(samples, step, at, refused)
-            if refused is not None:
-                samples.columns[Refusal(at)] = reasons(refused, len(samples))
-            return tokens
+            return self._tokenized(samples, step, at)
         if isinstance(step, SampleColumns):
             value = step.exprs[step.names.index(name)]
             return self.value(samples, value, step.source, at).cast(step.schema().field(name).type)
@@ -213,23 +230,18 @@ class SampleReader:
                 out |= reason.is_valid().to_numpy(zero_copy_only=False)
         return out
 
-    def _tokenized(self, samples: Samples, step: SampleTokens, at: int, refused: dict[int, str] | None) -> Ragged:
-        feeds = self._feeds[at]
-        if not feeds:
+    def _tokenized(self, samples: Samples, step: SampleTokens, at: int) -> pa.Array | Ragged:
+        refused: dict[int, str] | None = {} if self._tolerant else None
+        found: pa.Array | Ragged
+        if self._tokens.computed(at):
             texts = samples.columns[self.lineage.key(step.transform.column, at)]
-            with self.metrics.timed("transform_s"):
-                return encoded(self._tokens[at].encoder, step.transform.column, texts, refused)
-        if len(feeds) == 1:
-            rows = samples.places.rows
-            return _at_rows(feeds[0], ordinals(self._stages.streams, 0, rows), np.arange(len(rows)), refused)
-        found, places = [], []
-        for stream, where in split(samples.places):
-            own = ordinals(self._stages.streams, stream, samples.places.rows[where])
-            found.append(_at_rows(feeds[stream], own, where, refused))
-            places.append(where)
-        if not found:
-            return Ragged.of_flat(np.empty(0, dtype=np.uint16), np.zeros(1, dtype=np.int64))
-        return Ragged.concat(found).take(np.argsort(np.concatenate(places), kind="stable"))
+            found = self._tokens.of_texts(at, step.transform.column, texts, refused)
+        else:
+            ask = self._tokens.lengths if at in self._lengths_only else self._tokens.tokens
+            found = ask(at, samples.places, refused)
+        if refused is not None:
+            samples.columns[Refusal(at)] = reasons(refused, len(samples))
+        return found
 
     def random_keys(self, epoch: int, samples: Samples, upto: int | None = None) -> NDArray[np.uint64]:
         """Return the samples' own random keys (docs/decisions/0032), as they are after ``upto`` maps: shape [S], uint64.
@@ -360,23 +372,6 @@ def remembering_sample(samples: Samples) -> Iterator[None]:
         if error.row is not None and error.samples is None:
             error.samples = samples.take(np.array([error.row]))
         raise
-
-
-def _feeds(stages: Stages, stage: TokenStage, metrics: Metrics, pool: Executor | None) -> list[TokenFeed]:
-    return [
-        TokenFeed(stream.base, cache.kind, cache.store.open(), metrics, pool)
-        for stream, cache in zip(stages.streams, stage.caches, strict=False)
-    ]
-
-
-def _at_rows(feed: TokenFeed, own: NDArray[np.uint64], where: Int64, refused: dict[int, str] | None = None) -> Ragged:
-    """Fetch the tokens of one stream's rows. The row of an error, and refused rows, count among all samples."""
-    found: dict[int, str] | None = None if refused is None else {}
-    with renumbered(where):
-        tokens = feed.tokens(own, found)
-    if refused is not None and found:
-        refused.update({int(where[row]): reason for row, reason in found.items()})
-    return tokens
 
 
 def _one_array(column: Any) -> pa.Array | Ragged:

@@ -4,7 +4,7 @@ The run counts the batches that it delivers, so places, steps and tail rules nee
 count becomes the number of a batch. A batch is formed with all of its samples. Those that are skipped leave it then.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from spiral_stream.planner.saved_state import Anchor
 from spiral_stream.planner.skip_record import SkippedSample, Skips, Value
 from spiral_stream.runtime.chapters import Drawn
 from spiral_stream.runtime.known_chapters import Known
-from spiral_stream.runtime.numbering import Numbering
+from spiral_stream.runtime.numbering import CountLimits, Numbering
 from spiral_stream.runtime.row_lookup import found_rows
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import LARGEST, UInt64
@@ -40,6 +40,10 @@ class _OfEvery(Numbering):
     def every(self) -> Numbering:
         return self._every
 
+    @property
+    def limits(self) -> CountLimits:  # type: ignore[override]  # a value elsewhere
+        return self._every.limits
+
     def unknown(self, epoch: int) -> int:
         return self._every.unknown(epoch)
 
@@ -52,9 +56,6 @@ class _OfEvery(Numbering):
 
     def need_known(self, world_size: int, workers: int) -> None:
         self._every.need_known(world_size, workers)
-
-    def need_countable(self, epoch: int) -> None:
-        self._every.need_countable(epoch)
 
     def held(self, asked: str) -> AbstractContextManager[None]:
         return self._every.held(asked)
@@ -114,11 +115,13 @@ class SkippingBatches(_OfEvery):
         out: NDArray[np.bool_] = (self._masked[at] == keys) & begun
         return out
 
-    def find(self, epoch: int, stream: int, row: int) -> list[int]:
+    def find(self, epoch: int, stream: int, row: int) -> Iterator[int]:
         one = np.array([stream], dtype=np.int32), np.array([row], dtype=np.uint64)
         places = Places(*one, np.zeros(1, dtype=np.uint64))
-        found = [n for n in self._every.find(epoch, stream, row) if not self._skipped(places, epoch, n).any()]
-        return [at for n in found if (at := self.skips.delivered(epoch, n)) is not None]
+        for number in self._every.find(epoch, stream, row):
+            at = self.skips.delivered(epoch, number)
+            if at is not None and not self._skipped(places, epoch, number).any():
+                yield at
 
     def undelivered(self, epoch: int, number: int) -> tuple[UInt64, int]:
         return self._every.undelivered(epoch, self.skips.number(epoch, number))

@@ -14,7 +14,7 @@ from typing import final
 from spiral_stream.batching import tail
 from spiral_stream.batching.tail import DropPartial
 from spiral_stream.cursor import Cursor, Segment
-from spiral_stream.errors import ResumeError, SpiralError, SpiralWarning
+from spiral_stream.errors import ResumeError, SpiralError, SpiralWarning, StreamError
 from spiral_stream.planner.bind import Bound
 from spiral_stream.runtime.numbering import Numbering
 
@@ -69,9 +69,32 @@ def delivered_at(numbering: Numbering, epoch: int, segment: Segment, step: int, 
     return tail.admits(numbering.last, segment.first(step), segment.group, segment.batches(step, rank), exists)
 
 
-def steps_of(numbering: Numbering, epoch: int, bound: Bound) -> int:
-    """Return how many steps of a whole epoch the run's rank makes."""
+def steps_of(numbering: Numbering, epoch: int, bound: Bound, asked: str = "steps_per_epoch") -> int:
+    """Return how many steps of a whole epoch the run's rank makes.
+
+    Args:
+        numbering: which batches there are.
+        epoch: the epoch whose order is drawn.
+        bound: the run's rank, world size and merge.
+        asked: who asks, as an error names it.
+
+    Raises:
+        StreamError: the epoch is not counted, and counting it takes long.
+    """
+    numbering.limits.need_countable(epoch, asked)
     return tail.steps(numbering.last, numbering.total(epoch), bound.world_size, bound.merge, bound.rank)
+
+
+def length_of(numbering: Numbering, epoch: int, bound: Bound) -> int:
+    """Return `steps_of` for ``len()``.
+
+    Raises:
+        TypeError: the epoch is not counted, and counting it takes long; `list` and `enumerate` take that for "no length".
+    """
+    try:
+        return steps_of(numbering, epoch, bound, "len")
+    except StreamError as error:
+        raise TypeError(str(error)) from error
 
 
 def first_delivery(

@@ -99,12 +99,18 @@ class TokenFeed:
         items = np.full(len(ordinals), item, dtype=np.uint8)
         return Ragged(found.addresses, found.sizes // item, items, signed=False, owners=tuple(found.owners))
 
-    def lengths(self, ordinals: UInt64) -> Int64:
-        """Return the number of tokens of each row, shape [S]. Like `tokens`, it encodes rows that are not cached."""
+    def lengths(self, ordinals: UInt64, refused: dict[int, str] | None = None) -> Int64:
+        """Return the number of tokens of each row, shape [S]; reads no token of the cache. Arguments as in `tokens`.
+
+        Like `tokens`, it encodes rows that are not cached.
+        """
         found = self._find(ordinals)
         if len(found.missing):
             self._encode(ordinals, found)
-        found.need_accepted()
+        if refused is None:
+            found.need_accepted()
+        else:
+            refused.update(found.refused)
         return found.sizes // self._kind.item_bytes
 
     def missing(self, ordinals: UInt64) -> NDArray[np.bool_]:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import spiral_stream as sp
 from spiral_stream import cli
 from tests.fixtures.streams import ROWS, SHARDS, plan
+from tests.fixtures.texts import make_catalog, tokenized
 
 
 @pytest.fixture(autouse=True)
@@ -178,3 +179,17 @@ def test_version_prints_the_installed_version_and_runs_no_command() -> None:
     done = CliRunner().invoke(cli.app, ["--version"])
 
     assert (done.exit_code, done.output) == (0, f"spiral {sp.__version__}\n")
+
+
+def test_materialize_counts_the_batches_of_an_epoch(tmp_path: Path) -> None:
+    catalog = make_catalog(tmp_path, {"a": 200})
+    sampled = tokenized(catalog.table("a"), sp.GlobalShuffle(seed=1), stored=True)
+    formation = sp.Packed(max_tokens=24, window_size=16)
+    made = sampled.collate(batch_size=2, formation=formation, fields={"ids": sp.Pad("tokens")}, last=sp.KeepPartial)
+    catalog.save_stream("packed", made.to_numpy())
+    said = run(catalog, "materialize", "packed", "--lengths", "--epoch", "3")
+
+    with catalog.open_stream("packed") as stream:
+        assert stream.numbering.unknown(3) == 0
+        assert stream.numbering.unknown(0) > 0
+        assert f"epoch 3: {stream.count(3)} batches" in said

@@ -324,6 +324,37 @@ def test_columns_of_a_plan_are_kept_by_what_they_are_made_of(kept: Callable[[], 
     assert lengths.tolist() == sizes
 
 
+def test_lengths_of_lists_that_are_not_kept_are_read_once_for_everybody(
+    kept: Callable[[], KeptRelation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = np.array([5, 0, 16, 3], np.uint64)
+    scans: list[list[str]] = []
+    scan = OpenRelation.scan
+    monkeypatch.setattr(
+        OpenRelation, "scan", lambda self, names, *rest: (scans.append(list(names)), scan(self, names, *rest))[1]
+    )
+    for name in ("holes", "tokens"):  # lists with null items are not kept; the other ones nobody asked for
+        expected = [len(TABLE[name][int(SURVIVING[row])].as_py() or ()) for row in rows.astype(int)]
+        for _ in range(2):
+            base = kept()
+            own = KeptColumns({0: base}, plan(base)._columns)
+            own.keep([], len(SURVIVING))
+            lengths = own.lengths(name, rows)
+            assert lengths is not None
+            assert lengths.tolist() == expected
+            assert name not in base
+            assert [each.counts["data"].sum() for each in base.pieces()] == [4 * ROWS]
+    assert scans == [["holes"], ["tokens"]]
+
+
+def test_lengths_are_not_kept_for_few_rows(kept: Callable[[], KeptRelation]) -> None:
+    base = kept()
+    own = plan(base)
+    own.keep([], ROWS // RARE - 1)
+
+    assert own.lengths("tokens", np.array([1], np.uint64)) is None
+
+
 def test_what_is_asked_for_is_built_and_said_with_its_relation(
     kept: Callable[[], KeptRelation], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,3 +90,21 @@ def test_damaged_records_fail_verification_and_torn_ones_do_not(tmp_path: Path) 
     file.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
     with pytest.raises(DamageError, match="1 records fail their checks"):
         verify_index(file)
+
+
+@given(before=st.lists(st.integers(0, 99), max_size=8, unique=True), after=st.lists(st.integers(100, 199), max_size=8))
+def test_news_is_what_others_appended_since(
+    tmp_path_factory: pytest.TempPathFactory, before: list[int], after: list[int]
+) -> None:
+    file = tmp_path_factory.mktemp("index") / "epoch-0.index"
+    one, other = FormationIndex(file), FormationIndex(file)
+    for chapter in before:
+        other.append(0, chapter, chapter + 1)
+    assert one.read() == {(0, chapter): chapter + 1 for chapter in before}
+    assert one.news() == {}
+    for chapter in after:
+        other.append(1, chapter, 7)
+
+    assert one.news() == {(1, chapter): 7 for chapter in after}
+    assert one.news() == {}
+    assert one.folder == file.parent

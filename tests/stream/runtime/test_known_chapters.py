@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from spiral_stream.batching.lanes import Lanes
 from spiral_stream.errors import ResumeError
+from spiral_stream.runtime import known_chapters
 from spiral_stream.runtime.formation_index import FormationIndex
 from spiral_stream.runtime.known_chapters import KnownChapters
 
@@ -65,7 +66,7 @@ def test_what_is_entered_is_written_to_the_index_once(tmp_path: Path) -> None:
     for _ in range(2):
         one.enter(0, 3, 17)
 
-    assert (one.batches(0, 3), one.batches(0, 2), one.unknown()) == (17, None, 11)
+    assert (one.batches(0, 3), one.batches(0, 2), one.unknown) == (17, None, 11)
     assert known(file).batches(0, 3) == 17
     assert file.stat().st_size == 32
 
@@ -99,3 +100,39 @@ def test_anchors_that_cannot_be_are_refused(tmp_path: Path, anchor: tuple[int, i
     assert one.certain(20, [(0, 2, 10), (0, 3, 12)]) == [(0, 2, 10)]
     with pytest.raises(ResumeError, match=f"{why}. Pass what state_dict"):
         one.certain(20, [anchor])
+
+
+@given(
+    batches=st.lists(st.integers(0, 4), min_size=1, max_size=30),
+    unknown=st.sets(st.integers(0, 29), max_size=4),
+    k=st.integers(0, 130),
+    at_once=st.integers(1, 40),
+)
+def test_a_walk_ends_at_the_chapter_of_the_batch_or_where_counts_end(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[int], unknown: set[int], k: int, at_once: int
+) -> None:
+    one = known(tmp_path_factory.mktemp("index") / "epoch-0.index", chapters=len(batches))
+    for chapter, count in enumerate(batches):
+        if chapter not in unknown:
+            one.enter(0, chapter, count)
+    chapter = first = 0
+    while chapter < len(batches) and chapter not in unknown and first + batches[chapter] <= k:
+        first, chapter = first + batches[chapter], chapter + 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(known_chapters, "_AT_ONCE", at_once)
+        assert one.walk(0, k) == (chapter, first)
+        assert one.walk(0, k) == (chapter, first)  # from the beginning that it has learned
+    assert one.unknown == len([each for each in unknown if each < len(batches)])
+    assert one.unknown_of(0).tolist() == sorted(each for each in unknown if each < len(batches))
+    assert one.total == sum(count for each, count in enumerate(batches) if each not in unknown)
+
+
+def test_what_another_process_entered_is_seen_by_looking(tmp_path: Path) -> None:
+    one, other = (known(tmp_path / "epoch-0.index") for _ in range(2))
+    other.enter(0, 2, 5)
+
+    assert one.batches(0, 2) is None
+    assert one.look()
+    assert not one.look()
+    assert (one.batches(0, 2), one.unknown) == (5, 11)

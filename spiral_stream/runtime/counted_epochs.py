@@ -1,0 +1,103 @@
+"""Count a whole epoch: at once where that is quick, else with an executor, and together with other processes."""
+
+import pickle
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final
+
+from spiral_stream.cache.materialize import Progress
+from spiral_stream.catalog.registry import Registry
+from spiral_stream.derived.executors import Builders, Threads
+from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap
+from spiral_stream.plan.nodes import Deliver, Sampled
+from spiral_stream.planner.rebase_record import Rebase
+from spiral_stream.runtime.chapters import Chapter
+from spiral_stream.runtime.formed_batches import FormedBatches
+from spiral_stream.runtime.forming import Forming
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.opening import Opening
+from spiral_stream.runtime.outlook import CountingBar
+from spiral_stream.threads import ThreadShare
+from spiral_stream.transforms.python import Function
+
+_THREADS: Final = 2  # forming holds the interpreter most of the time: a third thread gains nothing
+
+Report = Callable[[int, int], None]  # samples that are counted, of how many
+
+
+def count_epoch(
+    opening: Opening,
+    run_seed: int,
+    epoch: int,
+    builders: Callable[[], Builders] | None = None,
+    report: Report | None = None,
+) -> int:
+    """Return the batches of a whole epoch over all ranks, before the tail rule.
+
+    Args:
+        opening: what the stream has open.
+        run_seed: the seed of everything random.
+        epoch: the epoch whose order is drawn.
+        builders: makes the executor; None takes threads of this process, and none where counting is quick.
+        report: called with the progress; None shows a bar on a terminal.
+
+    Raises:
+        CacheError: the folder of the formation index cannot be written.
+    """
+    numbering = opening.read(run_seed)[1].every
+    if not isinstance(numbering, FormedBatches) or not numbering.unknown(epoch):
+        return numbering.total(epoch)
+    if builders is None and numbering.limits.is_quick(epoch):
+        return numbering.total(epoch)
+    with CountingBar(f"count of epoch {epoch}") as bar, (builders or _threads(numbering.forming))() as pool:
+        if isinstance(pool, Threads):
+            return numbering.count_together(epoch, pool, count_here, numbering.forming.for_counting(), report or bar)
+        given = pickle.dumps(opening.given(run_seed))
+        return numbering.count_together(epoch, pool, count_elsewhere, given, report or bar)
+
+
+def as_rows(report: Callable[[Progress], None] | None) -> Report | None:
+    """Return a report of `count_epoch` that passes its samples on as the rows of a build's progress."""
+    return None if report is None else lambda samples, total: report(Progress(0, 0, samples, total, 0, 0))
+
+
+def _threads(forming: Forming) -> Callable[[], Builders]:
+    """Threads of this process; one alone where a function of the user's decides, which need not be thread-safe."""
+    alone = any(_calls(step) for step in forming.stages.maps)
+    return lambda: Threads(1 if alone else _THREADS)
+
+
+def _calls(step: Sampled) -> bool:
+    """Whether a map calls a function of the user's."""
+    if isinstance(step, SampleFilter):
+        return isinstance(step.predicate, Function)
+    return isinstance(step, SampleMap | SampleFlatMap | SampleAssembly)
+
+
+def count_here(forming: Forming, epoch: int, lane: int, chapter: int) -> int:
+    """Return how many batches a chapter has."""
+    return Chapter(forming, epoch, lane, chapter).finish()
+
+
+def count_elsewhere(given: bytes, epoch: int, lane: int, chapter: int) -> int:
+    """Return how many batches a chapter has, in another process.
+
+    Args:
+        given: what `Opening.given` returned, pickled.
+        epoch: the epoch.
+        lane: the lane.
+        chapter: the chapter.
+    """
+    return count_here(_opened(given), epoch, lane, chapter)
+
+
+@lru_cache(1)
+def _opened(given: bytes) -> Forming:
+    """Open the plan once per process: that takes longer than a chapter."""
+    plan: Deliver
+    catalog: Registry
+    rebase: Rebase | None
+    plan, catalog, rebase, run_seed = pickle.loads(given)  # noqa: S301  written by the process that gives the work
+    numbering: Any = Opening(plan, catalog, Metrics(), rebase, threads=ThreadShare(1)).read(run_seed)[1]
+    forming: Forming = numbering.forming.for_counting()
+    return forming
