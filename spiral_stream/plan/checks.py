@@ -149,23 +149,12 @@ def unheeded_sort(node: Verb) -> str | None:
 
 def warn_of_unheeded_sort(node: Verb, order: Order) -> None:
     """Warn where samples come in another order than that of a sort before them."""
-    if (sorted_by := unheeded_sort(node)) is not None:
+    if not order.follows_sort and (sorted_by := unheeded_sort(node)) is not None:
         msg = (
-            f"sample: sort({sorted_by}) has no effect, because {type(order).__name__} decides the order. Drop the sort, or "
-            "put a limit or distinct after it"
+            f"sample: sort({sorted_by}) has no effect, because {type(order).__name__} decides the order. Drop the sort, put "
+            "a limit or distinct after it, or take Sequential(), which goes through the rows in that order"
         )
         warnings.warn(msg, SpiralWarning, stacklevel=3)
-
-
-def need_stored_order(node: Verb) -> None:
-    """Refuse a sort where samples come in the order of storage."""
-    if (sorted_by := unheeded_sort(node)) is not None:
-        msg = (
-            f"sample: Sequential() is the order in which rows are stored, and sort({sorted_by}) before it would be ignored. "
-            "Register the sorted rows and sample those: catalog.register(name, Arrow(relation.to_arrow()), identity=...); "
-            "or drop the sort"
-        )
-        raise PlanError(msg)
 
 
 def need_like_keys(left: pa.Field, right: pa.Field) -> None:

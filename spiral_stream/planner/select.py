@@ -96,6 +96,24 @@ def choose(node: nodes.Node, open_relation: Open) -> Chosen:
     return rows.chosen(ascending=True)
 
 
+def sorted_ordinals(node: nodes.Node, open_relation: Open) -> UInt64:
+    """Return the rows of the base relation that survive, in the order of the last sort: shape [N], uint64.
+
+    Args:
+        node: the last relational node; it has a sort.
+        open_relation: gives an open relation by name.
+
+    Raises:
+        PlanError: a join finds several right rows for one left row, with examples.
+        SourceError: storage failed.
+    """
+    rows = _over(node, open_relation)
+    rows.run()
+    found = rows.chosen(ascending=False).ordinals
+    assert found is not None
+    return found
+
+
 def collect(node: nodes.Node, open_relation: Open) -> pa.Table:
     """Return all rows of a relational plan as one table, in the order of its last sort: ``relation.to_arrow()``."""
     if isinstance(node, combining.Aggregate):
