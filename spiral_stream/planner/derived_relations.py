@@ -41,9 +41,9 @@ from spiral_stream.sources.source import Source, Unit, content_key
 
 FOLDER: Final = "relations"
 _VERSION: Final = 1  # of what is made
-_FACTS: Final = "relation.json"
+FACTS: Final = "relation.json"
 _ROWS: Final = "rows.lance"
-_MANIFESTS: Final = "manifests"
+MANIFESTS: Final = "manifests"
 _NAMED: Final = 12  # digits of a fingerprint in a name
 
 
@@ -65,12 +65,21 @@ class DerivedRelation:
     held: Reading
 
 
+class NotMadeError(Exception):
+    """A derived relation was not made yet."""
+
+
 @final
 class DerivedRelations:
     """The derived relations of one plan: made where they are missing, and known by name from then on."""
 
     def __init__(
-        self, place: Workplace, entries: MutableMapping[str, Entry], versions: MutableMapping[str, str]
+        self,
+        place: Workplace,
+        entries: MutableMapping[str, Entry],
+        versions: MutableMapping[str, str],
+        *,
+        make: bool = True,
     ) -> None:
         """Begin with the registered relations.
 
@@ -78,9 +87,12 @@ class DerivedRelations:
             place: where relations are opened, those of ``entries`` among them.
             entries: the relations by name; derived ones are added.
             versions: their data versions; those of derived ones are added.
+            make: whether missing relations are made.
         """
-        self._place, self._entries, self._versions = place, entries, versions
+        self._place, self._entries, self._versions, self._make = place, entries, versions, make
         self.found: dict[str, DerivedRelation] = {}
+        self.folders: set[str] = set()  # names of those that plans need, made or not
+        self.sides: list[nodes.Node] = []  # plans that they are made of, over relations
 
     def resolved(self, node: nodes.Node, identity: Sequence[str]) -> nodes.Node:
         """Return a relational plan whose rows are those of a relation: what makes rows is replaced by a scan.
@@ -92,6 +104,7 @@ class DerivedRelations:
         Raises:
             PlanError: what makes the rows fails, or makes none.
             ResumeError: the relation is one of former data versions, and is not kept.
+            NotMadeError: it is missing, and is not to be made.
         """
         maker = rows_of(node)
         if isinstance(maker, nodes.Scan):
@@ -102,15 +115,19 @@ class DerivedRelations:
         return replaced(node, maker, nodes.Cache(rows, tuple(declared.items())) if declared else rows)
 
     def _entry(self, maker: Maker, identity: tuple[str, ...]) -> Entry:
-        work = self.work(maker, identity)
+        work = self._work(maker, identity)
         if work.name not in self.found:
-            found = work.opened() if self._is_former(maker) else work.made()
+            self.folders.add(work.folder.name)
+            self.sides += work.sides
+            if not self._make and not work.folder.exists():
+                raise NotMadeError(work.name)
+            found = work.made() if self._make and not work.former else work.opened()
             self.found[work.name] = found
             self._entries[work.name] = found.entry
             self._versions[work.name] = found.entry.data_version
         return self.found[work.name].entry
 
-    def work(self, maker: Maker, identity: tuple[str, ...]) -> "_Work":
+    def _work(self, maker: Maker, identity: tuple[str, ...]) -> "_Work":
         """Return one derived relation as something to make or open; the sides of a union are made first."""
         sides = tuple(self.resolved(side, own_identity(side, identity)) for side in _sides(maker))
         names = sorted({name for side in sides for name in read_by(side)} | read_by(maker))
@@ -154,7 +171,7 @@ class _Work:
             with one_at_a_time(folder.with_name(f".making-{folder.name}"), folder.exists):
                 if not folder.exists():
                     with publish(folder) as draft:
-                        (draft / _FACTS).write_text(json.dumps(self._make(draft)))
+                        (draft / FACTS).write_text(json.dumps(self._make(draft)))
 
         found = mended(folder, lambda: self._read(held), make)
         used(folder)
@@ -184,8 +201,8 @@ class _Work:
                 raise PlanError(msg)
             manifest = build_manifest(reader)
             unique = self._is_unique(source, manifest, reader)
-        (draft / _MANIFESTS).mkdir()
-        kept = draft / _MANIFESTS / "draft"
+        (draft / MANIFESTS).mkdir()
+        kept = draft / MANIFESTS / "draft"
         manifest.save(kept)
         name = f"{content_key(kept.read_bytes())}.arrow"
         kept.rename(kept.with_name(name))
@@ -196,6 +213,7 @@ class _Work:
             "identity": list(self.identity),
             "unique": unique,
             "manifest": name,
+            "schema": self.maker.schema().serialize().to_pybytes().hex(),
             "rows": manifest.total,
             "bytes": sum(path.stat().st_size for path in draft.rglob("*") if path.is_file()),
             "seconds": round(time.process_time() - began, 3),
@@ -236,10 +254,10 @@ class _Work:
             DamageError: it is not as it was written.
         """
         folder = self.folder
-        facts = seal.read_json(folder / _FACTS, frozenset())
-        with seal.reading(folder / _MANIFESTS / facts["manifest"]):
+        facts = seal.read_json(folder / FACTS, frozenset())
+        with seal.reading(folder / MANIFESTS / facts["manifest"]):
             try:
-                manifest = Manifest.load(folder / _MANIFESTS / facts["manifest"], Path(facts["manifest"]).stem)
+                manifest = Manifest.load(folder / MANIFESTS / facts["manifest"], Path(facts["manifest"]).stem)
             except CatalogError as error:
                 raise seal.damaged(folder, str(error)) from error
         source = self._source_of(folder, manifest)
