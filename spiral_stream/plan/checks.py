@@ -157,6 +157,25 @@ def warn_of_unheeded_sort(node: Verb, order: Order) -> None:
         warnings.warn(msg, SpiralWarning, stacklevel=3)
 
 
+def need_sorted_alone(node: Verb, order: Order) -> None:
+    """Refuse a sort in a mixture, which draws the samples of a stream in random order, where an order keeps sorts.
+
+    Raises:
+        PlanError: says which sort, and the way out.
+    """
+    sorted_by = unheeded_sort(node) if order.follows_sort else None
+    if sorted_by is not None and _is_mixed(node):
+        msg = (
+            f"sample: a mixture draws the samples of each stream in random order, so sort({sorted_by}) would be ignored. "
+            "Sort and sample one relation without mix, such as a union; or drop the sort"
+        )
+        raise PlanError(msg)
+
+
+def _is_mixed(node: Verb) -> bool:
+    return node.VERB == "mix" or any(_is_mixed(each) for each in node.inputs()[:1])
+
+
 def need_like_keys(left: pa.Field, right: pa.Field) -> None:
     """Refuse join keys of different types; says which side to cast, if either can be without loss."""
     compared = all(kind_of(plain_type(field.type)) in _COMPARED for field in (left, right))

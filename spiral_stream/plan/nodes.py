@@ -27,6 +27,7 @@ from spiral_stream.plan.checks import (
     need_compared,
     need_identity,
     need_new_names,
+    need_sorted_alone,
     need_whole,
 )
 from spiral_stream.plan.fields import check_fields, check_formation, warn_of_fields_drawn_alike
@@ -272,6 +273,7 @@ class Sample(Simple, Sampled):
                 "GlobalShuffle(...) or Sequential()"
             )
             raise PlanError(msg)
+        need_sorted_alone(self.source, self.order)
         if isinstance(self.order, ShardAwareShuffle) and (key := tuple(sorted(set(self.order.shard_key) - _PLACES))):
             need_compared("sample (shard_key)", key, self.source.schema())
         if not isinstance(self.assignment, DataParallel):

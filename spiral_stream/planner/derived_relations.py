@@ -29,7 +29,7 @@ from spiral_stream.integrity.publish import mended, publish
 from spiral_stream.plan import nodes
 from spiral_stream.plan.combining import Aggregate, Union
 from spiral_stream.plan.fingerprint import canonical, digest
-from spiral_stream.plan.makers import Maker, own_identity, rows_of
+from spiral_stream.plan.makers import Maker, natural_identity, own_identity, rows_of
 from spiral_stream.plan.profiles import Profile
 from spiral_stream.plan.tree import profiles, replaced
 from spiral_stream.planner.computed_rows import aggregated, queried
@@ -129,10 +129,15 @@ class DerivedRelations:
 
     def _work(self, maker: Maker, identity: tuple[str, ...]) -> "_Work":
         """Return one derived relation as something to make or open; the sides of a union are made first."""
-        sides = tuple(self.resolved(side, own_identity(side, identity)) for side in _sides(maker))
+        sides = tuple(self.resolved(side, self._side_identity(maker, side, identity)) for side in _sides(maker))
         names = sorted({name for side in sides for name in read_by(side)} | read_by(maker))
         entries = {name: self._entries[name] for name in names}
         return _Work(maker, identity, sides, entries, self._place, self._is_former(maker))
+
+    @staticmethod
+    def _side_identity(maker: Maker, side: nodes.Node, identity: tuple[str, ...]) -> tuple[str, ...]:
+        """What tells the rows of a side apart: those of a union as the union's; groups have identities of their own."""
+        return own_identity(side, identity) if isinstance(maker, Union) else natural_identity(side)
 
     def _is_former(self, maker: Maker) -> bool:
         """Whether rows of a relation that it reads can no longer be read."""

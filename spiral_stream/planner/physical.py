@@ -226,6 +226,8 @@ class Stages:
         """Release the relations."""
         for stream in self.streams:
             stream.selected.close()
+        for each in self.derived:
+            each.held.release()
 
     @property
     def specs(self) -> tuple[FieldSpec, ...]:

@@ -5,15 +5,16 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spiral_stream as sp
@@ -35,6 +36,7 @@ ORDERS: Final = (
     sp.ShardAwareShuffle(seed=3, shuffle_block_size=8),
 )
 NEVER: Final = timedelta(0)
+FEW: Final = settings(max_examples=max(6, settings().max_examples // 4))
 
 
 def rows(name: str, count: int, first: int = 0) -> pa.Table:
@@ -65,7 +67,7 @@ def own(tmp_path: Path) -> sp.Catalog:
 
 
 def stream(relation: sp.Relation, order: Any = ORDERS[1], identity: Any = "id", **options: Any) -> sp.PreparedStream:
-    fields = {name: sp.List(name) for name in relation.schema.names}
+    fields = {name: sp.List(name) for name in relation.schema.names if name != "v"}  # NaN is not equal to itself
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", sp.SpiralWarning)  # a sort before a shuffle
         sampled = relation.sample(identity=identity, order=order)
@@ -79,7 +81,8 @@ def delivered(made: sp.PreparedStream) -> list[str]:
 
 
 def collected(relation: sp.Relation) -> list[str]:
-    return [repr(tuple(row.values())) for row in relation.to_arrow().to_pylist()]
+    names = [name for name in relation.schema.names if name != "v"]
+    return [repr(tuple(row.values())) for row in relation.to_arrow().select(names).to_pylist()]
 
 
 # ---- drawn plans
@@ -92,7 +95,7 @@ def _table(name: str) -> Build:
 
 
 def _sql(low: int) -> Build:
-    return lambda c: c.sql(f"select id, x, v from a where x >= {low} order by id")  # noqa: S608  a number
+    return lambda c: c.sql(f"select id, x, v from a where x >= {low} order by id")
 
 
 def _grouped(below: Build) -> Build:
@@ -134,9 +137,7 @@ def _stepped(draw: st.DrawFn, below: st.SearchStrategy[Build]) -> Build:
 leaves = st.one_of(st.sampled_from(list(ROWS)).map(_table), st.integers(0, 3).map(_sql))
 plans = st.recursive(
     leaves,
-    lambda below: st.one_of(
-        _stepped(below), st.lists(below, min_size=2, max_size=3).map(_union), below.map(_grouped)
-    ),
+    lambda below: st.one_of(_stepped(below), st.lists(below, min_size=2, max_size=3).map(_union), below.map(_grouped)),
     max_leaves=4,
 )
 
@@ -148,6 +149,7 @@ def has_the_order_of_its_rows(relation: sp.Relation) -> bool:
     return "sort" not in own or unheeded_sort(relation.node) is not None
 
 
+@FEW
 @given(plan=plans, order=st.sampled_from(ORDERS), at=st.integers(0, 8))
 def test_samples_are_the_rows_of_to_arrow_under_all_laws(catalog: sp.Catalog, plan: Build, order: Any, at: int) -> None:
     relation = plan(catalog).distinct("id")  # the sides of a union share ids
@@ -162,6 +164,7 @@ def test_samples_are_the_rows_of_to_arrow_under_all_laws(catalog: sp.Catalog, pl
     check_elastic(lambda: stream(relation, order), (2, 3))
 
 
+@FEW
 @given(plan=plans)
 def test_a_saved_plan_is_the_same_stream(catalog: sp.Catalog, plan: Build) -> None:
     relation = plan(catalog).distinct("id")
@@ -180,24 +183,26 @@ def test_sequential_goes_through_sorted_rows_in_the_order_of_the_sort(catalog: s
     relation = catalog.table("a").filter(sp.col("x") > 2).sort("v", "x", descending=descending).project(*COLUMNS)
     with stream(relation, sp.Sequential()) as made:
         first = made.batch(0)["id"]
-        (place,) = made.locate(relation.to_arrow()["id"][9].as_py())[:1]
+        place = made.locate(relation.to_arrow()["id"][9].as_py())
 
     assert delivered(stream(relation, sp.Sequential())) == collected(relation)
     assert first == relation.to_arrow()["id"].to_pylist()[:7]
-    assert place is not None
+    assert place == {"epoch": 0, "batch": 1, "step": 1, "rank": 0}
 
 
-def test_every_stream_of_a_mixture_has_its_own_order(catalog: sp.Catalog) -> None:
-    a, b = catalog.table("a").sort("x", "id"), catalog.table("a").union(catalog.table("c")).distinct("id").sort("id")
-    mixed = sp.mix([sp.Stream("a", a), sp.Stream("b", b)])
+def test_derived_relations_are_streams_of_a_mixture(catalog: sp.Catalog) -> None:
+    union = catalog.table("b").union(catalog.table("c")).distinct("id").project("id", "x")
+    groups = catalog.table("a").group_by("id").aggregate(x=("x", "max"))
+    mixed = sp.mix([sp.Stream("union", union), sp.Stream("groups", groups)])
     fields = {"id": sp.List("id"), "stream_id": sp.List("stream_id")}
-    plan = mixed.sample(order=sp.Sequential()).collate(batch_size=8, fields=fields, last=sp.KeepPartial)
+    plan = mixed.sample(identity="id", order=ORDERS[1]).collate(batch_size=8, fields=fields, last=sp.KeepPartial)
     with plan.to_numpy() as made:
         pairs = [pair for batch in made for pair in zip(batch["stream_id"], batch["id"], strict=True)]
 
-    for name, relation in (("a", a), ("b", b)):
-        assert [id_ for of, id_ in pairs if of == name] == relation.to_arrow()["id"].to_pylist()
+    for name, relation in (("union", union), ("groups", groups)):
+        assert sorted(id_ for of, id_ in pairs if of == name) == sorted(relation.to_arrow()["id"].to_pylist())
     check_resume(plan.to_numpy, [1, 5])
+    check_elastic(plan.to_numpy, (2,))
 
 
 def test_what_a_limit_chooses_comes_as_it_is_stored(catalog: sp.Catalog) -> None:
@@ -214,7 +219,9 @@ def test_what_a_limit_chooses_comes_as_it_is_stored(catalog: sp.Catalog) -> None
 # ---- identity
 
 
-def test_ids_that_clash_between_the_sides_are_refused_and_a_column_that_tells_them_apart_helps(catalog: sp.Catalog) -> None:
+def test_ids_that_clash_between_the_sides_are_refused_and_a_column_that_tells_them_apart_helps(
+    catalog: sp.Catalog,
+) -> None:
     a, b = catalog.table("a"), catalog.table("b")
     with pytest.raises(sp.PlanError, match=r"identity id repeats in 15 of 105 rows .*several as identity=\[\.\.\.\]"):
         stream(a.union(b)).batch(0)
@@ -263,12 +270,12 @@ def test_images_of_a_union_are_read_where_they_lie(tmp_path: Path) -> None:
     low, high = table.filter(sp.col("label_id") < 2), table.filter(sp.col("label_id") >= 2)
 
     def images(relation: sp.Relation) -> dict[str, bytes]:
-        made = streams.plan(relation, transforms=streams.FIXED, epoch=0).to_numpy()
+        made = streams.plan(relation, transforms=streams.FIXED, epoch=0, last=sp.KeepPartial).to_numpy()
         with made:
             return {
                 name: np.asarray(image).tobytes()
                 for batch in made
-                for name, image in zip(batch["sample_id"], batch["image"], strict=True)
+                for name, image in zip(batch["id"], batch["image"], strict=True)
             }
 
     assert images(low.union(high)) == images(table)
@@ -280,10 +287,6 @@ def test_images_of_a_union_are_read_where_they_lie(tmp_path: Path) -> None:
 
 
 def test_an_appended_shard_makes_a_new_relation_of_which_only_that_shard_is_new(own: sp.Catalog) -> None:
-    def plan() -> sp.Relation:
-        return own.table("a").filter(sp.col("x") > 1).union(own.table("b").with_columns(id=sp.lit("b") + "")).distinct("id")
-
-    del plan
     union = own.table("a").union(own.table("c").filter(sp.col("x") > 3)).distinct("id")
     with stream(union) as made:
         before = dict(made.data_versions)
@@ -305,27 +308,32 @@ def test_a_run_goes_on_over_changed_data(own: sp.Catalog, kind: str) -> None:
     def relation() -> sp.Relation:
         a, c = own.table("a"), own.table("c")
         made = {
-            "union": lambda: a.union(c).distinct("id"),
+            "union": lambda: a.with_columns(of="a").union(c.with_columns(of="c")),
             "aggregate": lambda: a.union(c).group_by("id").aggregate(x=("x", "max")),
             "sql": lambda: own.sql("select id, max(x) as x from (from a union all by name from c) group by id"),
-            "sorted": lambda: a.union(c).distinct("id").sort("id"),
+            "sorted": lambda: c.sort("x", "id"),
         }
         return made[kind]()
 
     order = sp.Sequential() if kind == "sorted" else ORDERS[1]
-    with stream(relation(), order) as made:
-        passing = iter(made)
-        seen = [each for _ in range(4) for each in next(passing)["id"]]
+    identity = ["of", "id"] if kind == "union" else ["id"]
+
+    def ids(batches: Iterable[Any]) -> list[Any]:
+        return [each for batch in batches for each in zip(*(batch[name] for name in identity), strict=True)]
+
+    with stream(relation(), order, identity) as made:
+        seen = ids(islice(made, 3))
         state = made.state_dict()
     own.register("c", sp.Arrow(rows("c", 41)), identity="id", replace=True)
-    with stream(relation(), order) as made:
+    with stream(relation(), order, identity) as made:
         with pytest.raises(sp.ResumeError, match="the data changed since"):
             made.load_state_dict(state)
         made.rebase(state)
-        rest = [each for batch in made for each in batch["id"]]
+        rest = ids(made)
+    now = ids([{name: relation().to_arrow()[name].to_pylist() for name in identity}])
 
-    assert not set(seen) & set(rest)
-    assert set(seen) | set(rest) >= set(relation().to_arrow()["id"].to_pylist())
+    assert sorted(rest) == sorted(set(now) - set(seen))
+    assert seen
 
 
 @pytest.mark.parametrize("kind", ["union", "aggregate", "sql"])
@@ -360,7 +368,7 @@ def test_a_relation_that_a_saved_stream_needs_stays(own: sp.Catalog) -> None:
 
     assert {each.about.split("(")[0]: (each.used_by, each.removed_bytes > 0) for each in found} == {
         "aggregate": (("kept",), False),
-        "union": (("other", "kept")[::-1], False),
+        "union": (("kept", "other"), False),
         "sql": ((), True),
     }
     assert sum(each.dead_bytes for each in own.caches(older_than=NEVER)) == 0
