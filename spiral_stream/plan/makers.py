@@ -68,6 +68,6 @@ def own_identity(node: Node, identity: tuple[str, ...]) -> tuple[str, ...]:
         identity: of its samples.
     """
     rows = rows_of(node)
-    found = [origin(node, name) for name in identity]
+    found = [origin(node, name, rows) for name in identity]
     own = tuple(name for name in found if name is not None and name in rows.schema().names)
     return own if len(own) == len(identity) else natural_identity(rows)

@@ -56,9 +56,14 @@ def base_scan(node: Node) -> Scan:
     return last
 
 
-def origin(node: Node, column: str) -> str | None:
-    """Return the column of the base relation that a column is, unchanged; None for a joined or computed one."""
+def origin(node: Node, column: str, base: Node | None = None) -> str | None:
+    """Return the column of the base relation that a column is, unchanged; None for a joined or computed one.
+
+    The base is the last node of the spine, unless another one is given.
+    """
     for each in spine(node):
+        if each is base:
+            break
         if isinstance(each, WithColumns) and column in each.names:
             expr = each.exprs[each.names.index(column)]
             if not isinstance(expr, Col):
