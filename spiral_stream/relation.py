@@ -82,7 +82,7 @@ class Relation:
             PlanError: a predicate is not an expression or function, a column is unknown, or types do not fit.
 
         Example:
-            >>> relation.filter((col("width") >= 256) & col("label_id").is_not_null())
+            >>> relation.filter((col("width") >= 256) & ~col("label_id").is_null())
         """
         node = self.node
         for predicate in predicates:

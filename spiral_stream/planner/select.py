@@ -139,7 +139,9 @@ def _scanned(base: Base, names: Sequence[str], predicate: Expr | None) -> pa.Tab
     """The rows that pass, in relation order, with `ROW` last."""
     schema = pa.schema([*((name, base.schema.field(name).type) for name in names), (ROW, pa.uint64())])
     batches = [pa.table(batch.columns, schema=schema) for batch in base.scan(names, predicate)]
-    return pa.concat_tables([schema.empty_table(), *batches]).sort_by(ROW)
+    table = pa.concat_tables([schema.empty_table(), *batches])
+    rows = table.column(ROW).to_numpy()
+    return table if bool((rows[1:] > rows[:-1]).all()) else table.sort_by(ROW)
 
 
 def _over(node: nodes.Node, open_relation: Open) -> "_ChosenRows":
