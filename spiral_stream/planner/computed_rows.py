@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from spiral_stream.errors import PlanError
 from spiral_stream.plan import nodes
 from spiral_stream.plan.combining import Aggregate
 from spiral_stream.planner.select import Base, collect
@@ -46,17 +45,13 @@ def queried(maker: nodes.Sql, identity: Sequence[str], open_relation: Callable[[
 
     Args:
         maker: the text.
-        identity: columns that tell its rows apart.
+        identity: columns that tell its rows apart; without any, all columns that have an order decide.
         open_relation: gives its relations by name.
 
     Raises:
-        PlanError: the engine refuses the text, a limit is passed, or no column is named as identity.
+        PlanError: the engine refuses the text, or a limit is passed.
     """
-    if not identity:
-        msg = (
-            "sample: the identity is computed from the columns of SQL text. Compute it in the text, and name that column: "
-            'sample(identity="...")'
-        )
-        raise PlanError(msg)
     rows = collect(maker, open_relation)
-    return rows.sort_by([(name, "ascending") for name in identity]).combine_chunks()
+    ordered = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
+    keys = [(name, "ascending") for name in identity or ordered]
+    return (rows.sort_by(keys) if keys else rows).combine_chunks()
