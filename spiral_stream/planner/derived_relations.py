@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, final
 
+import pyarrow as pa
+
 from spiral_stream.catalog.declaration import complete
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.identity import check_columns, duplicate
@@ -23,7 +25,7 @@ from spiral_stream.catalog.shard_rows import SourceRows
 from spiral_stream.derived.identities import Identities
 from spiral_stream.derived.readers import Reading, reading, used
 from spiral_stream.derived.turns import one_at_a_time
-from spiral_stream.errors import CatalogError, PlanError, ResumeError
+from spiral_stream.errors import CatalogError, PlanError, ResumeError, SourceError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import mended, publish
 from spiral_stream.plan import nodes
@@ -42,7 +44,7 @@ from spiral_stream.sources.source import Source, Unit, content_key
 FOLDER: Final = "relations"
 _VERSION: Final = 1  # of what is made
 FACTS: Final = "relation.json"
-_ROWS: Final = "rows.lance"
+ROWS: Final = "rows.lance"
 MANIFESTS: Final = "manifests"
 _NAMED: Final = 12  # digits of a fingerprint in a name
 
@@ -235,7 +237,7 @@ class _Work:
         if not len(rows):
             msg = f"sample: {self.maker.VERB} of {', '.join(sorted(self.entries))} has no rows. Loosen what it reads"
             raise PlanError(msg)
-        return write_rows(draft / _ROWS, rows)
+        return write_rows(draft / ROWS, rows)
 
     def _union(self) -> UnionRows:
         return UnionRows(self.sides, tuple(self.entries.values()), self.maker.schema(), self.place.root)
@@ -283,9 +285,9 @@ class _Work:
     def _source_of(self, folder: Path, manifest: Manifest) -> Source:
         keys = manifest.unit_keys.to_pylist()
         if not isinstance(self.maker, Union):
-            if not (folder / _ROWS).is_dir():
+            if not (folder / ROWS).is_dir():
                 raise seal.damaged(folder, "its rows are missing")
-            return Computed(str(folder / _ROWS), tuple(keys), self.maker.schema())
+            return Computed(str(folder / ROWS), tuple(keys), self.maker.schema())
         if not self.former:
             return self._union()
         described = zip(manifest.unit_names.to_pylist(), manifest.unit_rows.tolist(), keys, strict=True)
@@ -297,6 +299,28 @@ def derived_folder(root: Path, maker: Maker, identity: Sequence[str], versions: 
     """Return where the relation lies that a maker makes of data of these versions."""
     read = {name: versions[name] for name in sorted(read_by(maker))}
     return root / FOLDER / digest([_VERSION, canonical(maker), list(identity), read])
+
+
+def need_sound_rows(folder: Path) -> bool:
+    """Read the rows of a derived relation, and compare them with their digests; True, since they have such.
+
+    Raises:
+        DamageError: some are not as they were written, or cannot be read.
+    """
+    with seal.reading(folder):
+        facts = seal.read_json(folder / FACTS, frozenset())
+        manifest = Manifest.load(folder / MANIFESTS / facts["manifest"])
+        schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(facts["schema"])))
+    try:
+        keys = tuple(manifest.unit_keys.to_pylist())
+        now = Computed(str(folder / ROWS), keys, schema).digests()
+    except SourceError as error:
+        raise seal.damaged(folder, str(error)) from error
+    if now != keys:
+        raise seal.damaged(
+            folder, f"rows of {sum(a != b for a, b in zip(now, keys, strict=True))} of its shards differ"
+        )
+    return True
 
 
 def _sides(maker: Maker) -> tuple[nodes.Node, ...]:

@@ -387,6 +387,23 @@ def test_a_damaged_relation_is_made_again(own: sp.Catalog) -> None:
         assert delivered(stream(groups, identity="x")) == whole
 
 
+def test_damaged_rows_are_found_by_verify(own: sp.Catalog) -> None:
+    groups = own.table("a").group_by("id").aggregate(v=("v", "avg"), n=("x", "count"))
+    query = own.sql("select id, v, x > 3 as large, x from b")
+    with stream(groups) as made, stream(query) as other:
+        made.batch(0)
+        other.batch(0)
+        assert [each for each in made.verify().files if each.state != "sound"] == []
+        for each in (folder for folder in own.caches() if folder.kind == "relation"):
+            (data,) = each.path.glob("rows.lance/data/*.lance")
+            content = bytearray(data.read_bytes())
+            content[100] ^= 1
+            data.write_bytes(content)
+        found = [each.what for each in made.verify().files if each.state == "damaged"]
+
+    assert found == ["rows of a derived relation"] * 2
+
+
 PROGRAM: Final = """
 import sys
 import spiral_stream as sp
