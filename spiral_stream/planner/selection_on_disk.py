@@ -173,7 +173,7 @@ class Selected:
             of_storage: False counts whole shards, for which nothing is mapped.
         """
         if not of_storage:
-            return self._rows.counts, np.arange(len(self._rows.counts), dtype=np.uint64)
+            return self.rows.counts, np.arange(len(self.rows.counts), dtype=np.uint64)
         manifest = self._base.manifest
         starts = np.concatenate([[0], np.cumsum(manifest.group_rows)]).astype(np.uint64)
         return self.rows.unit_counts(starts), manifest.group_shards
