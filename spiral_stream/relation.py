@@ -26,8 +26,8 @@ from spiral_stream.plan.bad_samples import OnError
 from spiral_stream.plan.checks import column_list, column_names, need_name, need_new_names, warn_of_unheeded_sort
 from spiral_stream.plan.decoded import with_decoded
 from spiral_stream.plan.fingerprint import fingerprint
+from spiral_stream.plan.makers import sample_identity
 from spiral_stream.plan.profiles import Profile, renewed
-from spiral_stream.plan.tree import base_scan
 from spiral_stream.planner.meaning import settled, tokenized
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
@@ -82,7 +82,7 @@ class Relation:
             PlanError: a predicate is not an expression or function, a column is unknown, or types do not fit.
 
         Example:
-            >>> relation.filter((col("width") >= 256) & col("label_id").is_not_null())
+            >>> relation.filter((col("width") >= 256) & ~col("label_id").is_null())
         """
         node = self.node
         for predicate in predicates:
@@ -180,7 +180,7 @@ class Relation:
         return self._with(nodes.Distinct(self.node, columns or tuple(self.schema.names)))
 
     def sort(self, *columns: str, descending: bool = False) -> "Relation":
-        """Order the rows for a `limit` or `distinct` that follows, or for `to_arrow`. `sample` decides the training order.
+        """Order the rows for a `limit` or `distinct` that follows, for `to_arrow`, or for ``sample(order=Sequential())``.
 
         NaN and then null come last in both directions. Equal rows keep their order.
 
@@ -227,20 +227,19 @@ class Relation:
         """Turn rows into samples: fix their identity, their order in each epoch, and which rank gets them.
 
         Args:
-            identity: columns that identify a sample; None takes those that the relation was registered with.
+            identity: columns that identify a sample; None takes those that the relation was registered with, or the keys
+                of groups. SQL text has none.
             order: for example ``ShardAwareShuffle(seed=17)``.
             epoch: ``RuntimeParam("epoch")`` (the default), or a number: every epoch is then like that one.
             assignment: ``DataParallel(...)``; None takes the run's rank and world size.
 
         Raises:
-            PlanError: an argument is none of these; the rows have no addresses, as after `aggregate`; or a `sort` comes
-                before ``Sequential``, which follows storage.
+            PlanError: an argument is none of these, or the rows have no identity of their own and none is named.
 
         Warns:
-            SpiralWarning: a `sort` comes before another order, which has the last word.
+            SpiralWarning: a `sort` comes before an order that undoes it; ``Sequential`` keeps it.
         """
-        base = base_scan(self.node)  # refuses rows without addresses
-        names = base.identity if identity is None else column_names(identity)
+        names = sample_identity(self.node) if identity is None else column_names(identity)
         when = RuntimeParam("epoch") if epoch is None else epoch
         sampled = self._with(nodes.Sample(self.node, names, order, when, assignment or _RANKS))
         warn_of_unheeded_sort(self.node, order)

@@ -53,7 +53,8 @@ class OpenRelation:
             raise SourceError(f"{entry.name}: {error}".replace("<name>", f'"{entry.name}"')) from error
         self._looked = np.zeros(len(units.unit_names), dtype=np.bool_)  # [U] whether a unit's files are as registered
         self._unit_starts = np.concatenate([[0], np.cumsum(units.unit_rows)]).astype(np.uint64)
-        self._reach = Reach(self._reader.base, confined=not self._reader.allow_outside, pins=pins)
+        pinned = self._reader.pinned_by if pins is None else pins
+        self._reach = Reach(self._reader.base, confined=not self._reader.allow_outside, pins=pinned)
         try:
             if not self._reader.trusting:
                 self._refuse_changes()

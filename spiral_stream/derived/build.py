@@ -29,6 +29,8 @@ from spiral_stream.sources.source import ROW
 CHUNK_ROWS: Final = 1 << 20
 CHUNK_BYTES: Final = 256 << 20  # of the columns that are read
 CHUNK_SHARDS: Final = 512  # each has a lease
+_MANY: Final = 16  # batches that are looked through for each shard
+_SMALL_BYTES: Final = 1 << 20  # of a batch on average, below which they are copied together
 COMMIT_EVERY_S: Final = 1.0
 
 
@@ -213,6 +215,8 @@ def shard_rows(
     batches = list(source.scan(columns, predicate, shards.tolist()))
     if batches:
         table = pa.Table.from_batches(batches)
+        if len(batches) > _MANY and table.nbytes < _SMALL_BYTES * len(batches):
+            table = table.combine_chunks()  # a slice costs as much as there are batches
     else:  # no row passes, or there is none
         fields = [source.schema.field(name) for name in columns]
         table = pa.schema([*fields, pa.field(ROW, pa.uint64())]).empty_table()

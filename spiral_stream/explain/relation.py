@@ -8,6 +8,7 @@ from spiral_stream.plan.nodes import Scan
 from spiral_stream.plan.tree import spine
 from spiral_stream.planner.rewrites import rewrite
 from spiral_stream.planner.streams import StreamStage
+from spiral_stream.planner.union_rows import UnionRows
 
 
 def relation_facts(subject: Subject) -> dict[str, Any]:
@@ -21,10 +22,12 @@ def relation_facts(subject: Subject) -> dict[str, Any]:
             "source": _source(stream),
             "pushed into the scan": stream.selected.pushed or "nothing",
             "payload bytes read to decide": decided,
+            **_derived(subject),
             "steps": _steps(stream),
         }
     return {
         "payload bytes read to decide": decided,
+        **_derived(subject),
         "streams": [
             {
                 "stream": stream.name,
@@ -37,6 +40,22 @@ def relation_facts(subject: Subject) -> dict[str, Any]:
         ],
         "steps": [{"stream": stream.name, **step} for stream in streams for step in _steps(stream)],
     }
+
+
+def _derived(subject: Subject) -> dict[str, Any]:
+    """A row per relation that the plan makes itself: what it is of, and what it cost."""
+    rows = [
+        {
+            "derived relation": each.entry.name,
+            "of": ", ".join(each.of),
+            "rows": each.facts["rows"],
+            "rows kept": "none: read where they lie" if each.entry.source.KIND == UnionRows.KIND else "all",
+            "bytes": each.facts["bytes"],
+            "made in": f"{each.facts['seconds']:,.2f} CPU s",
+        }
+        for each in subject.stages.derived
+    ]
+    return {"derived": rows} if rows else {}
 
 
 def _source(stream: StreamStage) -> str:

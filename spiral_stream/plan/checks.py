@@ -149,23 +149,31 @@ def unheeded_sort(node: Verb) -> str | None:
 
 def warn_of_unheeded_sort(node: Verb, order: Order) -> None:
     """Warn where samples come in another order than that of a sort before them."""
-    if (sorted_by := unheeded_sort(node)) is not None:
+    if not order.follows_sort and (sorted_by := unheeded_sort(node)) is not None:
         msg = (
-            f"sample: sort({sorted_by}) has no effect, because {type(order).__name__} decides the order. Drop the sort, or "
-            "put a limit or distinct after it"
+            f"sample: sort({sorted_by}) has no effect, because {type(order).__name__} decides the order. Drop the sort, put "
+            "a limit or distinct after it, or take Sequential(), which goes through the rows in that order"
         )
         warnings.warn(msg, SpiralWarning, stacklevel=3)
 
 
-def need_stored_order(node: Verb) -> None:
-    """Refuse a sort where samples come in the order of storage."""
-    if (sorted_by := unheeded_sort(node)) is not None:
+def need_sorted_alone(node: Verb, order: Order) -> None:
+    """Refuse a sort in a mixture, which draws the samples of a stream in random order, where an order keeps sorts.
+
+    Raises:
+        PlanError: says which sort, and the way out.
+    """
+    sorted_by = unheeded_sort(node) if order.follows_sort else None
+    if sorted_by is not None and _is_mixed(node):
         msg = (
-            f"sample: Sequential() is the order in which rows are stored, and sort({sorted_by}) before it would be ignored. "
-            "Register the sorted rows and sample those: catalog.register(name, Arrow(relation.to_arrow()), identity=...); "
-            "or drop the sort"
+            f"sample: a mixture draws the samples of each stream in random order, so sort({sorted_by}) would be ignored. "
+            "Sort and sample one relation without mix, such as a union; or drop the sort"
         )
         raise PlanError(msg)
+
+
+def _is_mixed(node: Verb) -> bool:
+    return node.VERB == "mix" or any(_is_mixed(each) for each in node.inputs()[:1])
 
 
 def need_like_keys(left: pa.Field, right: pa.Field) -> None:

@@ -93,6 +93,7 @@ class Aggregate(Relational):
 
     def __post_init__(self) -> None:
         need_relation(self.VERB, self.source)
+        _need_unmixed(self.VERB, self.source)
         have = self.source.schema()
         if self.keys:
             need_compared("group_by", self.keys, have)
@@ -152,6 +153,7 @@ class Union(Relational):
     def __post_init__(self) -> None:
         for part in self.parts:
             need_relation(self.VERB, part)
+            _need_unmixed(self.VERB, part)
         first = self.parts[0].schema()
         for part in self.parts[1:]:
             other = part.schema()
@@ -168,6 +170,17 @@ class Union(Relational):
         first, *others = [part.schema() for part in self.parts]
         fields = [f.with_nullable(f.nullable or any(o.field(f.name).nullable for o in others)) for f in first]
         return pa.schema(fields)
+
+
+def _need_unmixed(verb: str, node: Node) -> None:
+    """Refuse rows of a mixture, which has none of its own: how often each comes is decided epoch by epoch."""
+    if node.VERB == "mix":
+        msg = (
+            f"{verb}: its input is a mixture, which has no rows of its own. Write {verb} inside the streams, before mix"
+        )
+        raise PlanError(msg)
+    for each in node.inputs()[:1]:
+        _need_unmixed(verb, each)
 
 
 def _columns_text(schema: pa.Schema) -> str:

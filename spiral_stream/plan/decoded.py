@@ -15,7 +15,7 @@ from spiral_stream.plan import nodes
 from spiral_stream.plan.clips import TIMES, check_times, clip_parts, is_clip
 from spiral_stream.plan.dtypes import is_decoded
 from spiral_stream.plan.profiles import Frames
-from spiral_stream.plan.tree import need, owner, profiles, replaced, walk
+from spiral_stream.plan.tree import UNION, need, owner, profiles, replaced, walk
 from spiral_stream.transforms.crop_and_resize import CenterCrop, RandomCrop, Resize
 
 FRAME_COUNT: Final = "frame_count"  # column: frames of a segment
@@ -63,7 +63,7 @@ def _need_payload(node: nodes.Node, name: str, column: str) -> str:
 
 def _need_times(node: nodes.Node, name: str, relation: str) -> None:
     """Refuse times of segments from another relation than the reference: caches and the video index rely on them."""
-    schema = next(at.schema() for at in walk(node) if isinstance(at, nodes.Scan) and at.relation == relation)
+    schema = next(each.schema() for each in walk(node) if _is_relation(each, relation))
     check_times(relation, schema)
     own = set(schema.names)
     for column, other in (TIMES, TIMES[::-1]):
@@ -79,6 +79,11 @@ def _need_times(node: nodes.Node, name: str, relation: str) -> None:
                 "own times are read. Store the times in that relation, or give what was computed or joined another name"
             )
             raise PlanError(msg)
+
+
+def _is_relation(node: nodes.Node, name: str) -> bool:
+    """Whether a node gives the rows of a relation of this name."""
+    return node.relation == name if isinstance(node, nodes.Scan) else node.VERB == "union" and name == UNION
 
 
 def _need_pixels(node: nodes.Node, name: str, field: Stack) -> None:

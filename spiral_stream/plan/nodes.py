@@ -27,14 +27,13 @@ from spiral_stream.plan.checks import (
     need_compared,
     need_identity,
     need_new_names,
-    need_stored_order,
+    need_sorted_alone,
     need_whole,
 )
 from spiral_stream.plan.fields import check_fields, check_formation, warn_of_fields_drawn_alike
 from spiral_stream.plan.profiles import Profile, forms_of
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
-from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.semantic import holds_reference, semantic_of
 
@@ -274,8 +273,7 @@ class Sample(Simple, Sampled):
                 "GlobalShuffle(...) or Sequential()"
             )
             raise PlanError(msg)
-        if isinstance(self.order, Sequential):
-            need_stored_order(self.source)
+        need_sorted_alone(self.source, self.order)
         if isinstance(self.order, ShardAwareShuffle) and (key := tuple(sorted(set(self.order.shard_key) - _PLACES))):
             need_compared("sample (shard_key)", key, self.source.schema())
         if not isinstance(self.assignment, DataParallel):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import Col
@@ -11,6 +11,7 @@ from spiral_stream.plan.nodes import Cache, Node, Scan, WithColumns
 from spiral_stream.plan.profiles import Profile
 
 N = TypeVar("N", bound=Node)
+UNION: Final = "union()"  # the relation that a union makes; no registered one is called so
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -49,26 +50,20 @@ def need(node: Node, kind: type[N]) -> N:
 
 
 def base_scan(node: Node) -> Scan:
-    """Return the relation that owns the rows of a spine of row-preserving verbs.
-
-    Raises:
-        PlanError: rows of this plan have no address in one relation.
-    """
+    """Return the relation that owns the rows of a spine of row-preserving verbs; makers of rows were replaced before."""
     last = list(spine(node))[-1]
-    for each in spine(node):
-        if each.VERB in ("aggregate", "union", "sql"):
-            msg = (
-                f"sample: rows after {each.VERB} have no address in one relation, so they cannot be fetched late. "
-                'Keep them first: catalog.register("name", Arrow(relation.to_arrow()), identity=...), then sample that'
-            )
-            raise PlanError(msg)
-    assert isinstance(last, Scan)
+    assert isinstance(last, Scan), last.VERB
     return last
 
 
-def origin(node: Node, column: str) -> str | None:
-    """Return the column of the base relation that a column is, unchanged; None for a joined or computed one."""
+def origin(node: Node, column: str, base: Node | None = None) -> str | None:
+    """Return the column of the base relation that a column is, unchanged; None for a joined or computed one.
+
+    The base is the last node of the spine, unless another one is given.
+    """
     for each in spine(node):
+        if each is base:
+            break
         if isinstance(each, WithColumns) and column in each.names:
             expr = each.exprs[each.names.index(column)]
             if not isinstance(expr, Col):
@@ -80,7 +75,10 @@ def origin(node: Node, column: str) -> str | None:
 
 
 def owner(node: Node, column: str) -> tuple[str, str] | None:
-    """Return the relation of the catalog that a column is of, unchanged, and its name there; None if it is computed."""
+    """Return the relation that a column is of, unchanged, and its name there; None if it is computed.
+
+    A union is called `UNION`; its columns are its own if each side has them of a relation.
+    """
     for each in spine(node):
         if isinstance(each, WithColumns) and column in each.names:
             expr = each.exprs[each.names.index(column)]
@@ -91,7 +89,9 @@ def owner(node: Node, column: str) -> tuple[str, str] | None:
             return owner(each.right, taken[column])
         elif isinstance(each, Scan):
             return each.relation, column
-        elif each.VERB in ("aggregate", "union", "sql"):
+        elif each.VERB == "union":
+            return (UNION, column) if all(owner(side, column) is not None for side in each.inputs()) else None
+        elif each.VERB in ("aggregate", "sql"):
             return None
     return None
 

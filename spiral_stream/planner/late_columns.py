@@ -166,6 +166,18 @@ class Columns:
         assert self.shared is not None
         return self._read(ordinals, ordinals, names, ragged)
 
+    def computed(self, rows: UInt64, leaves: pa.Table, names: Sequence[str]) -> pa.Table:
+        """Return columns of the plan for surviving rows whose leaves of the base are at hand.
+
+        Args:
+            rows: shape [P], uint64: which surviving rows.
+            leaves: those columns of the base, for the same rows.
+            names: columns that the plan leaves.
+        """
+        held = FetchedColumns(in_memory(leaves))
+        at = np.arange(len(rows), dtype=np.uint64)
+        return Columns(held, lambda _: at, self._rights, self.env, self.schema).fetch(rows, names)
+
     def _read(self, ordinals: UInt64, rows: UInt64, names: Sequence[str], ragged: AbstractSet[str]) -> dict[str, Read]:
         copied = {name: expr.name for name in names if isinstance(expr := self.env[name], Col)}
         computed = [name for name in names if name not in copied]

@@ -38,6 +38,7 @@ from spiral_stream.integrity import seal
 from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.plan import nodes
+from spiral_stream.plan.checks import unheeded_sort
 from spiral_stream.plan.clips import TIMES, clip_parts, is_clip, limits_of
 from spiral_stream.plan.dtypes import field_spec, image_parts, is_decoded
 from spiral_stream.plan.epoch_length import size_and_shares
@@ -48,6 +49,7 @@ from spiral_stream.plan.pairs import owned_by_right_side
 from spiral_stream.plan.profiles import Frames, Original
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
 from spiral_stream.planner.composed import doubts
+from spiral_stream.planner.derived_relations import DerivedRelations
 from spiral_stream.planner.kept_columns import KeptRelation
 from spiral_stream.planner.payload import Payload, own_payload, payload_of
 from spiral_stream.planner.physical import (
@@ -64,6 +66,7 @@ from spiral_stream.planner.physical import (
 )
 from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.selection_on_disk import select
+from spiral_stream.planner.sorting import sorted_rows
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.planner.surviving import Workplace
 from spiral_stream.relational.join import FanOutError
@@ -109,9 +112,13 @@ def lower(
     versions = {name: entry.data_version for name, entry in entries.items()}
     root = cache_root(catalog)
     note_catalog(root, catalog.root)
-    opened = cache(lambda name: OpenRelation(entries[name]))  # streams of a mixture share relations
+    opened = cache(
+        lambda name: OpenRelation(entries[name])
+    )  # streams of a mixture share relations; derived ones come later
     place = Workplace(root, opened, versions, cache(lambda name: KeptRelation(opened(name), root)))
-    streams = tuple(_stream(name, node, sample, place) for name, node in per_stream(sample.source))
+    derived = DerivedRelations(place, entries, versions)
+    plans = [(name, derived.resolved(node, sample.identity)) for name, node in per_stream(sample.source)]
+    streams = tuple(_stream(name, node, sample, place) for name, node in plans)
     mixture = _mixture(sample, streams, rebase.epoch if rebase else 0)
     left_overs = [rebase.left_over(stream.name) for stream in streams] if rebase else []
     epochs = EpochOrder(
@@ -139,6 +146,7 @@ def lower(
         maps=maps,
         fields=tuple(fields),
         tokens=tuple(tokens),
+        derived=tuple(derived.found.values()),
         warnings=tuple(s.base.manifest.shard_note for s in streams if s.base.manifest.shard_note),
     )
     for doubt in doubts(stages, rebase.epoch if rebase else 0):
@@ -206,7 +214,9 @@ def _stream(name: str, node: nodes.Node, sample: nodes.Sample, place: Workplace)
     index = selected.index(sample.identity, name) if sample.order.needs_index else None
     grouped_by = sample.order.grouped_by
     runs = selected.runs(grouped_by) if grouped_by else None
-    return StreamStage(name, node, base, selected, Population(unit_rows, unit_shards, name, index, runs))
+    in_order = sample.order.follows_sort and unheeded_sort(node) is not None
+    arranged = sorted_rows(selected, node, place.open_relation) if in_order else None
+    return StreamStage(name, node, base, selected, Population(unit_rows, unit_shards, name, index, runs, arranged))
 
 
 def _mixture(sample: nodes.Sample, streams: Sequence[StreamStage], first_epoch: int) -> Mixture | None:

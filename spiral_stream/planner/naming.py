@@ -17,10 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.catalog.entry import Entry
+from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.derived.roster import Keys, keys_of
 from spiral_stream.errors import SpiralError
+from spiral_stream.integrity import seal
 from spiral_stream.plan import nodes
 from spiral_stream.plan.canonical import encode_value
 from spiral_stream.plan.fingerprint import fingerprint
@@ -29,6 +31,8 @@ from spiral_stream.plan.mix import per_stream
 from spiral_stream.plan.pairs import owned_by_right_side
 from spiral_stream.plan.profiles import Original
 from spiral_stream.plan.tree import base_scan, need, walk
+from spiral_stream.planner.derived_relations import FACTS, MANIFESTS, DerivedRelations, NotMadeError
+from spiral_stream.planner.derived_relations import FOLDER as RELATIONS
 from spiral_stream.planner.kept_columns import KeptRelation
 from spiral_stream.planner.surviving import Workplace, derived_name, read_by, selection_folder
 
@@ -43,6 +47,8 @@ class NamedByPlan:
 
     Attributes:
         plan: its fingerprint.
+        relations: folders of derived relations that it needs.
+        names: of those that are made.
         selections: folders of them.
         derived: fingerprints of what keeps its surviving rows.
         profiles: the forms of its payload, as JSON.
@@ -50,6 +56,8 @@ class NamedByPlan:
     """
 
     plan: str
+    relations: frozenset[str]
+    names: frozenset[str]
     selections: frozenset[str]
     derived: frozenset[str]
     profiles: frozenset[str]
@@ -120,6 +128,16 @@ def present(catalog: Registry) -> Iterator[Present]:
         yield Present(name, entry.schema, np.unique(np.concatenate(keys), axis=0))
 
 
+def present_derived(root: Path) -> Iterator[tuple[Path, Present]]:
+    """Yield the derived relations that lie in a prepared folder and can be read, with their folders."""
+    for folder in sorted((root / RELATIONS).glob("[!.]*")):
+        with suppress(SpiralError, KeyError, ValueError, pa.ArrowException):
+            facts = seal.read_json(folder / FACTS, frozenset())
+            manifest = Manifest.load(folder / MANIFESTS / facts["manifest"])
+            schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(facts["schema"])))
+            yield folder, Present(facts["name"], schema, keys_of(manifest.content_keys))
+
+
 def saved_uses(catalog: Registry, read: ReadPlan, root: Path) -> Iterator[SavedUse]:
     """Yield the saved streams of a catalog.
 
@@ -139,6 +157,7 @@ def saved_uses(catalog: Registry, read: ReadPlan, root: Path) -> Iterator[SavedU
             node = read(name)
             relations = frozenset(read_by(node))
             named = _named(need(node, nodes.Deliver), catalog, root)
+            relations |= named.names
         yield SavedUse(name, json.dumps(data), relations, named)
 
 
@@ -159,19 +178,30 @@ def _named(plan: nodes.Deliver, catalog: Registry, root: Path) -> NamedByPlan:
     selections, derived = set[str](), set[str | None]()
     with ExitStack() as opened:
         place = _place(root, entries, versions, opened)
-        for _, node in per_stream(sample.source):
-            for each in (node, owned_by_right_side(node, sample.identity)):
-                if each is not None:
-                    selections.add(selection_folder(each, root, versions).name)
-                    derived.add(derived_name(each, place.open_relation(base_scan(each).relation), place))
+        made = DerivedRelations(place, entries, versions, make=False)
+        for each in _plans(sample, made):
+            selections.add(selection_folder(each, root, versions).name)
+            derived.add(derived_name(each, place.open_relation(base_scan(each).relation), place))
     caches = [profile for each in walk(plan) if isinstance(each, nodes.Cache) for _, profile in each.profiles]
     return NamedByPlan(
         fingerprint(plan),
+        frozenset(made.folders),
+        frozenset(made.found),
         frozenset(selections),
         frozenset(name for name in derived if name is not None),
         frozenset(json.dumps(encode_value(profile), sort_keys=True) for profile in [Original(), *caches]),
         frozenset(each.digest for each in walk(plan) if isinstance(each, SampleTokens)),
     )
+
+
+def _plans(sample: nodes.Sample, made: DerivedRelations) -> Iterator[nodes.Node]:
+    """The plans over relations whose surviving rows a sampled plan needs: its streams, and what derived relations are of."""
+    for _, node in per_stream(sample.source):
+        with suppress(NotMadeError):  # so nothing lies there that is of its rows
+            found = made.resolved(node, sample.identity)
+            pairs = owned_by_right_side(found, sample.identity)
+            yield from (found,) if pairs is None else (found, pairs)
+    yield from made.sides
 
 
 def _place(root: Path, entries: Mapping[str, Entry], versions: Mapping[str, str], opened: ExitStack) -> Workplace:

@@ -25,6 +25,7 @@ from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.plan.nodes import Collate, Deliver, Sampled
 from spiral_stream.plan.tree import need
+from spiral_stream.planner.derived_relations import DerivedRelation
 from spiral_stream.planner.payload import Payload
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.sampling.epoch import EpochOrder
@@ -162,6 +163,7 @@ class Stages:
     fields: tuple[FieldStage, ...]  # in the order of the batch's keys
     tokens: tuple[TokenStage, ...]
     warnings: tuple[str, ...]
+    derived: tuple[DerivedRelation, ...] = ()  # relations that the plan makes itself
 
     @property
     def plains(self) -> tuple[PlainStage, ...]:
@@ -224,6 +226,8 @@ class Stages:
         """Release the relations."""
         for stream in self.streams:
             stream.selected.close()
+        for each in self.derived:
+            each.held.release()
 
     @property
     def specs(self) -> tuple[FieldSpec, ...]:

@@ -28,10 +28,13 @@ from spiral_stream.derived.readers import unread
 from spiral_stream.derived.retained import StoredPieces, described
 from spiral_stream.derived.roster import Keys
 from spiral_stream.errors import CacheError
+from spiral_stream.integrity import seal
 from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.publish import is_aside, is_draft, sweep_draft, take_out
+from spiral_stream.planner.derived_relations import FACTS
+from spiral_stream.planner.derived_relations import FOLDER as RELATIONS
 from spiral_stream.planner.lower import cache_root
-from spiral_stream.planner.naming import PLAN, Present, ReadPlan, SavedUse, present, saved_uses
+from spiral_stream.planner.naming import PLAN, Present, ReadPlan, SavedUse, present, present_derived, saved_uses
 from spiral_stream.planner.outcome import Outcome
 
 GRACE: Final = timedelta(days=7)
@@ -48,7 +51,8 @@ class PreparedData:
 
     Attributes:
         kind: ``cache`` (payload), a kind of derived pieces (``columns``, ``lengths``, ``identities``, ``survivors``, ``matches``,
-            ``outcomes``), ``selection``, ``formation``, ``quarantine``, ``plan``, ``draft`` or ``set aside``.
+            ``outcomes``), ``relation`` (a derived one), ``selection``, ``formation``, ``quarantine``, ``plan``,
+            ``draft`` or ``set aside``.
         name: its fingerprint, or the name of its file.
         about: what it holds, in words.
         relations: the relations that it is of, as far as they are known.
@@ -110,6 +114,9 @@ def prepared_data(
     opened = [plans(folder) for folder in dict.fromkeys([catalog.root, *catalogs_of(root)])]
     relations = [each for one, _ in opened for each in present(one)]
     uses = [each for one, read in opened for each in saved_uses(one, read, root)]
+    relations += [
+        each for folder, each in present_derived(root) if _needs(uses, folder) or _last_used(folder) >= before
+    ]
     found = list(_Survey(root, relations, uses, before).found())
     return [_removed(each) for each in found] if remove_dead else [each.data for each in found]
 
@@ -151,6 +158,8 @@ class _Survey:
         for folder in _inside(self._root / "selections"):
             users = self._named(partial(_has_selection, folder.name))
             yield self._whole("selection", folder, users)
+        for folder in _inside(self._root / RELATIONS):
+            yield self._relation(folder)
         for folder in _inside(self._root / "formations"):
             plan = folder / PLAN
             yield self._of_plan("formation", folder, plan.read_text() if plan.exists() else "")
@@ -219,6 +228,16 @@ class _Survey:
             )
         )
 
+    def _relation(self, folder: Path) -> _Found:
+        """A derived relation."""
+        try:
+            facts = seal.read_json(folder / FACTS, frozenset())
+        except CacheError:
+            return self._unreadable("relation", folder)
+        users = _needs(self._uses, folder)
+        entry = self._entry("relation", folder, users, f"{facts['name']}, {facts['rows']:,} rows", facts["of"])
+        return _Found(entry, bool) if users else self._unnamed(entry, lambda: self._take_out(folder, folder.name))
+
     def _of_plan(self, kind: str, path: Path, plan: str) -> _Found:
         users = self._named(lambda use: use.named is None or use.named.plan == plan)
         return self._whole(kind, path, users, plan)
@@ -276,6 +295,11 @@ class _Survey:
             return True
         with unread(self._root, names[0]) as is_alone:
             return is_alone and self._take_out(path, *names[1:])
+
+
+def _needs(uses: Sequence[SavedUse], folder: Path) -> list[str]:
+    """The saved streams that need a derived relation, or may."""
+    return [use.name for use in uses if use.named is None or folder.name in use.named.relations]
 
 
 def _has_selection(name: str, use: SavedUse) -> bool:

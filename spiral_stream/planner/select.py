@@ -96,6 +96,24 @@ def choose(node: nodes.Node, open_relation: Open) -> Chosen:
     return rows.chosen(ascending=True)
 
 
+def sorted_ordinals(node: nodes.Node, open_relation: Open) -> UInt64:
+    """Return the rows of the base relation that survive, in the order of the last sort: shape [N], uint64.
+
+    Args:
+        node: the last relational node; it has a sort.
+        open_relation: gives an open relation by name.
+
+    Raises:
+        PlanError: a join finds several right rows for one left row, with examples.
+        SourceError: storage failed.
+    """
+    rows = _over(node, open_relation)
+    rows.run()
+    found = rows.chosen(ascending=False).ordinals
+    assert found is not None
+    return found
+
+
 def collect(node: nodes.Node, open_relation: Open) -> pa.Table:
     """Return all rows of a relational plan as one table, in the order of its last sort: ``relation.to_arrow()``."""
     if isinstance(node, combining.Aggregate):
@@ -121,7 +139,9 @@ def _scanned(base: Base, names: Sequence[str], predicate: Expr | None) -> pa.Tab
     """The rows that pass, in relation order, with `ROW` last."""
     schema = pa.schema([*((name, base.schema.field(name).type) for name in names), (ROW, pa.uint64())])
     batches = [pa.table(batch.columns, schema=schema) for batch in base.scan(names, predicate)]
-    return pa.concat_tables([schema.empty_table(), *batches]).sort_by(ROW)
+    table = pa.concat_tables([schema.empty_table(), *batches])
+    rows = table.column(ROW).to_numpy()
+    return table if bool((rows[1:] > rows[:-1]).all()) else table.sort_by(ROW)
 
 
 def _over(node: nodes.Node, open_relation: Open) -> "_ChosenRows":

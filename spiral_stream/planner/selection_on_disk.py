@@ -58,7 +58,7 @@ class Selected:
         reading: Reading | None = None,
     ) -> None:
         self._reading = reading  # so that nobody removes the folder
-        self._base, self._rows, self._folder = base, rows, folder
+        self._base, self.rows, self.folder = base, rows, folder
         self._root, self._lookups = place.root, dict[tuple[str, ...], IdentityLookup]()
         self.total = rows.total
         self.counts: tuple[tuple[str, int], ...] = tuple((what, left) for what, left in meta["counts"])
@@ -89,7 +89,7 @@ class Selected:
     def offsets_of_shard(self, shard: int) -> UInt64:
         """Return the surviving rows of one storage shard, as offsets in it, ascending."""
         rows = np.arange(self._firsts[shard], self._firsts[shard + 1], dtype=np.uint64)
-        offsets: UInt64 = self._rows.ordinals(rows) - self._base.manifest.starts[shard]
+        offsets: UInt64 = self.rows.ordinals(rows) - self._base.manifest.starts[shard]
         return offsets
 
     def owner(self, name: str) -> tuple[int | None, str] | None:
@@ -107,7 +107,7 @@ class Selected:
         Raises:
             DataError: a row has none there, as a left join may leave it.
         """
-        found = self._rows.right(k, rows)
+        found = self.rows.right(k, rows)
         if len(found) and found.min() < 0:
             msg = "the row has no match in the joined relation, so there is nothing to read. Take how='inner'"
             raise DataError(msg, row=int(np.argmin(found)))
@@ -119,11 +119,11 @@ class Selected:
         if all(isinstance(leaf, expr.Col) and leaf.name in self._base.schema.names for leaf in own.values()):
             known = self._lookup({leaf.name: values[name] for name, leaf in own.items() if isinstance(leaf, expr.Col)})
             if known is not None:
-                rows, survives = self._rows.rows(known)
+                rows, survives = self.rows.rows(known)
                 return rows[survives]
             test = _equal([(own[name], value) for name, value in values.items()])
             found = [batch.column(ROW).to_numpy() for batch in self._base.scan([], test)]
-            rows, survives = self._rows.rows(np.concatenate([np.empty(0, dtype=np.uint64), *found]))
+            rows, survives = self.rows.rows(np.concatenate([np.empty(0, dtype=np.uint64), *found]))
             kept: UInt64 = rows[survives]
             return kept
         test = _equal([(expr.col(name), value) for name, value in values.items()])
@@ -149,7 +149,7 @@ class Selected:
         Raises:
             PlanError: five values that repeat, and the ways out.
         """
-        seen = self._folder / f"unique-{digest(list(identity))[:16]}"
+        seen = self.folder / f"unique-{digest(list(identity))[:16]}"
         if seen.exists():
             return
         whole = pa.concat_tables([table for _, table in self._pieces(identity)])
@@ -173,14 +173,14 @@ class Selected:
             of_storage: False counts whole shards, for which nothing is mapped.
         """
         if not of_storage:
-            return self._rows.counts, np.arange(len(self._rows.counts), dtype=np.uint64)
+            return self.rows.counts, np.arange(len(self.rows.counts), dtype=np.uint64)
         manifest = self._base.manifest
         starts = np.concatenate([[0], np.cumsum(manifest.group_rows)]).astype(np.uint64)
-        return self._rows.unit_counts(starts), manifest.group_shards
+        return self.rows.unit_counts(starts), manifest.group_shards
 
     def index(self, identity: tuple[str, ...], stream: str = "") -> IdentityIndex:
         """Return rows sorted by the hash of (stream, identity); built at the first use."""
-        folder = self._folder / f"index-{digest([stream, *identity] if stream else list(identity))[:16]}"
+        folder = self.folder / f"index-{digest([stream, *identity] if stream else list(identity))[:16]}"
         return build_index(folder, stream, self._identities(identity))
 
     def runs(self, key: tuple[str, ...]) -> Runs:
@@ -189,7 +189,7 @@ class Selected:
         Raises:
             PlanError: the rows of a value do not lie together.
         """
-        file = self._folder / f"runs-{digest(list(key))[:16]}.npy"
+        file = self.folder / f"runs-{digest(list(key))[:16]}.npy"
 
         def build() -> None:
             names = tuple(name for name in key if name != _SHARD)
@@ -229,7 +229,7 @@ class Selected:
         return self._stored_lengths(name)[rows].astype(np.int64) if found is None else found
 
     def _stored_lengths(self, name: str) -> NDArray[np.uint32]:
-        file = seal.named(self._folder, f"lengths-{digest(name)[:16]}", ".npy")
+        file = seal.named(self.folder, f"lengths-{digest(name)[:16]}", ".npy")
 
         def build() -> None:
             found = [pc.list_value_length(table[name]).fill_null(0).to_numpy() for _, table in self._pieces((name,))]
@@ -250,7 +250,7 @@ class Selected:
         Args:
             text: as in a bucket key, for example ``token_count_estimate``.
         """
-        file = seal.named(self._folder, f"mean-{digest(text)[:16]}", ".json")
+        file = seal.named(self.folder, f"mean-{digest(text)[:16]}", ".json")
         return mended(file, lambda: _read_mean(file), lambda: self._keep_mean(file, text))
 
     def _keep_mean(self, file: Path, text: str) -> None:

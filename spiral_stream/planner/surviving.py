@@ -6,9 +6,8 @@ sort, limit) is chosen by one process and written in the same form.
 """
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,10 +24,9 @@ from spiral_stream.derived.executors import Builders, builders_in_force
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.roster import RosterFile, keys_of
 from spiral_stream.derived.survivors import Survivors, width_of
-from spiral_stream.derived.together import WAIT_S
+from spiral_stream.derived.turns import one_at_a_time
 from spiral_stream.errors import DamageError
 from spiral_stream.integrity import seal
-from spiral_stream.integrity.locks import Held, lock
 from spiral_stream.integrity.publish import mended, publish, publish_file
 from spiral_stream.plan import nodes
 from spiral_stream.plan.fingerprint import canonical, digest
@@ -50,7 +48,6 @@ SETTLED: Final = "settled"
 _FACTS: Final = "selection.json"
 _LOCK: Final = ".settling"
 _REFUSED: Final = "fan-out.json"
-_PAUSES_S: Final = (0.02, 0.5)
 _MOST_INT32: Final = 2**31 - 1
 _INT32: Final = np.dtype("<i4")
 
@@ -131,6 +128,7 @@ class _Finding:
     def __init__(self, node: nodes.Node, base: OpenRelation, place: Workplace) -> None:
         self._node, self._base, self._place = node, base, place
         self._folder = settled_folder(node, place.root, place.versions)
+        self._lock = self._folder.with_name(_LOCK)
         verbs = list(spine(node))[::-1]
         self.work: Rewritten | None = None  # None: not to be decided shard by shard
         if isinstance(verbs[0], nodes.Scan):
@@ -190,7 +188,9 @@ class _Finding:
             return whole(self._base.manifest.starts), facts
         derivation = self._outcome(facts)
         file = RosterFile(self._place.root, derivation)
-        with self._one_at_a_time(lambda: bool((load(file).find(keys_of(outcome.manifest.content_keys)) >= 0).all())):
+        with one_at_a_time(
+            self._lock, lambda: bool((load(file).find(keys_of(outcome.manifest.content_keys)) >= 0).all())
+        ):
             pieces = self._pieces(derivation, outcome)
         kinds = [INT64] * len(facts["rights"])
         again = partial(self._pieces, derivation, outcome)
@@ -213,7 +213,7 @@ class _Finding:
         """What was settled, by this process or another."""
 
         def make() -> None:
-            with self._one_at_a_time(self._folder.exists):
+            with one_at_a_time(self._lock, self._folder.exists):
                 if not self._folder.exists():
                     with publish(self._folder) as draft:
                         (draft / _FACTS).write_text(json.dumps(settle(draft)))
@@ -225,23 +225,6 @@ class _Finding:
             return facts
 
         return mended(self._folder, opened, make)
-
-    @contextmanager
-    def _one_at_a_time(self, done: Callable[[], bool]) -> Iterator[None]:
-        """Let one process settle a plan while others wait; a dead one's turn ends at once."""
-        held: Held | None = None
-        file, until, pause = self._folder.with_name(_LOCK), time.monotonic() + WAIT_S, _PAUSES_S[0]
-        with suppress(OSError):  # no locks here: everybody settles it, and one outcome stays
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.touch()
-            while not done() and (held := lock(file, alone=True)) is None and time.monotonic() < until:
-                time.sleep(pause)
-                pause = min(2 * pause, _PAUSES_S[1])
-        try:
-            yield
-        finally:
-            if held is not None:
-                held.release()
 
     def _settle(self, work: Rewritten, draft: Path) -> Meta:
         """Settle the right sides of all joins: what probes need, and the columns that the plan uses later."""

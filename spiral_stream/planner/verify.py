@@ -27,6 +27,7 @@ from spiral_stream.plan.mix import per_stream
 from spiral_stream.plan.pairs import owned_by_right_side
 from spiral_stream.plan.tree import need, walk
 from spiral_stream.planner.build import caches
+from spiral_stream.planner.derived_relations import FACTS, FOLDER, ROWS, need_sound_rows
 from spiral_stream.planner.lower import cache_root
 from spiral_stream.planner.outcome import Outcome
 from spiral_stream.planner.physical import Stages
@@ -95,6 +96,7 @@ def verify_stream(
     rosters = sorted((cache_root(catalog) / "derived").glob("*/*/roster.*"))
     tasks += [_Task(path, "roster of pieces", partial(_has_seal, path), _size(path)) for path in rosters]
     tasks += list(_selected(cache_root(catalog)))
+    tasks += list(_relations(cache_root(catalog)))
     found = list(_run(tasks, report))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpiralWarning)  # what is mended now was reported above
@@ -180,6 +182,15 @@ def _selected(root: Path) -> Iterator[_Task]:
         folder = root / "derived" / kind
         for path in [*sorted(folder.glob("*/derivation.json")), *sorted(folder.glob("*/parts/[!.]*"))]:
             yield _Task(path, kind if kind in alone else f"selection: {kind}", partial(verify_file, path), _size(path))
+
+
+def _relations(root: Path) -> Iterator[_Task]:
+    """Derived relations, of whichever stream: what they were made of says who needs them."""
+    for folder in sorted((root / FOLDER).glob("[!.]*")):
+        yield _Task(folder / FACTS, "derived relation", partial(_has_seal, folder / FACTS), _size(folder / FACTS))
+        if (folder / ROWS).is_dir():
+            size = sum(_size(path) for path in (folder / ROWS).rglob("*"))
+            yield _Task(folder / ROWS, "rows of a derived relation", partial(need_sound_rows, folder), size)
 
 
 def _run(tasks: list[_Task], report: Report | None) -> Iterator[Checked]:

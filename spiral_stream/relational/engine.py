@@ -74,14 +74,16 @@ def version() -> str:
     return str(duckdb.__version__)
 
 
-def aggregate(table: pa.Table, keys: Sequence[str], measures: Sequence[tuple[str, str, str]]) -> pa.Table:
+def aggregate(
+    table: pa.Table | pa.RecordBatchReader, keys: Sequence[str], measures: Sequence[tuple[str, str, str]]
+) -> pa.Table:
     """Group rows and measure each group.
 
     Sums and averages of floats are rounded in row order: the same rows in another
     order may differ in the last digits, so no fingerprint should hold them.
 
     Args:
-        table: the rows.
+        table: the rows, or a reader of them, which is read once.
         keys: columns that name a group; none makes one group of all rows.
         measures: (column, function, name of the result); the function is one of
             count, count_distinct, sum, min, max, avg. Null values do not count.
@@ -105,13 +107,21 @@ def aggregate(table: pa.Table, keys: Sequence[str], measures: Sequence[tuple[str
         chosen.append(f"{value} AS m{i}")
     grouped = ", ".join(place[key] for key in keys)
     tail = f" GROUP BY {grouped} ORDER BY {', '.join(f'{place[key]} NULLS LAST' for key in keys)}" if keys else ""
-    rows = table.select(read).rename_columns([place[name] for name in read])
+    reader = table.select(read).to_reader() if isinstance(table, pa.Table) else table
+    rows = _numbered(reader, read)
     what = ", ".join(f"{function}({column})" for column, function, _ in measures)
     found = _answered(f"SELECT {', '.join(chosen)} FROM rows{tail}", rows, what, place)  # noqa: S608  names are ours
     return found.rename_columns([*keys, *(name for _, _, name in measures)])
 
 
-def _answered(text: str, rows: pa.Table, what: str, place: dict[str, str]) -> pa.Table:
+def _numbered(reader: pa.RecordBatchReader, read: Sequence[str]) -> pa.RecordBatchReader:
+    """The columns that are read, by number."""
+    schema = pa.schema([reader.schema.field(name).with_name(f"c{i}") for i, name in enumerate(read)])
+    batches = (pa.record_batch([batch.column(name) for name in read], schema=schema) for batch in reader)
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _answered(text: str, rows: pa.RecordBatchReader, what: str, place: dict[str, str]) -> pa.Table:
     """Run our own text over ``rows``; it spills to a folder that goes with the call."""
     import duckdb
 

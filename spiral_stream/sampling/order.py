@@ -34,6 +34,18 @@ class BucketIndex(Protocol):
         ...
 
 
+class SortedRows(Protocol):
+    """Rows in the order of a sort; on disk, mapped in pieces."""
+
+    def rows(self, ranks: UInt64) -> UInt64:
+        """Return the row at each place of the sorted rows; shape [P] -> [P], uint64."""
+        ...
+
+    def ranks(self, rows: UInt64) -> UInt64:
+        """Return the place of each row: the inverse of `rows`; shape [P] -> [P], uint64."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
     """Which rows are equal in some columns: R runs of neighbouring rows, in G groups."""
@@ -48,7 +60,7 @@ class Population:
 
     ``unit_rows`` counts the surviving rows of each smallest piece of storage (a row group, a run of pages), in row order;
     ``unit_shards`` says which shard each unit belongs to. Units are the shards if nothing finer is known. ``runs`` groups
-    the rows by the columns of `Order.grouped_by`.
+    the rows by the columns of `Order.grouped_by`. ``arranged`` has them in the order of a sort that comes last in the plan.
     """
 
     unit_rows: UInt64  # [U]
@@ -56,6 +68,7 @@ class Population:
     stream: str = ""
     index: BucketIndex | None = None
     runs: Runs | None = None
+    arranged: SortedRows | None = None
 
     @property
     def total(self) -> int:
@@ -99,6 +112,11 @@ class Order(ABC):
     def needs_units(self) -> bool:
         """Whether `Population.unit_rows` must count the smallest pieces of storage; otherwise they may count shards."""
         return True
+
+    @property
+    def follows_sort(self) -> bool:
+        """Whether the order is that of a sort before it; then `Population.arranged` must be given where there is one."""
+        return False
 
     @property
     def grouped_by(self) -> tuple[str, ...]:

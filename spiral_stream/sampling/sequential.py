@@ -1,23 +1,29 @@
-"""The order of storage, the same in every pass."""
+"""The order of storage, or of a sort, the same in every pass."""
 
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
-from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64
+from spiral_stream.sampling.order import Arrangement, Order, Population, SortedRows, UInt64
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Sequential(Order):
-    """Row p stands at position p, in every epoch."""
+    """Row p stands at position p, in every epoch: as stored, or as the last `sort` before it says (a curriculum)."""
+
+    @property
+    def follows_sort(self) -> bool:
+        return True
 
     @property
     def needs_units(self) -> bool:
         return False
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:  # noqa: ARG002  every pass is the same
+        if population.arranged is not None:
+            return _Sorted(population.total, population.arranged)
         return _InStorageOrder(population.total)
 
 
@@ -31,3 +37,15 @@ class _InStorageOrder(Arrangement):
 
     def positions(self, rows: UInt64) -> UInt64:
         return np.array(rows, dtype=np.uint64)
+
+
+@final
+class _Sorted(Arrangement):
+    def __init__(self, size: int, arranged: SortedRows) -> None:
+        self.size, self._arranged = size, arranged
+
+    def rows(self, positions: UInt64) -> UInt64:
+        return self._arranged.rows(positions)
+
+    def positions(self, rows: UInt64) -> UInt64:
+        return self._arranged.ranks(rows)

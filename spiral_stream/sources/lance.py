@@ -317,6 +317,18 @@ class LanceReader(Reader):
         return total
 
 
+def write_fragments(folder: Path, rows: pa.Table, fragment_rows: int) -> None:
+    """Write rows as a new dataset, with ``fragment_rows`` rows in each fragment but the last.
+
+    Raises:
+        SourceError: Lance refuses them, or the folder cannot be written.
+    """
+    import lance
+
+    with _storage(f"Lance dataset {folder}"):
+        lance.write_dataset(rows, str(folder), max_rows_per_file=fragment_rows, max_rows_per_group=fragment_rows)
+
+
 def _open(source: Lance) -> "lance.LanceDataset":
     import lance
 

@@ -13,7 +13,7 @@ import os
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, Protocol, final
 
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.numbers import Numbers
@@ -38,6 +38,14 @@ def pin_of(facts: os.stat_result) -> Pin:
     """Return the pin of a file, from its ``stat``."""
     inode = facts.st_ino if facts.st_ino < 1 << 63 and _keeps_inodes(facts.st_dev) else 0
     return Pin(facts.st_size, _time_of(facts), inode)
+
+
+class Pinned(Protocol):
+    """What pins files."""
+
+    def fault(self, name: str, facts: os.stat_result) -> str | None:
+        """Say how a file differs from what was registered, and the way out; None if it does not."""
+        ...
 
 
 @final

@@ -14,7 +14,7 @@ from typing import final
 
 from spiral_stream.errors import DataError, SourceError, cut
 from spiral_stream.sources.paths import is_remote, local_path, need_file, open_file, remote_fault
-from spiral_stream.sources.pins import Pins
+from spiral_stream.sources.pins import Pinned
 
 
 class ReferenceDataError(DataError):
@@ -38,7 +38,7 @@ class Reach:
 
     folder: str  # that relative references start from
     confined: bool = False  # whether a file outside the folder is refused
-    pins: Pins | None = None  # None: what was registered before there were pins, or never
+    pins: Pinned | None = None  # None: what was registered before there were pins, or never
     _real: str = field(init=False, default="")  # the folder without links, asked once
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from spiral_stream.expr import Expr
+from spiral_stream.sources.pins import Pinned
 
 ROW: Final = "__row"  # uint64 physical ordinal, the last column of every scanned batch
 
@@ -117,6 +118,7 @@ class Reader(ABC):
     base: str  # folder that relative references in the rows are resolved against
     allow_outside: bool = True  # whether references may name files that are not below it
     trusting: bool = False  # whether units are compared with what is known of them when they are first read
+    pinned_by: Pinned | None = None  # what pins the files that references name, where the catalog does not
 
     @abstractmethod
     def units(self) -> Sequence[Unit]:
