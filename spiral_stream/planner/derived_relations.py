@@ -1,4 +1,4 @@
-"""Derived relations: the rows that `union`, `aggregate` and SQL text make, as relations that a stream reads (docs/decisions/0042).
+"""Derived relations: what `union`, `aggregate` and SQL text make, as relations that a stream reads (docs/decisions/0042).
 
 A derived relation lies in a folder of its own, under (what makes it, the identity of its rows, the data versions of the
 relations that it reads). One process makes it while others wait; it appears whole, or not at all. A union keeps its shard
