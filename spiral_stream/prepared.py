@@ -516,7 +516,7 @@ class PreparedStream:
             CacheError: the cache folder cannot be written.
         """
         chosen = Executor(executor, workers)
-        done = self._opening.materialize(chosen, report, keep=self._passes.running, lengths=lengths)
+        done = self._open().materialize(chosen, report, keep=self._passes.running, lengths=lengths)
         if lengths:
             builders = None if executor == "threads" else chosen.start
             count_epoch(self._open(), self._bound().run_seed, self._place.drawn(), builders, as_rows(report))

@@ -29,7 +29,8 @@ class Gathering:
         own = {stage.name: self._copied(stage) for stage in stages.plains}
         only = lineage.sequences_only(stages)
         columns = dict.fromkeys(stage.field.column for stage in stages.sequences)
-        addressed = {name: self._own(name) for name in columns if name in only}
+        checked = stages.formation is not None and stages.formation.length is not None  # with the columns that are read
+        addressed = {name: self._own(name) for name in columns if name in only and not checked}
         self.plains: dict[str, KeptColumn] = {name: kept for name, kept in own.items() if kept is not None}
         self.tokens: dict[str, KeptColumn] = {name: kept for name, kept in addressed.items() if kept is not None}
         names = dict.fromkeys(kept.column.name for kept in (*self.plains.values(), *self.tokens.values()))
