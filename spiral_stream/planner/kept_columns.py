@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, final
 
 import numpy as np
@@ -26,7 +27,7 @@ from spiral_stream.derived.executors import Builders, builders_in_force
 from spiral_stream.derived.gather import KeptColumn, located
 from spiral_stream.derived.lengths import ListLengths
 from spiral_stream.derived.pieces import Pieces
-from spiral_stream.derived.roster import RosterFile, keys_of
+from spiral_stream.derived.roster import Roster, RosterFile, keys_of
 from spiral_stream.errors import DamageError, SpiralWarning
 from spiral_stream.expr import Col
 from spiral_stream.integrity.publish import publish_file
@@ -79,10 +80,11 @@ class KeptRelation:
             SourceError: the relation cannot be read.
         """
         columns = [self._column(name) for name in names if name not in self._kept and self._is_kind(name)]
-        built = [column for column in columns if self._is_built(column)]
+        found = {column: self._built(column) for column in columns}
+        built: dict[Derivation, Roster] = {column: each for column, each in found.items() if each is not None}
         new = [column for column in columns if column not in built] if self.worth(read_rows) else []
         narrow = self._narrow(new)
-        self._open([*built, *(column for column in new if column in narrow)], builders_in_force)
+        self._open([*built, *(column for column in new if column in narrow)], builders_in_force, built=built)
 
     def build(
         self, names: Sequence[str], builders: Callable[[], Builders], report: Callable[[BuildProgress], None]
@@ -131,7 +133,7 @@ class KeptRelation:
         with self._lock:
             if name not in self._lengths:
                 wanted = ListLengths(name, self.schema.field(name).type)
-                (pieces,) = self._pieces([wanted], builders_in_force, lambda _: None)
+                (pieces,) = self._pieces([wanted], builders_in_force, lambda _: None, {})
                 self._lengths[name] = KeptColumn(wanted.numbers, pieces)
         return np.asarray(self._lengths[name].arrow(*at).to_numpy(), dtype=np.int64)
 
@@ -154,25 +156,33 @@ class KeptRelation:
         columns: Sequence[Column],
         builders: Callable[[], Builders],
         report: Callable[[BuildProgress], None] = lambda _: None,
+        built: Mapping[Derivation, Roster] = MappingProxyType({}),
     ) -> None:
         if not columns:
             return
-        for column, pieces in zip(columns, self._pieces(columns, builders, report), strict=True):
+        for column, pieces in zip(columns, self._pieces(columns, builders, report, built), strict=True):
             kept = KeptColumn(column, pieces)
             if kept.whole:
                 self._kept[column.name] = kept
 
     def _pieces(
-        self, columns: Sequence[Derivation], builders: Callable[[], Builders], report: Callable[[BuildProgress], None]
+        self,
+        columns: Sequence[Derivation],
+        builders: Callable[[], Builders],
+        report: Callable[[BuildProgress], None],
+        built: Mapping[Derivation, Roster],
     ) -> list[Pieces]:
-        """The pieces of columns, made where they are missing; a damaged part is made again with a warning."""
+        """The pieces of columns, made where they are missing; a damaged part is made again with a warning.
+
+        ``built`` has rosters that were read already, with a piece for every shard.
+        """
         keys = keys_of(self.relation.manifest.content_keys)
         for left in reversed(range(_ATTEMPTS)):
-            rosters = build(self.relation, columns, self._root, builders, report)
-            found = [
-                Pieces(RosterFile(self._root, column), roster, keys)
-                for column, roster in zip(columns, rosters, strict=True)
-            ]
+            missing = [column for column in columns if column not in built]
+            made = build(self.relation, missing, self._root, builders, report) if missing else []
+            rosters = {**built, **dict(zip(missing, made, strict=True))}
+            found = [Pieces(RosterFile(self._root, column), rosters[column], keys) for column in columns]
+            built = {}
             try:
                 for each in found:
                     if each.parts <= MAPPED_AT_ONCE:
@@ -197,10 +207,12 @@ class KeptRelation:
         """Whether enough of its rows are read that a column is made for all of them."""
         return read_rows * RARE >= self.relation.manifest.total
 
-    def _is_built(self, column: Column) -> bool:
+    def _built(self, column: Column) -> Roster | None:
+        """The roster of a column that has a piece for every shard."""
         file = RosterFile(self._root, column)
+        roster = load(file) if file.path.exists() else None
         keys = keys_of(self.relation.manifest.content_keys)
-        return file.path.exists() and bool((load(file).find(keys) >= 0).all())
+        return roster if roster is not None and bool((roster.find(keys) >= 0).all()) else None
 
     def _narrow(self, columns: Sequence[Column]) -> set[Column]:
         """Those that are made without being asked for."""
