@@ -81,7 +81,7 @@ class KeptRelation:
         """
         columns = [self._column(name) for name in names if name not in self._kept and self._is_kind(name)]
         found = {column: self._built(column) for column in columns}
-        built: dict[Derivation, Roster] = {column: each for column, each in found.items() if each is not None}
+        built = {column: each for column, each in found.items() if each is not None}
         new = [column for column in columns if column not in built] if self.worth(read_rows) else []
         narrow = self._narrow(new)
         self._open([*built, *(column for column in new if column in narrow)], builders_in_force, built=built)
@@ -156,7 +156,7 @@ class KeptRelation:
         columns: Sequence[Column],
         builders: Callable[[], Builders],
         report: Callable[[BuildProgress], None] = lambda _: None,
-        built: Mapping[Derivation, Roster] = MappingProxyType({}),
+        built: Mapping[Any, Roster] = MappingProxyType({}),
     ) -> None:
         if not columns:
             return
@@ -170,7 +170,7 @@ class KeptRelation:
         columns: Sequence[Derivation],
         builders: Callable[[], Builders],
         report: Callable[[BuildProgress], None],
-        built: Mapping[Derivation, Roster],
+        built: Mapping[Any, Roster],
     ) -> list[Pieces]:
         """The pieces of columns, made where they are missing; a damaged part is made again with a warning.
 
