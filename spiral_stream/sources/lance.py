@@ -1,11 +1,8 @@
 """Rows of a Lance dataset: one unit per fragment, addressed by live row number.
 
-Physical ordinals are Lance's own row offsets: rows of all fragments in manifest
-order, deleted rows not counted. Payload in blob columns (v1 and v2) comes back
-as ``large_binary`` through `read_blobs`, which coalesces requests; measured at
-100 KB per row and 64 rows per call it costs what `take` of ``large_binary`` costs
-(80 to 110 us of CPU a row), and a sorted `take` that is restored afterwards
-costs no more than an unsorted one.
+Physical ordinals are Lance's own row offsets: rows of all fragments in manifest order, deleted rows not counted. Payload in
+blob columns (v1 and v2) comes back as ``large_binary`` through `read_blobs`, which coalesces requests: 80 to 110 us of CPU per
+row of 100 KB, as `take` of ``large_binary``.
 """
 
 import os
@@ -13,6 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
@@ -45,10 +43,9 @@ class Lance(Source):
     Args:
         uri: folder of the dataset; ``~`` is expanded.
         version: which version; None is the newest when it is opened.
-        base: folder that relative references are resolved against; by default
-            the folder that the dataset lies in.
-        allow_outside: whether references may name files that do not lie below ``base``; by default
-            only where no base is given.
+        base: folder that relative references are resolved against; by default the folder that the dataset lies in.
+        allow_outside: whether references may name files that do not lie below ``base``; by default only where no base is
+            given.
     """
 
     KIND: ClassVar[str] = "lance"
@@ -90,19 +87,11 @@ class LanceReader(Reader):
         self.version = int(self._dataset.version)
         self.base = source.base or os.path.dirname(source.uri)  # noqa: PTH120  may be a remote URI
         self.allow_outside = bool(source.allow_outside)
+        self._known = known
         with _storage(self._place):
-            self._fragments = self._dataset.get_fragments()
-            counts = [fragment.count_rows() for fragment in self._fragments] if known is None else known.rows
-            self._rows = np.asarray(counts, dtype=np.uint64)
-        if known is not None and len(known.rows) != len(self._fragments):
-            msg = (
-                f"{self._place}: it had {len(known.rows):,} fragments when it was registered, now {len(self._fragments):,}. "
-                "Take the data as it is now with catalog.refresh(<name>), or restore it"
-            )
-            raise SourceError(msg)
+            counts = [each.count_rows() for each in self._fragments] if known is None else known.rows
+        self._rows = np.asarray(counts, dtype=np.uint64)
         self._starts = np.concatenate([[0], np.cumsum(self._rows)]).astype(np.uint64)
-        self._ids = np.array([fragment.fragment_id for fragment in self._fragments], dtype=np.uint64)
-        self._by_id = np.argsort(self._ids)
         self._deleted: dict[int, NDArray[np.uint64]] = {}
         self._lock = threading.Lock()
         self._blobs = tuple(field.name for field in self._dataset.schema if _is_blob(field))
@@ -111,8 +100,28 @@ class LanceReader(Reader):
         self._root = source.uri
         self._paths: dict[int, list[str]] = {}  # of fragments that were looked at
         self._watch = Watch({})
-        for unit in range(len(self._fragments)) if known is None else ():
+        for unit in range(len(self._rows)) if known is None else ():
             self._paths_of(unit)
+
+    @cached_property
+    def _fragments(self) -> "list[lance.LanceFragment]":
+        """The fragments in manifest order; 7 us each, which a plan over kept columns does not need."""
+        with _storage(self._place):
+            found = list(self._dataset.get_fragments())
+        if self._known is not None and len(self._known.rows) != len(found):
+            msg = (
+                f"{self._place}: it had {len(self._known.rows):,} fragments when it was registered, now {len(found):,}. "
+                "Take the data as it is now with catalog.refresh(<name>), or restore it"
+            )
+            raise SourceError(msg)
+        return found
+
+    @cached_property
+    def _by_id(self) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:
+        """The fragments' ids in ascending order, and which fragment has each."""
+        ids = np.array([each.fragment_id for each in self._fragments], dtype=np.uint64)
+        units = np.argsort(ids)
+        return ids[units], units
 
     def units(self) -> Sequence[Unit]:
         facts = repr([(field.name, str(field.type), field.nullable) for field in self._dataset.schema])
@@ -128,7 +137,7 @@ class LanceReader(Reader):
         ]
 
     def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
-        wanted = range(len(self._fragments)) if units is None else units
+        wanted = range(len(self._rows)) if units is None else units
         return {os.path.relpath(path, self._root): path for unit in wanted for path in self._paths_of(unit)}
 
     def refuse_outside(self) -> None:
@@ -160,7 +169,7 @@ class LanceReader(Reader):
         from spiral_stream.dialects.pushdown import all_of, split
         from spiral_stream.dialects.sql import to_lance
 
-        chosen = range(len(self._fragments)) if units is None else sorted(units)
+        chosen = range(len(self._rows)) if units is None else sorted(units)
         if not columns and predicate is None:
             yield from self._ordinals_only(chosen)
             return
@@ -245,9 +254,10 @@ class LanceReader(Reader):
         """Row addresses (fragment << 32 | offset) to physical ordinals, [P] -> [P]."""
         ids, offsets = addresses >> np.uint64(32), addresses & np.uint64(0xFFFFFFFF)
         rows = np.empty(len(addresses), dtype=np.uint64)
+        known, units = self._by_id
         borders = np.flatnonzero(ids[1:] != ids[:-1]) + 1  # rows of a fragment come together
         for first, last in pairwise([0, *borders.tolist(), len(ids)] if len(ids) else []):
-            unit = int(self._by_id[np.searchsorted(self._ids, ids[first], sorter=self._by_id)])
+            unit = int(units[np.searchsorted(known, ids[first])])
             here = slice(first, last)
             deleted = self._deleted_offsets(unit)
             before = np.searchsorted(deleted, offsets[here]).astype(np.uint64) if len(deleted) else np.uint64(0)
