@@ -96,8 +96,7 @@ class LanceReader(Reader):
         self._lock = threading.Lock()
         self._blobs = tuple(field.name for field in self._dataset.schema if _is_blob(field))
         self.schema = pa.schema([_as_read(field) for field in self._dataset.schema])
-        self._local = not is_remote(source.uri)
-        self._root = source.uri
+        self._root, self._local = source.uri, not is_remote(source.uri)
         self._paths: dict[int, list[str]] = {}  # of fragments that were looked at
         self._watch = Watch({})
         for unit in range(len(self._rows)) if known is None else ():
