@@ -449,8 +449,8 @@ class PreparedStream:
         """Deliver these batches and samples no more, from the stream's place on (docs/decisions/0040).
 
         The state records it, and `ledger` leaves them out. All other batches stay as they are: a skipped batch keeps its
-        number, and a batch is smaller by its skipped samples. In packed rows their places become padding. Skip the same on
-        every rank.
+        number, and a batch is smaller by its skipped samples. In packed rows their places become padding. `PadPartial` may
+        still pad with samples of a skipped batch. Skip the same on every rank.
 
         Args:
             steps: steps of the run, as they are counted now. What follows moves up.

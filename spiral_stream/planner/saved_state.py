@@ -99,6 +99,7 @@ class SavedState:
         chapters = _anchors(state.get("chapters"))
         pairs = tuple(sorted(data.items()))  # type: ignore[union-attr]  # checked above
         skips = Skips.from_json(state.get("skips"))
+        _need(not skips or "checksum" in state, "skips have no checksum")
         read = cls(plan, pairs, seed, cursor, chapters, rebase, skips, "checksum" in state)  # type: ignore[arg-type]  # as above
         need_sealed(state, read.to_json())
         return read

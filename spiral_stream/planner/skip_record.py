@@ -69,6 +69,10 @@ class Skips:
             at = first + count
         return LeftOver(tuple(ranges), at)
 
+    def numbers(self, epoch: int, delivered: Int64) -> Int64:
+        """Return `number` of each: shape [N] -> [N], int64."""
+        return self.kept(epoch).uses(delivered.astype(np.uint64)).astype(np.int64)
+
     def number(self, epoch: int, delivered: int) -> int:
         """Return the number of the batch before which so many batches of an epoch were delivered."""
         return int(self.kept(epoch).uses(np.array([delivered], dtype=np.uint64))[0]) if self.batches else delivered

@@ -200,7 +200,8 @@ class Opening:
         if before is not None:
             return self._after(before, saved, epoch, saved.cursor)
         check_plan(saved, self.stages, self._catalog)
-        then = Opening(self._plan, self._catalog, Metrics(), saved.rebase, saved.skips, self._threads, dict(saved.data))
+        batches = Skips(saved.skips.batches)  # rows of skipped samples cannot be found any more, and are not needed
+        then = Opening(self._plan, self._catalog, Metrics(), saved.rebase, batches, self._threads, dict(saved.data))
         try:
             cursor, anchors = then.admit(saved, epoch)
             then.read(saved.run_seed)[1].anchor(epoch, anchors)

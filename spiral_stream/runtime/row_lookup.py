@@ -4,7 +4,7 @@ from typing import Any
 
 from spiral_stream.errors import shown
 from spiral_stream.integrity.blocks import sound
-from spiral_stream.plan.maps import SampleAssembly
+from spiral_stream.plan.maps import SampleAssembly, SampleFlatMap
 from spiral_stream.planner.physical import Stages
 from spiral_stream.sampling.order import UInt64
 
@@ -35,11 +35,16 @@ def found_rows(stages: Stages, identity: Any, verb: str) -> tuple[int, UInt64]:
     if len(values) != len(stages.identity):
         msg = f"{verb}: {shown(identity)} has {len(values)} values; an identity here is ({', '.join(stages.identity)})"
         raise KeyError(msg)
+    if None in values:
+        msg = f"{verb}: {shown(identity)} has a null, which names no sample. Fill nulls of the identity's columns in"
+        raise KeyError(msg)
     wanted = dict(zip(stages.identity, values, strict=True))
     with sound():
         found = [(k, rows) for k in streams if len(rows := stages.streams[k].selected.find(wanted))]
     if not found:
         msg = f"{verb}: no row that the plan keeps has {', '.join(stages.identity)} = {shown(identity)}"
+        if any(isinstance(each, SampleFlatMap) for each in stages.maps):
+            msg += ". Leave out the part number, which flat_map adds"
         raise KeyError(msg)
     if len(found) > 1:
         names = ", ".join(repr(stages.streams[k].name) for k, _ in found)

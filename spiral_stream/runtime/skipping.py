@@ -4,11 +4,11 @@ The run counts the batches that it delivers, so places, steps and tail rules nee
 count becomes the number of a batch. A batch is formed with all of its samples. Those that are skipped leave it then.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import LARGEST, UInt64
 
 Int64 = NDArray[np.int64]
+MOST_NAMED: Final = 1_000_000  # in one call
 
 
 class _OfEvery(Numbering):
@@ -69,9 +70,6 @@ class SkippingBatches(_OfEvery):
         batches: all of them.
         skips: what is skipped of them.
         stages: the lowered plan.
-
-    Raises:
-        ResumeError: the plan has no sample with a skipped identity.
     """
 
     def __init__(self, batches: Numbering, skips: Skips, stages: Stages) -> None:
@@ -137,9 +135,8 @@ def _rows(stages: Stages, sample: SkippedSample) -> tuple[int, UInt64]:
     named = (sample.stream, *sample.identity) if sample.stream else sample.identity
     try:
         return found_rows(stages, named, "resume")
-    except KeyError as error:
-        msg = f"resume: the state skips sample {shown(sample.identity)}, which the plan does not have ({error.args[0]})"
-        raise ResumeError(msg) from error
+    except KeyError:  # gone since, at a rebase; it is skipped again when it comes back
+        return 0, np.empty(0, dtype=np.uint64)
 
 
 def _part(membership: Membership, left: Int64) -> Membership:
@@ -194,16 +191,13 @@ class Asked:
         if len(numbers):
             _need_ahead(numbers, since, epoch, numbering)
             skips = skips.with_batches(epoch, numbers)
-        samples = [_named(stages, identity) for identity in self.identities]
+        samples = [_named(stages, identity) for identity in _listed(self.identities, "identities", '["a-17"]')]
         return skips.with_samples(since, samples) if samples else skips
 
     def _of_steps(self, numbering: Numbering, cursor: Cursor, epoch: int) -> Int64:
-        steps = _whole(self.steps, "steps")
-        here = (
-            cursor
-            if epoch == cursor.epoch
-            else Cursor(epoch).enter(cursor.segments[-1].world_size, cursor.segments[-1].merge)
-        )
+        """The batches of the steps, as far as the epoch has them: the last step may be short."""
+        steps, last = _whole(self.steps, "steps"), cursor.segments[-1]
+        here = cursor if epoch == cursor.epoch else Cursor(epoch).enter(last.world_size, last.merge)
         if len(steps) and steps.min() < here.step:
             msg = (
                 f"skip: step {int(steps.min()):,} of epoch {epoch:,} was delivered already; the run stands before step "
@@ -211,12 +205,39 @@ class Asked:
             )
             raise StreamError(msg)
         group = here.segments[-1].group
-        delivered = (here.segments[-1].first(0) + steps[:, None] * group + np.arange(group)).ravel()
-        return np.array([numbering.skips.number(epoch, at) for at in delivered.tolist()], dtype=np.int64)
+        delivered = here.segments[-1].first(0) + steps[:, None] * group + np.arange(group)
+        numbers = numbering.skips.numbers(epoch, delivered.ravel())
+        most = _most(numbering, epoch)
+        firsts = numbers.reshape(-1, group)[:, 0] if len(steps) else numbers
+        if most is not None and (firsts >= most).any():
+            step = int(steps[firsts >= most].min())
+            msg = f"skip: epoch {epoch:,} has no step {step:,} for this many ranks; it has {most:,} batches. Name earlier steps"
+            raise StreamError(msg)
+        return numbers if most is None else numbers[numbers < most]
 
 
-def _whole(numbers: Iterable[int], what: str) -> Int64:
-    listed = list(numbers) if isinstance(numbers, Iterable) and not isinstance(numbers, str | bytes) else [None]
+def _most(numbering: Numbering, epoch: int) -> int | None:
+    """How many batches an epoch has; None where they are not counted."""
+    return None if numbering.every.unknown(epoch) else numbering.every.total(epoch)
+
+
+def _listed(values: object, what: str, example: str) -> list[Any]:
+    """The items of what a caller lists.
+
+    Raises:
+        StreamError: it is no list, or too long.
+    """
+    if isinstance(values, Sized) and len(values) > MOST_NAMED:
+        msg = f"skip: {what} names {len(values):,}, and may name {MOST_NAMED:,} at a time. Call skip several times"
+        raise StreamError(msg)
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes):
+        msg = f"skip: {what}={shown(values)}. Give a list, for example {what}={example}"
+        raise StreamError(msg)
+    return list(values)
+
+
+def _whole(numbers: object, what: str) -> Int64:
+    listed = _listed(numbers, what, "range(100, 200)")
     if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) and 0 <= n <= LARGEST for n in listed):
         msg = f"skip: {what}={shown(numbers)}. Give whole numbers from 0 up, for example {what}=range(100, 200)"
         raise StreamError(msg)
@@ -231,14 +252,15 @@ def _need_ahead(numbers: Int64, since: tuple[int, int], epoch: int, numbering: N
             f"epoch {since[0]:,}. Load a state from before it, then skip"
         )
         raise StreamError(msg)
-    every = numbering.every
-    if not every.unknown(epoch) and last >= every.total(epoch):
-        msg = f"skip: epoch {epoch:,} has {every.total(epoch):,} batches, so there is no batch {last:,}. Give numbers below that"
+    most = _most(numbering, epoch)
+    if most is not None and last >= most:
+        msg = f"skip: epoch {epoch:,} has {most:,} batches, so there is no batch {last:,}. Give numbers below that"
         raise StreamError(msg)
 
 
 def _named(stages: Stages, identity: Any) -> tuple[str, tuple[Value, ...]]:
     """Return the stream and the identity of a sample, as the record has them."""
+    identity = tuple(identity) if isinstance(identity, list) else identity  # as JSON returns it
     stream, _ = found_rows(stages, identity, "skip")
     values = (identity if isinstance(identity, tuple) else (identity,))[-len(stages.identity) :]
     return stages.streams[stream].name, tuple(v.item() if isinstance(v, np.generic) else v for v in values)
@@ -263,13 +285,5 @@ def carried(skips: Skips, stages: Stages, epoch: int, number: int, begins: int) 
             "first, or load a state from before stream.skip(...)"
         )
         raise ResumeError(msg)
-    there = [(each.stream, each.identity) for each in skips.samples if _keeps(stages, each)]
-    return Skips().with_samples((begins, 0), there)
-
-
-def _keeps(stages: Stages, sample: SkippedSample) -> bool:
-    try:
-        _rows(stages, sample)
-    except ResumeError:
-        return False
-    return True
+    names = {stream.name for stream in stages.streams}
+    return Skips().with_samples((begins, 0), [(e.stream, e.identity) for e in skips.samples if e.stream in names])

@@ -158,7 +158,9 @@ def warn_of_nothing(numbering: Numbering, epoch: int, bound: Bound) -> None:
     total, group = numbering.total(epoch), bound.world_size * bound.merge
     found = f"{total:,} batches do not make a step of {bound.world_size:,} ranks with merge={bound.merge:,}"
     way_out = f"Read with at most {total // bound.merge:,} ranks, lower the batch size, or give last=PadPartial"
-    if not total:
+    if not total and numbering.skips:
+        found, way_out = "all of its batches are skipped", "stream.skipped() lists them"
+    elif not total:
         found, way_out = "no batch is left", "Lower the batch size, loosen the filters, or give last=KeepPartial"
     elif total < bound.merge:
         way_out = "Lower merge or the batch size, or give last=PadPartial"

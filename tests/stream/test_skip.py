@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -239,8 +240,8 @@ def test_a_batch_of_which_nothing_is_left_says_how_to_skip_it(numbers: sp.Prepar
         ({"steps": [1]}, "step 1 of epoch 0 was delivered already; the run stands before step 2"),
         ({"batches": [10]}, "epoch 0 has 10 batches, so there is no batch 10"),
         ({"batches": [-1]}, "Give whole numbers from 0 up"),
-        ({"batches": 3}, "Give whole numbers from 0 up"),
-        ({"steps": "12"}, "Give whole numbers from 0 up"),
+        ({"batches": 3}, "Give a list, for example batches=range"),
+        ({"steps": "12"}, "Give a list, for example steps=range"),
         ({"batches": range(0, 50_000, 2), "epoch": 1}, "epoch 1 has 10 batches"),
     ],
 )
@@ -308,3 +309,82 @@ def test_identities_may_be_texts_and_bytes(tmp_path: Path) -> None:
         stream.skip(identities=[("ä", b"\0\xff"), ("c", b"")])
         other.load_state_dict(json.loads(json.dumps(stream.state_dict())))
         assert sorted(name for batch in other for name in batch["name"]) == ["b", "d"]
+
+
+# ---- what somebody found who tried it
+
+
+def test_a_run_that_skips_samples_is_rebased_over_changed_data(tmp_path: Path) -> None:
+    catalog, rows = sp.connect(tmp_path / "catalog"), tmp_path / "rows"
+    rows.mkdir()
+    pq.write_table(pa.table({"id": range(20)}), rows / "a.parquet")
+    pq.write_table(pa.table({"id": range(20, 40)}), rows / "b.parquet")
+    catalog.register("p", sp.Parquet(str(rows)), identity="id")
+    plan = catalog.table("p").sample(order=ORDER)
+    plan = plan.collate(batch_size=4, last=sp.KeepPartial, fields={"id": sp.List("id")})
+    with plan.to_numpy() as stream:
+        loop = iter(stream)
+        came = next(loop)["id"]
+        loop.close()
+        late = next(each for each in range(20) if each not in came)
+        gone = next(each for each in range(20, 40) if each not in came)
+        stream.skip(identities=[late, gone])
+        state = json.loads(json.dumps(stream.state_dict()))
+    (rows / "b.parquet").unlink()
+    pq.write_table(pa.table({"id": range(40, 50)}), rows / "c.parquet")
+    catalog.refresh("p")
+    with plan.to_numpy() as new, plan.to_numpy() as resumed:
+        new.rebase(state)
+        resumed.load_state_dict(json.loads(json.dumps(new.state_dict())))
+        left = {*range(20), *range(40, 50)} - {*came, late}
+        assert {*chain(*ids(new))} == {*chain(*ids(resumed))} == left
+        assert [each[3] for each in resumed.skipped()["samples"]] == [[late], [gone]]
+
+
+@pytest.mark.parametrize("last", [sp.KeepPartial, sp.PadPartial])
+def test_the_short_last_step_can_be_skipped(tmp_path: Path, last: Any) -> None:
+    catalog = sp.connect(tmp_path)
+    catalog.register("n", sp.Arrow(pa.table({"id": range(200)})), identity="id")
+    plan = catalog.table("n").sample(order=sp.Sequential())
+    with plan.collate(batch_size=8, last=last, fields={"id": sp.List("id")}).to_numpy() as stream:
+        stream.bind(data_parallel_rank=0, data_parallel_world_size=2)
+        assert len(stream) == 13
+        stream.skip(steps=range(11, 13))
+        assert stream.skipped()["batches"] == [[0, 22, 3]]
+        assert len(stream) == 11
+        with pytest.raises(StreamError, match="epoch 0 has no step 11 for this many ranks; it has 25 batches"):
+            stream.skip(steps=[11])
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"identities": "ab"}, r"identities='ab'. Give a list, for example identities=\["),
+        ({"identities": 5}, r"identities=5. Give a list"),
+        ({"batches": range(10**12)}, r"batches names 1,000,000,000,000, and may name 1,000,000 at a time"),
+    ],
+)
+def test_what_is_no_list_is_refused(numbers: sp.PreparedStream, asked: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(StreamError, match=message):
+        numbers.skip(**asked)
+
+
+def test_an_identity_may_be_a_list_as_json_returns_it(numbers: sp.PreparedStream) -> None:
+    numbers.skip(identities=[[7]])
+    assert numbers.skipped()["samples"] == [[0, 0, "", [7]]]
+    with pytest.raises(KeyError, match="has a null, which names no sample"):
+        numbers.skip(identities=[None])
+
+
+def test_an_epoch_of_which_all_is_skipped_says_so(numbers: sp.PreparedStream) -> None:
+    numbers.skip(batches=range(10))
+    with pytest.warns(sp.SpiralWarning, match=r"all of its batches are skipped .*stream.skipped\(\) lists them"):
+        assert [batch for batch in numbers] == []  # noqa: C416  list() asks for the length
+
+
+def test_skips_without_a_checksum_were_added_by_hand(numbers: sp.PreparedStream) -> None:
+    state = numbers.state_dict()
+    edited = {name: value for name, value in state.items() if name != "checksum"}
+    numbers.load_state_dict(edited)  # a state from before there were checksums
+    with pytest.raises(ResumeError, match="skips have no checksum"):
+        numbers.load_state_dict({**edited, "skips": {"batches": [[0, 1, 1]], "samples": []}})
