@@ -137,7 +137,8 @@ class Forming:
         others = [each for each in self.unknown() if each not in cacheable]
         if others:
             out.append(f"no cache holds what {', '.join(others)} decides, so keep it as a column of the relation")
-        if self.length is None and not self.keys and set(self.unknown()) & {f"len({name})" for name in self.sequences}:
+        by_length = self.formation.needs_lengths and self.length is None and not self.keys
+        if by_length and set(self.unknown()) & {f"len({name})" for name in self.sequences}:
             out.append(f'give the lengths as a column, {type(self.formation).__name__}(length=col("..."))')
         return out
 
