@@ -1,6 +1,7 @@
 """The ``spiral`` command: inspect a catalog, register relations, explain streams, build and verify caches."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -19,7 +20,7 @@ from rich.table import Table
 
 from spiral_stream.catalog.statistics import ESTIMATED, KNOWN, load_statistics
 from spiral_stream.connection import Catalog, connect
-from spiral_stream.errors import SpiralError
+from spiral_stream.errors import SpiralError, TrustError
 from spiral_stream.planner.build import caches
 from spiral_stream.planner.verify import Verification, relation_caches, relations_of, verify_relation
 from spiral_stream.semantic import H264_REF, JPEG_REF
@@ -31,6 +32,7 @@ from spiral_stream.version import __version__
 
 _SHOWN = 3  # names in one cell
 _DAYS_FROM_H = 48
+_PIPE_WIDTH = 10_000  # where no terminal shows lines: none is broken
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 Where = Annotated[str | None, typer.Option("--catalog", envvar="SPIRAL_CATALOG", help="Folder of the catalog.")]
 
@@ -74,6 +76,12 @@ def _options(
     del version  # its callback has answered
 
 
+def _console(*, plain: bool = False) -> Console:
+    """Standard output: as wide as the terminal; where there is none, wide enough that no line is broken."""
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    return Console(width=width, markup=not plain, highlight=not plain)
+
+
 def _open(where: str | None) -> Catalog:
     return connect(where)
 
@@ -96,9 +104,9 @@ def tables(where: Where = None) -> None:
         manifest = entry.manifest()
         rows, shards = f"{manifest.total:,}", f"{len(manifest.shard_names):,}"
         listing.add_row(name, entry.source.KIND, rows, shards, ", ".join(entry.identity), entry.data_version[:12])
-    Console().print(listing)
-    Console().print(f"tokenizers: {', '.join(catalog.tokenizers()) or 'none'}")
-    Console().print(f"streams: {', '.join(catalog.streams()) or 'none'}")
+    _console().print(listing)
+    _console().print(f"tokenizers: {', '.join(catalog.tokenizers()) or 'none'}")
+    _console().print(f"streams: {', '.join(catalog.streams()) or 'none'}")
 
 
 @app.command()
@@ -111,10 +119,10 @@ def show(name: str, where: Where = None) -> None:
         semantic = (field.metadata or {}).get(b"spiral:semantic", b"").decode()
         roles = [*(["identity"] if field.name in entry.identity else []), *([semantic] if semantic else [])]
         listing.add_row(field.name, str(field.type), ", ".join(roles))
-    Console().print(listing)
+    _console().print(listing)
     found = load_statistics(entry)
     if found is None:
-        Console().print(f"statistics: unknown: materialize asset shard_stats, or catalog.measure({name!r})")
+        _console().print(f"statistics: unknown: materialize asset shard_stats, or catalog.measure({name!r})")
     else:
         _show_facts(found.columns)
 
@@ -135,7 +143,7 @@ def _show_facts(columns: pa.Table) -> None:
             _mark(row["frequent_mark"]) + frequent if frequent else "",
         ]
         listing.add_row(*(escape(cell[:60]) for cell in cells))
-    Console().print(listing)
+    _console().print(listing)
 
 
 def _mark(mark: str) -> str:
@@ -172,9 +180,9 @@ def register(
             report=report,
         )
     manifest = entry.manifest()
-    Console().print(f"{name}: {manifest.total:,} rows in {len(manifest.shard_names):,} storage shards")
+    _console().print(f"{name}: {manifest.total:,} rows in {len(manifest.shard_names):,} storage shards")
     if entry.changes is not None:
-        Console(markup=False, highlight=False).print(f"shards that differ from before: {entry.changes}", soft_wrap=True)
+        _console(plain=True).print(f"shards that differ from before: {entry.changes}", soft_wrap=True)
 
 
 @app.command()
@@ -186,7 +194,7 @@ def tokenizer(
 ) -> None:
     """Register a tokenizer: a tokenizer.json, a folder that transformers can load, or a Hugging Face Hub name."""
     entry = _open(where).register_tokenizer(name, source, replace=replace)
-    Console().print(f"{name}: {entry.vocab_size:,} tokens, content {entry.digest[:12]}; encoded by {entry.engine}")
+    _console().print(f"{name}: {entry.vocab_size:,} tokens, content {entry.digest[:12]}; encoded by {entry.engine}")
 
 
 @app.command()
@@ -194,8 +202,8 @@ def refresh(name: str, where: Where = None) -> None:
     """Accept the data of a relation as it is now, under a new data version."""
     with _rows_bar(f"refresh {name}") as report:
         entry = _open(where).refresh(name, report)
-    Console().print(f"{name}: data version {entry.data_version[:12]}")
-    Console(markup=False, highlight=False).print(f"shards that differ from before: {entry.changes}", soft_wrap=True)
+    _console().print(f"{name}: data version {entry.data_version[:12]}")
+    _console(plain=True).print(f"shards that differ from before: {entry.changes}", soft_wrap=True)
 
 
 @app.command()
@@ -229,13 +237,13 @@ def materialize(
         done = opened.materialize(workers=workers, executor=executor.value, lengths=lengths)
         batches = opened.count() if lengths else None
         used = [store.usage() for store in {work.store.folder: work.store for work in caches(opened.stages)}.values()]
-    Console().print(
+    _console().print(
         f"{done.rows:,} rows in {done.shards:,} shards built, {done.payload_bytes:,} bytes, {done.refused:,} rows refused"
     )
     if batches is not None:
-        Console().print(f"epoch {epoch}: {batches:,} batches")
+        _console().print(f"epoch {epoch}: {batches:,} batches")
     live, dead = (sum(getattr(each, name) for each in used) for name in ("live_bytes", "dead_bytes"))
-    Console().print(f"caches: {live:,} bytes live, {dead:,} dead until the next build")
+    _console().print(f"caches: {live:,} bytes live, {dead:,} dead until the next build")
 
 
 @app.command("caches")
@@ -248,7 +256,7 @@ def _caches(
     where: Where = None,
     trust: Trusted = None,
 ) -> None:
-    """List what lies in the prepared folder: sizes, live and dead bytes, age, and who uses it."""
+    """List what lies in the prepared folder: sizes, live and dead bytes, age, and who uses it. Programs read ``--json``."""
     catalog = _open(where)
     found = catalog.caches(remove_dead=remove_dead, older_than=timedelta(days=older_than), trust=trust or ())
     if as_json:
@@ -270,9 +278,9 @@ def _caches(
             each.note,
         ]
         listing.add_row(each.kind, *(escape(text) for text in told))
-    Console().print(listing)
+    _console().print(listing)
     removed = f", {sum(each.removed_bytes for each in found):,} bytes removed" if remove_dead else ""
-    Console().print(
+    _console().print(
         f"{sum(each.live_bytes for each in found):,} bytes live, {sum(each.dead_bytes for each in found):,} dead{removed}"
     )
 
@@ -315,9 +323,9 @@ def verify(
 def _verify_sources(catalog: Catalog, name: str) -> bool:
     """Return whether a relation's own bytes are those that were registered."""
     found = catalog.verify(name)
-    Console().print(f"{name}: {found.rows:,} rows, {found.bytes:,} bytes in {found.files:,} files of the source")
+    _console().print(f"{name}: {found.rows:,} rows, {found.bytes:,} bytes in {found.files:,} files of the source")
     for each in found.differences:
-        Console(markup=False, highlight=False).print(f"{each.file}: {each.found}", soft_wrap=True)
+        _console(plain=True).print(f"{each.file}: {each.found}", soft_wrap=True)
     return found.sound
 
 
@@ -345,12 +353,12 @@ def _show(found: Verification) -> None:
         files = [each for each in found.files if each.what == what]
         states = [str(sum(each.state == state for each in files)) for state in ("sound", "unverified", "damaged")]
         listing.add_row(what, str(len(files)), f"{sum(each.bytes for each in files):,}", *states)
-    Console().print(listing)
+    _console().print(listing)
     if any(each.state == "unverified" for each in found.files):
-        Console().print("unverified: written before there were checksums. Rebuild these files to verify them")
-    Console().print(f"caches: {found.live_bytes:,} bytes live, {found.dead_bytes:,} dead until the next build")
+        _console().print("unverified: written before there were checksums. Rebuild these files to verify them")
+    _console().print(f"caches: {found.live_bytes:,} bytes live, {found.dead_bytes:,} dead until the next build")
     for each in found.damaged:
-        Console(markup=False, highlight=False).print(each.found, soft_wrap=True)
+        _console(plain=True).print(each.found, soft_wrap=True)
 
 
 @app.command()
@@ -362,8 +370,8 @@ def sql(
     listing = Table(*found.column_names)
     for row in found.slice(0, rows).to_pylist():
         listing.add_row(*(str(value)[:60] for value in row.values()))
-    Console().print(listing)
-    Console().print(f"{len(found):,} rows")
+    _console().print(listing)
+    _console().print(f"{len(found):,} rows")
 
 
 def main() -> None:
@@ -372,5 +380,6 @@ def main() -> None:
         app()
     except SpiralError as error:
         Console(stderr=True).print(f"[red]{type(error).__name__}[/red]: ", end="")
-        Console(stderr=True, markup=False, highlight=False).print(str(error), soft_wrap=True)
+        way_out = ". On the command line: --trust MODULE" if isinstance(error, TrustError) else ""
+        Console(stderr=True, markup=False, highlight=False).print(f"{error}{way_out}", soft_wrap=True)
         raise SystemExit(1) from error

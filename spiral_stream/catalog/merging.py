@@ -85,7 +85,11 @@ class Merged:
 
 
 def merged(
-    manifest: Manifest, counted: Sequence[tuple[ColumnFacts, Pieces]], candidates: Collection[str], most: int
+    manifest: Manifest,
+    counted: Sequence[tuple[ColumnFacts, Pieces]],
+    candidates: Collection[str],
+    most: int,
+    unique: Collection[str] = (),
 ) -> Merged:
     """Merge the facts of all shards.
 
@@ -94,6 +98,7 @@ def merged(
         counted: the columns.
         candidates: those that have a histogram, if they have few values.
         most: values of a column that has a histogram.
+        unique: columns that are known to have another value in every row.
 
     Raises:
         DamageError: a piece is not what was written.
@@ -111,7 +116,7 @@ def merged(
     for each in columns:
         total[order] += each.summary("bytes")
     shards = [each.shards(names) for each in columns]
-    wholes = [COLUMNS.empty_table(), *(each.whole() for each in columns)]
+    wholes = [COLUMNS.empty_table(), *(each.whole(unique=each.name in unique) for each in columns)]
     return Merged(shards, pa.concat_tables(histograms), marks, pa.concat_tables(wholes), total)
 
 
@@ -180,10 +185,15 @@ class _Column:
             schema=HISTOGRAMS,
         )
 
-    def whole(self) -> pa.Table:
-        """Return the row of the relation."""
+    def whole(self, *, unique: bool) -> pa.Table:
+        """Return the row of the relation.
+
+        Args:
+            unique: whether it is known that no value repeats.
+        """
         nulls, nans = int(self.summary("nulls").sum()), int(self.summary("nans").sum())
-        distinct, how = self._distinct(nans)
+        values = int(self._rows.sum()) - nulls
+        distinct, how = (values, KNOWN) if unique else self._distinct(values, nans)
         least, greatest = self._extremes()
         quartiles = self._quartiles()
         frequent = self._frequent()
@@ -206,7 +216,7 @@ class _Column:
 
     # ---- of the relation
 
-    def _distinct(self, nans: int) -> tuple[int, str]:
+    def _distinct(self, values: int, nans: int) -> tuple[int, str]:
         if self.is_whole:
             return len(self.values) + (nans > 0), KNOWN
         if len(self._order) == 1:
@@ -215,7 +225,7 @@ class _Column:
         if not len(held):
             return len(np.unique(hashes)) + (nans > 0), KNOWN
         found = estimated_distinct(registers_of(hashes, held.max(axis=0)))
-        return max(found, int(self.summary("distinct").max())), ESTIMATED
+        return min(max(found, int(self.summary("distinct").max())), values - max(0, nans - 1)), ESTIMATED
 
     def _extremes(self) -> tuple[str | None, str | None]:
         there = np.flatnonzero(self._rows - self.summary("nulls") - self.summary("nans") > 0)

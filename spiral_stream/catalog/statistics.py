@@ -83,7 +83,9 @@ def measure(relation: OpenRelation, columns: Sequence[str] | None = None) -> Sta
         most = _most(relation, {name: kinds[name] for name in candidates}, root)
         facts = [ColumnFacts(name, kind, most.get(name, 0)) for name, kind in kinds.items()]
         counted = list(zip(facts, _pieces(relation, facts, root), strict=True))
-        found = merged(relation.manifest, counted, candidates, HISTOGRAM_VALUES)
+        identity = relation.entry.identity
+        unique = identity if len(identity) == 1 and relation.entry.identity_unique else ()
+        found = merged(relation.manifest, counted, candidates, HISTOGRAM_VALUES, unique)
     return _with_unread(relation, chosen, found)
 
 

@@ -158,10 +158,7 @@ class Union(Relational):
         for part in self.parts[1:]:
             other = part.schema()
             if other.names != first.names or other.types != first.types:
-                msg = (
-                    f"union: columns differ: {_columns_text(first)} against {_columns_text(other)}. Project both alike"
-                )
-                raise PlanError(msg)
+                raise PlanError(_unlike(first, other))
 
     def inputs(self) -> tuple[Node, ...]:
         return self.parts
@@ -183,5 +180,14 @@ def _need_unmixed(verb: str, node: Node) -> None:
         _need_unmixed(verb, each)
 
 
-def _columns_text(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+def _unlike(first: pa.Schema, other: pa.Schema) -> str:
+    """Say which columns of two parts of a union differ, and how to make them alike."""
+    ours, theirs = (dict(zip(schema.names, schema.types, strict=True)) for schema in (first, other))
+    found = [f"{name} {kind} against {theirs[name]}" for name, kind in ours.items() if theirs.get(name, kind) != kind]
+    for whose, here, there in (("first", ours, theirs), ("second", theirs, ours)):
+        own = [f"{name} {kind}" for name, kind in here.items() if name not in there]
+        found += [f"the {whose} alone has {', '.join(own)}"] if own else []
+    if not found:
+        orders = " against ".join(", ".join(names) for names in (first.names, other.names))
+        return f"union: columns differ: their order: {orders}. Project both alike"
+    return f"union: columns differ: {'; '.join(found)}. Project both alike, and change types with with_columns and cast"

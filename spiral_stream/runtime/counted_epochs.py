@@ -8,8 +8,7 @@ from typing import Any, Final
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.derived.executors import Builders, Threads
-from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap
-from spiral_stream.plan.nodes import Deliver, Sampled
+from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.runtime.chapters import Chapter
 from spiral_stream.runtime.formed_batches import FormedBatches
@@ -18,7 +17,6 @@ from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.opening import Opening
 from spiral_stream.runtime.outlook import CountingBar
 from spiral_stream.threads import ThreadShare
-from spiral_stream.transforms.python import Function
 
 _THREADS: Final = 2  # forming holds the interpreter most of the time: a third thread gains nothing
 
@@ -63,15 +61,7 @@ def as_rows(report: Callable[[Progress], None] | None) -> Report | None:
 
 def _threads(forming: Forming) -> Callable[[], Builders]:
     """Threads of this process; one alone where a function of the user's decides, which need not be thread-safe."""
-    alone = any(_calls(step) for step in forming.stages.maps)
-    return lambda: Threads(1 if alone else _THREADS)
-
-
-def _calls(step: Sampled) -> bool:
-    """Whether a map calls a function of the user's."""
-    if isinstance(step, SampleFilter):
-        return isinstance(step.predicate, Function)
-    return isinstance(step, SampleMap | SampleFlatMap | SampleAssembly)
+    return lambda: Threads(1 if forming.calls_functions else _THREADS)
 
 
 def count_here(forming: Forming, epoch: int, lane: int, chapter: int) -> int:

@@ -23,7 +23,7 @@ from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.composed import is_scarce
 from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap, SampleTokens
 from spiral_stream.plan.mix import Mix
-from spiral_stream.plan.nodes import Collate
+from spiral_stream.plan.nodes import Collate, Sampled
 from spiral_stream.plan.tree import find, need
 from spiral_stream.planner.build import is_built
 from spiral_stream.planner.lineage import Key, Made, Refusal, identity_keys
@@ -116,6 +116,11 @@ class Forming:
                 out += named or self._named(lineage.rests_on(lineage.test_keys(step, at)))
         return list(dict.fromkeys([*out, *self._named(lineage.rests_on(self.wanted))]))
 
+    @property
+    def calls_functions(self) -> bool:
+        """Whether a map calls a function of the user's, which need not be thread-safe and may wait for something."""
+        return any(_calls(step) for step in self.stages.maps)
+
     def unknown(self) -> list[str]:
         """List those of `decides_on` that no cache holds."""
         if self._uncached is None:
@@ -132,6 +137,9 @@ class Forming:
         others = [each for each in self.unknown() if each not in cacheable]
         if others:
             out.append(f"no cache holds what {', '.join(others)} decides, so keep it as a column of the relation")
+        by_length = self.formation.needs_lengths and self.length is None and not self.keys
+        if by_length and set(self.unknown()) & {f"len({name})" for name in self.sequences}:
+            out.append(f'give the lengths as a column, {type(self.formation).__name__}(length=col("..."))')
         return out
 
     def need_known(self, world_size: int, workers: int) -> None:
@@ -223,6 +231,12 @@ class Forming:
         if pa.types.is_integer(values.type):
             return np.asarray(numbers, dtype=np.int64)
         return np.asarray(numbers, dtype=np.float64)
+
+
+def _calls(step: Sampled) -> bool:
+    if isinstance(step, SampleFilter):
+        return isinstance(step.predicate, Function)
+    return isinstance(step, SampleMap | SampleFlatMap | SampleAssembly)
 
 
 def _need_alike(packed: Packed, names: Sequence[str], lengths: Sequence[Int64]) -> None:

@@ -2,7 +2,8 @@
 
 The number of batches before a place is known once the chapters before it are counted. Counting 4 M samples whose
 lengths are stored takes two to three seconds and happens at once. For more, or where lengths are computed, a few windows
-are formed first; if the rest takes longer than two seconds, an error says how long, and what counts it.
+are formed first; if the rest takes longer than two seconds, an error says how long, and what counts it. What that forms
+is not formed again by the count.
 """
 
 from typing import Final, final
@@ -36,13 +37,12 @@ class FormedLimits(CountLimits):
         chapters, forming = self._unknown(epoch), self._chapters.forming
         if self._is_quick(chapters):
             return
-        left, computed = min(chapters * forming.span, self._chapters.lanes_of(epoch).total), forming.unknown()
-        if not computed:
-            with self._chapters.request(f"{asked} of epoch {epoch}"):
-                self._chapters.probe(epoch)
-            if left * (self._chapters.cost.per_sample_s or 0.0) <= QUICK_S:
-                return
-        raise not_counted(asked, chapters, left, self._chapters.cost, computed, forming.ways_out())
+        with self._chapters.request(f"{asked} of epoch {epoch}"):
+            self._chapters.probe(epoch)
+            chapters, left = self._chapters.known_of(epoch).unknown, self._chapters.left(epoch)
+        if left * (self._chapters.cost.per_sample_s or 0.0) > QUICK_S:
+            samples = min(chapters * forming.span, self._chapters.lanes_of(epoch).total)
+            raise not_counted(asked, chapters, samples, self._chapters.cost, forming.unknown(), forming.ways_out())
 
     def need_near(self, epoch: int, number: int, asked: str) -> None:
         number = batch_number(number)

@@ -118,10 +118,13 @@ class OpenChapters:
     def probe(self, epoch: int, at: At | None = None) -> None:
         """Form windows until it is known what a sample costs, and about how many batches a chapter has.
 
+        Where a function of the user's is called, the cost is the time that passes, not CPU time alone.
+
         Args:
             epoch: the epoch.
             at: of which chapter; None takes the first one that nobody counted.
         """
+        self.cost.passed = self.forming.calls_functions
         known = self.known_of(epoch)
         first = ((lane, known.unknown_of(lane)[:1]) for lane in range(self._lanes.count))
         at = at or next(((lane, int(found[0])) for lane, found in first if len(found)), None)
@@ -134,6 +137,14 @@ class OpenChapters:
                 return
             self._report(chapter, partial(chapter.has, len(chapter.batches)), lambda chapter: chapter.formed)
         known.enter(*at, len(chapter.batches))
+
+    def left(self, epoch: int) -> int:
+        """Return how many samples nobody formed yet, of the chapters that are not counted."""
+        known, total = self.known_of(epoch), self.lanes_of(epoch).total
+        begun = [
+            each.formed for (of, lane, at), each in self.open.items() if of == epoch and known.batches(lane, at) is None
+        ]
+        return max(0, min(known.unknown * self.forming.span, total) - sum(begun))
 
     def batches_each(self, epoch: int) -> float:
         """Return about how many batches a chapter has; 0 if no batch was formed yet."""

@@ -288,8 +288,8 @@ class Opening:
         """
         _need_callable("materialize", report)
         with building_with(executor), sharing(self._threads):
-            threads, more = executor.workers or self._threads.working(), lengths and self.stages.formed
-            done = materialize(self.stages, threads, executor, report, more=more)
+            threads = executor.workers or self._threads.working()
+            done = materialize(self.stages, threads, executor, report, more=lengths)
         if not keep:
             self.close()
         return done

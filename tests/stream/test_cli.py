@@ -17,9 +17,8 @@ from tests.fixtures.streams import ROWS, SHARDS, plan
 from tests.fixtures.texts import make_catalog, tokenized
 
 
-@pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+def run_help(command: str) -> str:
+    return CliRunner().invoke(cli.app, [command, "--help"]).output
 
 
 def run(catalog: sp.Catalog, *words: str) -> str:
@@ -94,6 +93,18 @@ def test_caches_lists_what_is_there_and_removes_what_is_dead_when_asked(own: sp.
     assert "bytes removed" not in run(own, "caches")
 
 
+def test_a_pipe_gets_whole_lines_however_narrow_the_terminal_is(
+    own: sp.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with plan(own.table("lance"), profile=sp.Raw(shorter_side=8)).to_numpy() as stream:
+        stream.materialize(lambda _: None)
+        own.save_stream("train_on_photographs_of_summer", stream)
+
+    assert re.search(r"cache +│ [0-9a-f]{8} lance: image_ref.*│ train_on_photographs_of_summer", run(own, "caches"))
+    assert "--json" in " ".join(run_help("caches").split("Options")[0].split())
+
+
 def test_the_command_trusts_the_modules_that_it_is_told_to(own: sp.Catalog) -> None:
     sampled = own.table("lance").sample(order=sp.Sequential())
     mapped = sampled.map(pc.negate, columns=["label_id"], name="less", returns=pa.int64(), version="1")
@@ -105,6 +116,28 @@ def test_the_command_trusts_the_modules_that_it_is_told_to(own: sp.Catalog) -> N
     with pytest.warns(sp.SpiralWarning, match="nothing is built"):
         assert "0 rows in 0 shards built" in run(own, "materialize", "less", "--trust", "pyarrow.compute")
     assert "derived files" in run(own, "verify", "less", "--trust", "pyarrow.compute")
+
+
+def test_counting_without_a_cache_is_no_surprise(own: sp.Catalog, recwarn: pytest.WarningsRecorder) -> None:
+    sampled = own.table("lance").sample(order=sp.Sequential())
+    made = sampled.collate(batch_size=4, fields={"label": sp.Stack("label_id")}, last=sp.KeepPartial)
+    own.save_stream("labels", made.to_numpy())
+
+    assert f"epoch 0: {-(-ROWS // 4)} batches" in run(own, "materialize", "labels", "--lengths")
+    assert not [each for each in recwarn if issubclass(each.category, sp.SpiralWarning)]
+
+
+def test_code_that_is_not_trusted_is_refused_with_the_option_that_trusts_it(
+    own: sp.Catalog, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampled = own.table("lance").sample(order=sp.Sequential())
+    mapped = sampled.map(pc.negate, columns=["label_id"], name="less", returns=pa.int64(), version="1")
+    own.save_stream("less", mapped.collate(batch_size=4, fields={"less": sp.Stack("less")}).to_numpy())
+    monkeypatch.setattr(sys, "argv", ["spiral", "explain", "less", "--catalog", str(own.root)])
+    with pytest.raises(SystemExit):
+        cli.main()
+
+    assert capsys.readouterr().err.rstrip().endswith(". On the command line: --trust MODULE")
 
 
 def test_explain_and_materialize_work_on_a_saved_stream(own: sp.Catalog) -> None:

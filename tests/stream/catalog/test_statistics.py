@@ -161,6 +161,28 @@ def test_the_whole_is_what_all_rows_say(catalog: Registry, numbers: list[int], s
     assert found["n"]["quartiles_mark"] == "estimated"
 
 
+def test_distinct_values_are_at_most_the_rows_and_those_of_a_unique_identity_are_counted(catalog: Registry) -> None:
+    rows = 5_000
+    owner = [f"p{i * 2 // rows}" for i in range(rows)]
+    table = pa.table({"id": [f"s{i}" for i in range(rows)], "storage_shard": owner})
+    for n in range(8):  # the estimate of some of them is above the rows
+        table = table.append_column(f"n{n}", pa.array([f"{n}-{i}" for i in range(rows)]))
+    alone = catalog.register("wide", Arrow(table), identity="id")
+    pair = catalog.register("pairs", Arrow(table), identity=["id", "n0"])
+    with OpenRelation(alone) as relation, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "HISTOGRAM_VALUES", 100)
+        found = {row["column"]: row for row in measure(relation).columns.to_pylist()}
+    with OpenRelation(pair) as relation, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "HISTOGRAM_VALUES", 100)
+        of_pair = {row["column"]: row for row in measure(relation).columns.to_pylist()}
+
+    assert (found["id"]["distinct"], found["id"]["distinct_mark"]) == (rows, "known")
+    assert of_pair["id"]["distinct_mark"] == "estimated"
+    estimates = [found[f"n{n}"] for n in range(8)]
+    assert {row["distinct_mark"] for row in estimates} == {"estimated"}
+    assert max(row["distinct"] for row in estimates) == rows
+
+
 def read_shards(catalog: Registry, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that are scanned from now on."""
     read: list[str] = []

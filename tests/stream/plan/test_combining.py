@@ -56,5 +56,15 @@ def test_a_union_needs_the_same_columns_and_allows_nulls_where_one_part_does() -
     strict = Scan("strict", pa.schema([field.with_nullable(False) for field in LEFT.columns]), ("id",))
 
     assert [field.nullable for field in Union((strict, LEFT)).schema()] == [True, True, True]
-    with pytest.raises(PlanError, match="Project both alike"):
+    with pytest.raises(PlanError) as refused:
         Union((LEFT, RIGHT))
+    assert str(refused.value) == (
+        "union: columns differ: the first alone has t string; the second alone has w int32. Project both alike, and change "
+        "types with with_columns and cast"
+    )
+    wider = Scan("wider", pa.schema([("id", pa.int32()), ("v", pa.float32()), ("t", pa.string())]), ("id",))
+    with pytest.raises(PlanError, match=r"columns differ: id int64 against int32\. Project both alike, .* cast$"):
+        Union((LEFT, wider))
+    turned = Scan("turned", pa.schema(list(LEFT.columns)[::-1]), ("id",))
+    with pytest.raises(PlanError, match=r"differ: their order: id, v, t against t, v, id\. Project both alike$"):
+        Union((LEFT, turned))

@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "sort by unknown": (lambda w: w.t.sort("idd"), "sort: 'idd' .*did you mean 'id'"),
     "limit of nothing": (lambda w: w.t.limit(0), "limit: count=0. Give an integer of at least 1"),
     "limit of a part": (lambda w: w.t.limit(2.5), "limit: count=2.5. Give an integer of at least 1"),
-    "unlike parts": (lambda w: w.t.union(w.u), "union: columns differ: id string, .* against k int64.*. Project both alike"),
+    "unlike parts": (lambda w: w.t.union(w.u), "union: columns differ: .*the first alone has id string.*. Project both alike"),
     # cache
     "cache of unknown": (lambda w: w.images.cache(image_re=Raw()), "cache: 'image_re' .*did you mean 'image_ref'"),
     "cache of no payload": (lambda w: w.images.cache(label_id=Raw()), "cache: 'label_id' is int64, no reference to payload; .* Cache image_ref, or leave it out$"),

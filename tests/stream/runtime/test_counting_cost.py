@@ -5,9 +5,9 @@ from spiral_stream.runtime.counting_cost import QUICK_S, CountingCost, behind_un
 
 
 class Clock:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str = "process_time") -> None:
         self.now = 0.0
-        monkeypatch.setattr(counting_cost, "process_time", lambda: self.now)
+        monkeypatch.setattr(counting_cost, name, lambda: self.now)
 
     def cost(self, seconds: list[float], samples: int = 100) -> CountingCost:
         cost = CountingCost()
@@ -34,6 +34,19 @@ def test_two_windows_measure_if_they_take_long_enough_and_one_if_it_is_slow(monk
     assert not clock.cost([1.0, 0.01]).measured
     assert clock.cost([1.0, 0.06, 0.06]).measured
     assert clock.cost([QUICK_S + 1]).measured
+
+
+def test_time_that_passes_counts_where_functions_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, "monotonic")
+    monkeypatch.setattr(counting_cost, "process_time", lambda: 0.0)
+    cost = clock.cost([1.0, 0.2])
+
+    assert (cost.measured, cost.spent_s, cost.per_sample_s) == (False, 0.0, 0.0)
+    cost.passed = True
+    assert cost.measured
+    assert cost.spent_s == pytest.approx(1.2)
+    assert cost.per_sample_s == pytest.approx(0.002)
+    assert "0.2 s per chapter as measured here" in str(not_counted("len", 3, 300, cost, ["x"], ["y"]))
 
 
 def test_what_nobody_measured_is_said_to_be_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """What would take long because chapters are not counted is refused, with the time it takes and the way out."""
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,41 @@ def test_text_that_no_cache_holds_is_measured_and_the_way_out_is_its_cache(
         one.materialize(lambda _: None, lengths=True)
         assert one.ledger(30) == quick
         assert one.steps_per_epoch == one.count()
+
+
+def test_a_short_epoch_whose_lengths_are_computed_is_counted_at_once(catalog: sp.Catalog, caches: Path) -> None:
+    sampled = tokenized(catalog.table("a"), sp.GlobalShuffle(seed=1), stored=False)
+    packed = sp.Packed(max_tokens=64, window_size=512)
+    made = sampled.collate(batch_size=2, formation=packed, fields={"ids": sp.Pad("tokens")}, last=sp.KeepPartial)
+    with made.to_numpy() as one:
+        steps = one.steps_per_epoch
+        assert one.numbering.unknown(0) == 0
+        assert len(one) == steps == one.count()
+
+
+@pytest.mark.parametrize(("sleep_s", "refused"), [(0.0, False), (0.01, True)])
+def test_a_function_that_waits_is_refused_by_the_time_that_passes(
+    catalog: sp.Catalog, caches: Path, sleep_s: float, refused: bool
+) -> None:
+    def waiting(text: str) -> bool:
+        time.sleep(sleep_s)
+        return bool(text)
+
+    sampled = tokenized(catalog.table("a"), sp.GlobalShuffle(seed=1), stored=False)
+    kept = sampled.filter(waiting, columns=["text"], batched=False)
+    packed = sp.Packed(max_tokens=64, window_size=128)
+    made = kept.collate(batch_size=2, formation=packed, fields={"ids": sp.Pad("tokens")}, last=sp.KeepPartial)
+    with made.to_numpy() as one:
+        began = time.monotonic()
+        if not refused:
+            assert one.steps_per_epoch == one.count()
+            return
+        with pytest.raises(
+            sp.StreamError, match=r"filter .*waiting.* [\d.]+ s per chapter as measured here: [\d.]+ s\."
+        ) as said:
+            one.steps_per_epoch  # noqa: B018  it raises
+        assert time.monotonic() - began < 10  # of 30 s
+        assert 'give the lengths as a column, Packed(length=col("..."))' in str(said.value)
 
 
 def test_a_number_below_zero_is_refused_without_counting(
