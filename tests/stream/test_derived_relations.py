@@ -254,6 +254,35 @@ def test_sql_text_needs_an_identity_of_its_own_columns(catalog: sp.Catalog) -> N
     assert delivered(stream(query.sort("x", "id"), sp.Sequential())) == collected(query.sort("x", "id"))
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("select id, x, random() as r from a", r"random\(\)"),
+        ("select id, x, current_date as d from a", "current_date"),
+        ("select id, x from a using sample 20 rows", r"a sample without REPEATABLE \(seed\)"),
+    ],
+)
+def test_sql_text_whose_rows_differ_by_run_is_refused_unless_they_are_kept(
+    own: sp.Catalog, text: str, found: str
+) -> None:
+    query = own.sql(text)
+    for relation in (query, query.filter(sp.col("x") > 1).distinct("id"), own.table("b").join(query, on="id")):
+        with pytest.raises(sp.PlanError, match=rf"sample: the SQL text has {found}, so .*catalog.register\("):
+            stream(relation)
+    with pytest.raises(sp.PlanError, match=found):
+        sp.mix([sp.Stream("b", own.table("b").project("id")), sp.Stream("q", query.project("id"))]).sample(
+            order=ORDERS[1]
+        )
+    own.register("once", sp.Arrow(query.to_arrow()), identity="id")
+    assert len(delivered(stream(own.table("once")))) == len(own.table("once").to_arrow())
+
+
+def test_a_sample_with_a_seed_is_the_same_everywhere(own: sp.Catalog) -> None:
+    query = own.sql("select id, x from a using sample reservoir(20 rows) repeatable (7)")
+    assert sorted(delivered(stream(query))) == sorted(collected(query))
+    check_replay(lambda: stream(query))
+
+
 def test_rows_that_are_not_there_are_refused(catalog: sp.Catalog) -> None:
     none = catalog.table("a").filter(sp.col("x") > 100)
     for relation in (none.union(none), none.group_by("id").aggregate(x=("x", "sum"))):
