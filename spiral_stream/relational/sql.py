@@ -41,7 +41,7 @@ def run_sql(text: str, tables: Tables) -> pa.Table:
     return _asked("run", text, tables)[1].read_all()
 
 
-class Described(NamedTuple):
+class TextFacts(NamedTuple):
     """What is known of a query before it runs."""
 
     used: tuple[str, ...]  # the relations that it reads, sorted
@@ -50,7 +50,7 @@ class Described(NamedTuple):
     unsteady: tuple[str, ...]  # functions and clauses that give other rows on another run
 
 
-def describe_sql(text: str, schemas: Mapping[str, pa.Schema]) -> Described:
+def describe_sql(text: str, schemas: Mapping[str, pa.Schema]) -> TextFacts:
     """Return the relations that a query reads, its columns, and what in it differs from run to run.
 
     Args:
@@ -66,7 +66,7 @@ def describe_sql(text: str, schemas: Mapping[str, pa.Schema]) -> Described:
         msg = f"sql: two columns of the result are called {twice[0]!r}. Give one another name with AS"
         raise PlanError(msg)
     floats = tuple((relation, column) for relation, column in answer["floats"])
-    return Described(tuple(answer["used"]), found.schema, floats, tuple(answer["unsteady"]))
+    return TextFacts(tuple(answer["used"]), found.schema, floats, tuple(answer["unsteady"]))
 
 
 def _asked(task: str, text: str, tables: Tables) -> tuple[dict[str, Any], pa.RecordBatchReader]:

@@ -277,6 +277,14 @@ def test_sql_text_whose_rows_differ_by_run_is_refused_unless_they_are_kept(
     assert len(delivered(stream(own.table("once")))) == len(own.table("once").to_arrow())
 
 
+def test_an_interval_in_the_result_of_sql_text_is_refused_with_a_cast(own: sp.Catalog) -> None:
+    query = own.sql("select id, interval 1 day as later from a")
+    with pytest.raises(sp.PlanError, match=r"column 'later' of the SQL text is .*CAST\(later AS VARCHAR\)"):
+        stream(query.project("id", "later").filter(sp.col("id") != "")).batch(0)
+    cast = own.sql("select id, cast(interval 1 day as varchar) as later from a")
+    assert sorted(delivered(stream(cast))) == sorted(collected(cast))
+
+
 def test_a_sample_with_a_seed_is_the_same_everywhere(own: sp.Catalog) -> None:
     query = own.sql("select id, x from a using sample reservoir(20 rows) repeatable (7)")
     assert sorted(delivered(stream(query))) == sorted(collected(query))
