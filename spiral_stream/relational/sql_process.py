@@ -140,6 +140,12 @@ def _session(tables: Mapping[str, pa.Table], memory_bytes: int) -> duckdb.DuckDB
                 "(filter, with_columns, join, group_by), which tell them apart"
             )
             raise RefusedError(msg)
+        if halves := [field for field in table.schema if "halffloat" in str(field.type)]:
+            msg = (
+                f"column {halves[0].name!r} of relation {name!r} is {halves[0].type}, and DuckDB takes no float16. Use the verbs "
+                "instead of SQL text, or register the relation with that column as float32, or without it"
+            )
+            raise RefusedError(msg)
     session = duckdb.connect(":memory:", config={**SETTINGS, "memory_limit": f"{max(1, memory_bytes >> 10)}KiB"})
     session.execute("SET TimeZone = 'UTC'")
     for name, table in tables.items():

@@ -85,6 +85,15 @@ def test_a_query_says_what_gives_other_rows_on_another_run(text: str, unsteady: 
         assert describe_sql(text, schemas).unsteady == unsteady
 
 
+def test_a_column_of_float16_is_named() -> None:
+    schema = pa.schema([("id", pa.int32()), ("h", pa.float16())])
+    with pytest.raises(PlanError, match=r"column 'h' of relation 't' is halffloat, .* float32, or without it"):
+        describe_sql("SELECT id FROM t", {"t": schema})
+    assert describe_sql(
+        "SELECT id FROM u", {"t": schema, "u": LABELS.schema.append(pa.field("id", pa.int8()))}
+    ).used == ("u",)
+
+
 def test_a_bare_name_of_a_clock_may_be_a_column() -> None:
     schema = pa.schema([("current_date", pa.int32())])
     assert describe_sql("SELECT current_date FROM t", {"t": schema}).unsteady == ()
