@@ -212,14 +212,14 @@ class Catalog(registry.Registry):
 
         known = self.relations.schemas()
         try:
-            used, schema, floats = describe_sql(text, known)
+            found = describe_sql(text, known)
         except PlanError:
             for name in self.tables():
                 if name not in known and name in text:
                     self.entry(name)  # says why it cannot be read
             raise
-        told = [f"{name}.{column}" for name, column in floats if may_hold_nan(self.entry(name), column)]
-        return nodes.Sql(text, tuple(used), schema, tuple(told))
+        told = [f"{name}.{column}" for name, column in found.floats if may_hold_nan(self.entry(name), column)]
+        return nodes.Sql(text, found.used, found.schema, tuple(told), found.unsteady)
 
 
 def connect(uri: str | None = None) -> Catalog:

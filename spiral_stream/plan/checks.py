@@ -172,6 +172,20 @@ def need_sorted_alone(node: Verb, order: Order) -> None:
         raise PlanError(msg)
 
 
+def need_steady(verb: str, unsteady: tuple[str, ...]) -> None:
+    """Refuse SQL text whose rows are others on every run: ranks and resumed runs would not agree on the samples.
+
+    Raises:
+        PlanError: names what in the text differs, and the way out.
+    """
+    if unsteady:
+        msg = (
+            f"{verb}: the SQL text has {', '.join(unsteady)}, so each run and each rank would get other rows. Keep the rows "
+            "once: catalog.register(name, Arrow(relation.to_arrow()), identity=...), and sample that relation"
+        )
+        raise PlanError(msg)
+
+
 def _is_mixed(node: Verb) -> bool:
     return node.VERB == "mix" or any(_is_mixed(each) for each in node.inputs()[:1])
 

@@ -7,6 +7,7 @@ expressions, whose ``==`` builds trees, so plans compare by fingerprint.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, final
 
@@ -28,6 +29,7 @@ from spiral_stream.plan.checks import (
     need_identity,
     need_new_names,
     need_sorted_alone,
+    need_steady,
     need_whole,
 )
 from spiral_stream.plan.fields import check_fields, check_formation, warn_of_fields_drawn_alike
@@ -211,6 +213,7 @@ class Sql(Relational):
     relations: tuple[str, ...]
     columns: pa.Schema
     floats: tuple[str, ...] = ()  # columns that the text reads and that may hold NaN, as relation.column; for people
+    unsteady: tuple[str, ...] = ()  # functions and clauses of the text that give other rows on another run
 
     def schema(self) -> pa.Schema:
         return self.columns
@@ -248,6 +251,14 @@ class Cache(Simple, Relational):
                 raise PlanError(msg)
 
 
+def _texts(node: Node) -> Iterator[Sql]:
+    """The SQL texts of a plan, those of right sides too."""
+    for source in node.inputs():
+        yield from _texts(source)
+    if isinstance(node, Sql):
+        yield node
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample(Simple, Sampled):
@@ -274,6 +285,8 @@ class Sample(Simple, Sampled):
             )
             raise PlanError(msg)
         need_sorted_alone(self.source, self.order)
+        for text in _texts(self.source):
+            need_steady(self.VERB, text.unsteady)
         if isinstance(self.order, ShardAwareShuffle) and (key := tuple(sorted(set(self.order.shard_key) - _PLACES))):
             need_compared("sample (shard_key)", key, self.source.schema())
         if not isinstance(self.assignment, DataParallel):

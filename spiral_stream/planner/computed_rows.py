@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
+from spiral_stream.errors import PlanError
 from spiral_stream.plan import nodes
 from spiral_stream.plan.combining import Aggregate
 from spiral_stream.planner.select import Base, collect
@@ -49,8 +50,15 @@ def queried(maker: nodes.Sql, identity: Sequence[str], open_relation: Callable[[
         open_relation: gives its relations by name.
 
     Raises:
-        PlanError: the engine refuses the text, or a limit is passed.
+        PlanError: the engine refuses the text, a limit is passed, or a column is an interval, which cannot be kept.
     """
+    for field in maker.schema():
+        if "interval" in str(field.type):
+            msg = (
+                f"sample: column {field.name!r} of the SQL text is {field.type}, which no table of rows keeps. Write it as "
+                f"seconds, epoch({field.name}), or as text, CAST({field.name} AS VARCHAR)"
+            )
+            raise PlanError(msg)
     rows = collect(maker, open_relation)
     ordered = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
     keys = [(name, "ascending") for name in identity or ordered]

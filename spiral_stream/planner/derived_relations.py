@@ -25,8 +25,9 @@ from spiral_stream.catalog.shard_rows import SourceRows
 from spiral_stream.derived.identities import Identities
 from spiral_stream.derived.readers import Reading, reading, used
 from spiral_stream.derived.turns import one_at_a_time
-from spiral_stream.errors import CatalogError, PlanError, ResumeError, SourceError
+from spiral_stream.errors import CatalogError, DamageError, PlanError, ResumeError, SourceError
 from spiral_stream.integrity import seal
+from spiral_stream.integrity.folders import files_of, need_written
 from spiral_stream.integrity.publish import mended, publish
 from spiral_stream.plan import nodes
 from spiral_stream.plan.combining import Aggregate, Union
@@ -123,7 +124,7 @@ class DerivedRelations:
             self.sides += work.sides
             if not self._make and not work.folder.exists():
                 raise NotMadeError(work.name)
-            found = work.made() if self._make and not work.former else work.opened()
+            found = work.made() if self._make and not work.former else work.opened(verified=self._make)
             self.found[work.name] = found
             self._entries[work.name] = found.entry
             self._versions[work.name] = found.entry.data_version
@@ -184,19 +185,28 @@ class _Work:
         used(folder)
         return found
 
-    def opened(self) -> DerivedRelation:
+    def opened(self, *, verified: bool) -> DerivedRelation:
         """Open the relation as it was made of former data.
 
+        Args:
+            verified: whether its rows are compared with what was written.
+
         Raises:
-            ResumeError: it is not kept.
+            ResumeError: it is not kept, or is damaged.
         """
         if not self.folder.exists():
-            msg = (
-                f"rebase: {self.name} was made of data that changed since, and is not kept, so which rows were delivered is "
-                "not known. Go on at the end of the epoch without rebase"
-            )
-            raise ResumeError(msg)
-        return self._read(reading(self.place.root, self.folder.name))
+            raise self._lost("is not kept", self.folder)
+        try:
+            return self._read(reading(self.place.root, self.folder.name), verified=verified)
+        except DamageError as error:
+            found = str(error).removesuffix(seal.MENDED).rstrip()
+            raise self._lost("is damaged", found) from error
+
+    def _lost(self, how: str, where: object) -> ResumeError:
+        return ResumeError(
+            f"rebase: {self.name} was made of data that changed since, and {how} ({where}), so which rows were delivered is not "
+            "known. Go on at the end of the epoch without rebase"
+        )
 
     def _make(self, draft: Path) -> dict[str, Any]:
         """Make the rows and their shard table; returns what is kept of both."""
@@ -222,6 +232,7 @@ class _Work:
             "manifest": name,
             "schema": self.maker.schema().serialize().to_pybytes().hex(),
             "rows": manifest.total,
+            "files": files_of(draft / ROWS),
             "bytes": sum(path.stat().st_size for path in draft.rglob("*") if path.is_file()),
             "seconds": round(time.process_time() - began, 3),
         }
@@ -254,19 +265,16 @@ class _Work:
             return duplicate(self.name, rows.manifest, reader.fetch, identities, pieces) is None
         return False
 
-    def _read(self, held: Reading) -> DerivedRelation:
+    def _read(self, held: Reading, *, verified: bool = True) -> DerivedRelation:
         """Open what was made.
 
         Raises:
             DamageError: it is not as it was written.
         """
         folder = self.folder
-        facts = seal.read_json(folder / FACTS, frozenset())
-        with seal.reading(folder / MANIFESTS / facts["manifest"]):
-            try:
-                manifest = Manifest.load(folder / MANIFESTS / facts["manifest"], Path(facts["manifest"]).stem)
-            except CatalogError as error:
-                raise seal.damaged(folder, str(error)) from error
+        facts, manifest = _kept(folder)
+        if verified and not isinstance(self.maker, Union):
+            _need_rows(folder, facts, manifest)
         source = self._source_of(folder, manifest)
         entry = Entry(
             name=self.name,
@@ -285,8 +293,6 @@ class _Work:
     def _source_of(self, folder: Path, manifest: Manifest) -> Source:
         keys = manifest.unit_keys.to_pylist()
         if not isinstance(self.maker, Union):
-            if not (folder / ROWS).is_dir():
-                raise seal.damaged(folder, "its rows are missing")
             return Computed(str(folder / ROWS), tuple(keys), self.maker.schema())
         if not self.former:
             return self._union()
@@ -307,20 +313,39 @@ def need_sound_rows(folder: Path) -> bool:
     Raises:
         DamageError: some are not as they were written, or cannot be read.
     """
-    with seal.reading(folder):
-        facts = seal.read_json(folder / FACTS, frozenset())
-        manifest = Manifest.load(folder / MANIFESTS / facts["manifest"])
-        schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(facts["schema"])))
+    _need_rows(folder, *_kept(folder), again=True)
+    return True
+
+
+def _kept(folder: Path) -> tuple[dict[str, Any], Manifest]:
+    """The facts and the shard table of a derived relation."""
+    facts = seal.read_json(folder / FACTS, frozenset())
+    with seal.reading(folder / FACTS):
+        path = folder / MANIFESTS / facts["manifest"]
     try:
-        keys = tuple(manifest.unit_keys.to_pylist())
+        return facts, Manifest.load(path, path.stem)
+    except CatalogError as error:
+        found = error.__cause__ or error
+        raise seal.damaged(path, f"it cannot be read ({str(found)[:150]})") from error
+
+
+def _need_rows(folder: Path, facts: Mapping[str, Any], manifest: Manifest, *, again: bool = False) -> None:
+    """Refuse rows that are not as they were written; those from before files had digests are read one by one."""
+    if facts.get("files"):
+        need_written(folder / ROWS, facts["files"], again=again)
+        return
+    with seal.reading(folder / FACTS):
+        schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(facts["schema"])))
+    keys = tuple(manifest.unit_keys.to_pylist())
+    try:
         now = Computed(str(folder / ROWS), keys, schema).digests()
     except SourceError as error:
         raise seal.damaged(folder, str(error)) from error
+    except ValueError as error:  # more or fewer shards than it was written with
+        raise seal.damaged(folder, f"its shards are not those that were written ({error})") from error
     if now != keys:
-        raise seal.damaged(
-            folder, f"rows of {sum(a != b for a, b in zip(now, keys, strict=True))} of its shards differ"
-        )
-    return True
+        different = sum(a != b for a, b in zip(now, keys, strict=True))
+        raise seal.damaged(folder, f"rows of {different} of its shards differ")
 
 
 def _sides(maker: Maker) -> tuple[nodes.Node, ...]:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -41,16 +41,21 @@ def run_sql(text: str, tables: Tables) -> pa.Table:
     return _asked("run", text, tables)[1].read_all()
 
 
-def describe_sql(text: str, schemas: Mapping[str, pa.Schema]) -> tuple[list[str], pa.Schema, list[tuple[str, str]]]:
-    """Return the relations that a query reads, and its columns.
+class TextFacts(NamedTuple):
+    """What is known of a query before it runs."""
+
+    used: tuple[str, ...]  # the relations that it reads, sorted
+    schema: pa.Schema  # of the result
+    floats: tuple[tuple[str, str], ...]  # columns of floats that the text reads: (relation, column)
+    unsteady: tuple[str, ...]  # functions and clauses that give other rows on another run
+
+
+def describe_sql(text: str, schemas: Mapping[str, pa.Schema]) -> TextFacts:
+    """Return the relations that a query reads, its columns, and what in it differs from run to run.
 
     Args:
         text: as for `run_sql`.
         schemas: of every relation that might be named.
-
-    Returns:
-        the names used, sorted; the schema of the result; and the columns of floats
-        that the text reads: (relation, column).
 
     Raises:
         PlanError: the engine refuses the text; says where.
@@ -60,7 +65,8 @@ def describe_sql(text: str, schemas: Mapping[str, pa.Schema]) -> tuple[list[str]
     if twice:
         msg = f"sql: two columns of the result are called {twice[0]!r}. Give one another name with AS"
         raise PlanError(msg)
-    return answer["used"], found.schema, [(relation, column) for relation, column in answer["floats"]]
+    floats = tuple((relation, column) for relation, column in answer["floats"])
+    return TextFacts(tuple(answer["used"]), found.schema, floats, tuple(answer["unsteady"]))
 
 
 def _asked(task: str, text: str, tables: Tables) -> tuple[dict[str, Any], pa.RecordBatchReader]:

@@ -34,6 +34,10 @@ SETTINGS: Final = {
 # Table functions that make rows; all others read files, settings, or other text.
 MAKERS: Final = frozenset(("generate_series", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest"))
 SETTING_READERS: Final = frozenset(("current_setting", "getvariable"))
+# The engine says which functions differ by call, by moment or by session. These say the same in every process of ours, or fail.
+STEADY: Final = frozenset(("current_database", "current_schema", "current_schemas", "error", "in_search_path"))
+CLOCK_MACROS: Final = frozenset(("ago", "current_localtime", "current_localtimestamp"))  # of which it says nothing
+CLOCKS: Final = frozenset(("current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"))
 _BATCH_ROWS: Final = 65_536
 _HELD: Final = Path("/proc/self/statm")  # pages of this process, in Linux
 _GRACE_S: Final = 5  # the caller ends us at the deadline; if it died before, the kernel does
@@ -60,6 +64,7 @@ def main() -> None:
                 types = query.limit(0).to_arrow_table().schema  # which gives names that repeat another form
                 found = pa.schema([field.with_name(name) for field, name in zip(types, query.columns, strict=True)])
                 answer = {"used": used, "floats": _floats(parsed, chosen)}
+                answer["unsteady"] = unsteady(parsed, chosen, session)
                 _send(out, answer, found, iter(()))
             else:
                 reader = query.to_arrow_reader(_BATCH_ROWS)
@@ -135,6 +140,12 @@ def _session(tables: Mapping[str, pa.Table], memory_bytes: int) -> duckdb.DuckDB
                 "(filter, with_columns, join, group_by), which tell them apart"
             )
             raise RefusedError(msg)
+        if halves := [field for field in table.schema if "halffloat" in str(field.type)]:
+            msg = (
+                f"column {halves[0].name!r} of relation {name!r} is {halves[0].type}, and DuckDB takes no float16. Use the verbs "
+                "instead of SQL text, or register the relation with that column as float32, or without it"
+            )
+            raise RefusedError(msg)
     session = duckdb.connect(":memory:", config={**SETTINGS, "memory_limit": f"{max(1, memory_bytes >> 10)}KiB"})
     session.execute("SET TimeZone = 'UTC'")
     for name, table in tables.items():
@@ -158,6 +169,30 @@ def _floats(parsed: Any, tables: Mapping[str, pa.Table]) -> list[tuple[str, str]
         for field in table.schema
         if pa.types.is_floating(field.type) and (every or _folded(field.name) in named)
     ]
+
+
+def unsteady(parsed: Any, tables: Mapping[str, pa.Table], session: duckdb.DuckDBPyConnection) -> list[str]:
+    """What in a text gives other rows on another run: functions by name, and samples without a seed; sorted."""
+    listed = session.execute(
+        "SELECT lower(function_name) FROM duckdb_functions() WHERE stability IN ('VOLATILE', 'CONSISTENT_WITHIN_QUERY')"
+    ).fetchall()
+    differing = {name for (name,) in listed} - STEADY | CLOCK_MACROS
+    calls = [(node["function_name"].lower(), node) for node in _nodes(parsed, "FUNCTION") if "function_name" in node]
+    found = {f"{name}()" for name, _ in calls if name in differing}
+    found |= {"age() of one time" for name, node in calls if name == "age" and len(node["arguments"]) == 1}
+    columns = {_folded(name) for table in tables.values() for name in table.column_names}
+    named = {parts[0].lower() for parts in _values_of(parsed, "COLUMN_REF", "column_names") if len(parts) == 1}  # no ()
+    found |= {name for name in named & CLOCKS if _folded(name) not in columns}
+    found |= {"a sample without REPEATABLE (seed)" for clause in _samples(parsed) if not clause["repeatable"]}
+    return sorted(found)
+
+
+def _samples(parsed: Any) -> Iterator[dict[str, Any]]:
+    """The clauses USING SAMPLE and TABLESAMPLE, wherever they are."""
+    if isinstance(parsed, dict) and isinstance(parsed.get("sample"), dict):
+        yield parsed["sample"]
+    for part in parsed.values() if isinstance(parsed, dict) else parsed if isinstance(parsed, list) else ():
+        yield from _samples(part)
 
 
 def _tables_in(parsed: Any) -> Iterator[str]:

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spiral_stream as sp
+from spiral_stream.integrity import seal
 from spiral_stream.plan.checks import unheeded_sort
 from spiral_stream.plan.makers import rows_of
 from spiral_stream.plan.tree import spine
@@ -253,6 +254,43 @@ def test_sql_text_needs_an_identity_of_its_own_columns(catalog: sp.Catalog) -> N
     assert delivered(stream(query.sort("x", "id"), sp.Sequential())) == collected(query.sort("x", "id"))
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("select id, x, random() as r from a", r"random\(\)"),
+        ("select id, x, current_date as d from a", "current_date"),
+        ("select id, x from a using sample 20 rows", r"a sample without REPEATABLE \(seed\)"),
+    ],
+)
+def test_sql_text_whose_rows_differ_by_run_is_refused_unless_they_are_kept(
+    own: sp.Catalog, text: str, found: str
+) -> None:
+    query = own.sql(text)
+    for relation in (query, query.filter(sp.col("x") > 1).distinct("id"), own.table("b").join(query, on="id")):
+        with pytest.raises(sp.PlanError, match=rf"sample: the SQL text has {found}, so .*catalog.register\("):
+            stream(relation)
+    with pytest.raises(sp.PlanError, match=found):
+        sp.mix([sp.Stream("b", own.table("b").project("id")), sp.Stream("q", query.project("id"))]).sample(
+            order=ORDERS[1]
+        )
+    own.register("once", sp.Arrow(query.to_arrow()), identity="id")
+    assert len(delivered(stream(own.table("once")))) == len(own.table("once").to_arrow())
+
+
+def test_an_interval_in_the_result_of_sql_text_is_refused_with_a_cast(own: sp.Catalog) -> None:
+    query = own.sql("select id, interval 1 day as later from a")
+    with pytest.raises(sp.PlanError, match=r"column 'later' of the SQL text is .*CAST\(later AS VARCHAR\)"):
+        stream(query.project("id", "later").filter(sp.col("id") != "")).batch(0)
+    cast = own.sql("select id, cast(interval 1 day as varchar) as later from a")
+    assert sorted(delivered(stream(cast))) == sorted(collected(cast))
+
+
+def test_a_sample_with_a_seed_is_the_same_everywhere(own: sp.Catalog) -> None:
+    query = own.sql("select id, x from a using sample reservoir(20 rows) repeatable (7)")
+    assert sorted(delivered(stream(query))) == sorted(collected(query))
+    check_replay(lambda: stream(query))
+
+
 def test_rows_that_are_not_there_are_refused(catalog: sp.Catalog) -> None:
     none = catalog.table("a").filter(sp.col("x") > 100)
     for relation in (none.union(none), none.group_by("id").aggregate(x=("x", "sum"))):
@@ -385,6 +423,60 @@ def test_a_damaged_relation_is_made_again(own: sp.Catalog) -> None:
     facts.write_bytes(facts.read_bytes().replace(b'"rows": ', b'"rows": 1'))
     with pytest.warns(sp.SpiralWarning, match="is damaged.*built again"):
         assert delivered(stream(groups, identity="x")) == whole
+
+
+def _flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 16
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [_flip, lambda file: os.truncate(file, file.stat().st_size // 2), Path.unlink])
+@pytest.mark.parametrize("file", ["rows.lance/data/*", "rows.lance/_versions/*.manifest", "manifests/*"])
+def test_damaged_rows_are_never_delivered_but_made_again(own: sp.Catalog, file: str, harm: Any) -> None:
+    groups = own.table("a").group_by("id").aggregate(n=("x", "count"), x=("x", "sum"))
+    whole = collected(groups.project("id"))
+    assert delivered(stream(groups.project("id"))) != []  # nothing but ids is kept
+    (folder,) = [each.path for each in own.caches() if each.kind == "relation"]
+    (damaged,) = folder.glob(file)
+    harm(damaged)
+
+    with pytest.warns(sp.SpiralWarning, match=r"is damaged.*\.damaged-\w+, and is built again"):
+        assert sorted(delivered(stream(groups))) == sorted(collected(groups))
+    with stream(groups) as made:
+        assert sorted(repr((each,)) for batch in made for each in batch["id"]) == sorted(whole)
+        assert [each for each in made.verify().files if each.state != "sound"] == []
+
+
+def test_verify_mends_damaged_rows(own: sp.Catalog) -> None:
+    groups = own.table("a").group_by("id").aggregate(n=("x", "count"))
+    delivered(stream(groups))
+    (folder,) = [each.path for each in own.caches() if each.kind == "relation"]
+    (data,) = folder.glob("rows.lance/data/*")
+    _flip(data)
+    with stream(groups) as made:
+        (found,) = made.verify().damaged  # before the plan is opened
+        assert (found.path, found.what) == (folder / "rows.lance", "rows of a derived relation")
+        assert found.found.endswith("The next stream that opens it sets it aside and builds it again")
+        assert made.verify().damaged == ()
+        assert sorted(each for batch in made for each in batch["id"]) == sorted(groups.to_arrow()["id"].to_pylist())
+
+
+def test_rows_from_before_files_had_digests_are_compared_by_shard(own: sp.Catalog) -> None:
+    groups = own.table("a").group_by("id").aggregate(n=("x", "count"))
+    whole = delivered(stream(groups))
+    (folder,) = [each.path for each in own.caches() if each.kind == "relation"]
+    facts = seal.read_json(folder / "relation.json")
+    (folder / "relation.json").write_bytes(
+        seal.sealed_json({name: value for name, value in facts.items() if name not in ("seal", "files")})
+    )
+    assert delivered(stream(groups)) == whole
+    (data,) = folder.glob("rows.lance/data/*")
+    content = bytearray(data.read_bytes())
+    content[100] ^= 1
+    data.write_bytes(content)
+    with pytest.warns(sp.SpiralWarning, match="rows of 1 of its shards differ.*built again"):
+        assert delivered(stream(groups)) == whole
 
 
 def test_damaged_rows_are_found_by_verify(own: sp.Catalog) -> None:

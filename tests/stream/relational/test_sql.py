@@ -51,12 +51,52 @@ def test_a_query_says_what_it_reads_and_gives() -> None:
         " GROUP BY 1"
     )
 
-    used, schema, floats = describe_sql(text, schemas)
+    found = describe_sql(text, schemas)
 
-    assert used == ["b", "vision.labels"]
-    assert schema == pa.schema([("label_id", pa.int32()), ("n", pa.int64())])
-    assert floats == [("b", "x"), ("vision.labels", "x")]
-    assert describe_sql("SELECT label_id FROM b", schemas)[2] == []
+    assert found.used == ("b", "vision.labels")
+    assert found.schema == pa.schema([("label_id", pa.int32()), ("n", pa.int64())])
+    assert found.floats == (("b", "x"), ("vision.labels", "x"))
+    assert found.unsteady == ()
+    assert describe_sql("SELECT label_id FROM b", schemas).floats == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "unsteady"),
+    [
+        ("SELECT label_id, Random() AS r, uuid() AS u FROM t", ("random()", "uuid()")),
+        ("SELECT label_id FROM t ORDER BY random() LIMIT 2", ("random()",)),
+        ("WITH w AS (SELECT now() AS n) SELECT * FROM t, w", ("now()",)),
+        ("SELECT list_transform([1], lambda x: random()) AS r FROM t", ("random()",)),
+        ("SELECT current_timestamp AS a, localtime AS b FROM t", ("current_timestamp", "localtime")),
+        ("SELECT ago(INTERVAL 1 DAY) AS a, age(TIMESTAMP '2020-01-01') AS b", ("age() of one time", "ago()")),
+        ("SELECT nextval('s') AS n FROM t", None),
+        ("FROM t USING SAMPLE 2 ROWS", ("a sample without REPEATABLE (seed)",)),
+        ("SELECT * FROM (FROM t TABLESAMPLE 20%)", ("a sample without REPEATABLE (seed)",)),
+        ("FROM t USING SAMPLE reservoir(2 ROWS) REPEATABLE (1)", ()),
+        ("SELECT age(TIMESTAMP '2021-01-01', TIMESTAMP '2020-01-01') AS a, current_schema() AS s, x AS now FROM t", ()),
+    ],
+)
+def test_a_query_says_what_gives_other_rows_on_another_run(text: str, unsteady: tuple[str, ...] | None) -> None:
+    schemas = {"t": LABELS.schema}
+    if unsteady is None:  # no sequence exists
+        with pytest.raises(PlanError, match="Sequence with name s does not exist"):
+            describe_sql(text, schemas)
+    else:
+        assert describe_sql(text, schemas).unsteady == unsteady
+
+
+def test_a_column_of_float16_is_named() -> None:
+    schema = pa.schema([("id", pa.int32()), ("h", pa.float16())])
+    with pytest.raises(PlanError, match=r"column 'h' of relation 't' is halffloat, .* float32, or without it"):
+        describe_sql("SELECT id FROM t", {"t": schema})
+    assert describe_sql(
+        "SELECT id FROM u", {"t": schema, "u": LABELS.schema.append(pa.field("id", pa.int8()))}
+    ).used == ("u",)
+
+
+def test_a_bare_name_of_a_clock_may_be_a_column() -> None:
+    schema = pa.schema([("current_date", pa.int32())])
+    assert describe_sql("SELECT current_date FROM t", {"t": schema}).unsteady == ()
 
 
 @pytest.mark.parametrize(

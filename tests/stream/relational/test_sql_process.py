@@ -94,7 +94,7 @@ def test_an_answer_is_a_line_and_then_the_rows() -> None:
 def test_a_description_has_the_columns_no_rows_and_the_floats_that_are_read() -> None:
     answer, rows = asked("SELECT id, id, max(SCORE) FROM space.t GROUP BY id", "describe")
 
-    assert answer == {"used": ["space.t"], "floats": [["space.t", "Score"]]}
+    assert answer == {"used": ["space.t"], "floats": [["space.t", "Score"]], "unsteady": []}
     assert rows is not None
     assert (len(rows), rows.column_names[:2]) == (0, ["id", "id"])
 
