@@ -536,7 +536,7 @@ def test_two_processes_at_once_make_one_relation(own: sp.Catalog) -> None:
     assert sorted(each.about.split("(")[0] for each in found) == ["aggregate", "union"]
 
 
-@pytest.mark.parametrize("after_s", [0.02, 0.1, 0.2, 0.4])
+@pytest.mark.parametrize("after_s", [0.2, *(pytest.param(each, marks=pytest.mark.slow) for each in (0.02, 0.1, 0.4))])
 def test_a_process_that_is_killed_leaves_nothing_for_good(own: sp.Catalog, after_s: float) -> None:
     process = started(own)
     go(process)
