@@ -48,9 +48,9 @@ def differences(
     if shard != old.shard:
         found.append(f"its shard column is {old.shard}, now {shard}")
     if columns := [name for name in dict.fromkeys([*old.schema.names, *schema.names]) if not _alike(old, schema, name)]:
-        found.append(f"its columns, or what is declared of them: {_some(columns)}")
+        found.append(f"its columns, or what is declared of them: {some(columns)}")
     if not found and (changed := _changed(old, units)):
-        found.append(f"its data: {_some(changed)}")
+        found.append(f"its data: {some(changed)}")
     return found
 
 
@@ -70,6 +70,7 @@ def _changed(old: Entry, units: Sequence[Unit]) -> list[str]:
     return sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name)) or [next(iter(now))]
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """Return the first few names, and how many more there are."""
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
     return ", ".join(map(repr, names[:_NAMED])) + more

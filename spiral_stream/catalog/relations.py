@@ -15,11 +15,12 @@ from typing import Any, final
 
 import pyarrow as pa
 
-from spiral_stream.catalog.again import differences
+from spiral_stream.catalog.again import differences, some
 from spiral_stream.catalog.database import Database, trying
 from spiral_stream.catalog.declaration import Declaration, complete, shard_column
 from spiral_stream.catalog.entry import Changes, Entry
 from spiral_stream.catalog.identity import check_columns
+from spiral_stream.catalog.importing import changed_units, forget, imported
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.catalog.measuring import Report, changes, former, shards_of, silent
 from spiral_stream.catalog.opened import OpenRelation
@@ -29,6 +30,8 @@ from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, shown
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.former import FormerRows
+from spiral_stream.sources.imported import ImportedRows
+from spiral_stream.sources.imports import ImportedSource
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.source import Source, Unit, content_key
 
@@ -67,7 +70,7 @@ class Relations:
         if isinstance(source, Arrow):
             self._measured(name, source, declared, None, silent)  # refused rows are not copied
         with _registering(name):
-            stored = self._stored(source).pinned()
+            stored = self._stored(source, report).pinned()
         measured = self._measured(name, stored, declared, old, report)
         entry = self._entry(name, stored, declared.identity, measured)
         if not self._database.put(RELATIONS, row_of(entry, measured.manifest), replace=replace):
@@ -82,8 +85,8 @@ class Relations:
             SourceError: the source cannot be read, or lost a column.
         """
         old = self.entry(name)
-        latest = replaced(old.source, version=None) if isinstance(old.source, Lance) else old.source
-        stored = latest.pinned()
+        with _registering(name):
+            stored = self._latest(old.source, report).pinned()
         with _registering(name), stored.open() as reader:
             shard_column(reader.schema, old.shard)
             types = _with_metadata_of(old.schema, reader.schema)
@@ -167,7 +170,10 @@ class Relations:
         self._database.remove(RELATIONS, name)
         with suppress(CatalogError):  # a damaged row names no rows to delete
             source = entry_of(self._root, rows[name]).source
-            if isinstance(source, Lance) and Path(source.uri).parent == self._root:
+            if isinstance(source, ImportedRows):
+                if not any(Path(source.uri).name in str(row["source"]) for row in self._rows().values()):
+                    forget(source, self._root)
+            elif isinstance(source, Lance) and Path(source.uri).parent == self._root:
                 copy = Path(source.uri).name  # other relations may have these rows, with another base too
                 if not any(copy in str(row["source"]) for row in self._rows().values()):
                     self._database.forget(Path(copy).stem)
@@ -196,15 +202,18 @@ class Relations:
         Raises:
             CatalogError: it would make another relation; lists the differences.
         """
-        found = ["its rows differ"]
-        copy = self._copy_of(source) if isinstance(source, Arrow) else None
-        if copy is None or copy.uri == getattr(old.source, "uri", None):
-            with _registering(old.name), (source.pinned() if copy is None else old.source).open() as reader:
-                schema, shard = declared.applied(old.name, reader.schema)
-                now, units = copy or source, reader.units()
-                found = differences(old, now, complete(schema), declared.identity, shard, units, unique=declared.unique)
+        with _registering(old.name):
+            found = self._other_rows(old, source)
+            kept = isinstance(source, Arrow | ImportedSource)  # then the rows are those that the catalog has
             if not found:
-                OpenRelation(old).close()  # finds files that were changed in place
+                with (old.source if kept else source.pinned()).open() as reader:
+                    schema, shard = declared.applied(old.name, reader.schema)
+                    now, types = (self._copy_of(source) if isinstance(source, Arrow) else source), complete(schema)
+                    now = old.source if isinstance(source, ImportedSource) else now
+                    units, unique = reader.units(), declared.unique
+                    found = differences(old, now, types, declared.identity, shard, units, unique=unique)
+        if not found:
+            OpenRelation(old).close()  # finds files that were changed in place
         if found:
             msg = (
                 f"register {old.name!r}: the name is taken, by another registration: {'; '.join(found)}. "
@@ -212,6 +221,18 @@ class Relations:
             )
             raise CatalogError(msg)
         return replaced(old, changes=Changes())
+
+    def _other_rows(self, old: Entry, source: Source) -> list[str]:
+        """Say how rows that are read once differ from those that the catalog keeps; empty for sources that are read in place."""
+        if isinstance(source, Arrow):
+            same = self._copy_of(source).uri == getattr(old.source, "uri", None)
+            return [] if same else ["its rows differ"]
+        if not isinstance(source, ImportedSource):
+            return []
+        if not isinstance(old.source, ImportedRows) or old.source.of != source:
+            return ["its source, or an option of it"]
+        changed = changed_units(source, old.source)
+        return [f"its data: {some(changed)}"] if changed else []
 
     def _entry(self, name: str, source: Source, identity: tuple[str, ...], measured: _Measured) -> Entry:
         return Entry(
@@ -237,8 +258,16 @@ class Relations:
             draft.replace(self._folder / final_name)
         return final_name
 
-    def _stored(self, source: Source) -> Source:
-        """Return the source itself, or for rows in memory their copy inside the catalog."""
+    def _latest(self, source: Source, report: Report) -> Source:
+        """Return a registered source as it is now; files of an import that are new or changed are read."""
+        if isinstance(source, ImportedRows):
+            return imported(source.of, self._root, source, report)
+        return replaced(source, version=None) if isinstance(source, Lance) else source
+
+    def _stored(self, source: Source, report: Report) -> Source:
+        """Return the source itself, or the rows that the catalog keeps of it: from memory, or from files that are imported."""
+        if isinstance(source, ImportedSource):
+            return imported(source, self._root, report=report)
         if not isinstance(source, Arrow):
             return source
         copy = self._copy_of(source)

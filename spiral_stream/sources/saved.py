@@ -7,11 +7,13 @@ from typing import Any, Final
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
+from spiral_stream.sources.imported import ImportedRows
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
 
 _KINDS: Final[dict[str, type[Source]]] = {kind.KIND: kind for kind in (ImageFolder, Lance, Parquet, VideoFolder)}
+_MADE: Final[dict[str, type[Source]]] = {ImportedRows.KIND: ImportedRows}  # by registering others
 
 
 SAVED: Final = tuple(kind.__name__ for kind in _KINDS.values())
@@ -34,7 +36,7 @@ def source_to_json(source: Source) -> dict[str, Any]:
             "Register it in a catalog, which copies the rows, or write them to Parquet or Lance"
         )
         raise SourceError(msg)
-    fields = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
+    fields = {field.name: _to_json(getattr(source, field.name)) for field in dataclasses.fields(source)}
     if fields.get("allow_outside"):  # as it was before there was such a thing, and how it is read back
         del fields["allow_outside"]
     return {"kind": source.KIND, **fields}
@@ -47,16 +49,26 @@ def source_from_json(saved: Mapping[str, Any]) -> Source:
         SourceError: the kind is unknown, or its fields do not fit.
     """
     kind = saved.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
+    known = _KINDS | _MADE
+    if not isinstance(kind, str) or kind not in known:
         msg = (
             f"source kind {kind!r} is unknown; this version knows {', '.join(_KINDS)}. Update spiral, or register again"
         )
         raise SourceError(msg)
-    fields = {name: value for name, value in saved.items() if name != "kind"}
-    if any(field.name == "allow_outside" for field in dataclasses.fields(_KINDS[kind])):  # type: ignore[arg-type]  # each is a dataclass
+    fields = {name: _from_json(value) for name, value in saved.items() if name != "kind"}
+    if any(field.name == "allow_outside" for field in dataclasses.fields(known[kind])):  # type: ignore[arg-type]  # each is a dataclass
         fields.setdefault("allow_outside", True)
     try:
-        return _KINDS[kind](**fields)
+        return known[kind](**fields)
     except TypeError as error:
         msg = f"source {kind}: {error}. Register it again with this version"
         raise SourceError(msg) from error
+
+
+def _to_json(value: object) -> object:
+    return source_to_json(value) if isinstance(value, Source) else value
+
+
+def _from_json(value: Any) -> object:
+    """A value of a source's field; one that is a source has a kind."""
+    return source_from_json(value) if isinstance(value, dict) and "kind" in value else value

@@ -1,0 +1,386 @@
+"""Import a source's files into a catalog: each unit is read once, by anybody, and its rows become Lance fragments.
+
+One folder per (source without its place, columns) holds the rows of all units ever imported, a file per unit that is
+done, and the snapshots. Builders share the units by lease (`derived.together`). The fragments of a unit are written to a
+draft; when the unit is done its files are moved into the dataset and the unit is noted, under a lock. A killed import
+leaves drafts, which the next one removes, and units that are done, which it does not read again.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import uuid
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.catalog.import_work import KeptUnit, import_units
+from spiral_stream.catalog.lock import locked
+from spiral_stream.derived.executors import Shared, builders_in_force
+from spiral_stream.derived.roster import keys_of
+from spiral_stream.derived.together import Job, Maker, Shards, Target, make, refusals
+from spiral_stream.errors import SourceError, SpiralError, SpiralWarning, cut
+from spiral_stream.integrity.locks import Held
+from spiral_stream.integrity.publish import drafts, new_draft, publish_file, sweep_draft, take_out, write_file
+from spiral_stream.integrity.seal import read_json, sealed_json
+from spiral_stream.sources.imported import ROWS, SNAPSHOT, SNAPSHOTS, ImportedRows, Snapshot, snapshot_path
+from spiral_stream.sources.imports import FILE, INDEX, ImportedSource, ImportUnit
+from spiral_stream.sources.saved import source_to_json
+from spiral_stream.sources.source import ROW, content_key
+
+IMPORTS: Final = "imports"
+UNITS: Final = "units"
+_DRAFTS: Final = "drafts"
+_DATA: Final = "data"
+JOB_BYTES: Final = 64 << 20  # small units are read together, so that a lease is worth its while
+JOB_UNITS: Final = 64
+ENTER_EVERY_S: Final = 1.0
+_VERSION: Final = 1  # of what is kept of a unit
+
+Report = Callable[[int, int], None]  # rows that were read, and rows to read
+
+
+def imported(
+    source: ImportedSource, root: Path, before: ImportedRows | None = None, report: Report = lambda _done, _total: None
+) -> ImportedRows:
+    """Import what is missing of a source, and return its kept rows as they are now.
+
+    Args:
+        source: to read.
+        root: the catalog's folder.
+        before: what is registered of the same source; its columns are kept.
+        report: called with rows that were read and, as far as can be told, rows to read.
+
+    Raises:
+        SourceError: nothing is there, or a unit cannot be read; units that were read stay kept.
+        CacheError: the catalog cannot be written.
+    """
+    units = _listed(source)
+    schema = (
+        _columns(source.import_schema(units)) if before is None else Snapshot.load(before.uri, before.snapshot).schema
+    )
+    folder = root / IMPORTS / _folder_key(source, schema)
+    with refusals(root, "Give a catalog folder that can be written", root, "cannot be written"):
+        known = _known(folder, before)
+        target = _Target(folder, [unit.content_key for unit in units], known)
+        missing = target.missing(np.arange(len(units)))
+        if missing.any():
+            _sweep(folder, known)
+            make(_Units(source, schema, units, target, report), builders_in_force)
+        kept = [target.kept(unit) for unit in units]
+        _warn(kept)
+        return ImportedRows(source, str(folder), _committed(folder, schema, units, kept))
+
+
+def _warn(kept: Sequence[KeptUnit]) -> None:
+    """Say that rows were left out."""
+    if refused := sum(each.refused for each in kept):
+        first = next(text for each in kept for text in each.examples)
+        msg = f"{refused:,} rows could not be read and are left out, such as {first}. entry.source.facts().examples lists them"
+        warnings.warn(msg, SpiralWarning, stacklevel=5)
+
+
+def changed_units(source: ImportedSource, kept: ImportedRows) -> list[str]:
+    """Return the names of units that were added, changed or removed since a snapshot; reads no rows.
+
+    Raises:
+        SourceError: nothing is there, or the snapshot cannot be read.
+    """
+    table = Snapshot.load(kept.uri, kept.snapshot).table
+    then = dict(zip(table.column("unit").to_pylist(), table.column("key").to_pylist(), strict=True))
+    now = {unit.name: unit.content_key for unit in _listed(source)}
+    return sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
+
+
+def forget(kept: ImportedRows, root: Path) -> None:
+    """Delete what a catalog keeps of a source that nobody registers any more."""
+    folder = Path(kept.uri)
+    if folder.parent == root / IMPORTS and folder.is_dir():
+        with suppress(OSError):
+            take_out(folder)
+
+
+def _listed(source: ImportedSource) -> list[ImportUnit]:
+    units = list(source.import_units())
+    kind = type(source).__name__
+    if not units:
+        msg = f"{kind}: there are no files. Correct the path"
+        raise SourceError(msg)
+    for what, values in (
+        ("name", [unit.name for unit in units]),
+        ("content key", [unit.content_key for unit in units]),
+    ):
+        if len(set(values)) < len(values):
+            twice = max(values, key=values.count)
+            names = [unit.name for unit, value in zip(units, values, strict=True) if value == twice]
+            msg = f"{kind}: units {', '.join(map(cut, names[:2]))} have the same {what}. Each file is read once; name it once"
+            raise SourceError(msg)
+    return units
+
+
+def _columns(schema: pa.Schema) -> pa.Schema:
+    """The columns that are kept: those of the source, and where each row comes from."""
+    if ROW in schema.names:
+        msg = f"the source has a column {ROW!r}, a name that is reserved for row ordinals. Rename the column"
+        raise SourceError(msg)
+    for name, kind in ((FILE, pa.utf8()), (INDEX, pa.int64())):
+        if name not in schema.names:
+            schema = schema.append(pa.field(name, kind))
+    return schema.remove_metadata()
+
+
+def _folder_key(source: ImportedSource, schema: pa.Schema) -> str:
+    options = {name: value for name, value in source_to_json(source).items() if name not in source.PATHS}
+    return content_key("import", _VERSION, json.dumps(options, sort_keys=True), schema.serialize().to_pybytes())
+
+
+def _known(folder: Path, before: ImportedRows | None) -> dict[str, KeptUnit]:
+    """What the newest snapshot says of the units, by content key; notes of single units add to it."""
+    paths = sorted((folder / SNAPSHOTS).glob("*.sealed.arrow"), key=lambda path: path.stat().st_mtime_ns)
+    names = [path.name.split(".")[0] for path in paths[-1:]]
+    if before is not None and Path(before.uri) == folder:
+        names.append(before.snapshot)
+    found: dict[str, KeptUnit] = {}
+    for name in dict.fromkeys(names):
+        with suppress(SpiralError):  # a damaged one: its units are read again
+            found |= _units_of(Snapshot.load(str(folder), name).table)
+    return found
+
+
+def _units_of(table: pa.Table) -> dict[str, KeptUnit]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in table.to_pylist():
+        found.setdefault(row["key"], []).append(row)
+    return {key: _kept_unit(sorted(rows, key=lambda row: int(row["part"]))) for key, rows in found.items()}
+
+
+def _kept_unit(rows: Sequence[dict[str, Any]]) -> KeptUnit:
+    live = [row for row in rows if row["rows"]]
+    return KeptUnit(
+        rows=tuple(row["rows"] for row in live),
+        kept_bytes=tuple(row["kept_bytes"] for row in live),
+        fragments=tuple(row["fragment"] for row in live),
+        refused=rows[0]["refused"],
+        examples=tuple(rows[0]["examples"]),
+        cpu_s=rows[0]["cpu_s"],
+    )
+
+
+@final
+class _Target(Target):
+    """The units of one source under way."""
+
+    def __init__(self, folder: Path, keys: Sequence[str], known: dict[str, KeptUnit]) -> None:
+        self.folder, self._keys, self._found = folder, keys, known
+        self._noted = self._names()
+        self._seen = 0
+
+    def prepare(self) -> Path:
+        for name in (UNITS, SNAPSHOTS, _DRAFTS, f"{ROWS}/{_DATA}"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        return self.folder
+
+    def missing(self, shards: Shards) -> NDArray[np.bool_]:
+        return np.array(
+            [self._keys[k] not in self._found and self._keys[k] not in self._noted for k in shards], np.bool_
+        )
+
+    def look(self) -> bool:
+        before, self._noted = len(self._noted), self._names()
+        signs = sum(1 for _ in (self.folder / _DRAFTS).rglob("*.lance")) if (self.folder / _DRAFTS).is_dir() else 0
+        alive, self._seen = signs != self._seen, signs
+        return len(self._noted) != before or alive
+
+    def kept(self, unit: ImportUnit) -> KeptUnit:
+        """Return what is kept of a unit that is not missing.
+
+        Raises:
+            SourceError: what was noted of it is damaged.
+        """
+        path = self._note(unit.content_key)
+        if unit.content_key not in self._found and not path.exists():  # another process made a snapshot of it
+            self._found |= _known(self.folder, None)
+        if unit.content_key in self._found:
+            return self._found[unit.content_key]
+        try:
+            noted = read_json(path)
+            return KeptUnit(
+                **{name: tuple(value) if isinstance(value, list) else value for name, value in noted.items()}
+            )
+        except (SpiralError, TypeError) as error:
+            path.unlink(missing_ok=True)
+            msg = f"import of {cut(unit.path)}: what was noted of it is damaged, and was removed. Register it again"
+            raise SourceError(msg) from error
+
+    def note(self, key: str, kept: KeptUnit) -> None:
+        """Say that a unit is done."""
+        write_file(self._note(key), sealed_json(dataclasses.asdict(kept)))
+        self._found[key] = kept
+
+    def _note(self, key: str) -> Path:
+        return self.folder / UNITS / f"{key}.json"
+
+    def _names(self) -> set[str]:
+        with suppress(FileNotFoundError):
+            return {entry.name.removesuffix(".json") for entry in os.scandir(self.folder / UNITS)}
+        return set()
+
+
+@dataclass(eq=False)
+class _Job(Job):
+    """The import of some units."""
+
+    draft: Path = field(default_factory=Path)
+    held: Held = field(default_factory=lambda: Held(-1))
+
+
+@final
+class _Units(Maker[list[KeptUnit]]):
+    """The missing units of one source."""
+
+    ahead = 1
+    enter_every_s = ENTER_EVERY_S
+
+    def __init__(
+        self, source: ImportedSource, schema: pa.Schema, units: Sequence[ImportUnit], target: _Target, report: Report
+    ) -> None:
+        self._source, self._schema, self._all, self._target, self._report = (
+            Shared(source),
+            schema,
+            units,
+            target,
+            report,
+        )
+        self.targets = [target]
+        self.keys = keys_of(pa.array([unit.content_key for unit in units], pa.utf8()))
+        self._bytes = np.array([max(1, unit.size_bytes) for unit in units], np.int64)
+        self._todo = target.missing(np.arange(len(units)))
+        self.units = _together(self._bytes)
+        self._rows = 0
+
+    def job(self, wanted: dict[int, Shards]) -> _Job:
+        [shards] = wanted.values()
+        draft, held = new_draft(self._target.folder / _DRAFTS / uuid.uuid4().hex, Path.mkdir)
+        args = (self._source, self._schema.serialize().to_pybytes(), [self._all[k] for k in shards], draft)
+        return _Job(wanted, import_units, args, lambda: _drop(draft, held), draft, held)
+
+    def enter(self, done: Sequence[tuple[Job, list[KeptUnit]]]) -> None:
+        for job, made in done:
+            assert isinstance(job, _Job)
+            [shards] = job.leases.values()
+            with locked(self._target.folder / "entering", str(self._target.folder)):
+                for k, kept in zip(shards.tolist(), made, strict=True):
+                    for fragment in kept.fragments:
+                        _move(job.draft, self._target.folder, fragment)
+                    self._target.note(self._all[k].content_key, kept)
+                    self._rows += sum(kept.rows)
+
+    def tell(self, running: Sequence[Job]) -> None:  # noqa: ARG002  a unit takes a second
+        left = self._todo & self._target.missing(np.arange(len(self._all)))
+        done = float(self._bytes[self._todo & ~left].sum())
+        if done:
+            self._report(self._rows, round(self._rows * float(self._bytes[self._todo].sum()) / done))
+
+
+def _together(sizes: NDArray[np.int64]) -> list[Shards]:
+    """Runs of units that are read by one job."""
+    before = np.concatenate([[0.0], np.cumsum(np.maximum(sizes / JOB_BYTES, 1 / JOB_UNITS))[:-1]])
+    return np.split(np.arange(len(sizes), dtype=np.int64), np.flatnonzero(np.diff(np.floor(before))) + 1)
+
+
+def _move(draft: Path, folder: Path, fragment: str) -> None:
+    """Move the data files of a fragment into the dataset."""
+    for file in json.loads(fragment)["files"]:
+        [found] = draft.glob(f"*/{_DATA}/{file['path']}")
+        with found.open("rb") as handle:
+            os.fsync(handle.fileno())
+        found.replace(folder / ROWS / _DATA / file["path"])
+
+
+def _drop(draft: Path, held: Held) -> None:
+    shutil.rmtree(draft, ignore_errors=True)
+    held.release()
+
+
+def _sweep(folder: Path, known: dict[str, KeptUnit]) -> None:
+    """Remove what killed imports left: drafts, and data files that no unit names."""
+    for path in drafts(folder / _DRAFTS):
+        sweep_draft(path)
+    data = folder / ROWS / _DATA
+    if not data.is_dir():
+        return
+    with locked(folder / "entering", str(folder)):
+        named = {file for kept in known.values() for file in _files(kept.fragments)}
+        for note in (folder / UNITS).glob("*.json"):
+            with suppress(SpiralError):
+                named |= _files(read_json(note)["fragments"])
+        for snapshot in (folder / SNAPSHOTS).glob("*.sealed.arrow"):
+            with suppress(SpiralError):
+                named |= _files(
+                    Snapshot.load(str(folder), snapshot.name.split(".")[0]).table.column("fragment").to_pylist()
+                )
+        for entry in os.scandir(data):
+            if entry.name not in named:
+                Path(entry.path).unlink(missing_ok=True)
+
+
+def _files(fragments: Sequence[str]) -> set[str]:
+    return {file["path"] for fragment in fragments if fragment for file in json.loads(fragment)["files"]}
+
+
+def _committed(folder: Path, schema: pa.Schema, units: Sequence[ImportUnit], kept: Sequence[KeptUnit]) -> str:
+    """Make the units' fragments a version of the dataset, and note it as a snapshot; returns its name."""
+    name = content_key("snapshot", *(part for unit in units for part in (unit.name, unit.content_key)))
+    if snapshot_path(str(folder), name).exists():
+        with suppress(SourceError):  # a damaged one is written again
+            Snapshot.load(str(folder), name)
+            return name
+    import lance
+    from lance.fragment import FragmentMetadata
+
+    fragments = [FragmentMetadata.from_json(text) for each in kept for text in each.fragments]
+    if not fragments:
+        skipped = sum(each.refused for each in kept)
+        msg = f"the files have no rows{f'; {skipped:,} were left out, such as {kept[0].examples[0]}' if skipped else ''}. "
+        raise SourceError(msg + "Register the source when it has some")
+    with locked(folder / "committing", str(folder)):
+        operation = lance.LanceOperation.Overwrite(schema, fragments)
+        version = int(lance.LanceDataset.commit(str(folder / ROWS), operation).version)
+        table = pa.Table.from_pylist(
+            [row for unit, each in zip(units, kept, strict=True) for row in _lines(unit, each)], SNAPSHOT
+        )
+        with publish_file(snapshot_path(str(folder), name)) as draft, pa.OSFile(str(draft), "wb") as sink:
+            marked = Snapshot(table, version, schema).marked()
+            with pa.ipc.new_file(sink, marked.schema) as writer:
+                writer.write_table(marked)
+    for unit in units:  # the snapshot says it now
+        (folder / UNITS / f"{unit.content_key}.json").unlink(missing_ok=True)
+    return name
+
+
+def _lines(unit: ImportUnit, kept: KeptUnit) -> list[dict[str, Any]]:
+    count = max(1, len(kept.rows))
+    return [
+        {
+            "unit": unit.name,
+            "key": unit.content_key,
+            "part": k,
+            "parts": count,
+            "rows": kept.rows[k] if kept.rows else 0,
+            "kept_bytes": kept.kept_bytes[k] if kept.rows else 0,
+            "fragment": kept.fragments[k] if kept.rows else "",
+            "source_bytes": 0 if k else unit.size_bytes,
+            "refused": 0 if k else kept.refused,
+            "examples": [] if k else list(kept.examples),
+            "cpu_s": 0.0 if k else kept.cpu_s,
+        }
+        for k in range(count)
+    ]
