@@ -28,7 +28,7 @@ DOORS = {
     "dagster": (),
     "duckdb": ("relational/engine.py", "relational/sql_process.py"),
     "jax": ("adapters/jax.py",),
-    "lance": ("catalog/database.py", "cache/store.py", "sources/lance.py"),
+    "lance": ("catalog/database.py", "cache/store.py", "sources/lance.py", "sources/lance_fragments.py"),
     "lancedb": (),
     "simplejpeg": ("decoders/image.py",),
     "torch": ("adapters/pinned_memory.py", "adapters/torch.py"),

@@ -1,6 +1,5 @@
 """Read one unit of an imported source, and write its rows as Lance fragments to a draft."""
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import pyarrow as pa
 from spiral_stream.derived.executors import Shared
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.imports import FILE, INDEX, RAISE, ImportedSource, ImportUnit, Refused
+from spiral_stream.sources.lance_fragments import draft_fragments
 
 FRAGMENT_ROWS: Final = 1 << 20  # at most
 FRAGMENT_BYTES: Final = 512 << 20  # about, at most: a fragment is what is read, shuffled and cached at once
@@ -37,7 +37,8 @@ class KeptUnit:
         Raises:
             TypeError: it says something else.
         """
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in noted.items()})
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in noted.items()}
+        return cls(**values)
 
 
 def import_units(
@@ -49,8 +50,6 @@ def import_units(
 
 
 def _import_unit(source: ImportedSource, schema: pa.Schema, unit: ImportUnit, draft: Path) -> KeptUnit:
-    from lance.fragment import write_fragments
-
     begun = time.thread_time()
     refused = Refused(unit, getattr(source, "on_error", RAISE))
     rows = _Rows(source.import_rows(unit, schema, refused), unit, schema)
@@ -58,22 +57,16 @@ def _import_unit(source: ImportedSource, schema: pa.Schema, unit: ImportUnit, dr
     if first is None:
         return KeptUnit((), (), (), refused.count, tuple(refused.examples), time.thread_time() - begun)
     try:
-        made = write_fragments(
-            pa.RecordBatchReader.from_batches(schema, rows.with_first(first)),
-            str(draft),
-            schema,
-            max_rows_per_file=FRAGMENT_ROWS,
-            max_bytes_per_file=FRAGMENT_BYTES,
-        )
-    except Exception as error:
+        made = draft_fragments(draft, rows.with_first(first), schema, FRAGMENT_ROWS, FRAGMENT_BYTES)
+    except SourceError as error:
         if rows.error is not None:
             raise rows.error from None
-        msg = f"{cut(unit.path)}: Lance cannot keep its rows: {cut(str(error).splitlines()[0])}. Cast or rename the column"
+        msg = f"{cut(unit.path)}: its rows cannot be kept: {error}"
         raise SourceError(msg) from error
     return KeptUnit(
-        rows=tuple(each.physical_rows for each in made),
-        kept_bytes=tuple(sum(file.file_size_bytes or 0 for file in each.data_files()) for each in made),
-        fragments=tuple(json.dumps(each.to_json()) for each in made),
+        rows=tuple(each.rows for each in made),
+        kept_bytes=tuple(each.size_bytes for each in made),
+        fragments=tuple(each.described for each in made),
         refused=refused.count,
         examples=tuple(refused.examples),
         cpu_s=time.thread_time() - begun,

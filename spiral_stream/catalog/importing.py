@@ -33,13 +33,13 @@ from spiral_stream.integrity.publish import drafts, new_draft, publish_file, swe
 from spiral_stream.integrity.seal import read_json, sealed_json
 from spiral_stream.sources.imported import ROWS, SNAPSHOT, SNAPSHOTS, ImportedRows, Snapshot, snapshot_path
 from spiral_stream.sources.imports import FILE, INDEX, ImportedSource, ImportUnit
+from spiral_stream.sources.lance_fragments import DATA, commit_fragments, files_in
 from spiral_stream.sources.saved import source_to_json
 from spiral_stream.sources.source import ROW, content_key
 
 IMPORTS: Final = "imports"
 UNITS: Final = "units"
 _DRAFTS: Final = "drafts"
-_DATA: Final = "data"
 JOB_BYTES: Final = 64 << 20  # small units are read together, so that a lease is worth its while
 JOB_UNITS: Final = 64
 ENTER_EVERY_S: Final = 1.0
@@ -184,7 +184,7 @@ class _Target(Target):
         self._seen = 0
 
     def prepare(self) -> Path:
-        for name in (UNITS, SNAPSHOTS, _DRAFTS, f"{ROWS}/{_DATA}"):
+        for name in (UNITS, SNAPSHOTS, _DRAFTS, f"{ROWS}/{DATA}"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         return self.folder
 
@@ -298,11 +298,11 @@ def _together(sizes: NDArray[np.int64]) -> list[Shards]:
 
 def _move(draft: Path, folder: Path, fragment: str) -> None:
     """Move the data files of a fragment into the dataset."""
-    for file in json.loads(fragment)["files"]:
-        [found] = draft.glob(f"*/{_DATA}/{file['path']}")
+    for file in files_in(fragment):
+        [found] = draft.glob(f"*/{DATA}/{file}")
         with found.open("rb") as handle:
             os.fsync(handle.fileno())
-        found.replace(folder / ROWS / _DATA / file["path"])
+        found.replace(folder / ROWS / DATA / file)
 
 
 def _drop(draft: Path, held: Held) -> None:
@@ -314,7 +314,7 @@ def _sweep(folder: Path, known: dict[str, KeptUnit]) -> None:
     """Remove what killed imports left: drafts, and data files that no unit names."""
     for path in drafts(folder / _DRAFTS):
         sweep_draft(path)
-    data = folder / ROWS / _DATA
+    data = folder / ROWS / DATA
     if not data.is_dir():
         return
     with locked(folder / "entering", str(folder)):
@@ -332,8 +332,8 @@ def _sweep(folder: Path, known: dict[str, KeptUnit]) -> None:
                 Path(entry.path).unlink(missing_ok=True)
 
 
-def _files(fragments: Sequence[str]) -> set[str]:
-    return {file["path"] for fragment in fragments if fragment for file in json.loads(fragment)["files"]}
+def _files(fragments: Iterable[str]) -> set[str]:
+    return {file for fragment in fragments if fragment for file in files_in(fragment)}
 
 
 def _committed(folder: Path, schema: pa.Schema, units: Sequence[ImportUnit], kept: Sequence[KeptUnit]) -> str:
@@ -343,17 +343,13 @@ def _committed(folder: Path, schema: pa.Schema, units: Sequence[ImportUnit], kep
         with suppress(SourceError):  # a damaged one is written again
             Snapshot.load(str(folder), name)
             return name
-    import lance
-    from lance.fragment import FragmentMetadata
-
-    fragments = [FragmentMetadata.from_json(text) for each in kept for text in each.fragments]
+    fragments = [text for each in kept for text in each.fragments]
     if not fragments:
         skipped = sum(each.refused for each in kept)
         msg = f"the files have no rows{f'; {skipped:,} were left out, such as {kept[0].examples[0]}' if skipped else ''}. "
         raise SourceError(msg + "Register the source when it has some")
     with locked(folder / "committing", str(folder)):
-        operation = lance.LanceOperation.Overwrite(schema, fragments)
-        version = int(lance.LanceDataset.commit(str(folder / ROWS), operation).version)
+        version = commit_fragments(folder / ROWS, schema, fragments)
         table = pa.Table.from_pylist(
             [row for unit, each in zip(units, kept, strict=True) for row in _lines(unit, each)], SNAPSHOT
         )

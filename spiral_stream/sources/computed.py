@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from spiral_stream.expr import Expr
 from spiral_stream.sources.arrow import Arrow
-from spiral_stream.sources.lance import Lance, write_fragments
+from spiral_stream.sources.lance import Lance
+from spiral_stream.sources.lance_fragments import write_fragments
 from spiral_stream.sources.source import ROW, Reader, Source, Unit
 
 SHARD_ROWS = 1 << 18  # rows of a shard: enough to read at once, and small enough to shuffle shards

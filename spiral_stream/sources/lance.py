@@ -88,7 +88,7 @@ class LanceReader(Reader):
         self.base = source.base or os.path.dirname(source.uri)  # noqa: PTH120  may be a remote URI
         self.allow_outside = bool(source.allow_outside)
         self._known = known
-        with _storage(self._place):
+        with storage(self._place):
             counts = [each.count_rows() for each in self._fragments] if known is None else known.rows
         self._rows = np.asarray(counts, dtype=np.uint64)
         self._starts = np.concatenate([[0], np.cumsum(self._rows)]).astype(np.uint64)
@@ -105,7 +105,7 @@ class LanceReader(Reader):
     @cached_property
     def _fragments(self) -> "list[lance.LanceFragment]":
         """The fragments in manifest order; 7 us each, which a plan over kept columns does not need."""
-        with _storage(self._place):
+        with storage(self._place):
             found = list(self._dataset.get_fragments())
         if self._known is not None and len(self._known.rows) != len(found):
             msg = (
@@ -145,7 +145,7 @@ class LanceReader(Reader):
         for name in self._blobs if not self.allow_outside else ():
             if "lance.blob" not in str(self._dataset.schema.field(name).type):
                 continue  # the older form has no files of others
-            with _storage(self._place):
+            with storage(self._place):
                 scanner = self._dataset.scanner(columns=[name], blob_handling="blobs_descriptions")
                 for batch in scanner.to_batches():
                     outside = batch.column(name).filter(
@@ -179,7 +179,7 @@ class LanceReader(Reader):
         read = needed(columns, late)
         schema = self._schema_of(read)
         options: dict[str, Any] = dict(_WIDE_SCAN) if self._is_wide(read) else {}
-        with _storage(self._place):
+        with storage(self._place):
             scanner = self._dataset.scanner(
                 columns=read,
                 filter=None if pushed is None else to_lance(pushed, self.schema),
@@ -191,7 +191,7 @@ class LanceReader(Reader):
             )
             batches = iter(scanner.to_batches())
         while True:
-            with _storage(self._place):
+            with storage(self._place):
                 batch = next(batches, None)
             if batch is None:
                 self._need_unchanged(chosen)
@@ -218,7 +218,7 @@ class LanceReader(Reader):
         as_asked = len(distinct) == len(rows) and bool((places[1:] > places[:-1]).all())
         plain = [name for name in dict.fromkeys(columns) if name not in self._blobs]
         taken = None
-        with _storage(self._place):
+        with storage(self._place):
             if plain:
                 taken = self._dataset.take(pa.array(distinct), columns=plain)
                 taken = taken if as_asked else taken.take(pa.array(places))
@@ -270,7 +270,7 @@ class LanceReader(Reader):
                 fragment = self._fragments[unit]
                 deleted = np.empty(0, dtype=np.uint64)
                 if fragment.num_deletions:
-                    with _storage(self._place):
+                    with storage(self._place):
                         live = self._dataset.scanner(columns=[], fragments=[fragment], with_row_address=True).to_table()
                     offsets = live.column("_rowaddr").to_numpy() & np.uint64(0xFFFFFFFF)
                     everything = np.arange(fragment.physical_rows, dtype=np.uint64)
@@ -303,7 +303,7 @@ class LanceReader(Reader):
     def _paths_of(self, unit: int) -> list[str]:
         """The local files of a fragment; the first call notes what they are like."""
         if unit not in self._paths:
-            with _storage(self._place):
+            with storage(self._place):
                 found = self._files_of(self._fragments[unit])
             for path, facts in found.items():
                 self._watch.know(path, facts)
@@ -326,30 +326,18 @@ class LanceReader(Reader):
         return total
 
 
-def write_fragments(folder: Path, rows: pa.Table, fragment_rows: int) -> None:
-    """Write rows as a new dataset, with ``fragment_rows`` rows in each fragment but the last.
-
-    Raises:
-        SourceError: Lance refuses them, or the folder cannot be written.
-    """
-    import lance
-
-    with _storage(f"Lance dataset {folder}"):
-        lance.write_dataset(rows, str(folder), max_rows_per_file=fragment_rows, max_rows_per_group=fragment_rows)
-
-
 def _open(source: Lance) -> "lance.LanceDataset":
     import lance
 
     if not is_remote(source.uri) and not Path(source.uri).is_dir():
         raise not_found(source.uri, "Lance dataset")
     try:
-        with _storage(f"Lance dataset {source.uri}"):
+        with storage(f"Lance dataset {source.uri}"):
             return lance.dataset(source.uri, version=source.version)
     except SourceError as error:
         if source.version is None:
             raise
-        with _storage(f"Lance dataset {source.uri}"):
+        with storage(f"Lance dataset {source.uri}"):
             kept = [entry["version"] for entry in lance.dataset(source.uri).versions()]
         msg = (
             f"Lance dataset {source.uri}: version {source.version} is gone; it has {kept[0]} to {kept[-1]}. "
@@ -359,8 +347,12 @@ def _open(source: Lance) -> "lance.LanceDataset":
 
 
 @contextmanager
-def _storage(place: str) -> Iterator[None]:
-    """Turn Lance's failures into SourceError, Rust panics (a BaseException) included."""
+def storage(place: str) -> Iterator[None]:
+    """Turn Lance's failures into SourceError, Rust panics (a BaseException) included.
+
+    Raises:
+        SourceError: says where, and Lance's first line.
+    """
     try:
         yield
     except (SpiralError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
