@@ -12,7 +12,7 @@ import os
 import shutil
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -211,10 +211,7 @@ class _Target(Target):
         if unit.content_key in self._found:
             return self._found[unit.content_key]
         try:
-            noted = read_json(path)
-            return KeptUnit(
-                **{name: tuple(value) if isinstance(value, list) else value for name, value in noted.items()}
-            )
+            return KeptUnit.parsed(read_json(path))
         except (SpiralError, TypeError) as error:
             path.unlink(missing_ok=True)
             msg = f"import of {cut(unit.path)}: what was noted of it is damaged, and was removed. Register it again"
