@@ -180,6 +180,7 @@ class _Target(Target):
 
     def __init__(self, folder: Path, keys: Sequence[str], known: dict[str, KeptUnit]) -> None:
         self.folder, self._keys, self._found = folder, keys, known
+        self._read = self._snapshots()
         self._noted = self._names()
         self._seen = 0
 
@@ -194,10 +195,14 @@ class _Target(Target):
         )
 
     def look(self) -> bool:
-        before, self._noted = len(self._noted), self._names()
-        signs = sum(1 for _ in (self.folder / _DRAFTS).rglob("*.lance")) if (self.folder / _DRAFTS).is_dir() else 0
+        before, noted = len(self._noted) + len(self._found), self._names()
+        snapshots = self._snapshots()  # after the notes, which go once a snapshot says the same
+        if snapshots != self._read:
+            self._found |= _known(self.folder, None)
+        self._noted, self._read = noted, snapshots
+        signs = sum(len(files) for _, _, files in os.walk(self.folder / _DRAFTS))
         alive, self._seen = signs != self._seen, signs
-        return len(self._noted) != before or alive
+        return len(self._noted) + len(self._found) != before or alive
 
     def kept(self, unit: ImportUnit) -> KeptUnit:
         """Return what is kept of a unit that is not missing.
@@ -224,6 +229,9 @@ class _Target(Target):
 
     def _note(self, key: str) -> Path:
         return self.folder / UNITS / f"{key}.json"
+
+    def _snapshots(self) -> set[str]:
+        return {path.name for path in (self.folder / SNAPSHOTS).glob("*.sealed.arrow")}
 
     def _names(self) -> set[str]:
         with suppress(FileNotFoundError):

@@ -68,7 +68,7 @@ def draft_fragments(
     return [
         Fragment(
             each.physical_rows,
-            sum(file.file_size_bytes or 0 for file in each.data_files()),
+            sum(file.file_size_bytes or 0 for file in each.files),
             json.dumps(each.to_json()),
         )
         for each in made

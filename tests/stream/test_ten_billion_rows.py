@@ -14,6 +14,7 @@ SHARDS: Final = 100_000
 ROWS: Final = 100_000
 PROGRAM: Final = """
 import json, sys
+import pyarrow as pa
 from pathlib import Path
 from tests.fixtures import huge
 
@@ -22,6 +23,7 @@ def facts(name, file):
     return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 folder, order = Path(sys.argv[1]), sys.argv[2]
+pa.array([1])  # imports pandas, where it is installed
 before = facts("rchar", "io")
 with huge.plan_of(folder, order) as stream:
     stream.bind(data_parallel_rank=9_999, data_parallel_world_size=10_000)
