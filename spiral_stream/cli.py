@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from spiral_stream.catalog.source_facts import source_facts
 from spiral_stream.catalog.statistics import ESTIMATED, KNOWN, load_statistics
 from spiral_stream.connection import Catalog, connect
 from spiral_stream.errors import SpiralError, TrustError
@@ -103,7 +104,9 @@ def tables(where: Where = None) -> None:
         entry = catalog.entry(name)
         manifest = entry.manifest()
         rows, shards = f"{manifest.total:,}", f"{len(manifest.shard_names):,}"
-        listing.add_row(name, entry.source.KIND, rows, shards, ", ".join(entry.identity), entry.data_version[:12])
+        listing.add_row(
+            name, source_facts(entry).kind, rows, shards, ", ".join(entry.identity), entry.data_version[:12]
+        )
     _console().print(listing)
     _console().print(f"tokenizers: {', '.join(catalog.tokenizers()) or 'none'}")
     _console().print(f"streams: {', '.join(catalog.streams()) or 'none'}")
@@ -120,6 +123,7 @@ def show(name: str, where: Where = None) -> None:
         roles = [*(["identity"] if field.name in entry.identity else []), *([semantic] if semantic else [])]
         listing.add_row(field.name, str(field.type), ", ".join(roles))
     _console().print(listing)
+    _console(plain=True).print(f"source: {source_facts(entry)}", soft_wrap=True)
     found = load_statistics(entry)
     if found is None:
         _console().print(f"statistics: unknown: materialize asset shard_stats, or catalog.measure({name!r})")
@@ -181,6 +185,7 @@ def register(
         )
     manifest = entry.manifest()
     _console().print(f"{name}: {manifest.total:,} rows in {len(manifest.shard_names):,} storage shards")
+    _console(plain=True).print(f"source: {source_facts(entry)}", soft_wrap=True)
     if entry.changes is not None:
         _console(plain=True).print(f"shards that differ from before: {entry.changes}", soft_wrap=True)
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from spiral_stream.catalog.source_facts import source_facts
 from spiral_stream.explain.subject import Subject, payload_columns, percent
 from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.plan.nodes import Scan
@@ -59,7 +60,10 @@ def _derived(subject: Subject) -> dict[str, Any]:
 
 
 def _source(stream: StreamStage) -> str:
-    return f"{stream.base.entry.source.KIND}, {len(stream.base.manifest.shard_names):,} storage shards"
+    entry = stream.base.entry
+    facts = source_facts(entry)
+    shards = f"{facts.kind}, {len(stream.base.manifest.shard_names):,} storage shards"
+    return shards if facts.imported is None else f"{shards}; {facts.imported}"
 
 
 def _steps(stream: StreamStage) -> list[dict[str, Any]]:

@@ -56,6 +56,13 @@ class ImportFacts:
     examples: tuple[str, ...]  # the first of them: where, and why
     cpu_s: float  # CPU seconds of reading, whenever it was
 
+    def __str__(self) -> str:
+        out = f", {self.refused:,} rows left out" if self.refused else ""
+        return (
+            f"imported: {self.units:,} files, {self.source_bytes:,} bytes read in {self.cpu_s:,.1f} CPU s, "
+            f"{self.kept_bytes:,} bytes kept{out}"
+        )
+
 
 @final
 @dataclass(frozen=True, slots=True)

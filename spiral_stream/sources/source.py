@@ -83,6 +83,12 @@ class Source(ABC):
             return cast("Self", FormerProfile())
         return super().__new__(cls)
 
+    @property
+    def place(self) -> str:
+        """Where the rows lie, for people: by default the field ``path``, ``uri`` or ``paths``."""
+        found = next((getattr(self, name) for name in ("path", "uri", "paths") if hasattr(self, name)), "")
+        return found if isinstance(found, str) else ", ".join(map(str, found))
+
     @abstractmethod
     def open(self) -> "Reader":
         """Open for reading.
