@@ -18,6 +18,8 @@ from typing import Any, Final, final
 import numpy as np
 
 from spiral_stream.cache.retained import StoredCache
+from spiral_stream.catalog.import_retention import import_use, remove_snapshots
+from spiral_stream.catalog.importing import IMPORTS
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.derived.column import Column
 from spiral_stream.derived.column_facts import ColumnFacts
@@ -36,6 +38,7 @@ from spiral_stream.planner.derived_relations import FOLDER as RELATIONS
 from spiral_stream.planner.lower import cache_root
 from spiral_stream.planner.naming import PLAN, Present, ReadPlan, SavedUse, present, present_derived, saved_uses
 from spiral_stream.planner.outcome import Outcome
+from spiral_stream.sources.imported import ImportedRows
 
 GRACE: Final = timedelta(days=7)
 IN_USE: Final = "a process has it open"
@@ -52,7 +55,7 @@ class PreparedData:
     Attributes:
         kind: ``cache`` (payload), a kind of derived pieces (``columns``, ``lengths``, ``identities``, ``survivors``, ``matches``,
             ``outcomes``), ``relation`` (a derived one), ``selection``, ``formation``, ``quarantine``, ``plan``,
-            ``draft`` or ``set aside``.
+            ``import`` (rows of files, in the catalog's own folder), ``draft`` or ``set aside``.
         name: its fingerprint, or the name of its file.
         about: what it holds, in words.
         relations: the relations that it is of, as far as they are known.
@@ -117,7 +120,8 @@ def prepared_data(
     relations += [
         each for folder, each in present_derived(root) if _needs(uses, folder) or _last_used(folder) >= before
     ]
-    found = list(_Survey(root, relations, uses, before).found())
+    survey = _Survey(root, relations, uses, before)
+    found = [*survey.found(), *survey.imports([one for one, _ in opened])]
     return [_removed(each) for each in found] if remove_dead else [each.data for each in found]
 
 
@@ -168,6 +172,26 @@ class _Survey:
         for file in _inside(self._root / "plans"):
             yield self._of_plan("plan", file, file.stem)
         yield from self._left()
+
+    def imports(self, catalogs: Sequence[Registry]) -> Iterator[_Found]:
+        """Yield the rows that catalogs copied from files."""
+        for catalog in catalogs:
+            entries = catalog.relations.entries(catalog.tables()).values()
+            having = [(each.name, each.source) for each in entries if isinstance(each.source, ImportedRows)]
+            for folder in _inside(catalog.root / IMPORTS):
+                yield self._import(folder, [(name, source) for name, source in having if Path(source.uri) == folder])
+
+    def _import(self, folder: Path, having: Sequence[tuple[str, ImportedRows]]) -> _Found:
+        names = [name for name, _ in having]
+        about = f"rows of {having[0][1].of.KIND} files" if having else "rows of files"
+        entry = self._entry("import", folder, names, about, names)
+        if not having:
+            return self._unnamed(entry, lambda: self._take_out(folder))
+        use = import_use(folder, (source.snapshot for _, source in having), self._before)
+        live = entry.bytes - use.dead_bytes
+        return _Found(
+            replace(entry, live_bytes=live, dead_bytes=use.dead_bytes), partial(remove_snapshots, folder, use.dead)
+        )
 
     def _cache(self, folder: Path) -> _Found:
         try:

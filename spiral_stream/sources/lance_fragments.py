@@ -91,3 +91,18 @@ def commit_fragments(folder: Path, schema: pa.Schema, described: Sequence[str]) 
         fragments = [FragmentMetadata.from_json(text) for text in described]
         operation = lance.LanceOperation.Overwrite(schema, fragments)
         return int(lance.LanceDataset.commit(str(folder), operation).version)
+
+
+def forget_versions(folder: Path, versions: Sequence[int]) -> None:
+    """Remove versions of a dataset, but never the newest, and the files that no other version has.
+
+    Raises:
+        SourceError: Lance refuses.
+    """
+    import lance
+
+    with storage(f"Lance dataset {folder}"):
+        dataset = lance.dataset(str(folder))
+        dead = sorted(set(versions) - {dataset.version})
+        if dead:
+            dataset.cleanup_old_versions(versions=dead)

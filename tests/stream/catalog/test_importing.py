@@ -1,11 +1,14 @@
 """Importing: each unit is read once, whoever reads it and whatever kills them; what is kept is what the files say."""
 
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,8 +106,6 @@ def test_the_same_files_elsewhere_are_the_same_data(tmp_path: Path) -> None:
     for place in ("a", "b"):
         folder = written(tmp_path / place / "in", 2, 3)
         for file in folder.iterdir():
-            import os
-
             os.utime(file, ns=(10**18, 10**18))
         catalog = spiral.connect(tmp_path / place / "catalog")
         versions.append(catalog.register("lines", Lines(str(folder)), identity="number").data_version)
@@ -255,3 +256,39 @@ def test_two_processes_share_an_import(tmp_path: Path) -> None:
     assert [child.returncode for child in both] == [0, 0], said
     assert set(reads(folder).values()) == {1}
     assert len(numbers(spiral.connect(tmp_path / "catalog"))) == 1800
+
+
+def test_rows_of_changed_files_go_with_the_dead(tmp_path: Path) -> None:
+    folder = written(tmp_path / "in", 50, 60)
+    catalog = spiral.connect(tmp_path / "catalog")
+    catalog.register("lines", Lines(str(folder)), identity="number")
+    (folder / "1.num").write_text("7000\n7001")
+    catalog.refresh("lines")
+    [place] = (catalog.root / IMPORTS).iterdir()
+    files = len(list((place / ROWS / "data").iterdir()))
+
+    def imports(**asked: Any) -> list[spiral.PreparedData]:
+        return [each for each in catalog.caches(**asked) if each.kind == "import"]
+
+    [young] = imports()
+    assert (young.dead_bytes, young.used_by) == (0, ("lines",))
+    [old] = imports(older_than=timedelta(0))
+    assert old.dead_bytes > 0
+    [gone] = imports(remove_dead=True, older_than=timedelta(0))
+    assert gone.removed_bytes >= old.dead_bytes
+    assert len(list((place / ROWS / "data").iterdir())) == files - 1
+    assert numbers(catalog) == [*range(50), 7000, 7001]
+    assert imports(older_than=timedelta(0))[0].dead_bytes == 0
+
+
+def test_explain_says_what_an_import_took(tmp_path: Path) -> None:
+    folder = written(tmp_path / "in", 5, 6)
+    catalog = spiral.connect(tmp_path / "catalog")
+    catalog.register("lines", Lines(str(folder)), identity="number")
+    sampled = catalog.table("lines").sample(order=spiral.Sequential(), identity="number")
+
+    with sampled.collate(batch_size=2, fields={"number": spiral.Stack("number")}).to_numpy() as stream:
+        explained = str(stream.explain())
+
+    size = sum(path.stat().st_size for path in folder.glob("*.num"))
+    assert f"test-lines, 2 storage shards; imported: 2 files, {size} bytes read in" in " ".join(explained.split())
