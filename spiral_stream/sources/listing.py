@@ -1,0 +1,195 @@
+"""Which files a source's paths name: one path, or several; each a file, a folder, a glob or a brace pattern.
+
+What exists is taken as it is written, whatever letters it has. Names are relative to the folder that all of them lie
+below, so that data that is moved keeps its names, and sorted, so that no file system and no order of a list matters.
+"""
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.sources.braces import expanded
+from spiral_stream.sources.imports import ImportUnit
+from spiral_stream.sources.paths import absolute, is_remote, need_file, not_found
+from spiral_stream.sources.source import content_key
+
+Paths = str | tuple[str, ...]
+
+_GLOB: Final = "*?["
+_MARKS: Final = _GLOB + "{"
+
+
+def absolute_paths(paths: object, what: str) -> Paths:
+    """Return the paths of a source as it keeps them: absolute, several as a tuple.
+
+    Args:
+        paths: one path, or a list or tuple of them.
+        what: the source, for messages.
+
+    Raises:
+        SourceError: these are no paths, or none.
+    """
+    if isinstance(paths, str | os.PathLike):
+        return _absolute(paths, what)
+    if not isinstance(paths, list | tuple) or not paths:
+        msg = f"{what}: {shown(paths)} names no files. Give a path, a pattern, or a list of them"
+        raise SourceError(msg)
+    return tuple(_absolute(path, what) for path in paths)
+
+
+def listed(paths: Paths, what: str, suffixes: Sequence[str]) -> tuple[str, list[str]]:
+    """Find the files that paths name.
+
+    Args:
+        paths: as `absolute_paths` returns them.
+        what: the source, for messages.
+        suffixes: how the files of a folder end, such as ``(".jsonl", ".jsonl.gz")``; files that are named one by one, or
+            by a pattern, end as they like.
+
+    Returns:
+        the common folder, and the sorted names of the files relative to it.
+
+    Raises:
+        SourceError: a path names nothing, a file is named twice, or a folder cannot be read.
+    """
+    given = (paths,) if isinstance(paths, str) else paths
+    root = common_folder(paths)
+    found: dict[str, str] = {}
+    for path in given:
+        for file in _files(path, what, suffixes):
+            if file in found:
+                raise _twice(file, found[file], path, what)
+            found[file] = path
+    names = sorted(_relative(file, root) for file in found)
+    for name in names:
+        if not name.isascii():
+            _need_utf8(name, root, what)
+    return root, names
+
+
+def common_folder(paths: Paths) -> str:
+    """Return the folder that all files lie below: what `listed` returns, without a look into any folder."""
+    folders = [_folder(path) for path in ((paths,) if isinstance(paths, str) else paths)]
+    return os.path.commonpath(folders) if len(folders) > 1 else folders[0]
+
+
+def file_units(root: str, names: Sequence[str], what: str) -> list[ImportUnit]:
+    """Return one unit per file; its content key says the size and the time of the file.
+
+    Args:
+        root: the common folder.
+        names: of the files, as `listed` returns them.
+        what: the source, for messages.
+
+    Raises:
+        SourceError: one is gone, or no regular file.
+    """
+    units = []
+    for name in names:
+        path = os.path.join(root, name)  # noqa: PTH118  a Path costs 10x as much
+        try:
+            facts = os.stat(path)  # noqa: PTH116
+            need_file(path, facts)
+        except OSError as error:
+            msg = f"{what}: {cut(path)}: {error.strerror}. Correct the path, or leave it out"
+            raise SourceError(msg) from error
+        units.append(ImportUnit(name, path, facts.st_size, content_key(name, facts.st_size, facts.st_mtime_ns)))
+    return units
+
+
+def _absolute(path: object, what: str) -> str:
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str) or not os.fspath(path):
+        msg = f"{what}: {shown(path)} is no path. Give a text or a pathlib.Path"
+        raise SourceError(msg)
+    if "\0" in os.fspath(path):
+        msg = f"{what}: {shown(path)} holds a NUL, which no path does. Correct the path"
+        raise SourceError(msg)
+    return absolute(path)
+
+
+def _folder(path: str) -> str:
+    """The folder that the files of one path lie below."""
+    if not os.path.exists(path) and any(mark in path for mark in _MARKS):  # noqa: PTH110
+        path = path[: min(path.index(mark) for mark in _MARKS if mark in path)]
+        return os.path.dirname(path)  # noqa: PTH120
+    return path if os.path.isdir(path) else os.path.dirname(path)  # noqa: PTH112,PTH120
+
+
+def _files(path: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
+    """The files of one path."""
+    if is_remote(path):
+        raise not_found(path, what)
+    if os.path.exists(path) or "{" not in path:  # noqa: PTH110
+        yield from _named(path, what, suffixes)
+        return
+    for number, member in enumerate(expanded(path), start=1):
+        try:
+            yield from _named(member, what, suffixes)
+        except SourceError as error:
+            msg = f"{what}: {cut(path)} names {cut(member)} as number {number}. {error}"
+            raise SourceError(msg) from error
+
+
+def _named(path: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
+    """The files of a path without braces."""
+    if os.path.isdir(path):  # noqa: PTH112
+        yield from _need_some(_below(path, suffixes, what), path, what, suffixes)
+    elif os.path.exists(path):  # noqa: PTH110
+        yield path
+    elif any(mark in path for mark in _GLOB):
+        found = dict.fromkeys(glob.iglob(path, recursive=True))  # noqa: PTH207
+        files = [name for name in found if os.path.isfile(name)]  # noqa: PTH113
+        if found and not files:
+            msg = f"{what}: {cut(path)} matches folders only. Write {cut(path)}/**/*{suffixes[0]} for the files in them"
+            raise SourceError(msg)
+        if not files:
+            raise not_found(path, what)
+        yield from files
+    else:
+        raise not_found(path, what)
+
+
+def _need_some(files: Iterator[str], path: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
+    first = next(files, None)
+    if first is None:
+        kinds = " or ".join(f"*{suffix}" for suffix in suffixes)
+        msg = f"{what}: there is no {kinds} in or below {cut(path)}. Correct the path"
+        raise SourceError(msg)
+    yield first
+    yield from files
+
+
+def _below(folder: str, suffixes: Sequence[str], what: str) -> Iterator[str]:
+    """Files in a folder and below it; links to folders are not followed."""
+    endings = tuple(suffixes)
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    if not entry.is_symlink():
+                        yield from _below(entry.path, suffixes, what)
+                elif entry.name.endswith(endings):
+                    yield entry.path
+    except OSError as error:
+        msg = f"{what}: {cut(folder)}: {error.strerror}. Check its rights"
+        raise SourceError(msg) from error
+
+
+def _relative(path: str, root: str) -> str:
+    below = root if root.endswith("/") else f"{root}/"
+    return path[len(below) :] if path.startswith(below) else os.path.relpath(path, root)
+
+
+def _twice(file: str, first: str, second: str, what: str) -> SourceError:
+    by = f"by {cut(first)} and by {cut(second)}" if first != second else f"by {cut(first)}"
+    return SourceError(f"{what}: {cut(file)} is named twice, {by}. Name each file once")
+
+
+def _need_utf8(name: str, root: str, what: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        msg = f"{what}: the name {shown(os.fsencode(name))} in {cut(root)} is not UTF-8. Rename it, or leave it out"
+        raise SourceError(msg) from error
