@@ -2,7 +2,7 @@
 
 A stream has no index, so a file that is opened is walked once: 16 us per record batch, which touches the head of each
 batch and none of its values. Values stay in the mapped file until rows of them are taken: 256 rows of three columns
-take 0.9 ms of CPU. Mapped files of the last `FILES` in use are held; a mapping holds no file descriptor.
+from 200 batches take 2.7 ms of CPU. Mapped files of the last `FILES` in use are held; a mapping holds no file descriptor.
 """
 
 import os
@@ -65,14 +65,22 @@ class ArrowStreamReader(Reader):
         base: folder that relative references start from.
         allow_outside: whether references may name files outside ``base``.
         known: the files that the source had; then each is walked when it is first read.
+        mark: what the names of the files say of the rows; if anything, a file of another name has other rows.
     """
 
     def __init__(
-        self, root: str, names: Sequence[str], base: str, *, allow_outside: bool, known: Known | None = None
+        self,
+        root: str,
+        names: Sequence[str],
+        base: str,
+        *,
+        allow_outside: bool,
+        known: Known | None = None,
+        mark: str = "",
     ) -> None:
         self.base, self.allow_outside = base, allow_outside
         self.trusting = known is not None
-        self._root, self._known = root, known
+        self._root, self._known, self._mark = root, known, mark
         self._names = list(names) if known is None else known.names.to_pylist()
         self._files: OrderedDict[int, StreamFile] = OrderedDict()
         self._lock = threading.Lock()
@@ -85,6 +93,11 @@ class ArrowStreamReader(Reader):
                 self._units = list(pool.map(lambda unit: self.file(unit).unit, range(len(self._names))))
         rows = [unit.rows for unit in self._units] if known is None else known.rows
         self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)
+
+    @property
+    def count(self) -> int:
+        """How many files there are."""
+        return len(self._names)
 
     def units(self) -> Sequence[Unit]:
         return self._units or [self.file(unit).unit for unit in range(len(self._names))]
@@ -163,7 +176,7 @@ class ArrowStreamReader(Reader):
             self._files.clear()
 
     def _walked(self, unit: int) -> StreamFile:
-        file = _walk(self._root, self._names[unit])
+        file = _walk(self._root, self._names[unit], self._mark)
         if unit and not file.schema.equals(self.first.schema):
             msg = f"Arrow file {cut(file.path)} has other columns than {cut(self.first.path)}. Save the dataset again"
             raise SourceError(msg)
@@ -193,7 +206,7 @@ def _stored(field: pa.Field) -> pa.Field:
     return pa.field(field.name, kind, field.nullable, kept or None)
 
 
-def _walk(root: str, name: str) -> StreamFile:
+def _walk(root: str, name: str, mark: str) -> StreamFile:
     """Map a file and read the heads of its batches.
 
     Raises:
@@ -218,6 +231,7 @@ def _walk(root: str, name: str) -> StreamFile:
     rows = [len(batch) for batch in batches]
     starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
     key = content_key(schema.remove_metadata().serialize().to_pybytes(), facts.st_size, facts.st_mtime_ns, str(rows))
+    key = content_key(key, mark, name) if mark else key
     as_read = tuple(_as_stored(batch, types) for batch in batches)
     return StreamFile(name, path, schema, as_read, starts, facts.st_size, facts.st_mtime_ns, key)
 

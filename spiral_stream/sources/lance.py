@@ -23,6 +23,7 @@ from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.sources.added import need_origin, with_added
 from spiral_stream.sources.blobs import as_read, is_blob
+from spiral_stream.sources.lancedb import is_table, place_of
 from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
@@ -42,8 +43,8 @@ class Lance(Source):
     """A Lance dataset, at one version or (until registered) at its newest.
 
     Args:
-        uri: folder of the dataset; ``~`` is expanded.
-        version: which version; None is the newest when it is opened.
+        uri: folder of the dataset; ``~`` is expanded. Or a table of LanceDB on this machine, at the version it shows.
+        version: which version; None is the newest when it is opened, or the version of the table.
         base: folder that relative references are resolved against; by default the folder that the dataset lies in.
         allow_outside: whether references may name files that do not lie below ``base``; by default only where no base is
             given.
@@ -60,6 +61,10 @@ class Lance(Source):
 
     def __post_init__(self) -> None:
         need_origin("Lance", self.origin)
+        if is_table(self.uri):
+            uri, version = place_of(self.uri)
+            object.__setattr__(self, "uri", uri)
+            object.__setattr__(self, "version", version if self.version is None else self.version)
         object.__setattr__(self, "uri", absolute(self.uri))
         object.__setattr__(self, "allow_outside", outside_allowed(self.base, self.allow_outside))
         if self.base is not None:

@@ -7,12 +7,15 @@ from typing import Any, Final
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
+from spiral_stream.sources.huggingface import HuggingFace
 from spiral_stream.sources.imported import ImportedRows
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
 
-_KINDS: Final[dict[str, type[Source]]] = {kind.KIND: kind for kind in (ImageFolder, Lance, Parquet, VideoFolder)}
+_KINDS: Final[dict[str, type[Source]]] = {
+    kind.KIND: kind for kind in (HuggingFace, ImageFolder, Lance, Parquet, VideoFolder)
+}
 _MADE: Final[dict[str, type[Source]]] = {ImportedRows.KIND: ImportedRows}  # by registering others
 _BEFORE: Final = {
     "allow_outside": True,
