@@ -45,6 +45,7 @@ from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.shuffle import GlobalShuffle
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
+from spiral_stream.sources.huggingface import HuggingFace
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
@@ -84,6 +85,7 @@ __all__ = [
     "Frames",
     "GlobalShuffle",
     "HashBucketed",
+    "HuggingFace",
     "ImageFolder",
     "Jpeg",
     "KeepPartial",

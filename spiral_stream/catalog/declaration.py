@@ -64,8 +64,8 @@ def need_source(name: str, source: object) -> None:
     """
     if not isinstance(source, Source):
         msg = (
-            f"register {name!r}: {_shortly(source)} is a {type(source).__name__}, not a source. Give Lance(uri), "
-            "Parquet(uri), ImageFolder(path), VideoFolder(path) or Arrow(table)"
+            f"register {name!r}: {_shortly(source)} is a {type(source).__name__}, not a source. Give one, such as "
+            "Lance(uri), Parquet(path) or Arrow(table)"
         )
         raise CatalogError(msg)
     if not isinstance(source, Arrow) and not is_saved(source):

@@ -20,6 +20,8 @@ from spiral_stream.catalog.relations import Relations
 from spiral_stream.catalog.rows import need_name
 from spiral_stream.catalog.streams import SavedStreams
 from spiral_stream.errors import CatalogError, SourceError, cut
+from spiral_stream.sources.lance import Lance
+from spiral_stream.sources.lancedb import LanceTable, is_table
 from spiral_stream.sources.paths import local_folder
 from spiral_stream.sources.source import Source
 
@@ -75,7 +77,7 @@ class Registry:
     def register(
         self,
         name: str,
-        source: Source,
+        source: Source | LanceTable,
         *,
         identity: str | Sequence[str] = "sample_id",
         shard: str | None = AUTO,
@@ -91,7 +93,8 @@ class Registry:
 
         Args:
             name: letters, digits, ``_ . -``; dots group names (``vision.imagenet_train``).
-            source: what to register; the rows of an `Arrow` are copied into the catalog.
+            source: what to register; the rows of an `Arrow` are copied into the catalog. A table of LanceDB is registered
+                as the `Lance` dataset that it is.
             identity: the column (or columns) whose value identifies a row permanently.
             shard: the column that names the storage shards; by default ``storage_shard`` if there is one. None takes
                 the physical units of the source, such as files or fragments.
@@ -110,10 +113,11 @@ class Registry:
             SourceError: the source cannot be read.
         """
         need_name("register", name)
-        need_source(name, source)
+        given: Any = Lance(source) if is_table(source) else source  # type: ignore[arg-type]  # a table is taken too
+        need_source(name, given)
         columns = identity_columns(name, identity)
         declared = Declaration(columns, shard, semantic or {}, descriptions or {}, unique)
-        return self.relations.register(name, source, declared, replace=replace, report=report)
+        return self.relations.register(name, given, declared, replace=replace, report=report)
 
     def refresh(self, name: str, report: Callable[[int, int], None] = silent) -> Entry:
         """Register a relation again at its source's present version. Shards that did not change are not read again.

@@ -206,10 +206,10 @@ class Relations:
             found = self._other_rows(old, source)
             kept = isinstance(source, Arrow | ImportedSource)  # then the rows are those that the catalog has
             if not found:
-                with (old.source if kept else source.pinned()).open() as reader:
+                stored = old.source if kept else source.pinned()
+                with stored.open() as reader:
                     schema, shard = declared.applied(old.name, reader.schema)
-                    now, types = (self._copy_of(source) if isinstance(source, Arrow) else source), complete(schema)
-                    now = old.source if isinstance(source, ImportedSource) else now
+                    now, types = (self._copy_of(source) if isinstance(source, Arrow) else stored), complete(schema)
                     units, unique = reader.units(), declared.unique
                     found = differences(old, now, types, declared.identity, shard, units, unique=unique)
         if not found:

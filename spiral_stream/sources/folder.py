@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import Expr
 from spiral_stream.semantic import H264_REF, JPEG_REF, with_semantic
+from spiral_stream.sources.added import need_origin
+from spiral_stream.sources.imports import FILE, INDEX
 from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.sources.paths import absolute, need_file, not_found
 from spiral_stream.sources.source import Reader, Source, Unit, content_key
@@ -35,8 +37,10 @@ class ClassFolder(Source):
     SEMANTIC: ClassVar[str]
     EXTENSIONS: ClassVar[tuple[str, ...]]
     path: str
+    origin: bool = False
 
     def __post_init__(self) -> None:
+        need_origin(type(self).__name__, self.origin)
         object.__setattr__(self, "path", absolute(self.path))
 
     def open(self) -> Reader:
@@ -47,7 +51,8 @@ class ClassFolder(Source):
         """The columns of every such folder."""
         kinds = {"sample_id": pa.utf8(), self.REFERENCE: pa.utf8(), "label_id": pa.int64(), "class_name": pa.utf8()}
         sized = {**kinds, "size_bytes": pa.int64(), "storage_shard": pa.utf8()}
-        return with_semantic(pa.schema(list(sized.items())), {self.REFERENCE: self.SEMANTIC})
+        origin = {FILE: pa.utf8(), INDEX: pa.int64()} if self.origin else {}
+        return with_semantic(pa.schema(list((sized | origin).items())), {self.REFERENCE: self.SEMANTIC})
 
 
 @final
@@ -57,6 +62,11 @@ class ImageFolder(ClassFolder):
 
     Columns: ``sample_id`` and ``image_ref`` (path relative to ``path``),
     ``label_id``, ``class_name``, ``size_bytes``, ``storage_shard`` (the class folder).
+
+    Args:
+        path: the folder; ``~`` is expanded.
+        origin: whether to add the columns ``__file__``, the path of a row's file below the folder, and
+            ``__index_in_file__``, which is 0: a file is a row.
     """
 
     KIND: ClassVar[str] = "image_folder"
@@ -72,6 +82,11 @@ class VideoFolder(ClassFolder):
 
     Columns: ``sample_id`` and ``clip_ref`` (path relative to ``path``),
     ``label_id``, ``class_name``, ``size_bytes``, ``storage_shard`` (the class folder).
+
+    Args:
+        path: the folder; ``~`` is expanded.
+        origin: whether to add the columns ``__file__``, the path of a row's file below the folder, and
+            ``__index_in_file__``, which is 0: a file is a row.
     """
 
     KIND: ClassVar[str] = "video_folder"
@@ -138,6 +153,7 @@ def _list_classes(source: ClassFolder) -> tuple[list[Unit], list[pa.Table]]:
             pa.array([name] * count, pa.utf8()),
             pa.array(sizes, pa.int64()),
             pa.array([name] * count, pa.utf8()),
+            *([pa.array(paths, pa.utf8()), pa.array(np.zeros(count, np.int64))] if source.origin else []),
         ]
         facts = "\0".join(paths), np.array(sizes, np.int64).tobytes(), np.array(times, np.int64).tobytes()
         # the label is part of the rows, and it moves when a class is added before this one

@@ -21,6 +21,9 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.expr import Expr
+from spiral_stream.sources.added import need_origin, with_added
+from spiral_stream.sources.blobs import as_read, is_blob
+from spiral_stream.sources.lancedb import is_table, place_of
 from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
 
 GROUP_ROWS: Final = 4096  # rows read in one go; past some 64 rows longer runs gain little (facts, 3.1)
 _EXTERNAL: Final = 3  # kind of a blob that lies in a file of its own
-_BLOB_MARKS: Final = (b"lance-encoding:blob",)
 _WIDE_SCAN: Final = {"batch_readahead": 2, "fragment_readahead": 1, "io_buffer_size": 32 << 20, "batch_size": 64}
 
 
@@ -41,11 +43,13 @@ class Lance(Source):
     """A Lance dataset, at one version or (until registered) at its newest.
 
     Args:
-        uri: folder of the dataset; ``~`` is expanded.
-        version: which version; None is the newest when it is opened.
+        uri: folder of the dataset; ``~`` is expanded. Or a table of LanceDB on this machine, at the version it shows.
+        version: which version; None is the newest when it is opened, or the version of the table.
         base: folder that relative references are resolved against; by default the folder that the dataset lies in.
         allow_outside: whether references may name files that do not lie below ``base``; by default only where no base is
             given.
+        origin: whether to add the columns ``__file__``, the name of a row's fragment, and ``__index_in_file__``, its place
+            among the fragment's rows.
     """
 
     KIND: ClassVar[str] = "lance"
@@ -53,21 +57,27 @@ class Lance(Source):
     version: int | None = None
     base: str | None = None
     allow_outside: bool | None = None
+    origin: bool = False
 
     def __post_init__(self) -> None:
+        need_origin("Lance", self.origin)
+        if is_table(self.uri):
+            uri, version = place_of(self.uri)
+            object.__setattr__(self, "uri", uri)
+            object.__setattr__(self, "version", version if self.version is None else self.version)
         object.__setattr__(self, "uri", absolute(self.uri))
         object.__setattr__(self, "allow_outside", outside_allowed(self.base, self.allow_outside))
         if self.base is not None:
             object.__setattr__(self, "base", absolute(self.base))
 
-    def open(self) -> "LanceReader":
-        return LanceReader(self)
+    def open(self) -> Reader:
+        return with_added(LanceReader(self), {}, None, origin=self.origin)
 
-    def open_known(self, known: Known) -> "LanceReader":
-        return LanceReader(self, known)
+    def open_known(self, known: Known) -> Reader:
+        return with_added(LanceReader(self, known), {}, known, origin=self.origin)
 
     def pinned(self) -> "Lance":
-        with self.open() as reader:
+        with LanceReader(self) as reader:
             return replace(self, version=reader.version)
 
 
@@ -87,15 +97,15 @@ class LanceReader(Reader):
         self.version = int(self._dataset.version)
         self.base = source.base or os.path.dirname(source.uri)  # noqa: PTH120  may be a remote URI
         self.allow_outside = bool(source.allow_outside)
-        self._known = known
+        self._known, self._origin = known, source.origin
         with storage(self._place):
             counts = [each.count_rows() for each in self._fragments] if known is None else known.rows
         self._rows = np.asarray(counts, dtype=np.uint64)
         self._starts = np.concatenate([[0], np.cumsum(self._rows)]).astype(np.uint64)
         self._deleted: dict[int, NDArray[np.uint64]] = {}
         self._lock = threading.Lock()
-        self._blobs = tuple(field.name for field in self._dataset.schema if _is_blob(field))
-        self.schema = pa.schema([_as_read(field) for field in self._dataset.schema])
+        self._blobs = tuple(field.name for field in self._dataset.schema if is_blob(field))
+        self.schema = pa.schema([as_read(field) for field in self._dataset.schema])
         self._root, self._local = source.uri, not is_remote(source.uri)
         self._paths: dict[int, list[str]] = {}  # of fragments that were looked at
         self._watch = Watch({})
@@ -129,7 +139,7 @@ class LanceReader(Reader):
                 name=f"fragment-{fragment.fragment_id:08d}",
                 rows=int(rows),
                 size_bytes=self._size_bytes(fragment),
-                content_key=_fragment_key(fragment, facts),
+                content_key=_fragment_key(fragment, facts, self._origin),
                 groups=_pieces(int(rows)),
             )
             for fragment, rows in zip(self._fragments, self._rows, strict=True)
@@ -363,28 +373,16 @@ def storage(place: str) -> Iterator[None]:
         raise SourceError(msg) from error
 
 
-def _is_blob(field: pa.Field) -> bool:
-    metadata = field.metadata or {}
-    return any(mark in metadata for mark in _BLOB_MARKS) or "lance.blob" in str(field.type)
-
-
-def _as_read(field: pa.Field) -> pa.Field:
-    """The field as `scan` and `fetch` give it: blobs are plain ``large_binary``."""
-    if not _is_blob(field):
-        return field
-    kept = {k: v for k, v in (field.metadata or {}).items() if not k.startswith((b"lance-encoding:", b"ARROW:"))}
-    return pa.field(field.name, pa.large_binary(), field.nullable, kept or None)
-
-
 def _plain(array: pa.Array, field: pa.Field) -> pa.Array:
     return array if array.type == field.type else array.cast(field.type)
 
 
-def _fragment_key(fragment: "lance.LanceFragment", facts: str) -> str:
-    """Lance never rewrites a file: its name stands for its bytes."""
+def _fragment_key(fragment: "lance.LanceFragment", facts: str, origin: bool) -> str:
+    """Lance never rewrites a file: its name stands for its bytes. Rows that say their fragment's number differ by it."""
     files = [f"{file.path}{file.fields}{file.column_indices}" for file in fragment.data_files()]
     overlays = repr(fragment.metadata.overlays)
-    return content_key(facts, *files, str(fragment.deletion_file()), overlays)
+    said = ("origin", fragment.fragment_id) if origin else ()
+    return content_key(facts, *files, str(fragment.deletion_file()), overlays, *said)
 
 
 def _pieces(rows: int) -> tuple[int, ...]:

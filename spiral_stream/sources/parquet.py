@@ -8,24 +8,26 @@ of CPU once it is decoded, where ``pyarrow.dataset`` ``take`` needs 48 ms per ca
 (2 columns, row groups of 20,000).
 """
 
-import glob
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import SourceError, SpiralError
+from spiral_stream.errors import SourceError, SpiralError, shown
 from spiral_stream.expr import Expr
-from spiral_stream.sources.paths import absolute, is_remote, not_found, open_file, outside_allowed
+from spiral_stream.sources.added import need_origin, with_added
+from spiral_stream.sources.hive import has_keys, hive_columns, need_equal
+from spiral_stream.sources.listing import Paths, absolute_paths, common_folder, listed
+from spiral_stream.sources.paths import absolute, open_file, outside_allowed
 from spiral_stream.sources.predicate import needed, passing
+from spiral_stream.sources.recent import Recent
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
 from spiral_stream.sources.views import plain
 from spiral_stream.sources.watch import Watch
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 CACHE_BYTES: Final = 256 << 20  # decoded row groups kept by one reader
 FOOTER_THREADS: Final = 8  # at most, to read footers when the files are opened
 FOOTERS: Final = 4096  # held of known files: some 10 kB each
-_MAGIC: Final = "*?["
 _SCAN_ROWS: Final = 65_536
 _TAIL_BYTES: Final = 8  # footer length (4, little endian) and b"PAR1"
 
@@ -45,32 +46,64 @@ _TAIL_BYTES: Final = 8  # footer length (4, little endian) and b"PAR1"
 @final
 @dataclass(frozen=True, slots=True)
 class Parquet(Source):
-    """One Parquet file, a folder of them (searched below), or a glob such as ``part-*.parquet``.
+    """One Parquet file, a folder of them (searched below), a glob such as ``part-*.parquet``, a brace pattern, or a list.
 
     Args:
-        path: file, folder or glob; ``~`` is expanded.
+        path: file, folder, glob (``part-*.parquet``), brace pattern (``part-{000..127}.parquet``), or a list of
+            these; ``~`` is expanded. The order of a list does not matter: files are read in the order of their names.
         base: folder that relative references are resolved against; by default
             the common folder of the files.
         allow_outside: whether references may name files that do not lie below ``base``; by default
             only where no base is given.
+        hive: whether folders called ``key=value`` below the common folder become columns: int64 if all values of a key
+            are whole numbers, else utf8. By default they do if there are any. Conditions on them leave files out. A
+            key that the files store as a column too is refused, unless statistics show that all values are the folder's.
+        origin: whether to add the columns ``__file__``, the name of a row's file below the common folder, and
+            ``__index_in_file__``, its place in that file.
     """
 
     KIND: ClassVar[str] = "parquet"
-    path: str
+    path: str | Sequence[str]
     base: str | None = None
     allow_outside: bool | None = None
+    hive: bool | None = None
+    origin: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", absolute(self.path))
+        object.__setattr__(self, "path", absolute_paths(self.path, "Parquet"))
         object.__setattr__(self, "allow_outside", outside_allowed(self.base, self.allow_outside))
         if self.base is not None:
             object.__setattr__(self, "base", absolute(self.base))
+        if not isinstance(self.hive, bool | None):
+            msg = f"Parquet: hive={shown(self.hive)}. Give True, False or None"
+            raise SourceError(msg)
+        need_origin("Parquet", self.origin)
 
-    def open(self) -> "ParquetReader":
-        return ParquetReader(self)
+    @property
+    def _paths(self) -> Paths:
+        return self.path if isinstance(self.path, str) else tuple(self.path)
 
-    def open_known(self, known: Known) -> "ParquetReader":
-        return ParquetReader(self, known)
+    def open(self) -> Reader:
+        return self._open(*listed(self._paths, "Parquet", (".parquet",)), None)
+
+    def open_known(self, known: Known) -> Reader:
+        return self._open(common_folder(self._paths), known.names.to_pylist(), known)
+
+    def pinned(self) -> "Parquet":
+        if self.hive is not None:
+            return self
+        _, names = listed(self._paths, "Parquet", (".parquet",))
+        return replace(self, hive=has_keys(names))
+
+    def _open(self, root: str, names: Sequence[str], known: Known | None) -> Reader:
+        keyed = has_keys(names) if self.hive is None else self.hive
+        of_files = hive_columns(root, names) if keyed else {}
+        marks = [f"{key}: {values.type}" for key, values in of_files.items()] + ["origin"] * self.origin
+        outside = bool(self.allow_outside)
+        mark = ", ".join(marks)
+        rows = ParquetReader(root, names, self.base or root, allow_outside=outside, known=known, mark=mark)
+        stored = rows.stored_keys(of_files)
+        return with_added(rows, {k: v for k, v in of_files.items() if k not in stored}, known, origin=self.origin)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,29 +125,55 @@ class ParquetReader(Reader):
     """Open Parquet files; holds footers and decoded row groups, no file handles.
 
     Args:
-        source: the files.
-        known: the files that it had; then no folder is listed, and footers are read when they are needed.
+        root: the folder that they lie in.
+        names: of the files, relative to it.
+        base: folder that relative references start from.
+        allow_outside: whether references may name files outside ``base``.
+        known: the files that the source had; then footers are read when they are needed.
+        mark: what the names of the files say of the rows; if anything, a file of another name has other rows.
     """
 
-    def __init__(self, source: Parquet, known: Known | None = None) -> None:
+    def __init__(
+        self,
+        root: str,
+        names: Sequence[str],
+        base: str,
+        *,
+        allow_outside: bool,
+        known: Known | None = None,
+        mark: str = "",
+    ) -> None:
         self._files: OrderedDict[int, _ParquetFile] = OrderedDict()
         self._lock = threading.Lock()
         self._watch = Watch({})
-        self._cache = _Recent(CACHE_BYTES)
+        self._cache = Recent(CACHE_BYTES)
         self._known, self.trusting = known, known is not None
+        self._root, self._names, self._mark = root, list(names), mark
         if known is None:
-            self._root, self._names = _list_files(source.path)
             with Workers(thread_share().waiting(FOOTER_THREADS), "spiral-footer") as pool:
-                files = list(pool.map(lambda name: _read_footer(self._root, name), self._names))
+                files = list(pool.map(lambda name: _read_footer(root, name, mark), self._names))
             self.schema = _common_schema(files)
             for unit, file in enumerate(files):
                 self._hold(unit, file)
             rows = np.array([file.footer.num_rows for file in files], dtype=np.uint64)
         else:
-            self._root, self._names, rows = _root(source.path), known.names.to_pylist(), known.rows
+            rows = known.rows
             self.schema = self._file(0).schema
-        self.base, self.allow_outside = source.base or self._root, bool(source.allow_outside)
+        self.base, self.allow_outside = base, allow_outside
         self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)  # [U + 1] first row of each file
+
+    def stored_keys(self, of_files: Mapping[str, pa.Array]) -> frozenset[str]:
+        """Return the keys of folders that the files store as columns, with the same values.
+
+        Raises:
+            SourceError: a file stores other values.
+        """
+        found = frozenset(of_files) & frozenset(self.schema.names)
+        for unit in range(len(self._names)) if found and self._known is None else ():
+            file = self._file(unit)
+            for key in sorted(found):
+                need_equal(file.path, key, of_files[key][unit].as_py(), _ranges(file, key))
+        return found
 
     def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
         names = self._names if units is None else [self._names[unit] for unit in units]
@@ -140,7 +199,7 @@ class ParquetReader(Reader):
         if found is not None:
             return found
         assert self._known is not None
-        file = _read_footer(self._root, self._names[unit])
+        file = _read_footer(self._root, self._names[unit], self._mark)
         if file.content_key != self._known.keys[unit].as_py():
             msg = (
                 f"Parquet file {file.path} changed since registration. Take the data as it is now with "
@@ -268,68 +327,7 @@ class ParquetReader(Reader):
         return found
 
 
-class _Recent:
-    """Decoded columns by (file, row group, name), least recently used out first; bounded in bytes."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._held_bytes = 0
-        self._columns: OrderedDict[tuple[int, int, str], pa.ChunkedArray] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[int, int, str]) -> pa.ChunkedArray | None:
-        with self._lock:
-            found = self._columns.get(key)
-            if found is not None:
-                self._columns.move_to_end(key)
-            return found
-
-    def put(self, key: tuple[int, int, str], column: pa.ChunkedArray) -> None:
-        with self._lock:
-            if key in self._columns:
-                return
-            self._columns[key] = column
-            self._held_bytes += column.nbytes
-            while self._held_bytes > self._limit_bytes and len(self._columns) > 1:
-                _, oldest = self._columns.popitem(last=False)
-                self._held_bytes -= oldest.nbytes
-
-    def clear(self) -> None:
-        with self._lock:
-            self._columns.clear()
-            self._held_bytes = 0
-
-
-def _root(path: str) -> str:
-    """The common folder of known files, without a look into it."""
-    if any(mark in path for mark in _MAGIC) and not os.path.exists(path):  # noqa: PTH110
-        path = path[: min(path.index(mark) for mark in _MAGIC if mark in path)]
-        return os.path.dirname(path)  # noqa: PTH120
-    return path if os.path.isdir(path) else os.path.dirname(path)  # noqa: PTH112,PTH120
-
-
-def _list_files(path: str) -> tuple[str, list[str]]:
-    """The common folder and the sorted names below it."""
-    if is_remote(path):
-        raise not_found(path, "Parquet")
-    root = _root(path)
-    if any(mark in path for mark in _MAGIC) and not Path(path).exists():
-        found = [name for name in glob.glob(path, recursive=True) if Path(name).is_file()]  # noqa: PTH207
-        if not found:
-            raise not_found(path, "Parquet")
-    elif Path(path).is_dir():
-        found = [str(name) for name in Path(path).rglob("*.parquet") if not name.is_dir()]
-        if not found:
-            msg = f"Parquet: there is no *.parquet in or below {path}. Correct the path"
-            raise SourceError(msg)
-    elif Path(path).is_file():
-        found = [path]
-    else:
-        raise not_found(path, "Parquet")
-    return root, sorted(os.path.relpath(name, root) for name in found)
-
-
-def _read_footer(root: str, name: str) -> _ParquetFile:
+def _read_footer(root: str, name: str, mark: str) -> _ParquetFile:
     import pyarrow.parquet as pq
 
     path = os.path.join(root, name)  # noqa: PTH118
@@ -350,6 +348,7 @@ def _read_footer(root: str, name: str) -> _ParquetFile:
     rows = np.array([metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)], dtype=np.uint64)
     starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)
     key = content_key(footer, facts.st_size, facts.st_mtime_ns)
+    key = content_key(key, mark, name) if mark else key
     found = (facts.st_size, facts.st_mtime_ns, types != schema)
     return _ParquetFile(name, path, metadata, types, key, *found, rows, starts)
 
@@ -364,6 +363,17 @@ def _common_schema(files: Sequence[_ParquetFile]) -> pa.Schema:
             )
             raise SourceError(msg)
     return first.schema
+
+
+def _ranges(file: _ParquetFile, name: str) -> list[tuple[Any, Any] | None]:
+    """Least and greatest value of a column in each row group; None where statistics do not say, or there are nulls."""
+    at = file.footer.schema.names.index(name) if name in file.footer.schema.names else -1
+    found = []
+    for group in range(file.footer.num_row_groups):
+        facts = file.footer.row_group(group).column(at).statistics if at >= 0 else None
+        unsure = facts is None or not facts.has_min_max or not facts.has_null_count or facts.null_count
+        found.append(None if facts is None or unsure else (facts.min, facts.max))
+    return found
 
 
 def _difference(left: pa.Schema, right: pa.Schema) -> str:

@@ -7,14 +7,21 @@ from typing import Any, Final
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
+from spiral_stream.sources.huggingface import HuggingFace
 from spiral_stream.sources.imported import ImportedRows
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
 
-_KINDS: Final[dict[str, type[Source]]] = {kind.KIND: kind for kind in (ImageFolder, Lance, Parquet, VideoFolder)}
+_KINDS: Final[dict[str, type[Source]]] = {
+    kind.KIND: kind for kind in (HuggingFace, ImageFolder, Lance, Parquet, VideoFolder)
+}
 _MADE: Final[dict[str, type[Source]]] = {ImportedRows.KIND: ImportedRows}  # by registering others
-
+_BEFORE: Final = {
+    "allow_outside": True,
+    "hive": False,
+    "origin": False,
+}  # what sources did before they had these fields
 
 SAVED: Final = tuple(kind.__name__ for kind in _KINDS.values())
 
@@ -37,9 +44,10 @@ def source_to_json(source: Source) -> dict[str, Any]:
         )
         raise SourceError(msg)
     fields = {field.name: _to_json(getattr(source, field.name)) for field in dataclasses.fields(source)}
-    if fields.get("allow_outside"):  # as it was before there was such a thing, and how it is read back
-        del fields["allow_outside"]
-    return {"kind": source.KIND, **fields}
+    return {
+        "kind": source.KIND,
+        **{n: value for n, value in fields.items() if n not in _BEFORE or value is not _BEFORE[n]},
+    }
 
 
 def source_from_json(saved: Mapping[str, Any]) -> Source:
@@ -56,8 +64,9 @@ def source_from_json(saved: Mapping[str, Any]) -> Source:
         )
         raise SourceError(msg)
     fields = {name: _from_json(value) for name, value in saved.items() if name != "kind"}
-    if any(field.name == "allow_outside" for field in dataclasses.fields(known[kind])):  # type: ignore[arg-type]  # each is a dataclass
-        fields.setdefault("allow_outside", True)
+    for field in dataclasses.fields(known[kind]):  # type: ignore[arg-type]  # each is a dataclass
+        if field.name in _BEFORE:
+            fields.setdefault(field.name, _BEFORE[field.name])
     try:
         return known[kind](**fields)
     except TypeError as error:

@@ -82,6 +82,7 @@ def test_what_is_no_source_is_refused_with_those_there_are(source: object) -> No
     need_source("r", Arrow(pa.table({"id": [1]})))
     need_source("r", Parquet("a.parquet"))
     with pytest.raises(
-        CatalogError, match=r"register 'r': .*, not a source\. Give Lance\(uri\), Parquet\(uri\), ImageFolder"
+        CatalogError,
+        match=r"register 'r': .*, not a source\. Give one, such as Lance\(uri\), Parquet\(path\) or Arrow",
     ):
         need_source("r", source)

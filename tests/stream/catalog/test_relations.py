@@ -84,7 +84,7 @@ def test_a_moved_catalog_still_reads_its_own_rows(catalog: Registry, tmp_path: P
 @pytest.mark.parametrize("source", ["/data/rows.parquet", pa.table({"label_id": [1]}), None])
 def test_what_is_no_source_is_refused_with_those_there_are(catalog: Registry, source: Any) -> None:
     with pytest.raises(
-        CatalogError, match=r"register 'zz': .* not a source. Give Lance\(uri\), .*Arrow\(table\)"
+        CatalogError, match=r"register 'zz': .* not a source\. Give one, such as Lance\(uri\), .*Arrow\(table\)"
     ) as caught:
         catalog.register("zz", source)
     assert len(str(caught.value)) < 150

@@ -1,4 +1,6 @@
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,9 @@ import pytest
 
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import col
-from spiral_stream.sources.parquet import Parquet, _Recent
+from spiral_stream.sources.parquet import Parquet
+from spiral_stream.sources.saved import source_from_json, source_to_json
+from spiral_stream.sources.source import Known
 
 
 def write(path: Path, start: int = 0, rows: int = 20, **columns: object) -> None:
@@ -130,15 +134,64 @@ def test_paths_without_files_are_refused(tmp_path: Path, path: str) -> None:
         Parquet(str(tmp_path / path)).open()
 
 
-def test_decoded_columns_are_kept_up_to_a_number_of_bytes() -> None:
-    kept = _Recent(limit_bytes=100)
-    columns = [pa.chunked_array([pa.array(np.arange(5))]) for _ in range(4)]  # 40 bytes each
-    for i in range(3):
-        kept.put((i, "n"), columns[i])
+def test_a_list_and_a_brace_pattern_name_files_of_one_relation(tmp_path: Path) -> None:
+    for at in range(4):
+        write(tmp_path / f"p_{at:06d}.parquet", 20 * at)
+    listed = [tmp_path / "p_000002.parquet", str(tmp_path / "p_{000000..000001}.parquet"), str(tmp_path / "*3.parquet")]
+    with Parquet(str(tmp_path)).open() as reader:
+        units, rows = reader.units(), reader.fetch(np.array([79, 0, 20], np.uint64), ["n", "id"])
+    for path in (listed, str(tmp_path / "p_{000000..000003}.parquet")):
+        with Parquet(path).open() as reader:
+            assert reader.units() == units
+            assert reader.fetch(np.array([79, 0, 20], np.uint64), ["n", "id"]).equals(rows)
 
-    assert kept.get((0, "n")) is None
-    assert kept.get((1, "n")) is columns[1]
-    kept.put((3, "n"), columns[3])
-    assert kept.get((2, "n")) is None  # (1) was used later
-    kept.clear()
-    assert kept.get((3, "n")) is None
+
+def test_a_list_of_another_schema_names_the_file(tmp_path: Path) -> None:
+    write(tmp_path / "a" / "0.parquet")
+    write(tmp_path / "b" / "1.parquet", more=["x"] * 20)
+    with pytest.raises(SourceError, match=r"b/1\.parquet differs from .*a/0\.parquet: it has a column 'more' more"):
+        Parquet([str(tmp_path / "a"), str(tmp_path / "b")]).open()
+
+
+def test_lists_are_saved_as_lists_and_one_path_as_before(tmp_path: Path) -> None:
+    one, several = Parquet("/data/p.parquet"), Parquet(["/data/a.parquet", "/data/b"], origin=True)
+
+    assert source_to_json(replace(one, hive=False)) == {"kind": "parquet", "path": "/data/p.parquet", "base": None}
+    assert json.loads(json.dumps(source_to_json(several)))["path"] == ["/data/a.parquet", "/data/b"]
+    for source in (one, several, replace(one, hive=True)):
+        assert source_from_json(json.loads(json.dumps(source_to_json(source)))) == source
+
+
+def test_a_source_from_before_folders_became_columns_takes_none(tmp_path: Path) -> None:
+    write(tmp_path / "year=2024" / "p.parquet")
+    source = source_from_json({"kind": "parquet", "path": str(tmp_path), "base": None})
+    with source.open() as reader, Parquet(str(tmp_path)).open() as now:
+        assert reader.schema.names == ["id", "n"]
+        assert now.schema.names == ["id", "n", "year"]
+
+
+def test_known_files_of_a_list_are_opened_without_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for at in range(3):
+        write(tmp_path / "t" / f"{at}.parquet", 20 * at)
+    source = Parquet([str(tmp_path / "t" / f"{at}.parquet") for at in range(3)])
+    with source.open() as reader:
+        units = reader.units()
+    known = Known(
+        pa.array([unit.name for unit in units]),
+        np.array([unit.rows for unit in units], np.uint64),
+        pa.array([unit.content_key for unit in units]),
+    )
+    monkeypatch.setattr("spiral_stream.sources.parquet.listed", None)
+    with source.open_known(known) as reader:
+        assert reader.trusting
+        assert reader.fetch(np.array([45], np.uint64), ["n"])["n"].to_pylist() == [45]
+    write(tmp_path / "t" / "1.parquet", 7)
+    with source.open_known(known) as reader, pytest.raises(SourceError, match=r"1\.parquet changed since registration"):
+        reader.fetch(np.array([25], np.uint64), ["n"])
+
+
+def test_what_is_no_choice_of_columns_is_refused() -> None:
+    with pytest.raises(SourceError, match=r"hive='yes'\. Give True, False or None"):
+        Parquet("p.parquet", hive="yes")
+    with pytest.raises(SourceError, match=r"origin=1\. Give True or False"):
+        Parquet("p.parquet", origin=1)

@@ -1,0 +1,260 @@
+"""Datasets of Hugging Face on this machine: a folder of ``save_to_disk``, or one of Parquet files as on the Hub.
+
+Neither needs the package ``datasets``. Rows are read where they lie: Arrow files are memory-mapped (`arrow_stream`), Parquet
+files are read by row group (`parquet`). Columns become those of Spiral in `features`.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final, final
+
+import pyarrow as pa
+
+from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.sources.added import need_origin, with_added
+from spiral_stream.sources.arrow_stream import ArrowStreamReader
+from spiral_stream.sources.features import BYTES, FeaturedReader, Features, media_columns
+from spiral_stream.sources.listing import listed
+from spiral_stream.sources.parquet import ParquetReader
+from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed
+from spiral_stream.sources.source import Known, Reader, Source
+
+_WHAT: Final = "HuggingFace"
+_PIECE: Final = re.compile(r"(.+?)-\d{5}-of-\d{5}(?:-[0-9a-f]+)?\.parquet")  # train-00000-of-00002.parquet
+_NUMBER: Final = re.compile(r"\d+\.parquet")  # train/0000.parquet, as the Hub converts datasets
+_DATA: Final = "data"  # the folder of a dataset with one configuration
+_ALL: Final = "train"  # the split of files that name none
+_SPLITS: Final = frozenset(("train", "test", "validation", "valid", "val", "dev", "eval"))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HuggingFace(Source):
+    """A dataset that ``datasets`` wrote: a folder of ``save_to_disk``, or Parquet files as ``push_to_hub`` lays them out.
+
+    Columns of images, videos and sounds are reference columns: binary where the rows hold the bytes, else utf8 paths.
+    Class labels are described by their names. Formats that ``set_format`` chose are not applied.
+
+    Args:
+        path: the folder; ``~`` is expanded.
+        split: such as ``"train"``; needed where there are several.
+        base: folder that relative paths of images start from; by default ``path``.
+        allow_outside: whether paths may name files that do not lie below ``base``; by default only where no base is given.
+        origin: whether to add the columns ``__file__``, the name of a row's file, and ``__index_in_file__``, its place in it.
+    """
+
+    KIND: ClassVar[str] = "huggingface"
+    path: str
+    split: str | None = None
+    base: str | None = None
+    allow_outside: bool | None = None
+    origin: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", absolute(self.path))
+        object.__setattr__(self, "allow_outside", outside_allowed(self.base, self.allow_outside))
+        if self.base is not None:
+            object.__setattr__(self, "base", absolute(self.base))
+        if not isinstance(self.split, str | None):
+            msg = f'{_WHAT}: split={shown(self.split)}. Give the name of one split, such as "train"'
+            raise SourceError(msg)
+        need_origin(_WHAT, self.origin)
+
+    def open(self) -> Reader:
+        return self._open(None)
+
+    def open_known(self, known: Known) -> Reader:
+        return self._open(known)
+
+    def _open(self, known: Known | None) -> Reader:
+        folder = self._folder()
+        rows = _saved(self, folder, known) if (folder / "state.json").is_file() else _parquet(self, known)
+        return with_added(rows, {}, known, origin=self.origin)
+
+    def _folder(self) -> Path:
+        """The folder of the one split, where each has its own.
+
+        Raises:
+            SourceError: there is none, or which one is meant is not said.
+        """
+        folder = Path(self.path)
+        if is_remote(self.path) or not folder.is_dir():
+            raise not_found(self.path, "Hugging Face dataset")
+        if (folder / "dataset_dict.json").is_file():
+            splits = _read(folder / "dataset_dict.json").get("splits")
+            if not isinstance(splits, list) or not all(isinstance(each, str) and _is_name(each) for each in splits):
+                msg = f"{_WHAT}: {cut(str(folder / 'dataset_dict.json'))} lists no splits. Save the dataset again"
+                raise SourceError(msg)
+            return folder / _chosen(splits, self.split, self.path)
+        if self.split is not None and (folder / "state.json").is_file():
+            msg = f"{_WHAT}: {cut(self.path)} is a dataset without splits, and split={self.split!r} was asked for. Give no split"
+            raise SourceError(msg)
+        return folder
+
+
+def _saved(source: HuggingFace, folder: Path, known: Known | None) -> Reader:
+    """Open a folder of ``save_to_disk``."""
+    state, info = _read(folder / "state.json"), _read(folder / "dataset_info.json")
+    indices = next((key for key in state if "indices" in key and state[key]), None)
+    if indices is not None:
+        msg = (
+            f"{_WHAT}: {cut(str(folder))} has an indices mapping ({indices}): its rows are a choice of those in its files, "
+            "as older versions of datasets saved it. Write the chosen rows: dataset.flatten_indices().save_to_disk(...)"
+        )
+        raise SourceError(msg)
+    files = state.get("_data_files")
+    names = [each.get("filename") for each in files if isinstance(each, dict)] if isinstance(files, list) else []
+    if not names or not all(isinstance(name, str) and _is_name(name) for name in names):
+        msg = f"{_WHAT}: {cut(str(folder / 'state.json'))} lists no data files of its folder. Save the dataset again"
+        raise SourceError(msg)
+    rows = ArrowStreamReader(
+        str(folder),
+        [str(name) for name in names],
+        source.base or source.path,
+        allow_outside=bool(source.allow_outside),
+        known=known,
+        mark="origin" if source.origin else "",
+    )
+    features = _features(info, rows.first.schema)
+    return FeaturedReader(rows, features, {n: _holds_bytes(rows, n) for n in media_columns(rows.schema, features)})
+
+
+def _holds_bytes(rows: ArrowStreamReader, name: str) -> bool:
+    """Whether the rows of a media column hold bytes: the first batch in which any row has either decides."""
+    import pyarrow.compute as pc
+
+    for unit in range(rows.count):
+        for batch in rows.file(unit).batches:
+            column = batch.column(name)
+            if column.null_count < len(column):
+                return bool(pc.struct_field(column, BYTES).null_count < len(column))
+    return True
+
+
+def _parquet(source: HuggingFace, known: Known | None) -> Reader:
+    """Open Parquet files of one split."""
+    import pyarrow.parquet as pq
+
+    if known is None:
+        _need_parquet(source.path)
+        root, found = listed(source.path, _WHAT, (".parquet",))
+        names = _of_split(source, found)
+    else:
+        root, names = source.path, known.names.to_pylist()
+    mark = "origin" if source.origin else ""
+    outside = bool(source.allow_outside)
+    rows = ParquetReader(root, names, source.base or root, allow_outside=outside, known=known, mark=mark)
+    paths = [f"{root}/{name}" for name in names]
+    features = _features({}, pq.read_schema(paths[0]))
+    media = media_columns(rows.schema, features)
+    return FeaturedReader(rows, features, {name: _stores_bytes(paths, name) for name in media})
+
+
+def _stores_bytes(paths: Sequence[str], name: str) -> bool:
+    """As `_holds_bytes`, by the statistics of Parquet files."""
+    import pyarrow.parquet as pq
+
+    for path in paths:
+        footer = pq.read_metadata(path)
+        for group in (footer.row_group(at) for at in range(footer.num_row_groups)):
+            leaves = {leaf.path_in_schema: leaf for leaf in (group.column(at) for at in range(group.num_columns))}
+            values = [_values(leaves[f"{name}.{part}"]) for part in (BYTES, "path")]
+            if any(values):
+                return bool(values[0])
+    return True
+
+
+def _values(leaf: Any) -> int:
+    """How many values a column of a row group has, at most."""
+    unknown = leaf.statistics is None or not leaf.statistics.has_null_count
+    return int(leaf.num_values if unknown else leaf.num_values - leaf.statistics.null_count)
+
+
+def _need_parquet(path: str) -> None:
+    if next(Path(path).rglob("*.parquet"), None) is None:
+        arrow = next(Path(path).rglob("*.arrow"), None)
+        found = (
+            f"{cut(arrow.name)} without the state.json of save_to_disk" if arrow else "neither state.json nor *.parquet"
+        )
+        msg = (
+            f"{_WHAT}: {cut(path)} has {found}. Give a folder that dataset.save_to_disk(...) wrote, or one of Parquet files as "
+            "on the Hub"
+        )
+        raise SourceError(msg)
+
+
+def _of_split(source: HuggingFace, names: Sequence[str]) -> list[str]:
+    """The files of the one configuration and split that are asked for.
+
+    Raises:
+        SourceError: there are several, or none of that name.
+    """
+    places = [_place_of(name) for name in names]
+    folders = sorted({folder for folder, _ in places})
+    if len(folders) > 1:
+        first = next(folder for folder in folders if folder)
+        msg = (
+            f"{_WHAT}: {cut(source.path)} has several configurations: {', '.join(each or '.' for each in folders)}. Give the "
+            f'folder of one: HuggingFace("{cut(source.path)}/{first}")'
+        )
+        raise SourceError(msg)
+    split = _chosen(sorted({split for _, split in places}), source.split, source.path)
+    return [name for name, place in zip(names, places, strict=True) if place[1] == split]
+
+
+def _place_of(name: str) -> tuple[str, str]:
+    """The configuration's folder and the split of a Parquet file."""
+    *folders, file = name.split("/")
+    piece = _PIECE.fullmatch(file)
+    if piece is not None:
+        split = piece[1]
+    elif file.removesuffix(".parquet") in _SPLITS:
+        split = file.removesuffix(".parquet")
+    elif folders and (_NUMBER.fullmatch(file) or folders[-1] in _SPLITS):
+        split = folders.pop()
+    else:
+        split = _ALL
+    if folders == [_DATA]:
+        folders = []
+    return "/".join(folders), split
+
+
+def _chosen(splits: Sequence[str], asked: str | None, path: str) -> str:
+    if asked in splits:
+        return str(asked)
+    if asked is None and len(splits) == 1:
+        return splits[0]
+    what = "has several splits" if asked is None else f"has no split {asked!r}"
+    msg = f"{_WHAT}: {cut(path)} {what}: there are {', '.join(splits)}. Name one with split="
+    raise SourceError(msg)
+
+
+def _features(info: Mapping[str, Any], schema: pa.Schema) -> Features:
+    """What the dataset says of its columns: in its own file, else in the metadata of its first file."""
+    found = info.get("features")
+    if not isinstance(found, dict):
+        try:
+            found = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features")
+        except (ValueError, AttributeError):
+            found = None
+    return found if isinstance(found, dict) else {}
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        msg = f"{_WHAT}: {cut(str(path))}: {error}. Save the dataset again"
+        raise SourceError(msg) from error
+    if not isinstance(found, dict):
+        msg = f"{_WHAT}: {cut(str(path))} is no JSON object. Save the dataset again"
+        raise SourceError(msg)
+    return found
+
+
+def _is_name(name: str) -> bool:
+    """Whether this is the name of a file or folder right here."""
+    return bool(name) and "/" not in name and "\0" not in name and name not in (".", "..")
