@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from spiral_stream.catalog.entry import DESCRIPTION, STORAGE_SHARD
 from spiral_stream.catalog.identity import check_columns
+from spiral_stream.catalog.row_identity import unmarked, with_row_id
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, shown
 from spiral_stream.semantic import with_semantic
@@ -29,6 +30,7 @@ class Declaration:
     semantic: Mapping[str, str]
     descriptions: Mapping[str, str]
     unique: bool
+    row_ids: bool = False  # whether rows get identities that no column stores
 
     def applied(self, name: str, schema: pa.Schema) -> tuple[pa.Schema, str | None]:
         """Return the source's columns with their semantic types and descriptions, and the column that names the shards.
@@ -43,7 +45,8 @@ class Declaration:
 
     def _described(self, name: str, schema: pa.Schema) -> pa.Schema:
         _check_names(name, schema.names)
-        schema = with_semantic(schema.remove_metadata(), self.semantic)
+        schema = unmarked(schema.remove_metadata())
+        schema = with_semantic(with_row_id(name, schema) if self.row_ids else schema, self.semantic)
         for column, text in self.descriptions.items():
             at = schema.get_field_index(column)
             if at < 0:

@@ -17,9 +17,11 @@ from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.identity import identity_columns
 from spiral_stream.catalog.measuring import silent
 from spiral_stream.catalog.relations import Relations
+from spiral_stream.catalog.row_identity import ROW_ID, RowIdentity, arrow_with_row_ids
 from spiral_stream.catalog.rows import need_name
 from spiral_stream.catalog.streams import SavedStreams
 from spiral_stream.errors import CatalogError, SourceError, cut
+from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.paths import local_folder
 from spiral_stream.sources.source import Source
 
@@ -77,7 +79,7 @@ class Registry:
         name: str,
         source: Source,
         *,
-        identity: str | Sequence[str] = "sample_id",
+        identity: str | Sequence[str] | RowIdentity = "sample_id",
         shard: str | None = AUTO,
         semantic: Mapping[str, str] | None = None,
         descriptions: Mapping[str, str] | None = None,
@@ -92,7 +94,8 @@ class Registry:
         Args:
             name: letters, digits, ``_ . -``; dots group names (``vision.imagenet_train``).
             source: what to register; the rows of an `Arrow` are copied into the catalog.
-            identity: the column (or columns) whose value identifies a row permanently.
+            identity: the column (or columns) whose value identifies a row permanently; `RowIdentity` gives each row an
+                identity of its own.
             shard: the column that names the storage shards; by default ``storage_shard`` if there is one. None takes
                 the physical units of the source, such as files or fragments.
             semantic: column -> semantic type, such as ``image/jpeg-ref``.
@@ -111,8 +114,11 @@ class Registry:
         """
         need_name("register", name)
         need_source(name, source)
-        columns = identity_columns(name, identity)
-        declared = Declaration(columns, shard, semantic or {}, descriptions or {}, unique)
+        made = isinstance(identity, RowIdentity)
+        if made and isinstance(source, Arrow):  # whose rows are copied: their identities are stored with them
+            source, identity, made = arrow_with_row_ids(name, source), ROW_ID, False
+        columns = (ROW_ID,) if made else identity_columns(name, identity)
+        declared = Declaration(columns, shard, semantic or {}, descriptions or {}, unique, made)
         return self.relations.register(name, source, declared, replace=replace, report=report)
 
     def refresh(self, name: str, report: Callable[[int, int], None] = silent) -> Entry:
