@@ -11,10 +11,10 @@ from spiral_stream.catalog.entry import DESCRIPTION, STORAGE_SHARD
 from spiral_stream.catalog.identity import check_columns
 from spiral_stream.catalog.row_identity import unmarked, with_row_id
 from spiral_stream.catalog.suggestions import suggestions
-from spiral_stream.errors import CatalogError, shown
+from spiral_stream.errors import CatalogError, SourceError, shown
 from spiral_stream.semantic import with_semantic
 from spiral_stream.sources.arrow import Arrow
-from spiral_stream.sources.saved import SAVED, is_saved
+from spiral_stream.sources.saved import need_saved
 from spiral_stream.sources.source import ROW, Source
 
 AUTO: Final = "<storage_shard if the source has it>"  # of the shard column
@@ -71,12 +71,12 @@ def need_source(name: str, source: object) -> None:
             "Parquet(uri), ImageFolder(path), VideoFolder(path) or Arrow(table)"
         )
         raise CatalogError(msg)
-    if not isinstance(source, Arrow) and not is_saved(source):
-        msg = (
-            f"register {name!r}: {type(source).__name__} is a source of your own, which a catalog cannot open again: it "
-            f"keeps {', '.join(SAVED)} and Arrow. Write its rows to Parquet or Lance, or read them into Arrow(table)"
-        )
-        raise CatalogError(msg)
+    if not isinstance(source, Arrow):
+        try:
+            need_saved(source)
+        except SourceError as error:
+            msg = f"register {name!r}: {error}"
+            raise CatalogError(msg) from error
 
 
 def shard_column(schema: pa.Schema, asked: str | None) -> str | None:

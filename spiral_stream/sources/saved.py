@@ -1,14 +1,16 @@
 """How a source is written down: a JSON object with its kind and its fields."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from spiral_stream.errors import SourceError
+from spiral_stream.errors import SourceError, shown
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.imported import ImportedRows
 from spiral_stream.sources.lance import Lance
+from spiral_stream.sources.own import need_json, need_own_source, own_source, unknown_kind
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
 
@@ -16,12 +18,21 @@ _KINDS: Final[dict[str, type[Source]]] = {kind.KIND: kind for kind in (ImageFold
 _MADE: Final[dict[str, type[Source]]] = {ImportedRows.KIND: ImportedRows}  # by registering others
 
 
-SAVED: Final = tuple(kind.__name__ for kind in _KINDS.values())
+def need_saved(source: Source) -> None:
+    """Refuse a source that cannot be written down and opened again.
 
-
-def is_saved(source: Source) -> bool:
-    """Whether a source can be written down and opened again."""
-    return type(source) in _KINDS.values()
+    Raises:
+        SourceError: says what its class lacks.
+    """
+    if type(source) not in _KINDS.values():
+        need_own_source(source, _KINDS | _MADE)
+        again = source_from_json(json.loads(json.dumps(source_to_json(source))))
+        if again != source:
+            msg = (
+                f"{type(source).__name__}: saved and opened again it is {shown(again)}, not {shown(source)}. Tuples come back as "
+                "lists: turn them into tuples in __post_init__"
+            )
+            raise SourceError(msg)
 
 
 def source_to_json(source: Source) -> dict[str, Any]:
@@ -37,6 +48,7 @@ def source_to_json(source: Source) -> dict[str, Any]:
         )
         raise SourceError(msg)
     fields = {field.name: _to_json(getattr(source, field.name)) for field in dataclasses.fields(source)}
+    need_json(type(source).__name__, fields)
     if fields.get("allow_outside"):  # as it was before there was such a thing, and how it is read back
         del fields["allow_outside"]
     return {"kind": source.KIND, **fields}
@@ -48,18 +60,15 @@ def source_from_json(saved: Mapping[str, Any]) -> Source:
     Raises:
         SourceError: the kind is unknown, or its fields do not fit.
     """
-    kind = saved.get("kind")
-    known = _KINDS | _MADE
-    if not isinstance(kind, str) or kind not in known:
-        msg = (
-            f"source kind {kind!r} is unknown; this version knows {', '.join(_KINDS)}. Update spiral, or register again"
-        )
-        raise SourceError(msg)
+    kind, known = saved.get("kind"), _KINDS | _MADE
+    found = (known.get(kind) or own_source(kind)) if isinstance(kind, str) else None
+    if found is None:
+        raise unknown_kind(kind, ", ".join(_KINDS))
     fields = {name: _from_json(value) for name, value in saved.items() if name != "kind"}
-    if any(field.name == "allow_outside" for field in dataclasses.fields(known[kind])):  # type: ignore[arg-type]  # each is a dataclass
+    if any(field.name == "allow_outside" for field in dataclasses.fields(found)):  # type: ignore[arg-type]  # each is a dataclass
         fields.setdefault("allow_outside", True)
     try:
-        return known[kind](**fields)
+        return found(**fields)
     except TypeError as error:
         msg = f"source {kind}: {error}. Register it again with this version"
         raise SourceError(msg) from error
