@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from spiral_stream.batching.budget import BatchBudget
 from spiral_stream.batching.formation import Formation, Former, Membership, OversizeTally, Packing, Setting, Window
 from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail
-from spiral_stream.catalog.source_laws import check_source as check_source
+from spiral_stream.catalog.source_laws import check_source as check_source  # noqa: PLC0414  its door
 from spiral_stream.errors import SpiralWarning
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.sampling.order import Order, Population

@@ -49,7 +49,7 @@ def need_own_source(source: Source, taken: Mapping[str, type[Source]]) -> None:
         SourceError: says what its class lacks.
     """
     kind, name = type(source), type(source).__name__
-    if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]  # of every dataclass
+    if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:
         msg = f"{name}: a source is saved by its fields. Make the class a frozen dataclass: @dataclass(frozen=True)"
         raise SourceError(msg)
     own = vars(kind).get("KIND")

@@ -183,7 +183,7 @@ def test_sources_with_columns_of_their_own_keep_the_laws(kind: str, tmp_path: Pa
 def test_every_source_that_is_saved_is_tested_here(tmp_path: Path) -> None:
     tested = {Lance, Parquet, *(type(make(Path(tempfile.mkdtemp(dir=tmp_path)))) for make, _ in OTHERS.values())}
 
-    assert set(saved._KINDS.values()) <= tested  # noqa: SLF001  which the door does not list
+    assert set(saved._KINDS.values()) <= tested
 
 
 @pytest.mark.parametrize("kind", ["lance", "parquet", "arrow"])
