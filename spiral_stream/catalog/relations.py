@@ -34,6 +34,7 @@ from spiral_stream.sources.former import FormerRows
 from spiral_stream.sources.imported import ImportedRows
 from spiral_stream.sources.imports import ImportedSource
 from spiral_stream.sources.lance import Lance
+from spiral_stream.sources.own import classes_of
 from spiral_stream.sources.source import Source, Unit, content_key
 
 
@@ -55,6 +56,13 @@ class Relations:
 
     def __init__(self, root: Path, database: Database) -> None:
         self._root, self._database = root, database
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process needs the classes of sources of a user's own: a catalog's text alone imports nothing."""
+        classes: tuple[type[Source], ...] = ()
+        with suppress(SpiralError):  # raised when a relation is asked for
+            classes = classes_of(str(row["source"]) for row in self._rows().values())
+        return {**self.__dict__, "_own": classes}
 
     def register(
         self, name: str, source: Source, declared: Declaration, *, replace: bool, report: Report = silent

@@ -8,7 +8,7 @@ import dataclasses
 import inspect
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
@@ -68,6 +68,22 @@ def need_own_source(source: Source, taken: Mapping[str, type[Source]]) -> None:
         raise SourceError(msg)
 
 
+def classes_of(saved: Iterable[str]) -> tuple[type[Source], ...]:
+    """Return the classes of users' own that saved sources need here: who pickles them takes them to another process.
+
+    Args:
+        saved: sources as JSON texts.
+    """
+    own = {
+        each for each in _below(Source) if not each.__module__.startswith("spiral_stream.") and vars(each).get("KIND")
+    }
+    if not own:
+        return ()
+    texts = list(saved)
+    named = [each for each in own if any(f'"kind": {json.dumps(each.KIND)}' in text for text in texts)]
+    return tuple(each for each in named if own_source(each.KIND) is each)
+
+
 def need_json(name: str, fields: Mapping[str, Any]) -> None:
     """Refuse fields that JSON does not hold.
 
@@ -99,7 +115,7 @@ def _imported(kind: str) -> list[type[Source]]:
     return [each for each in found.values() if not inspect.isabstract(each)]
 
 
-def _below(kind: type[Source]) -> Iterator[type[Source]]:
+def _below(kind: Any) -> Iterator[type[Source]]:
     for each in kind.__subclasses__():
         yield each
         yield from _below(each)
