@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final, Self, TypeVar
 from unittest import mock
 
@@ -91,7 +91,9 @@ def check_imports(source: ImportedSource) -> None:
 def imported(source: ImportedSource, unit: ImportUnit, schema: pa.Schema) -> pa.Table:
     """Return the rows of one unit; those that cannot be read are left out where the source allows it."""
     refused = Refused(unit, getattr(source, "on_error", "raise"))
-    batches = list(source.import_rows(unit, schema, refused))
+    rows = source.import_rows(unit, schema, refused)
+    with ThreadPoolExecutor(1) as pool:  # who asks for the first batch need not be who asks for the others
+        batches = [*islice(rows, 1), *pool.submit(list, rows).result()]
     for batch in batches:
         assert batch.schema.equals(schema), f"import_rows: {unit.name} yields {batch.schema}, not the columns {schema}"
     return pa.Table.from_batches(batches, schema)
