@@ -1,6 +1,6 @@
 """Register a relation as it is now, and check what must hold before anything is built on it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import dagster as dg
@@ -16,9 +16,9 @@ SHOWN: Final = 5  # examples in a description
 def register(
     catalog: "spiral.Catalog",
     name: str,
-    source: "spiral.Lance | spiral.ImageFolder | spiral.Parquet | spiral.Arrow",
+    source: "spiral.Source",
     descriptions: Mapping[str, str],
-    identity: str = "sample_id",
+    identity: "str | Sequence[str] | spiral.RowIdentity" = "sample_id",
     semantic: dict[str, str] | None = None,
 ) -> dg.MaterializeResult[None]:
     """Register the data as it is now. The asset's checks decide whether it may be used.
@@ -28,7 +28,7 @@ def register(
         name: of the relation.
         source: where its rows are stored.
         descriptions: column -> description, shown in the UI.
-        identity: the column that identifies a row.
+        identity: the column or columns that identify a row; `RowIdentity` gives each row an identity of its own.
         semantic: column -> semantic type, such as ``image/jpeg-ref``.
     """
     entry = catalog.register(name, source, identity=identity, semantic=semantic, unique=False, replace=True)

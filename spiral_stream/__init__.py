@@ -12,6 +12,7 @@ from spiral_stream.batching.composition import OneStream, StratifiedByStream
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
+from spiral_stream.catalog.row_identity import RowIdentity
 from spiral_stream.connection import Catalog, cache_fingerprint, connect, open_stream, sql, table
 from spiral_stream.errors import (
     BindError,
@@ -113,6 +114,7 @@ __all__ = [
     "Relation",
     "Resize",
     "ResumeError",
+    "RowIdentity",
     "RuntimeParam",
     "Segments",
     "Sequential",

@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from spiral_stream.catalog.row_identity import RowIdentity
 from spiral_stream.catalog.source_facts import source_facts
 from spiral_stream.catalog.statistics import ESTIMATED, KNOWN, load_statistics
 from spiral_stream.connection import Catalog, connect
@@ -162,6 +163,9 @@ def register(
     identity: Annotated[
         list[str] | None, typer.Option(help="A column that identifies a row. Repeat for several.")
     ] = None,
+    row_identity: Annotated[
+        bool, typer.Option("--row-identity", help="Give each row an identity of its own: no column identifies it.")
+    ] = False,
     image: Annotated[
         list[str] | None, typer.Option(help="A column that refers to JPEG images. Repeat for several.")
     ] = None,
@@ -178,7 +182,7 @@ def register(
         entry = _open(where).register(
             name,
             _source(kind, path),
-            identity=identity or "sample_id",
+            identity=RowIdentity() if row_identity else identity or "sample_id",
             semantic=dict.fromkeys(images, JPEG_REF) | dict.fromkeys(videos, H264_REF),
             replace=replace,
             report=report,

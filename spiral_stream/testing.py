@@ -1,8 +1,9 @@
-"""The laws that every order, formation and stream keeps, to test your own against.
+"""The laws that every source, order, formation and stream keeps, to test your own against.
 
 Each ``check_...`` function raises `AssertionError` at the first place where its law is broken:
 
 ==================== ==========================================================================
+`check_source`       *source*: units, scans, fetches agree; content keys stand for rows
 `check_order`        *cover*, *pure*: each pass reads every row once
 `check_formation`    *cover*, *bounded*, *pure*: each sample is in one batch, within the limits
 `check_replay`       *replay*: the same plan gives the same bytes
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 from spiral_stream.batching.budget import BatchBudget
 from spiral_stream.batching.formation import Formation, Former, Membership, OversizeTally, Packing, Setting, Window
 from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail
+from spiral_stream.catalog.source_laws import check_source as check_source  # noqa: PLC0414  its door
 from spiral_stream.errors import SpiralWarning
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.sampling.order import Order, Population

@@ -9,11 +9,12 @@ import pyarrow as pa
 
 from spiral_stream.catalog.entry import DESCRIPTION, STORAGE_SHARD
 from spiral_stream.catalog.identity import check_columns
+from spiral_stream.catalog.row_identity import unmarked, with_row_id
 from spiral_stream.catalog.suggestions import suggestions
-from spiral_stream.errors import CatalogError, shown
+from spiral_stream.errors import CatalogError, SourceError, shown
 from spiral_stream.semantic import with_semantic
 from spiral_stream.sources.arrow import Arrow
-from spiral_stream.sources.saved import SAVED, is_saved
+from spiral_stream.sources.saved import need_saved
 from spiral_stream.sources.source import ROW, Source
 
 AUTO: Final = "<storage_shard if the source has it>"  # of the shard column
@@ -29,6 +30,7 @@ class Declaration:
     semantic: Mapping[str, str]
     descriptions: Mapping[str, str]
     unique: bool
+    row_ids: bool = False  # whether rows get identities that no column stores
 
     def applied(self, name: str, schema: pa.Schema) -> tuple[pa.Schema, str | None]:
         """Return the source's columns with their semantic types and descriptions, and the column that names the shards.
@@ -43,7 +45,8 @@ class Declaration:
 
     def _described(self, name: str, schema: pa.Schema) -> pa.Schema:
         _check_names(name, schema.names)
-        schema = with_semantic(schema.remove_metadata(), self.semantic)
+        schema = unmarked(schema.remove_metadata())
+        schema = with_semantic(with_row_id(name, schema) if self.row_ids else schema, self.semantic)
         for column, text in self.descriptions.items():
             at = schema.get_field_index(column)
             if at < 0:
@@ -68,12 +71,12 @@ def need_source(name: str, source: object) -> None:
             "Lance(uri), Parquet(path) or Arrow(table)"
         )
         raise CatalogError(msg)
-    if not isinstance(source, Arrow) and not is_saved(source):
-        msg = (
-            f"register {name!r}: {type(source).__name__} is a source of your own, which a catalog cannot open again: it "
-            f"keeps {', '.join(SAVED)} and Arrow. Write its rows to Parquet or Lance, or read them into Arrow(table)"
-        )
-        raise CatalogError(msg)
+    if not isinstance(source, Arrow):
+        try:
+            need_saved(source)
+        except SourceError as error:
+            msg = f"register {name!r}: {error}"
+            raise CatalogError(msg) from error
 
 
 def shard_column(schema: pa.Schema, asked: str | None) -> str | None:

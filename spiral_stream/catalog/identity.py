@@ -33,7 +33,10 @@ def identity_columns(name: str, identity: object) -> tuple[str, ...]:
     columns = (identity,) if isinstance(identity, str) else tuple(identity) if isinstance(identity, Sequence) else None
     if columns is None or not all(isinstance(column, str) for column in columns):
         found = f"identity is {shown(identity)}, a {type(identity).__name__}"
-        msg = f'register {name!r}: {found}. Name the column that tells its rows apart: identity="id", or several: ["a", "b"]'
+        msg = (
+            f'register {name!r}: {found}. Name the column that tells its rows apart: identity="id", or several: ["a", "b"]. '
+            "Without one, give each row an identity: identity=spiral.RowIdentity()"
+        )
         raise CatalogError(msg)
     if twice := [column for column in columns if columns.count(column) > 1]:
         msg = f"register {name!r}: identity names {shown(twice[0])} twice. Name each column once"
@@ -48,13 +51,14 @@ def check_columns(name: str, schema: pa.Schema, identity: Sequence[str]) -> None
         CatalogError: names the column and what would be right.
     """
     if not identity:
-        msg = f"register {name!r}: identity names no column. Name one or several"
+        msg = f"register {name!r}: identity names no column. Name one or several, or give identity=spiral.RowIdentity()"
         raise CatalogError(msg)
     for column in identity:
         if column not in schema.names:
             msg = (
                 f"register {name!r}: identity {shown(column)} is not a column; {suggestions(column, schema.names)} "
-                'Name the column that tells its rows apart with identity="..."'
+                'Name the column that tells its rows apart with identity="...", or give each row an identity: '
+                "identity=spiral.RowIdentity()"
             )
             raise CatalogError(msg)
         kind = schema.field(column).type

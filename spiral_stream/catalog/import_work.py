@@ -14,6 +14,7 @@ from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.imports import FILE, INDEX, RAISE, ImportedSource, ImportUnit, Refused
 from spiral_stream.sources.lance_fragments import draft_fragments
 
+PLACED: Final = b"spiral:placed"  # marks columns that no source yields: where a row comes from
 FRAGMENT_ROWS: Final = 1 << 20  # at most
 FRAGMENT_BYTES: Final = 512 << 20  # about, at most: a fragment is what is read, shuffled and cached at once
 
@@ -52,7 +53,8 @@ def import_units(
 def _import_unit(source: ImportedSource, schema: pa.Schema, unit: ImportUnit, draft: Path) -> KeptUnit:
     begun = time.thread_time()
     refused = Refused(unit, getattr(source, "on_error", RAISE))
-    rows = _Rows(source.import_rows(unit, schema, refused), unit, schema)
+    own = pa.schema([field for field in schema if PLACED not in (field.metadata or {})])
+    rows = _Rows(source.import_rows(unit, own, refused), unit, schema)
     first = next(rows, None)
     if first is None:
         return KeptUnit((), (), (), refused.count, tuple(refused.examples), time.thread_time() - begun)

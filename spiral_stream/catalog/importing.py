@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.catalog.import_work import KeptUnit, import_units
+from spiral_stream.catalog.import_work import PLACED, KeptUnit, import_units
 from spiral_stream.catalog.lock import locked
 from spiral_stream.derived.executors import Shared, builders_in_force
 from spiral_stream.derived.roster import keys_of
@@ -133,7 +133,7 @@ def _columns(schema: pa.Schema) -> pa.Schema:
         raise SourceError(msg)
     for name, kind in ((FILE, pa.utf8()), (INDEX, pa.int64())):
         if name not in schema.names:
-            schema = schema.append(pa.field(name, kind))
+            schema = schema.append(pa.field(name, kind, metadata={PLACED: b"import"}))
     return schema.remove_metadata()
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.catalog.entry import STORAGE_SHARD
 from spiral_stream.catalog.measuring import identity_pieces
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.derived.identities import Identities, with_hash
@@ -69,7 +70,7 @@ def lookup(relation: OpenRelation, values: Mapping[str, Any], root: Path) -> Ide
     Raises:
         SourceError: the source cannot be read.
     """
-    if relation.synthesised & set(values):
+    if STORAGE_SHARD in relation.synthesised & set(values):
         return None
     if not all(has_kind(value, relation.schema.field(name).type) for name, value in values.items()):
         return None

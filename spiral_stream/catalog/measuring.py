@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from spiral_stream.catalog.entry import Changes, Entry
 from spiral_stream.catalog.identity import duplicate
 from spiral_stream.catalog.manifest import Manifest, build_manifest
+from spiral_stream.catalog.row_identity import ROW_ID, repeated
 from spiral_stream.catalog.shard_rows import SourceRows
 from spiral_stream.derived.build import BuildProgress, build
 from spiral_stream.derived.executors import builders_in_force
@@ -66,6 +67,8 @@ def shards_of(
     """
     old = former(before)
     manifest = build_manifest(reader, shard, old if before is not None and before.shard == shard else None)
+    if tuple(identity) == (ROW_ID,) and ROW_ID not in reader.schema.names:
+        return manifest, repeated(manifest)
     identities = Identities(tuple(identity), tuple(reader.schema.field(column).type for column in identity))
     rows = SourceRows(source, manifest, reader)
     unique = before is not None and before.identity_unique and before.identity == tuple(identity)

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from spiral_stream.catalog.entry import STORAGE_SHARD, Entry
 from spiral_stream.catalog.pinning import own_name
+from spiral_stream.catalog.row_identity import ROW_ID, RowIds, is_made
 from spiral_stream.catalog.shard_rows import SourceRows
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.reach import Reach
-from spiral_stream.sources.source import ROW, Known
+from spiral_stream.sources.source import ROW, Known, without_columns
 
 UInt64 = NDArray[np.uint64]
 LARGE: Final = (
@@ -65,7 +66,8 @@ class OpenRelation:
             self._reader.close()
             raise
         self._closed = False
-        self.synthesised = frozenset(self.schema.names) - frozenset(self._reader.schema.names)  # at most storage_shard
+        self.synthesised = frozenset(self.schema.names) - frozenset(self._reader.schema.names)  # storage_shard, ROW_ID
+        self._row_ids = RowIds(units.unit_keys.to_pylist(), units.unit_rows) if ROW_ID in self.synthesised else None
 
     @property
     def base(self) -> Reach:
@@ -103,7 +105,7 @@ class OpenRelation:
         others = units is not None and self._have_others(units, shards)
         self._look_at(units)
         for batch in self._reader.scan(stored, pushed, units):
-            table = self._with_shards(pa.Table.from_batches([batch]), read)
+            table = self._with_made(pa.Table.from_batches([batch]), read)
             if others:
                 table = table.filter(pa.array(np.isin(self._shards_of(table), np.asarray(shards))))
             passed = passing(table, late, [*columns, ROW]).combine_chunks()
@@ -131,8 +133,8 @@ class OpenRelation:
         rows = self.manifest.physical(ordinals)
         if not self._looked.all():
             self._look_at(np.unique(np.searchsorted(self._unit_starts, rows, side="right") - 1))
-        table = self._reader.fetch(rows, stored)
-        arrays = [table.column(name) if name in stored else self._shard_names(ordinals) for name in columns]
+        table = self._reader.fetch(rows, stored) if stored or not columns else without_columns(len(rows))
+        arrays = [table.column(name) if name in stored else self._made(name, ordinals, rows) for name in columns]
         if not arrays:
             return table
         return pa.table(arrays, schema=pa.schema([self.schema.field(name) for name in columns]))
@@ -156,13 +158,22 @@ class OpenRelation:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _with_shards(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
-        """The table with logical ordinals in `ROW` and, where asked, the synthesised shard."""
-        logical = self.manifest.logical(table.column(ROW).to_numpy())
-        arrays = {name: table.column(name) if name in table.column_names else None for name in columns}
-        if STORAGE_SHARD in arrays and arrays[STORAGE_SHARD] is None:
-            arrays[STORAGE_SHARD] = self._shard_names(logical)
+    def _with_made(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """The table with logical ordinals in `ROW` and, where asked, the columns that are computed."""
+        physical = table.column(ROW).to_numpy()
+        logical = self.manifest.logical(physical)
+        stored = frozenset(table.column_names)
+        arrays = {
+            name: table.column(name) if name in stored else self._made(name, logical, physical) for name in columns
+        }
         return pa.table({**arrays, ROW: pa.array(logical)})
+
+    def _made(self, name: str, logical: UInt64, physical: UInt64) -> pa.Array | pa.ChunkedArray:
+        """A column that no source stores: the rows' identities, or their storage shards."""
+        if name == ROW_ID:
+            assert self._row_ids is not None
+            return self._row_ids.of(physical)
+        return self._shard_names(logical)
 
     def _have_others(self, units: Sequence[int], shards: Sequence[int] | None) -> bool:
         """Whether physical units have rows of other shards too."""
@@ -226,7 +237,7 @@ class OpenRelation:
         """Compare the columns' types with those registered, which a changed catalog may have otherwise."""
         for field in self.schema:
             if field.name not in self._reader.schema.names:
-                if field.name == STORAGE_SHARD:
+                if field.name == STORAGE_SHARD or is_made(field):
                     continue
                 found = "is not there"
             elif self._reader.schema.field(field.name).type != field.type:

@@ -17,9 +17,11 @@ from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.identity import identity_columns
 from spiral_stream.catalog.measuring import silent
 from spiral_stream.catalog.relations import Relations
+from spiral_stream.catalog.row_identity import ROW_ID, RowIdentity, arrow_with_row_ids
 from spiral_stream.catalog.rows import need_name
 from spiral_stream.catalog.streams import SavedStreams
 from spiral_stream.errors import CatalogError, SourceError, cut
+from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.lancedb import LanceTable, is_table
 from spiral_stream.sources.paths import local_folder
@@ -79,7 +81,7 @@ class Registry:
         name: str,
         source: Source | LanceTable,
         *,
-        identity: str | Sequence[str] = "sample_id",
+        identity: str | Sequence[str] | RowIdentity = "sample_id",
         shard: str | None = AUTO,
         semantic: Mapping[str, str] | None = None,
         descriptions: Mapping[str, str] | None = None,
@@ -95,7 +97,8 @@ class Registry:
             name: letters, digits, ``_ . -``; dots group names (``vision.imagenet_train``).
             source: what to register; the rows of an `Arrow` are copied into the catalog. A table of LanceDB is registered
                 as the `Lance` dataset that it is.
-            identity: the column (or columns) whose value identifies a row permanently.
+            identity: the column (or columns) whose value identifies a row permanently; `RowIdentity` gives each row an
+                identity of its own.
             shard: the column that names the storage shards; by default ``storage_shard`` if there is one. None takes
                 the physical units of the source, such as files or fragments.
             semantic: column -> semantic type, such as ``image/jpeg-ref``.
@@ -115,8 +118,11 @@ class Registry:
         need_name("register", name)
         given: Any = Lance(source) if is_table(source) else source  # type: ignore[arg-type]  # a table is taken too
         need_source(name, given)
-        columns = identity_columns(name, identity)
-        declared = Declaration(columns, shard, semantic or {}, descriptions or {}, unique)
+        made = isinstance(identity, RowIdentity)
+        if made and isinstance(given, Arrow):  # whose rows are copied: their identities are stored with them
+            given, identity, made = arrow_with_row_ids(name, given), ROW_ID, False
+        columns = (ROW_ID,) if made else identity_columns(name, identity)
+        declared = Declaration(columns, shard, semantic or {}, descriptions or {}, unique, made)
         return self.relations.register(name, given, declared, replace=replace, report=report)
 
     def refresh(self, name: str, report: Callable[[int, int], None] = silent) -> Entry:

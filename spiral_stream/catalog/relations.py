@@ -25,6 +25,7 @@ from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.catalog.measuring import Report, changes, former, shards_of, silent
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.pinning import pinned
+from spiral_stream.catalog.row_identity import is_made, with_row_id
 from spiral_stream.catalog.rows import RELATIONS, entry_of, row_of
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, shown
@@ -33,6 +34,7 @@ from spiral_stream.sources.former import FormerRows
 from spiral_stream.sources.imported import ImportedRows
 from spiral_stream.sources.imports import ImportedSource
 from spiral_stream.sources.lance import Lance
+from spiral_stream.sources.own import classes_of
 from spiral_stream.sources.source import Source, Unit, content_key
 
 
@@ -54,6 +56,13 @@ class Relations:
 
     def __init__(self, root: Path, database: Database) -> None:
         self._root, self._database = root, database
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process needs the classes of sources of a user's own: a catalog's text alone imports nothing."""
+        classes: tuple[type[Source], ...] = ()
+        with suppress(SpiralError):  # raised when a relation is asked for
+            classes = classes_of(str(row["source"]) for row in self._rows().values())
+        return {**self.__dict__, "_own": classes}
 
     def register(
         self, name: str, source: Source, declared: Declaration, *, replace: bool, report: Report = silent
@@ -89,10 +98,10 @@ class Relations:
             stored = self._latest(old.source, report).pinned()
         with _registering(name), stored.open() as reader:
             shard_column(reader.schema, old.shard)
-            types = _with_metadata_of(old.schema, reader.schema)
+            types = _with_metadata_of(old.schema, reader.schema, name)
             check_columns(name, types, old.identity)
             manifest, found = shards_of(name, stored, reader, old.identity, old.shard, old, report, self._root)
-            _refuse_repeats(found, old.identity_unique)
+            _refuse_repeats(found, old.identity_unique, types)
             manifest = pinned(manifest, reader, types, self._folder)
             measured = _Measured(types, old.shard, manifest, found is None, changes(former(old), manifest))
         entry = self._entry(name, stored, old.identity, measured)
@@ -191,7 +200,7 @@ class Relations:
             schema, shard = declared.applied(name, reader.schema)
             identity = declared.identity
             manifest, found = shards_of(name, source, reader, identity, shard, before, report, self._root)
-            _refuse_repeats(found, declared.unique)
+            _refuse_repeats(found, declared.unique, schema)
             if not isinstance(source, Arrow):
                 manifest = pinned(manifest, reader, schema, self._folder)
             return _Measured(schema, shard, manifest, found is None, changes(former(before), manifest))
@@ -318,22 +327,32 @@ def _registering(name: str) -> Iterator[None]:
         raise kind(prefix + str(error)) from error
 
 
-def _refuse_repeats(found: str | None, unique: bool) -> None:
+def _refuse_repeats(found: str | None, unique: bool, schema: pa.Schema) -> None:
     """Refuse identities that repeat, unless that is allowed.
 
     Raises:
         CatalogError: says where.
     """
-    if found is not None and unique:
+    if found is None or not unique:
+        return
+    if any(map(is_made, schema)):
+        msg = f"rows cannot have identities of their own: {found}. Remove one of the two, or touch it"
+    else:
         msg = (
-            f"identity repeats: {found}. Name a unique column or several (identity=[...]), "
-            "or pass unique=False for a relation that is only joined"
+            f"identity repeats: {found}. Name a unique column or several (identity=[...]), give each row an identity of its "
+            "own (identity=spiral.RowIdentity()), or pass unique=False for a relation that is only joined"
         )
-        raise CatalogError(msg)
+    raise CatalogError(msg)
 
 
-def _with_metadata_of(old: pa.Schema, now: pa.Schema) -> pa.Schema:
-    """Return the present columns with the semantic types and descriptions they were registered with."""
+def _with_metadata_of(old: pa.Schema, now: pa.Schema, name: str) -> pa.Schema:
+    """Return the present columns with the semantic types and descriptions they were registered with.
+
+    Raises:
+        CatalogError: identities were computed, and the source has a column of that name now.
+    """
+    if any(map(is_made, old)):
+        now = with_row_id(name, now)
     return pa.schema(
         [
             (old.field(field.name) if field.name in old.names else field)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.catalog.manifest import Manifest
+from spiral_stream.catalog.row_identity import FIELD, ROW_ID, RowIds
 from spiral_stream.expr import Expr
 from spiral_stream.sources.source import ROW, Reader, Source
 
@@ -35,10 +36,9 @@ class SourceRows:
 
     @property
     def schema(self) -> pa.Schema:
-        """The types of its columns, as the source has them."""
-        if self._reader is None:
-            self._reader = self._source.open()
-        return self._reader.schema
+        """The types of its columns, as the source has them, and of `ROW_ID`."""
+        stored = self._opened().schema
+        return stored if ROW_ID in stored.names else stored.append(FIELD)
 
     def scan(
         self, columns: Sequence[str], predicate: Expr | None = None, shards: Sequence[int] | None = None
@@ -46,29 +46,54 @@ class SourceRows:
         """Read columns in physical order, with logical ordinals in `ROW`.
 
         Args:
-            columns: of the source.
+            columns: of the source, or `ROW_ID`.
             predicate: keep only rows for which it is true.
             shards: whose rows; None reads all.
 
         Raises:
             SourceError: the source cannot be read.
         """
-        if self._reader is None:
-            self._reader = self._source.open()
         table = self.manifest
         units = None if shards is None else table.units_of(shards)
         if self._look is not None:
             self._look(units)
         chosen = None if shards is None else np.unique(np.asarray(shards, dtype=np.intp))
         alone = chosen is None or table.unit_rows[units].sum() == table.shard_rows[chosen].sum()
-        for batch in self._reader.scan(list(columns), predicate, units):
-            rows = table.logical(batch.column(ROW).to_numpy())
-            arrays = [batch.column(name) for name in columns]
-            found = pa.record_batch([*arrays, pa.array(rows)], names=[*columns, ROW])
+        for found in self._batches(columns, predicate, units):
             if chosen is None or alone:
                 yield found
             else:
-                yield found.filter(pa.array(np.isin(table.shard_of(rows), chosen)))
+                yield found.filter(pa.array(np.isin(table.shard_of(found.column(ROW).to_numpy()), chosen)))
+
+    def _batches(
+        self, columns: Sequence[str], predicate: Expr | None, units: Sequence[int] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches in physical order, with logical ordinals in `ROW`."""
+        names = self._opened().schema.names
+        stored = [name for name in columns if name in names]
+        made = (
+            RowIds(self.manifest.unit_keys.to_pylist(), self.manifest.unit_rows) if len(stored) < len(columns) else None
+        )
+        only_made = not stored and predicate is None
+        for batch in self._places(units) if only_made else self._opened().scan(stored, predicate, units):
+            physical = batch.column(ROW).to_numpy()
+            arrays = {name: batch.column(name) for name in stored}
+            if made is not None:
+                arrays[ROW_ID] = made.of(physical)
+            rows = pa.array(self.manifest.logical(physical))
+            yield from pa.table([*(arrays[name] for name in columns), rows], names=[*columns, ROW]).to_batches()
+
+    def _places(self, units: Sequence[int] | None) -> Iterator[pa.RecordBatch]:
+        """The rows of units without a look at the source: rows that can no longer be read have places too."""
+        ends = np.cumsum(self.manifest.unit_rows)
+        for unit in range(len(ends)) if units is None else sorted(units):
+            rows = np.arange(ends[unit] - self.manifest.unit_rows[unit], ends[unit], dtype=np.uint64)
+            yield pa.record_batch([pa.array(rows)], names=[ROW])
+
+    def _opened(self) -> Reader:
+        if self._reader is None:
+            self._reader = self._source.open()
+        return self._reader
 
     def __reduce__(self) -> tuple[type["SourceRows"], tuple[Source, Manifest]]:
         """A copy in another process opens the source itself."""

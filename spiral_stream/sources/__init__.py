@@ -1,1 +1,20 @@
+"""What a source of your own is made of."""
 
+from spiral_stream.sources.imports import ImportedSource, ImportUnit, Refused
+from spiral_stream.sources.memory import MemoryReader
+from spiral_stream.sources.predicate import needed, passing
+from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key
+
+__all__ = [
+    "ROW",
+    "ImportUnit",
+    "ImportedSource",
+    "MemoryReader",
+    "Reader",
+    "Refused",
+    "Source",
+    "Unit",
+    "content_key",
+    "needed",
+    "passing",
+]

@@ -1,20 +1,29 @@
 """How a source is written down: a JSON object with its kind and its fields."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from spiral_stream.errors import SourceError
+from spiral_stream.errors import SourceError, shown
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.huggingface import HuggingFace
 from spiral_stream.sources.imported import ImportedRows
 from spiral_stream.sources.lance import Lance
+from spiral_stream.sources.own import need_json, need_own_source, own_source, unknown_kind
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
 
 _KINDS: Final[dict[str, type[Source]]] = {
-    kind.KIND: kind for kind in (HuggingFace, ImageFolder, Lance, Parquet, VideoFolder)
+    kind.KIND: kind
+    for kind in (
+        HuggingFace,
+        ImageFolder,
+        Lance,
+        Parquet,
+        VideoFolder,
+    )
 }
 _MADE: Final[dict[str, type[Source]]] = {ImportedRows.KIND: ImportedRows}  # by registering others
 _BEFORE: Final = {
@@ -23,12 +32,22 @@ _BEFORE: Final = {
     "origin": False,
 }  # what sources did before they had these fields
 
-SAVED: Final = tuple(kind.__name__ for kind in _KINDS.values())
 
+def need_saved(source: Source) -> None:
+    """Refuse a source that cannot be written down and opened again.
 
-def is_saved(source: Source) -> bool:
-    """Whether a source can be written down and opened again."""
-    return type(source) in _KINDS.values()
+    Raises:
+        SourceError: says what its class lacks.
+    """
+    if type(source) not in _KINDS.values():
+        need_own_source(source, _KINDS | _MADE)
+        again = source_from_json(json.loads(json.dumps(source_to_json(source))))
+        if again != source:
+            msg = (
+                f"{type(source).__name__}: saved and opened again it is {shown(again)}, not {shown(source)}. Tuples come back as "
+                "lists: turn them into tuples in __post_init__"
+            )
+            raise SourceError(msg)
 
 
 def source_to_json(source: Source) -> dict[str, Any]:
@@ -44,6 +63,7 @@ def source_to_json(source: Source) -> dict[str, Any]:
         )
         raise SourceError(msg)
     fields = {field.name: _to_json(getattr(source, field.name)) for field in dataclasses.fields(source)}
+    need_json(type(source).__name__, fields)
     return {
         "kind": source.KIND,
         **{n: value for n, value in fields.items() if n not in _BEFORE or value is not _BEFORE[n]},
@@ -56,19 +76,16 @@ def source_from_json(saved: Mapping[str, Any]) -> Source:
     Raises:
         SourceError: the kind is unknown, or its fields do not fit.
     """
-    kind = saved.get("kind")
-    known = _KINDS | _MADE
-    if not isinstance(kind, str) or kind not in known:
-        msg = (
-            f"source kind {kind!r} is unknown; this version knows {', '.join(_KINDS)}. Update spiral, or register again"
-        )
-        raise SourceError(msg)
+    kind, known = saved.get("kind"), _KINDS | _MADE
+    found = (known.get(kind) or own_source(kind)) if isinstance(kind, str) else None
+    if found is None:
+        raise unknown_kind(kind, ", ".join(_KINDS))
     fields = {name: _from_json(value) for name, value in saved.items() if name != "kind"}
-    for field in dataclasses.fields(known[kind]):  # type: ignore[arg-type]  # each is a dataclass
+    for field in dataclasses.fields(found):  # type: ignore[arg-type]  # each is a dataclass
         if field.name in _BEFORE:
             fields.setdefault(field.name, _BEFORE[field.name])
     try:
-        return known[kind](**fields)
+        return found(**fields)
     except TypeError as error:
         msg = f"source {kind}: {error}. Register it again with this version"
         raise SourceError(msg) from error

@@ -1,7 +1,7 @@
 """What may tell rows apart, and what a catalog says of columns that cannot be kept or named."""
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +11,6 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.errors import CatalogError
-from spiral_stream.sources.memory import memory_reader
-from spiral_stream.sources.source import Reader, Source
 
 LONG = [5, 2**63 - 1, 2**63, 2**64 - 1, 0, 2**63 + 7]
 
@@ -126,25 +124,6 @@ def test_columns_that_lance_cannot_keep_are_named(catalog: sp.Catalog, tmp_path:
     assert "space" not in str(refused.value)
     catalog.register("t", parquet(tmp_path, rows))  # Parquet can
     assert catalog.table("t").to_arrow()[name].to_pylist() == ["x", "y"]
-
-
-class Numbers(Source):
-    """A source of the user's."""
-
-    KIND: ClassVar[str] = "test:Numbers"
-
-    def open(self) -> Reader:
-        return memory_reader(pa.table({"sample_id": range(3)}))
-
-
-def test_a_source_of_ones_own_is_refused_when_it_is_registered(catalog: sp.Catalog) -> None:
-    with pytest.raises(
-        CatalogError,
-        match=r"Numbers is a source of your own, which a catalog cannot open again: .*read them into Arrow\(table\)",
-    ):
-        catalog.register("t", Numbers())
-
-    assert catalog.tables() == []
 
 
 @pytest.mark.parametrize(

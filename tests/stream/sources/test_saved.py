@@ -27,8 +27,11 @@ def test_rows_in_memory_have_no_json_form() -> None:
 
 
 def test_an_unknown_kind_is_refused_with_those_there_are() -> None:
-    with pytest.raises(SourceError, match=r"'orc' is unknown; this version knows .*image_folder, lance, parquet"):
-        source_from_json({"kind": "orc"})
+    with pytest.raises(
+        SourceError,
+        match=r"'vertex' is unknown.*in the group spiral\.sources; this version knows .*image_folder, lance, ",
+    ):
+        source_from_json({"kind": "vertex"})
 
 
 def test_unknown_fields_are_refused() -> None:
