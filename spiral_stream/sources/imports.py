@@ -107,8 +107,8 @@ class ImportedSource(Source):
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one unit: a function of the source and the unit's bytes alone, in the order of the file.
 
-        Memory holds a bounded number of rows at a time. Batches may be asked for by one thread after another. `FILE` and `INDEX` are appended to what is yielded, unless the
-        columns have them already.
+        Memory holds a bounded number of rows at a time. Batches may be asked for by one thread after another. `FILE` and
+        `INDEX` are appended to what is yielded, unless the columns have them already.
 
         Args:
             unit: to read.
