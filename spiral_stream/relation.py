@@ -21,12 +21,12 @@ from spiral_stream.expr import Alias, Col, Expr, col, lit
 from spiral_stream.extras import need
 from spiral_stream.fields.field import Field
 from spiral_stream.params import RuntimeParam
-from spiral_stream.plan import combining, maps, nodes
+from spiral_stream.plan import combining, maps, nodes, splits
 from spiral_stream.plan.bad_samples import OnError
 from spiral_stream.plan.checks import column_list, column_names, need_name, need_new_names, warn_of_unheeded_sort
 from spiral_stream.plan.decoded import with_decoded
 from spiral_stream.plan.fingerprint import fingerprint
-from spiral_stream.plan.makers import sample_identity
+from spiral_stream.plan.makers import natural_identity, sample_identity
 from spiral_stream.plan.profiles import Profile, renewed
 from spiral_stream.planner.meaning import settled, tokenized
 from spiral_stream.sampling.assignment import DataParallel
@@ -189,6 +189,25 @@ class Relation:
             descending: largest first.
         """
         return self._with(nodes.Sort(self.node, columns, descending))
+
+    def split(self, *, by: str | None = None, seed: int = 0, **fractions: float) -> "dict[str, Relation]":
+        """Cut the rows into named parts, ``split(train=0.9, val=0.1)``, by the hash of a column; see `plan.splits.parts`.
+
+        Args:
+            by: the column whose value decides, so that rows with one value stay together; by default the identity.
+            seed: another one gives other parts.
+            **fractions: part -> its share of the values; together at most 1.
+
+        Raises:
+            PlanError: the fractions are not legal, or there is no such column.
+        """
+        found = splits.parts(splits.deciding("split", by, natural_identity(self.node)), seed, fractions)
+        return {name: self.filter(condition) for name, condition in found.items()}
+
+    def folds(self, count: int, *, by: str | None = None, seed: int = 0) -> "list[tuple[Relation, Relation]]":
+        """Return (training, validation) for each of ``count`` folds; arguments and errors as for `split`."""
+        found = splits.folds(count, splits.deciding("folds", by, natural_identity(self.node)), seed)
+        return [(self.filter(training), self.filter(validation)) for training, validation in found]
 
     def limit(self, count: int) -> "Relation":
         """Keep the first ``count`` rows."""

@@ -129,6 +129,8 @@ def _function(expr: Call, args: list[pc.Expression], schema: pa.Schema) -> pc.Ex
         return _is_in(expr, first)
     if expr.op in ("lower", "upper"):
         return pc.ascii_lower(first) if expr.op == "lower" else pc.ascii_upper(first)
+    if expr.op == "hash":
+        raise Inexpressible
     assert expr.op == "len"
     measure = {"text": pc.utf8_length, "binary": pc.binary_length, "list": pc.list_value_length}
     return measure[kind_of(type_of(expr.args[0], schema))](first).cast(pa.int64())

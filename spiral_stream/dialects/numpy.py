@@ -10,10 +10,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError
 from spiral_stream.expr import Alias, Call, Cast, Col, Expr, Lit, bind, bind_predicate, kind_of, type_of
+from spiral_stream.seeding import combine, key
 
 Array = NDArray[Any]
 Bools = NDArray[np.bool_]
@@ -36,6 +38,7 @@ _ARITHMETIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "//": np.floor_divide,
     "%": np.remainder,
 }
+_OF_ONE: Final[dict[str, Callable[[Any], Any]]] = {"not": np.invert, "neg": np.negative, "is_nan": np.isnan}
 _ASCII_LOWER: Final = {a: a + 32 for a in range(ord("A"), ord("Z") + 1)}
 _ASCII_UPPER: Final = {a: a - 32 for a in range(ord("a"), ord("z") + 1)}
 
@@ -153,15 +156,13 @@ def _call(op: str, args: list[Values]) -> Values:  # noqa: PLR0911  one return a
     if op in ("and", "or"):
         return _kleene(op, args)
     (data, valid), rest = args[0], args[1:]
-    if op == "not":
-        return ~data, valid
-    if op == "neg":
-        return np.negative(data), valid
-    if op == "is_nan":
-        return np.isnan(data), valid
+    if op in _OF_ONE:
+        return _OF_ONE[op](data), valid
     if op == "is_in":
         hits = [np.equal(data, option).astype(bool) for option, _ in rest]
         return np.logical_or.reduce(hits), valid
+    if op == "hash":
+        return _hashes(data, int(rest[0][0])), valid
     if op in ("lower", "upper"):
         table = _ASCII_LOWER if op == "lower" else _ASCII_UPPER
         return _objects(v.translate(table) for v in data), valid
@@ -176,6 +177,18 @@ def _call(op: str, args: list[Values]) -> Values:  # noqa: PLR0911  one return a
     if op in _COMPARE:
         return np.asarray(_COMPARE[op](data, other)).astype(bool), both
     return _ARITHMETIC[op](data, other), both
+
+
+def _hashes(values: Array, seed: int) -> Array:
+    """Of integers: SplitMix64 over (seed, value). Of texts and bytes: XXH3-64 of the bytes, then the same."""
+    if values.dtype == object:
+        digest = xxhash.xxh3_64_intdigest
+        words = (digest(v.encode() if isinstance(v, str) else v) for v in values)
+        keyed = combine(np.uint64(key("hash", "bytes", seed)), np.fromiter(words, np.uint64, len(values)))
+    else:
+        whole = np.asarray(values).astype(np.uint64 if values.dtype == np.uint64 else np.int64)
+        keyed = combine(np.uint64(key("hash", "integer", seed)), whole.view(np.uint64))
+    return (keyed >> np.uint64(1)).astype(np.int64)
 
 
 def _kleene(op: str, args: list[Values]) -> Values:

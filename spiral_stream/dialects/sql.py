@@ -93,6 +93,8 @@ class SqlDialect:
         if expr.op in ("lower", "upper"):
             pair = (string.ascii_uppercase, string.ascii_lowercase)[:: 1 if expr.op == "lower" else -1]
             return f"translate({args[0]}, '{pair[0]}', '{pair[1]}')"
+        if expr.op == "hash":
+            raise Inexpressible
         if expr.op == "len":
             return self.length(args[0], kind_of(type_of(expr.args[0], self.schema)))
         unary = {"not": "(NOT {})", "is_null": "({} IS NULL)", "is_nan": "isnan({})"}.get(expr.op)

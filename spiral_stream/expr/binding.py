@@ -11,6 +11,7 @@ The bound tree is what dialects lower and fingerprints hash. Its rules, equal on
   a row passes a filter only where the predicate is true.
 * Arithmetic on integers is int64 and wraps; with a float, or ``/``, it is float64. ``/`` is true
   division (by zero: inf or NaN). ``//`` and ``%`` take integers, are floored, and null by zero.
+* ``hash`` of an integer is that of its value, whatever its width. It takes no dates and times, and no floats.
 * Text compares by code point; ``len`` of text counts code points; ``lower`` and ``upper`` are ASCII.
 """
 
@@ -289,7 +290,7 @@ def _function(expr: Call, args: tuple[tuple[Expr, pa.DataType | None], ...]) -> 
     kind = kind_of(type_)
     if expr.op == "is_null":
         return Call(expr.op, (source,)), BOOL
-    takes = {"is_nan": ("float",), "len": ("list", "text", "binary")}.get(expr.op, ("text",))
+    takes = _TAKES.get(expr.op, ("text",))
     if kind not in takes:
         _refuse(expr, f"{str(source)!r} is {type_}", f"{expr.op} takes {' or '.join(_NAMES[k] for k in takes)}")
     if expr.op in TEXT_TESTS:
@@ -298,8 +299,16 @@ def _function(expr: Call, args: tuple[tuple[Expr, pa.DataType | None], ...]) -> 
             _refuse(expr, f"{part} is not a text", "Give the text to look for")
         _check_text(expr, part.value)
         return Call(expr.op, (source, Lit(part.value, type_))), BOOL
+    if expr.op == "hash":
+        return Call(expr.op, (source, _seed(expr, args[1][0]))), INT
     assert expr.op in ("is_nan", "len", *TEXT_MAPS)
     return Call(expr.op, (source,)), {"is_nan": BOOL, "len": INT}.get(expr.op, type_)
+
+
+def _seed(expr: Call, seed: Expr) -> Lit:
+    if not isinstance(seed, Lit) or type(seed.value) is not int or not -(2**63) <= seed.value < 2**63:
+        _refuse(expr, f"its seed is {seed}", "Give an integer of 64 bits")
+    return Lit(seed.value, INT)
 
 
 def _cast(expr: Cast, schema: pa.Schema) -> tuple[Expr, pa.DataType]:
@@ -369,7 +378,9 @@ def _check_text(expr: Expr, value: str) -> None:
         _refuse(expr, f"{value!r} holds half a surrogate pair", "Give valid Unicode text")
 
 
-_NAMES: Final = {"float": "a floating-point column", "list": "a list", "text": "a text", "binary": "a binary value"}
+_TAKES: Final = {"is_nan": ("float",), "len": ("list", "text", "binary"), "hash": ("int", "text", "binary")}
+_NAMES: Final = {"float": "a floating-point column", "int": "an integer", "list": "a list", "text": "a text"}
+_NAMES["binary"] = "a binary value"
 
 
 def _example(kind: str) -> str:

@@ -17,7 +17,7 @@ from spiral_stream.expr.nodes import ARITHMETIC, COMPARISONS, TEXT_MAPS, TEXT_TE
 
 _MANY: Final = 2**31
 _OPS: Final = {  # operators, and the least and most arguments that they take
-    **dict.fromkeys((*COMPARISONS, *ARITHMETIC, *TEXT_TESTS), (2, 2)),
+    **dict.fromkeys((*COMPARISONS, *ARITHMETIC, *TEXT_TESTS, "hash"), (2, 2)),
     **dict.fromkeys((*TEXT_MAPS, "not", "neg", "is_null", "is_nan", "len"), (1, 1)),
     "and": (2, _MANY),
     "or": (2, _MANY),

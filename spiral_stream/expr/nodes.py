@@ -148,6 +148,13 @@ class Expr:
         """Elements of a list, code points of a text, bytes of a binary value: int64."""
         return Call("len", (self,))
 
+    def hash(self, seed: int = 0) -> "Expr":
+        """A number from 0 to 2**63 - 1 that depends on the value and the seed alone: int64, null where it is missing.
+
+        Of integers, texts and bytes; equal values have equal hashes on every platform. For splits: see `Relation.split`.
+        """
+        return Call("hash", (self, lit(seed)))
+
     def cast(self, to: pa.DataType | Text) -> "Expr":
         """Return the value in another type: widening of numbers, and numbers to floats."""
         return Cast(self, pa.type_for_alias(to) if isinstance(to, Text) else to)
