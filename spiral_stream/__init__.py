@@ -44,6 +44,7 @@ from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
 from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.shuffle import GlobalShuffle
+from spiral_stream.sampling.window_shuffle import WindowShuffle
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.huggingface import HuggingFace
@@ -132,6 +133,7 @@ __all__ = [
     "Tokenize",
     "TrustError",
     "VideoFolder",
+    "WindowShuffle",
     "WindowedBucket",
     "__version__",
     "cache_fingerprint",

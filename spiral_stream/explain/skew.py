@@ -23,6 +23,7 @@ from spiral_stream.sampling.hash_bucketed import HashBucketed
 from spiral_stream.sampling.order import Order
 from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
+from spiral_stream.sampling.window_shuffle import WindowShuffle
 
 _STREAMS: Final = 16  # most streams of a mixture whose rows are inspected
 _FOLLOWS: Final = 0.1  # total variation above that of a random tenth: batches change in the course of an epoch
@@ -135,6 +136,8 @@ def order_text(order: Order) -> str:
         return f"{name} mixes blocks of {order.shuffle_block_size:,} rows: ingest order is gone as far as blocks mix shards"
     if isinstance(order, Sequential):
         return f"{name} keeps the order of storage, and with it that of ingest"
+    if isinstance(order, WindowShuffle):
+        return f"{name} keeps the order of storage, and with it that of ingest, beyond {2 * order.window:,} rows"
     return f"{name} ignores ingest order: any row at any place; its tenths are as far as random ones"
 
 

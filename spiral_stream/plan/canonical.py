@@ -30,6 +30,7 @@ from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
 from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.shuffle import GlobalShuffle
+from spiral_stream.sampling.window_shuffle import WindowShuffle
 from spiral_stream.transforms import crop_and_resize as images
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text import Tokenize
@@ -72,7 +73,7 @@ VALUES: Final = {
     saved_name(cls): cls
     for cls in (
         *(DropPartial, KeepPartial, PadPartial, List, Stack, RuntimeParam, DataParallel),
-        *(HashBucketed, ShuffleBuckets, Sequential, ShardAwareShuffle, GlobalShuffle),
+        *(HashBucketed, ShuffleBuckets, Sequential, ShardAwareShuffle, GlobalShuffle, WindowShuffle),
         *(profiles.Original, profiles.Raw, profiles.Jpeg, profiles.Frames),
         *(mix.Part, WindowedBucket, BucketKey, BatchBudget, StratifiedByStream, OneStream, Packed),
         *(Pad, PadMask, ShiftedLabels, Labels, Segments, Positions, CuSeqlens, Tokenize),

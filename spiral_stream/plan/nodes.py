@@ -281,7 +281,7 @@ class Sample(Simple, Sampled):
         if not isinstance(self.order, Order):
             msg = (
                 f"sample: order={shown(self.order)} is not an order. Give ShardAwareShuffle(seed=...), HashBucketed(...), "
-                "GlobalShuffle(...) or Sequential()"
+                "GlobalShuffle(...), WindowShuffle(...) or Sequential()"
             )
             raise PlanError(msg)
         need_sorted_alone(self.source, self.order)
