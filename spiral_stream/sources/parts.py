@@ -32,7 +32,9 @@ NOTE: Final = "part.json"
 _NAME: Final = re.compile("[A-Za-z0-9_]{1,64}")
 _FILE: Final = re.compile("([A-Za-z0-9_]{1,64})-[0-9]{5,}-[0-9a-f]{32}[.]lance")
 _STAGED: Final = "staged-"
-_MOST_ROWS: Final = 1 << 30  # Lance takes 32 bits
+BATCH_BYTES: Final = 4 << 20  # rows that are counted together
+SHARD_BYTES: Final = 256 << 20
+MOST_ROWS: Final = 1 << 30  # of a shard: Lance takes 32 bits
 _NO_LIMIT: Final = 1 << 62
 _DEADLINE_S: Final = 600.0  # publishing takes as long as some renames and a commit
 _PAUSE_S: Final = 0.02
@@ -104,7 +106,7 @@ class PartDraft:
         Raises:
             SourceError: Lance refuses them, or the folder cannot be written.
         """
-        [found] = draft_fragments(self._draft, batches, self._schema, _MOST_ROWS, _NO_LIMIT, self._storage)
+        [found] = draft_fragments(self._draft, batches, self._schema, MOST_ROWS, _NO_LIMIT, self._storage)
         [first] = found.files
         with writing(self._folder):
             path = self._draft / DATA / first
@@ -146,6 +148,49 @@ class PartDraft:
         for shard in self.shards:
             _sync(self._draft / DATA / shard.file)
         write_file(self._draft / NOTE, json.dumps([asdict(shard) for shard in self.shards]).encode())
+
+
+@final
+class ShardCutter:
+    """Cuts rows that come one after another into the shards of a part. Holds one shard. Not thread-safe.
+
+    Args:
+        part: takes the shards.
+        most_bytes: a shard ends when its rows have as many bytes in memory.
+        most_rows: of a shard.
+    """
+
+    def __init__(self, part: PartDraft, most_bytes: int, most_rows: int) -> None:
+        self._part, self._most_bytes, self._most_rows = part, most_bytes, min(most_rows, MOST_ROWS)
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+
+    def add(self, table: pa.Table) -> None:
+        """Hold rows until they fill a shard.
+
+        Raises:
+            SourceError: Lance refuses them, or the folder cannot be written.
+        """
+        at = 0
+        step = max(1, int(len(table) * min(BATCH_BYTES, self._most_bytes) / max(1, table.nbytes)))
+        while at < len(table):
+            piece = table.slice(at, min(step, self._most_rows - self._rows))
+            at += len(piece)
+            self._batches += piece.to_batches()
+            self._rows += len(piece)
+            self._bytes += piece.nbytes
+            if self._bytes >= self._most_bytes or self._rows == self._most_rows:
+                self.end()
+
+    def end(self) -> None:
+        """Write what is held as a shard, if there is anything.
+
+        Raises:
+            SourceError: Lance refuses it, or the folder cannot be written.
+        """
+        if self._batches:
+            self._part.write(self._batches)
+        self._batches, self._rows, self._bytes = [], 0, 0
 
 
 def staged(folder: Path, name: str) -> Path:

@@ -61,7 +61,7 @@ class RowChecks:
                 if type(value) not in each.exact:
                     value = each.copied(value, number)
                 each.values.append(value)
-                size += len(value) if each.has_length and value is not None else _NUMBER_BYTES
+                size += len(value) if each.has_length and value is not None else getattr(value, "nbytes", _NUMBER_BYTES)
         except SourceError:
             for each in self._fields:
                 del each.values[self.held :]

@@ -12,14 +12,22 @@ import pyarrow as pa
 
 from spiral_stream.errors import SourceError, shown
 from spiral_stream.sources.lance_append import present
-from spiral_stream.sources.parts import PartDraft, need_columns, need_part_name, parts_in, sweep, writing
+from spiral_stream.sources.parts import (
+    BATCH_BYTES,
+    MOST_ROWS,
+    SHARD_BYTES,
+    PartDraft,
+    ShardCutter,
+    need_columns,
+    need_part_name,
+    parts_in,
+    sweep,
+    writing,
+)
 from spiral_stream.sources.paths import absolute, is_remote, not_found
 from spiral_stream.sources.row_checks import RowChecks
 
-SHARD_BYTES: Final = 256 << 20
-_BATCH_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 4096
-_MOST_ROWS: Final = 1 << 30  # of one shard
 
 
 @final
@@ -74,7 +82,7 @@ class Writer:
             raise SourceError(msg)
         name = uuid.uuid4().hex if part is None else need_part_name(part)
         self._folder, self._schema = _folder(uri), _columns(schema)
-        self._most_bytes, self._most_rows = shard_bytes, min(shard_rows or _MOST_ROWS, _MOST_ROWS)
+        self._together = min(BATCH_BYTES, shard_bytes)  # bytes that are given row by row before they become a batch
         self._checks, self._owner = RowChecks(self._schema), os.getpid()
         with writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -86,9 +94,8 @@ class Writer:
         self._part: PartDraft | None = PartDraft(
             self._folder, name, self._schema, None if there is None else there.storage_version
         )
+        self._shards = ShardCutter(self._part, shard_bytes, shard_rows or MOST_ROWS)
         self.rows = 0
-        self._batches: list[pa.RecordBatch] = []
-        self._held_rows = self._held_bytes = 0
 
     def write(self, rows: Mapping[str, Any] | pa.RecordBatch | pa.Table) -> None:
         """Add a row, or the rows of an Arrow batch or table.
@@ -103,12 +110,12 @@ class Writer:
             self._need_open()
         if isinstance(rows, pa.RecordBatch | pa.Table):
             self._flush()
-            self._add(self._checks.table(rows, self.rows))
+            self._shards.add(self._checks.table(rows, self.rows))
             self.rows += len(rows)
             return
         self._checks.add(rows, self.rows)
         self.rows += 1
-        if self._checks.held_bytes >= min(_BATCH_BYTES, self._most_bytes) or self._checks.held >= _BATCH_ROWS:
+        if self._checks.held_bytes >= self._together or self._checks.held >= _BATCH_ROWS:
             self._flush()
 
     def close(self) -> Written:
@@ -120,7 +127,7 @@ class Writer:
         part = self._need_open()
         try:
             self._flush()
-            self._end_shard()
+            self._shards.end()
             version = part.publish() if part.shards else 0
         finally:
             self.abort()
@@ -134,7 +141,6 @@ class Writer:
     def abort(self) -> None:
         """End the writer and publish nothing; does nothing to one that is closed."""
         part, self._part = self._part, None
-        self._batches = []
         if part is not None and os.getpid() == self._owner:
             part.drop()
 
@@ -157,26 +163,7 @@ class Writer:
         """Make a batch of the rows that were given one by one."""
         self._need_open()
         if self._checks.held:
-            self._add(self._checks.taken(self.rows - self._checks.held))
-
-    def _add(self, table: pa.Table) -> None:
-        """Hold rows until they fill a shard."""
-        at = 0
-        step = max(1, int(len(table) * min(_BATCH_BYTES, self._most_bytes) / max(1, table.nbytes)))
-        while at < len(table):
-            piece = table.slice(at, min(step, self._most_rows - self._held_rows))
-            at += len(piece)
-            self._batches += piece.to_batches()
-            self._held_rows += len(piece)
-            self._held_bytes += piece.nbytes
-            if self._held_bytes >= self._most_bytes or self._held_rows == self._most_rows:
-                self._end_shard()
-
-    def _end_shard(self) -> None:
-        part = self._need_open()
-        if self._batches:
-            part.write(self._batches)
-        self._batches, self._held_rows, self._held_bytes = [], 0, 0
+            self._shards.add(self._checks.taken(self.rows - self._checks.held))
 
     def _need_open(self) -> PartDraft:
         if self._part is None:
