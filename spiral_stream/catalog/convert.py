@@ -30,6 +30,7 @@ from spiral_stream.sources.parts import (
     SHARD_BYTES,
     PartDraft,
     ShardCutter,
+    need_columns,
     noted,
     parts_in,
     publish_parts,
@@ -107,6 +108,8 @@ class _Conversion:
             ]
             self._schema = inline_schema(reader.schema.remove_metadata())
         there = present(folder)
+        if there is not None:
+            need_columns(folder, self._schema, there.schema)
         self._there = frozenset[str]() if there is None else parts_in(there)
         self._storage = None if there is None else there.storage_version
 

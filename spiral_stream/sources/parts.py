@@ -171,10 +171,10 @@ class ShardCutter:
         Raises:
             SourceError: Lance refuses them, or the folder cannot be written.
         """
-        at = 0
-        step = max(1, int(len(table) * min(BATCH_BYTES, self._most_bytes) / max(1, table.nbytes)))
+        at, row_bytes = 0, max(1.0, table.nbytes / max(1, len(table)))
         while at < len(table):
-            piece = table.slice(at, min(step, self._most_rows - self._rows))
+            room = min(BATCH_BYTES, self._most_bytes - self._bytes)
+            piece = table.slice(at, min(max(1, int(room / row_bytes)), self._most_rows - self._rows))
             at += len(piece)
             self._batches += piece.to_batches()
             self._rows += len(piece)

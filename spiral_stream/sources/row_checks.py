@@ -91,11 +91,9 @@ class RowChecks:
         where = f"Writer: rows from {first:,} on"
         if set(table.column_names) != self._names or len(table.column_names) != len(self._names):
             missing, extra = self._names - set(table.column_names), set(table.column_names) - self._names
-            found = (
-                f"have no column {min(missing)!r}"
-                if missing
-                else f"have a column {min(extra, default='')!r} that the schema has not, or one twice"
-            )
+            found = f"have no column {min(missing, default='')!r}"
+            if not missing:
+                found = f"have a column {min(extra)!r} that is not in the schema" if extra else "have a column twice"
             msg = f"{where} {found}. Give the columns {', '.join(self._schema.names)}"
             raise SourceError(msg)
         for field in self._schema:
