@@ -51,6 +51,7 @@ from spiral_stream.sources.huggingface import HuggingFace
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
+from spiral_stream.sources.writer import Writer
 from spiral_stream.transforms.crop_and_resize import (
     CenterCrop,
     Normalize,
@@ -135,6 +136,7 @@ __all__ = [
     "VideoFolder",
     "WindowShuffle",
     "WindowedBucket",
+    "Writer",
     "__version__",
     "cache_fingerprint",
     "col",

@@ -1,4 +1,5 @@
-"""The ``spiral`` command: inspect a catalog, register relations, explain streams, build and verify caches."""
+"""The ``spiral`` command: inspect a catalog, register relations, convert data, explain streams, build and verify caches."""
+# Longer than other rooms: each command is a function, and half of its lines describe its options.
 
 import json
 import sys
@@ -18,6 +19,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from spiral_stream.catalog.convert import convert
 from spiral_stream.catalog.row_identity import RowIdentity
 from spiral_stream.catalog.source_facts import source_facts
 from spiral_stream.catalog.statistics import ESTIMATED, KNOWN, load_statistics
@@ -27,8 +29,10 @@ from spiral_stream.planner.build import caches
 from spiral_stream.planner.verify import Verification, relation_caches, relations_of, verify_relation
 from spiral_stream.semantic import H264_REF, JPEG_REF
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
+from spiral_stream.sources.guessed import source_at
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
+from spiral_stream.sources.parts import SHARD_BYTES
 from spiral_stream.sources.source import Source
 from spiral_stream.version import __version__
 
@@ -192,6 +196,26 @@ def register(
     _console(plain=True).print(f"source: {source_facts(entry)}", soft_wrap=True)
     if entry.changes is not None:
         _console(plain=True).print(f"shards that differ from before: {entry.changes}", soft_wrap=True)
+
+
+@app.command("convert")
+def _convert(
+    source: str,
+    uri: str,
+    kind: Annotated[str | None, typer.Option(help="What the source is; by default, as its files are called.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that copy at the same time.")] = 1,
+    shard_bytes: Annotated[int, typer.Option(min=1, help="Bytes of one shard, about.")] = SHARD_BYTES,
+) -> None:
+    """Copy the rows of a source, and the bytes they refer to, into a Lance dataset. Continues where a killed call stopped."""
+    with _rows_bar(f"convert {escape(source)}") as report:
+        done = convert(source_at(source, kind), uri, workers=workers, shard_bytes=shard_bytes, report=report)
+    if not done.rows:
+        _console(plain=True).print(f"{uri}: it has all rows of {source} already", soft_wrap=True)
+        return
+    said = (
+        f"{uri}: {done.rows:,} rows in {done.shards:,} shards added, {done.size_bytes:,} bytes, version {done.version}"
+    )
+    _console(plain=True).print(said, soft_wrap=True)
 
 
 @app.command()

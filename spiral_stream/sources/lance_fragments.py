@@ -46,7 +46,12 @@ def write_fragments(folder: Path, rows: pa.Table, fragment_rows: int) -> None:
 
 
 def draft_fragments(
-    folder: Path, batches: Iterable[pa.RecordBatch], schema: pa.Schema, most_rows: int, most_bytes: int
+    folder: Path,
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    most_rows: int,
+    most_bytes: int,
+    storage_version: str | None = None,
 ) -> list[Fragment]:
     """Write rows as fragments below a folder, batch by batch.
 
@@ -56,6 +61,7 @@ def draft_fragments(
         schema: of the rows.
         most_rows: of one fragment.
         most_bytes: of one fragment; it is ended at the first batch beyond.
+        storage_version: of Lance's files; None takes the newest.
 
     Raises:
         SourceError: Lance refuses them, the folder cannot be written, or ``batches`` raises.
@@ -64,7 +70,15 @@ def draft_fragments(
 
     with storage(f"Lance fragments {folder}"):
         reader = pa.RecordBatchReader.from_batches(schema, batches)
-        made = write(reader, str(folder), schema, max_rows_per_file=most_rows, max_bytes_per_file=most_bytes)
+        made = write(
+            reader,
+            str(folder),
+            schema,
+            mode="create",  # nothing is there, and Lance need not say so
+            max_rows_per_file=most_rows,
+            max_bytes_per_file=most_bytes,
+            data_storage_version=storage_version,
+        )
     return [
         Fragment(
             each.physical_rows,

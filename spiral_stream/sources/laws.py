@@ -107,7 +107,7 @@ def rows_by_key(source: Source) -> dict[str, pa.Table]:
         return {unit.content_key: imported(source, unit, schema) for unit in units}
     with source.open() as reader:
         keys, names = [unit.content_key for unit in reader.units()], reader.schema.names
-        return {key: _scanned(reader, names, [k]).drop_columns([ROW]) for k, key in enumerate(keys)}
+        return {key: _copied(_scanned(reader, names, [k]).drop_columns([ROW])) for k, key in enumerate(keys)}
 
 
 def check_change(source: Source, change: Callable[[], object]) -> None:
@@ -231,6 +231,14 @@ def _of_column(field: pa.Field, value: Any) -> list[Expr]:
             *([column >= value, ~(column == value), column.is_in([value])] if value is not None else []),
         ]
     return [column.is_null()] if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else []
+
+
+def _copied(table: pa.Table) -> pa.Table:
+    """A table in memory of its own: files that others are mapped from may change."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as out:
+        out.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
 
 
 def _pickled(value: T) -> T:

@@ -33,6 +33,11 @@ _BEFORE: Final = {
 }  # what sources did before they had these fields
 
 
+def library_kinds() -> Mapping[str, type[Source]]:
+    """Return the sources of the library that can be saved, by kind."""
+    return _KINDS
+
+
 def need_saved(source: Source) -> None:
     """Refuse a source that cannot be written down and opened again.
 

@@ -1,6 +1,5 @@
 """What every source owes: the rows asked for, in the order asked, and the rows that pass."""
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spiral_stream.expr import Expr, col
-from spiral_stream.sources import saved
 from spiral_stream.sources.arrow import Arrow
-from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
+from spiral_stream.sources.saved import library_kinds
 from spiral_stream.sources.source import Source
 from spiral_stream.testing import check_source
+from tests.fixtures.every_source import changed, made
 from tests.fixtures.lines import Lines
 
 SCHEMA = pa.schema(
@@ -145,45 +144,16 @@ def test_a_changed_unit_has_another_content_key(kind: str, tmp_path: Path) -> No
     check_source(source, lambda: more_rows(source, tmp_path))
 
 
-def imported_lines(folder: Path) -> Source:
+@pytest.mark.parametrize("kind", sorted(library_kinds()))
+def test_every_source_of_the_library_keeps_the_laws(kind: str, tmp_path: Path) -> None:
+    check_source(made(kind, tmp_path), lambda: changed(kind, tmp_path))
+
+
+def test_a_source_that_is_imported_keeps_the_laws(tmp_path: Path) -> None:
     for name in ("b", "a", "c"):
-        (folder / f"{name}.num").write_text("\n".join(str(ord(name) * 100 + k) for k in range(20)))
-    return Lines(str(folder))
+        (tmp_path / f"{name}.num").write_text("\n".join(str(ord(name) * 100 + k) for k in range(20)))
 
-
-def image_folder(folder: Path) -> Source:
-    for name in ("cat", "ant"):
-        (folder / name).mkdir()
-        for k in range(4):
-            (folder / name / f"{k}.jpg").write_bytes(name.encode() * k)
-    return ImageFolder(str(folder))
-
-
-def video_folder(folder: Path) -> Source:
-    image_folder(folder)
-    for path in list(folder.rglob("*.jpg")):
-        path.rename(path.with_suffix(".mp4"))
-    return VideoFolder(str(folder))
-
-
-OTHERS: dict[str, tuple[Callable[[Path], Source], Callable[[Path], object]]] = {  # and a change of their rows
-    "image folder": (image_folder, lambda folder: (folder / "cat" / "1.jpg").unlink()),
-    "imported": (imported_lines, lambda folder: (folder / "a.num").write_text("1\n2")),
-    "video folder": (video_folder, lambda folder: (folder / "cat" / "1.mp4").unlink()),
-}
-
-
-@pytest.mark.parametrize("kind", OTHERS)
-def test_sources_with_columns_of_their_own_keep_the_laws(kind: str, tmp_path: Path) -> None:
-    make, change = OTHERS[kind]
-
-    check_source(make(tmp_path), lambda: change(tmp_path))
-
-
-def test_every_source_that_is_saved_is_tested_here(tmp_path: Path) -> None:
-    tested = {Lance, Parquet, *(type(make(Path(tempfile.mkdtemp(dir=tmp_path)))) for make, _ in OTHERS.values())}
-
-    assert set(saved._KINDS.values()) <= tested
+    check_source(Lines(str(tmp_path)), lambda: (tmp_path / "a.num").write_text("1\n2"))
 
 
 @pytest.mark.parametrize("kind", ["lance", "parquet", "arrow"])

@@ -1,0 +1,210 @@
+"""Copy the rows of any source into a Lance dataset, unit by unit, so that a second call goes on where the first was killed.
+
+Each storage unit of the source becomes a part (`sources.parts`) that is named by the unit and its content key. Finished parts
+are kept aside, and all of them become visible at once at the end, in the order of the units. Files that are imported (JSONL,
+tars and others) go through a catalog inside the drafts, which reads them in parallel and keeps what it has read.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+import pyarrow as pa
+
+from spiral_stream.catalog.registry import connect
+from spiral_stream.catalog.row_identity import RowIdentity
+from spiral_stream.derived.executors import Executor, Shared, builders_in_force, building_with
+from spiral_stream.errors import SourceError
+from spiral_stream.sources.arrow import Arrow
+from spiral_stream.sources.imports import ImportedSource
+from spiral_stream.sources.lance_append import present
+from spiral_stream.sources.parts import (
+    DRAFTS,
+    MOST_ROWS,
+    SHARD_BYTES,
+    PartDraft,
+    ShardCutter,
+    need_columns,
+    noted,
+    parts_in,
+    publish_parts,
+    staged,
+    sweep,
+    writing,
+)
+from spiral_stream.sources.paths import absolute, is_remote, not_found
+from spiral_stream.sources.payload import inline_schema, inlined
+from spiral_stream.sources.reach import Reach
+from spiral_stream.sources.saved import source_to_json
+from spiral_stream.sources.source import ROW, Source, Unit, content_key
+from spiral_stream.sources.writer import Written
+
+_NAME: Final = 16  # hex digits of the unit's name in the name of its part
+_SHARD_OF_FILE: Final = re.compile("#[0-9]{4,}$")
+
+Report = Callable[[int, int], None]  # rows that are done, and rows to do
+
+
+def convert(
+    source: Source,
+    uri: str,
+    *,
+    workers: int = 1,
+    shard_bytes: int = SHARD_BYTES,
+    report: Report = lambda _done, _total: None,
+) -> Written:
+    """Copy the rows of a source, and the bytes that they refer to, into a Lance dataset.
+
+    Args:
+        source: whose rows are copied.
+        uri: folder of the dataset. Rows of units that it has from an earlier call are not copied again.
+        workers: processes; with one, this process does the work.
+        shard_bytes: a shard ends when its rows have about as many bytes in memory.
+        report: called with rows that are done and rows to do.
+
+    Returns:
+        what was added.
+
+    Raises:
+        SourceError: the source cannot be read, a unit changed since it was copied, or the folder cannot be written.
+    """
+    if is_remote(uri):
+        raise not_found(uri, "convert")
+    folder = Path(absolute(uri))
+    with writing(folder):
+        (folder / DRAFTS).mkdir(parents=True, exist_ok=True)
+    sweep(folder)
+    about = _about(source)
+    catalog = folder / DRAFTS / f"catalog-{content_key(about)}"  # of files that are imported
+    with building_with(Executor("threads" if workers == 1 else "processes", workers)):
+        if isinstance(source, ImportedSource):
+            source = (
+                connect(catalog).register("rows", source, identity=RowIdentity(), replace=True, report=report).source
+            )
+        found = _Conversion(source.pinned(), about, folder, shard_bytes, report).run()
+    shutil.rmtree(catalog, ignore_errors=True)
+    with suppress(OSError):
+        (folder / DRAFTS).rmdir()  # if nobody else writes there
+    return found
+
+
+@final
+class _Conversion:
+    """One call of `convert`."""
+
+    def __init__(self, source: Source, about: str, folder: Path, shard_bytes: int, report: Report) -> None:
+        self._source, self._folder, self._shard_bytes, self._report = source, folder, shard_bytes, report
+        with source.open() as reader:
+            self._todo = [
+                _Todo(k, unit.rows, _first(about, unit), _last(unit))
+                for k, unit in enumerate(reader.units())
+                if unit.rows
+            ]
+            self._schema = inline_schema(reader.schema.remove_metadata())
+        there = present(folder)
+        if there is not None:
+            need_columns(folder, self._schema, there.schema)
+        self._there = frozenset[str]() if there is None else parts_in(there)
+        self._storage = None if there is None else there.storage_version
+
+    def run(self) -> Written:
+        if not self._todo:
+            msg = f"convert: {type(self._source).__name__} has no rows. Convert it when it has"
+            raise SourceError(msg)
+        self._refuse_changed()
+        contents = {part[_NAME:] for part in self._there}
+        new = [each for each in self._todo if each.content not in contents]
+        self._copy([each for each in new if not staged(self._folder, each.part).is_dir()])
+        parts = [staged(self._folder, each.part) for each in new]
+        shards = [shard for part in parts for shard in noted(part)]
+        version = publish_parts(self._folder, self._schema, parts) if parts else 0
+        self._clean()
+        rows, size = sum(shard.rows for shard in shards), sum(shard.size_bytes for shard in shards)
+        return Written(rows=rows, shards=len(shards), size_bytes=size, version=version)
+
+    def _copy(self, todo: Sequence["_Todo"]) -> None:
+        """Copy units, as many at a time as there are workers."""
+        total = sum(each.rows for each in self._todo)
+        done = total - sum(each.rows for each in todo)
+        shared = Shared((self._source, self._schema, self._folder, self._storage, self._shard_bytes))
+        self._report(done, total)
+        waiting, running = list(reversed(todo)), dict[Future[None], int]()
+        with builders_in_force() as builders:
+            while waiting or running:
+                while waiting and len(running) < builders.width:
+                    each = waiting.pop()
+                    running[builders.submit(copy_unit, shared, each.unit, each.part)] = each.rows
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    future.result()
+                    done += running.pop(future)
+                    self._report(done, total)
+
+    def _refuse_changed(self) -> None:
+        """Refuse to add a unit of which the dataset has other rows already."""
+        units, now = {each.named for each in self._todo}, {each.part for each in self._todo}
+        if any(part[:_NAME] in units and part not in now for part in self._there):
+            msg = (
+                f"convert: files changed since their rows were copied to {self._folder}, so rows would be there twice. "
+                "Convert to another folder"
+            )
+            raise SourceError(msg)
+
+    def _clean(self) -> None:
+        """Remove what is kept aside for these units."""
+        for named in {each.named for each in self._todo}:
+            for part in (self._folder / DRAFTS).glob(staged(self._folder, f"{named}*").name):
+                shutil.rmtree(part, ignore_errors=True)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Todo:
+    """One unit of the source."""
+
+    unit: int
+    rows: int
+    named: str  # hex digits of the source and the unit's name
+    content: str  # hex digits of its rows
+
+    @property
+    def part(self) -> str:
+        return self.named + self.content
+
+
+def copy_unit(shared: Shared[tuple[Source, pa.Schema, Path, str | None, int]], unit: int, name: str) -> None:
+    """Copy the rows of one unit to a finished part. Runs wherever the executor likes."""
+    source, schema, folder, storage, shard_bytes = shared.value
+    part = PartDraft(folder, name, schema, storage)
+    try:
+        with source.open() as reader:
+            shards = ShardCutter(part, shard_bytes, MOST_ROWS)
+            reach = Reach(reader.base, confined=not reader.allow_outside)
+            for batch in reader.scan(reader.schema.names, None, [unit]):
+                for rows in inlined(batch.drop_columns([ROW]), reach):
+                    shards.add(rows.cast(schema))
+            shards.end()
+        part.stage()
+    finally:
+        part.drop()
+
+
+def _first(about: str, unit: Unit) -> str:
+    """Hex digits of a unit's name. A file that is imported as several shards is one."""
+    return content_key("unit", about, _SHARD_OF_FILE.sub("", unit.name))[:_NAME]
+
+
+def _last(unit: Unit) -> str:
+    return content_key(unit.content_key, unit.rows)
+
+
+def _about(source: Source) -> str:
+    """The source, whatever its version."""
+    if isinstance(source, Arrow):
+        return source.digest()
+    return json.dumps({k: v for k, v in source_to_json(source).items() if k != "version"}, sort_keys=True)
