@@ -31,6 +31,7 @@ DOORS = {
     "lance": ("catalog/database.py", "cache/store.py", "sources/lance.py", "sources/lance_fragments.py"),
     "lancedb": (),
     "simplejpeg": ("decoders/image.py",),
+    "vortex": ("dialects/vortex.py", "sources/vortex.py"),
     "torch": ("adapters/pinned_memory.py", "adapters/torch.py"),
     "torchvision": (),
     "tokenizers": (
@@ -191,6 +192,7 @@ BEHIND = {"decoders/demuxed.py", "decoders/packets.py", "decoders/probing.py"}
 BEHIND_ANOTHER = {
     "adapters/pinned_memory.py",
     "decoders/video.py",
+    "dialects/vortex.py",
     "transforms/byte_pairs.py",
     "transforms/splitting.py",
 }

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import vortex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
+from spiral_stream.sources.vortex import Vortex
 from spiral_stream.testing import check_source
 from tests.fixtures.lines import Lines
 
@@ -87,6 +89,12 @@ def parquet_files(table: pa.Table, folder: Path, piece: int) -> Source:
     return Parquet(str(folder / "part-*.parquet"))
 
 
+def vortex_files(table: pa.Table, folder: Path, piece: int) -> Source:
+    for i, start in enumerate(range(0, len(table), piece)):
+        vortex.io.write(table.slice(start, piece), str(folder / f"part-{i:03d}.vortex"))
+    return Vortex(str(folder))
+
+
 def arrow_table(table: pa.Table, folder: Path, piece: int) -> Source:
     return Arrow(pa.concat_tables([table.slice(0, piece), table.slice(piece)]))
 
@@ -98,6 +106,7 @@ WRITERS = {
     "lance blob v2": lance_blob("2.2"),
     "parquet": parquet_files,
     "arrow": arrow_table,
+    "vortex": vortex_files,
 }
 
 
