@@ -5,9 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import datasets
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 import vortex
@@ -18,6 +20,7 @@ from spiral_stream.expr import Expr, col
 from spiral_stream.sources import saved
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
+from spiral_stream.sources.huggingface import HuggingFace
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
@@ -144,6 +147,9 @@ def more_rows(source: Source, folder: Path) -> None:
         lance.dataset(source.uri).delete("id = 's7'")
     elif isinstance(source, Parquet):
         pq.write_table(pq.read_table(folder / "part-000.parquet").slice(1), folder / "part-000.parquet")
+    elif isinstance(source, Vortex):
+        path = str(folder / "part-000.vortex")
+        vortex.io.write(vortex.open(path).to_arrow().read_all().slice(1), path)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in WRITERS if kind != "arrow"])
@@ -175,7 +181,27 @@ def video_folder(folder: Path) -> Source:
     return VideoFolder(str(folder))
 
 
+def saved_dataset(folder: Path) -> Source:
+    rows = {"n": list(range(30)), "text": [None if k == 4 else f"t{k}" for k in range(30)]}
+    datasets.Dataset.from_dict(rows).save_to_disk(folder / "saved", num_shards=3)
+    return HuggingFace(str(folder / "saved"), origin=True)
+
+
+def partitions(folder: Path) -> Source:
+    rows = pa.table({"n": range(30), "year": [2020 + k % 3 for k in range(30)], "text": [f"t{k}" for k in range(30)]})
+    pads.write_dataset(rows, folder, format="parquet", partitioning=["year"], partitioning_flavor="hive")
+    return Parquet(str(folder), origin=True)
+
+
 OTHERS: dict[str, tuple[Callable[[Path], Source], Callable[[Path], object]]] = {  # and a change of their rows
+    "hive partitions": (
+        partitions,
+        lambda folder: (folder / "year=2021").rename(folder / "year=2030"),
+    ),
+    "hugging face": (
+        saved_dataset,
+        lambda folder: datasets.Dataset.from_dict({"n": [1]}).save_to_disk(folder / "saved"),
+    ),
     "image folder": (image_folder, lambda folder: (folder / "cat" / "1.jpg").unlink()),
     "imported": (imported_lines, lambda folder: (folder / "a.num").write_text("1\n2")),
     "video folder": (video_folder, lambda folder: (folder / "cat" / "1.mp4").unlink()),
@@ -190,7 +216,12 @@ def test_sources_with_columns_of_their_own_keep_the_laws(kind: str, tmp_path: Pa
 
 
 def test_every_source_that_is_saved_is_tested_here(tmp_path: Path) -> None:
-    tested = {Lance, Parquet, *(type(make(Path(tempfile.mkdtemp(dir=tmp_path)))) for make, _ in OTHERS.values())}
+    tested = {
+        Lance,
+        Parquet,
+        Vortex,
+        *(type(make(Path(tempfile.mkdtemp(dir=tmp_path)))) for make, _ in OTHERS.values()),
+    }
 
     assert set(saved._KINDS.values()) <= tested
 
