@@ -145,7 +145,7 @@ def _left_out(source: ClassFolder, left: Counter[str]) -> str | None:
         f" Convert {' '.join(known)} to PNG or WebP to read them." if known and isinstance(source, ImageFolder) else ""
     )
     return (
-        f"{type(source).__name__} {cut(source.path)} leaves {left.total():,} files out: {', '.join(named)}{more}; it reads "
+        f"{type(source).__name__} {cut(source.path)} leaves {left.total():,} file{'s' * (left.total() > 1)} out: {', '.join(named)}{more}; it reads "
         f"{' '.join(source.EXTENSIONS)} in class folders.{way}"
     )
 
