@@ -144,8 +144,9 @@ def _left_out(source: ClassFolder, left: Counter[str]) -> str | None:
     way = (
         f" Convert {' '.join(known)} to PNG or WebP to read them." if known and isinstance(source, ImageFolder) else ""
     )
+    files = f"{left.total():,} files" if left.total() > 1 else "1 file"
     return (
-        f"{type(source).__name__} {cut(source.path)} leaves {left.total():,} file{'s' * (left.total() > 1)} out: {', '.join(named)}{more}; it reads "
+        f"{type(source).__name__} {cut(source.path)} leaves {files} out: {', '.join(named)}{more}; it reads "
         f"{' '.join(source.EXTENSIONS)} in class folders.{way}"
     )
 

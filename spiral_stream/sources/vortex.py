@@ -1,8 +1,8 @@
 """Rows of Vortex files with one schema: one unit per file, read by Vortex's own scanner.
 
-A fetch reads stretches of neighbouring rows as row ranges and single rows by their indices, whichever is faster: 1024
-single rows of seven numbers take 20 ms, 16 stretches of 64 take 1.6 ms, and indices in stretches of lists are fifty times
-slower than ranges. Files are read and not mapped: one that is cut short is an error, and does not end the process.
+A fetch reads rows by their indices, and long stretches of neighbouring rows as ranges. A range costs 0.17 ms of CPU, so a
+stretch of numbers and texts has to be long before it pays; of lists it pays at once, since indices that are neighbours in a
+list column cost 0.2 ms each. Files are read and not mapped: one that is cut short is an error, and does not end the process.
 """
 
 import os
@@ -29,7 +29,8 @@ from spiral_stream.sources.views import plain
 from spiral_stream.sources.watch import Watch
 from spiral_stream.threads import Workers, thread_share
 
-STRETCH: Final = 8  # neighbouring rows from which on a range is read
+STRETCH: Final = 1024  # neighbouring rows from which on a range is read
+LISTS: Final = 8  # the same where lists are read
 FILES: Final = 256  # open at the same time
 THREADS: Final = 8  # at most, to open files
 SCAN_ROWS: Final = 1 << 20  # rows that a condition is asked of at once
@@ -153,9 +154,8 @@ class VortexReader(Reader):
         if len(rows) and rows.max() >= self._starts[-1]:
             msg = f"Vortex files at {self.base}: row {int(rows.max())} was asked for, but there are {int(self._starts[-1])} rows"
             raise SourceError(msg)
-        schema = pa.schema([self.schema.field(name) for name in columns])
         if not len(rows):
-            return schema.empty_table()
+            return self._fields(columns).empty_table()
         if not columns:
             return without_columns(len(rows))
         distinct, places = np.unique(rows, return_inverse=True)
@@ -268,7 +268,7 @@ class VortexReader(Reader):
 
         borders = np.flatnonzero(np.diff(rows) != 1) + 1
         starts, stops = np.append(0, borders), np.append(borders, len(rows))
-        long = stops - starts >= STRETCH
+        long = stops - starts >= (LISTS if any(map(_has_lists, self._fields(columns))) else STRETCH)
         single = np.ones(len(rows), np.bool_)
         parts, order = [], []
         with _storage(file.path):
@@ -289,7 +289,10 @@ class VortexReader(Reader):
 
     def _as_table(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
         """The columns in the order asked, of the types of the schema."""
-        return table.select(list(columns)).cast(pa.schema([self.schema.field(name) for name in columns]))
+        return table.select(list(columns)).cast(self._fields(columns))
+
+    def _fields(self, columns: Sequence[str]) -> pa.Schema:
+        return pa.schema([self.schema.field(name) for name in columns])
 
 
 def _open_file(root: str, name: str, *, origin: bool) -> VortexFile:
@@ -316,6 +319,13 @@ def _open_file(root: str, name: str, *, origin: bool) -> VortexFile:
     key = content_key(tail, facts.st_size, facts.st_mtime_ns)
     key = content_key(key, "origin", name) if origin else key
     return VortexFile(path, opened, schema, Unit(name, rows, facts.st_size, key, groups), facts.st_mtime_ns)
+
+
+def _has_lists(field: pa.Field) -> bool:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        return any(_has_lists(kind.field(at)) for at in range(kind.num_fields))
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _types(schema: pa.Schema) -> pa.Schema:

@@ -17,7 +17,7 @@ from spiral_stream.errors import MissingExtraError, SourceError
 from spiral_stream.expr import Expr, col
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.source import ROW, Known
-from spiral_stream.sources.vortex import STRETCH, Vortex
+from spiral_stream.sources.vortex import LISTS, Vortex
 
 ROWS = 3 * 8192  # rows of three zones
 NAN = math.nan
@@ -91,13 +91,14 @@ def test_a_condition_is_asked_of_some_rows_at_a_time(tmp_path: Path, monkeypatch
     assert found.equals(want.select(["n", "text", ROW]))
 
 
-@settings(max_examples=60)
+@pytest.mark.parametrize("columns", [["image", "id", "tokens"], ["id", "image"]])
+@settings(max_examples=40)
 @given(data=st.data())
-def test_stretches_and_single_rows_come_in_the_order_asked(data: st.DataObject) -> None:
+def test_stretches_and_single_rows_come_in_the_order_asked(columns: list[str], data: st.DataObject) -> None:
     rows = []
     for _ in range(data.draw(st.integers(1, 4))):
         start = data.draw(st.integers(0, 150))
-        rows += range(start, start + data.draw(st.sampled_from([1, 2, STRETCH - 1, STRETCH, 40])))
+        rows += range(start, start + data.draw(st.sampled_from([1, 2, LISTS - 1, LISTS, 40])))
     if data.draw(st.booleans()):
         rows = data.draw(st.permutations(rows))
     table = pa.table(
@@ -111,9 +112,20 @@ def test_stretches_and_single_rows_come_in_the_order_asked(data: st.DataObject) 
         for at in (0, 1):
             vortex.io.write(table.slice(100 * at, 100), f"{folder}/{at}.vortex")
         with Vortex(folder).open() as reader:
-            found = reader.fetch(np.array(rows, np.uint64), ["image", "id", "tokens"])
+            found = reader.fetch(np.array(rows, np.uint64), columns)
 
-    assert found.equals(table.select(["image", "id", "tokens"]).take(pa.array(rows)))
+    assert found.equals(table.select(columns).take(pa.array(rows)))
+
+
+def test_long_stretches_of_numbers_are_read_as_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spiral_stream.sources.vortex.STRETCH", 5)
+    rows = pa.table({"id": range(100), "text": [f"t{at}" for at in range(100)]})
+    vortex.io.write(rows, str(tmp_path / "t.vortex"))
+    asked = [50, *range(20, 30), 3, *range(60, 64), 99]
+    with Vortex(str(tmp_path / "t.vortex")).open() as reader:
+        assert reader.fetch(np.array(asked, np.uint64), ["text", "id"]).equals(
+            rows.select(["text", "id"]).take(pa.array(asked))
+        )
 
 
 def test_batches_are_those_of_the_same_rows_in_lance(tmp_path: Path) -> None:
