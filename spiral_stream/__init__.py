@@ -51,6 +51,7 @@ from spiral_stream.sources.huggingface import HuggingFace
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
+from spiral_stream.sources.vortex import Vortex
 from spiral_stream.sources.writer import Writer
 from spiral_stream.transforms.crop_and_resize import (
     CenterCrop,
@@ -134,6 +135,7 @@ __all__ = [
     "Tokenize",
     "TrustError",
     "VideoFolder",
+    "Vortex",
     "WindowShuffle",
     "WindowedBucket",
     "Writer",

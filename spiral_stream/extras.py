@@ -21,6 +21,7 @@ EXTRA_OF: Final[Mapping[str, str]] = {
     "tokenizers": "text",
     "torch": "torch",
     "transformers": "text",
+    "vortex": "vortex",
 }
 
 

@@ -37,6 +37,7 @@ DOORS = {
     ),
     "lancedb": (),
     "simplejpeg": ("decoders/image.py",),
+    "vortex": ("dialects/vortex.py", "sources/vortex.py"),
     "torch": ("adapters/pinned_memory.py", "adapters/torch.py"),
     "torchvision": (),
     "tokenizers": (
@@ -197,6 +198,7 @@ BEHIND = {"decoders/demuxed.py", "decoders/packets.py", "decoders/probing.py"}
 BEHIND_ANOTHER = {
     "adapters/pinned_memory.py",
     "decoders/video.py",
+    "dialects/vortex.py",
     "transforms/byte_pairs.py",
     "transforms/splitting.py",
 }

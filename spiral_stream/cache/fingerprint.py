@@ -14,6 +14,7 @@ from spiral_stream.decoders.decoder import Decoder
 from spiral_stream.decoders.frame_selection import FrameSelection
 from spiral_stream.decoders.image import codec_version
 from spiral_stream.decoders.limits import CLIPS, IMAGES, SampleLimits
+from spiral_stream.decoders.oriented import Oriented, inner_of
 from spiral_stream.decoders.registry import decode_version
 from spiral_stream.decoders.video_index import VERSION
 from spiral_stream.plan.canonical import encode_value
@@ -32,7 +33,9 @@ def image_facts(relation: str, column: str, decoder: Decoder, profile: Profile) 
         "profile": encode_value(profile),
     }
     if isinstance(profile, Raw | Jpeg):
-        facts["decoder"] = [decoder.NAME, decoder.VERSION]
+        facts["decoder"] = [inner_of(decoder).NAME, inner_of(decoder).VERSION]
+    if isinstance(decoder, Oriented):  # height and width are stored of the turned image
+        facts["oriented"] = decoder.VERSION
     if profile.lossy:
         facts["encoder"] = codec_version()
     if decoder.limits != IMAGES:  # they decide which rows are refused

@@ -14,8 +14,9 @@ from spiral_stream.cache.fingerprint import image_facts
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.decoders.decoder import Decoder
 from spiral_stream.decoders.image import JpegDecoder, decode_jpeg, encode_jpeg, shrink
+from spiral_stream.decoders.oriented import Oriented, inner_of
 from spiral_stream.errors import DataError
-from spiral_stream.plan.profiles import Jpeg, Profile, Raw
+from spiral_stream.plan.profiles import Jpeg, Original, Profile, Raw
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.reference import resolve
 
@@ -110,8 +111,13 @@ class ImageKind(Kind):
     def keeps_jpeg(self) -> bool:
         """Whether the payload is a JPEG, so that a crop can be decoded alone."""
         return isinstance(self.profile, Jpeg) or (
-            not isinstance(self.profile, Raw) and isinstance(self.decoder, JpegDecoder)
+            not isinstance(self.profile, Raw) and isinstance(inner_of(self.decoder), JpegDecoder)
         )
+
+    @property
+    def turns(self) -> bool:
+        """Whether kept bytes may have to be turned after they are decoded."""
+        return isinstance(self.profile, Original) and isinstance(self.decoder, Oriented)
 
     def _shrunk(self, data: Bytes) -> Pixels:
         pixels = self.decoder.decode(data)

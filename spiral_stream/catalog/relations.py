@@ -5,6 +5,7 @@ database as an Arrow file. The rows of an `Arrow` source are copied into the cat
 """
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from spiral_stream.catalog.pinning import pinned
 from spiral_stream.catalog.row_identity import is_made, with_row_id
 from spiral_stream.catalog.rows import RELATIONS, entry_of, row_of
 from spiral_stream.catalog.suggestions import suggestions
-from spiral_stream.errors import CatalogError, PlanError, SpiralError, shown
+from spiral_stream.errors import CatalogError, PlanError, SpiralError, SpiralWarning, shown
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.former import FormerRows
 from spiral_stream.sources.imported import ImportedRows
@@ -197,6 +198,10 @@ class Relations:
     ) -> _Measured:
         """Find the shards of a source, and check what is declared of it."""
         with _registering(name), source.open() as reader:
+            if reader.left_out is not None:
+                warnings.warn(
+                    f"register {name!r}: {reader.left_out}", SpiralWarning, stacklevel=4
+                )  # of whoever registers
             schema, shard = declared.applied(name, reader.schema)
             identity = declared.identity
             manifest, found = shards_of(name, source, reader, identity, shard, before, report, self._root)

@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from spiral_stream.decoders.oriented import Oriented
 from spiral_stream.errors import CatalogError
 from spiral_stream.explain.clips import cache_text, clip_facts, coverage, frame_bytes, hit, where_made
 from spiral_stream.explain.subject import Subject
@@ -47,7 +48,8 @@ def _image(subject: Subject, image: ImageStage) -> dict[str, Any]:
     size = (
         "unknown: the images decide" if shape is None else int(np.prod(shape)) * np.dtype(image.program.dtype).itemsize
     )
-    where = f"after membership; normalized on {_place(subject.devices.get(image.name))}"
+    turned = "turned by EXIF, " if isinstance(image.caches[0].kind.decoder, Oriented) else ""
+    where = f"after membership; {turned}normalized on {_place(subject.devices.get(image.name))}"
     kept = _image_caches(image)
     built = _built(*subject.coverage(each.fingerprint for each in kept))
     return _row(image.name, where, size, _cell(kept), built, _hit(subject.metrics))

@@ -53,6 +53,7 @@ class Stack(Field):
             None means 2**26 for an image and 35.7 million for a frame.
         max_frames: most frames that may be decoded for one clip. None means 2**18.
         max_bytes: most encoded bytes that may be read for one sample. None means 2**30.
+        orient: turn images as their EXIF tag Orientation says, before all transforms. Off, pixels are as the file has them.
 
     Raises:
         PlanError: an argument is out of range, or does not fit the others or the column.
@@ -81,6 +82,7 @@ class Stack(Field):
     max_pixels: int | None = None
     max_frames: int | None = None
     max_bytes: int | None = None
+    orient: bool = False
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -100,7 +102,7 @@ class Stack(Field):
                 'decoder: decode="jpeg", "image" or "h264". To apply a function of your own, use map before collate'
             )
             raise PlanError(msg)
-        for name in ("random_start", "random_crop"):
+        for name in ("random_start", "random_crop", "orient"):
             if not isinstance(getattr(self, name), bool):
                 msg = f"Stack({self.column!r}): {name}={getattr(self, name)!r}. Give True or False"
                 raise PlanError(msg)
@@ -112,6 +114,9 @@ class Stack(Field):
         shorthands = (self.resize_shorter, self.crop, self.sequence_length, self.stride)
         if self.decode is None and (self.transforms or self.layout or any(each is not None for each in shorthands)):
             msg = f'Stack({self.column!r}): transforms, layout and frames need a decoded column. Give decode="jpeg" or "h264"'
+            raise PlanError(msg)
+        if self.orient and self.decode in (None, "h264"):
+            msg = f'Stack({self.column!r}): orient=True turns images. Give decode="jpeg" or "image", or leave it out'
             raise PlanError(msg)
         if self.random_crop and self.crop is None:
             msg = f"Stack({self.column!r}): random_crop needs a size. Give crop=224"

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from spiral_stream.decoders.decoder import Decoder
+from spiral_stream.decoders.oriented import Oriented
 from spiral_stream.decoders.registry import CLIPS, decoder
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field, FieldSpec
@@ -36,7 +37,7 @@ def image_parts(field: Stack) -> tuple[Decoder, ImageProgram]:
         msg = f'sequence_length, stride, random_start and short are of clips, decode="h264"; decode={field.decode!r} reads images'
         raise PlanError(msg)
     chain = (*shorthands(field), *field.transforms)
-    found = decoder(field.decode)
+    found = Oriented(decoder(field.decode)) if field.orient else decoder(field.decode)
     program = compile_image(chain, dtype=field.dtype or "uint8", layout=field.layout or "nchw")
     return found.within(limits_of(field, found.limits)), program
 

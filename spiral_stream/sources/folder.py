@@ -6,6 +6,7 @@ opened only when its reference is resolved. Listing costs one ``stat`` a file.
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import SourceError
+from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.semantic import H264_REF, JPEG_REF, with_semantic
 from spiral_stream.sources.added import need_origin
@@ -26,6 +27,8 @@ from spiral_stream.sources.source import Reader, Source, Unit, content_key
 
 # torchvision.datasets.folder.IMG_EXTENSIONS; what a decoder cannot read it refuses by name.
 IMAGES: Final = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+_OTHER_IMAGES: Final = (".avif", ".gif", ".heic", ".jp2", ".jxl")
+_NAMED: Final = 5  # extensions that a message names
 VIDEOS: Final = (".mp4", ".m4v", ".mov", ".mkv", ".ts", ".avi")
 
 
@@ -105,12 +108,14 @@ class ClassFolderReader(Reader):
             raise not_found(source.path, kind)
         self.schema = source.schema
         self.base = source.path
+        left: Counter[str] = Counter()
         try:
-            self._units, tables = _list_classes(source)
+            self._units, tables = _list_classes(source, left)
         except (OSError, UnicodeEncodeError) as error:
             what = f"the name {error.object!r} is not UTF-8" if isinstance(error, UnicodeEncodeError) else str(error)
             msg = f"{kind} {source.path}: {what}. Rename or remove it, or check its rights"
             raise SourceError(msg) from error
+        self.left_out = _left_out(source, left)
         self._memory = MemoryReader(pa.concat_tables(tables), self._units, self.base)
 
     def units(self) -> Sequence[Unit]:
@@ -128,16 +133,45 @@ class ClassFolderReader(Reader):
         return self._memory.fetch(rows, columns)
 
 
-def _list_classes(source: ClassFolder) -> tuple[list[Unit], list[pa.Table]]:
+def _left_out(source: ClassFolder, left: Counter[str]) -> str | None:
+    """Say which files are not read: how many of each extension."""
+    if not left:
+        return None
+    kinds = sorted(left, key=lambda each: (-left[each], each))
+    named = [f"{left[each]:,} {each or 'without an extension'}" for each in kinds[:_NAMED]]
+    more = f", {sum(left[each] for each in kinds[_NAMED:]):,} of other kinds" if len(kinds) > _NAMED else ""
+    known = [each for each in kinds if each in _OTHER_IMAGES]
+    way = (
+        f" Convert {' '.join(known)} to PNG or WebP to read them." if known and isinstance(source, ImageFolder) else ""
+    )
+    files = f"{left.total():,} files" if left.total() > 1 else "1 file"
+    return (
+        f"{type(source).__name__} {cut(source.path)} leaves {files} out: {', '.join(named)}{more}; it reads "
+        f"{' '.join(source.EXTENSIONS)} in class folders.{way}"
+    )
+
+
+def _extension(name: str) -> str:
+    return os.path.splitext(name)[1].lower()  # noqa: PTH122  a Path costs 10x as much
+
+
+def _list_classes(source: ClassFolder, left: Counter[str]) -> tuple[list[Unit], list[pa.Table]]:
+    """List the class folders; counts by extension the files that are left out."""
     kind, root = type(source).__name__, source.path
-    classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+    classes = []
+    for entry in os.scandir(root):
+        if not entry.name.startswith(".") and entry.is_dir():
+            classes.append(entry.name)
+        elif not entry.name.startswith("."):
+            left[_extension(entry.name)] += 1
+    classes.sort()
     what = "image" if isinstance(source, ImageFolder) else "video"
     if not classes:
         msg = f"{kind}: {root} has no class folders; {what}s lie in {root}/<class name>/<{what}>"
         raise SourceError(msg)
     units, tables = [], []
     for label, name in enumerate(classes):
-        files = sorted(_files(os.path.join(root, name), name, source.EXTENSIONS))  # noqa: PTH118  Path costs 10x as much a file
+        files = sorted(_files(os.path.join(root, name), name, source.EXTENSIONS, left))  # noqa: PTH118  Path costs 10x as much a file
         if not files:
             msg = (
                 f"{kind}: class folder {name!r} of {root} has no {what} "
@@ -162,7 +196,9 @@ def _list_classes(source: ClassFolder) -> tuple[list[Unit], list[pa.Table]]:
     return units, tables
 
 
-def _files(folder: str, relative: str, extensions: tuple[str, ...]) -> Iterator[tuple[str, int, int]]:
+def _files(
+    folder: str, relative: str, extensions: tuple[str, ...], left: Counter[str]
+) -> Iterator[tuple[str, int, int]]:
     """(relative path, bytes, mtime in ns) of each file of a kind below ``folder``; 3 us per file in CPython."""
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -170,8 +206,10 @@ def _files(folder: str, relative: str, extensions: tuple[str, ...]) -> Iterator[
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():
-                yield from _files(entry.path, name, extensions)
+                yield from _files(entry.path, name, extensions, left)
             elif entry.name.lower().endswith(extensions):
                 facts = entry.stat()
                 need_file(entry.path, facts)
                 yield name, facts.st_size, facts.st_mtime_ns
+            else:
+                left[_extension(entry.name)] += 1

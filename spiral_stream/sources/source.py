@@ -124,6 +124,7 @@ class Reader(ABC):
     base: str  # folder that relative references in the rows are resolved against
     allow_outside: bool = True  # whether references may name files that are not below it
     trusting: bool = False  # whether units are compared with what is known of them when they are first read
+    left_out: str | None = None  # files that lie there and are not read, said once at registration
     pinned_by: Pinned | None = None  # what pins the files that references name, where the catalog does not
 
     @abstractmethod

@@ -257,3 +257,48 @@ def test_what_is_wrong_is_said_alike_every_time(name: str) -> None:
             decoder(name).decode(bytearray(b"\xff\xd8\xff"))
         said.add(str(caught.value))
     assert len(said) == 1
+
+
+def written(array, kind="PNG", mode=None):
+    out = io.BytesIO()
+    Image.fromarray(array, mode).save(out, kind) if mode else Image.fromarray(array).save(out, kind)
+    return out.getvalue()
+
+
+def test_sixteen_bit_gray_keeps_its_high_byte_so_that_widened_eight_bit_images_come_back():
+    ramp = np.arange(65_536, dtype=np.uint16).reshape(256, 256)
+    gray = np.random.default_rng(1).integers(0, 256, (9, 7)).astype(np.uint16)
+
+    for kind in ("PNG", "TIFF"):
+        assert np.array_equal(ANY.decode(written(ramp, kind))[:, :, 0], ramp >> 8)
+        assert np.array_equal(ANY.decode(written(gray * 257, kind)), np.repeat(gray[:, :, None], 3, axis=2))
+
+
+def test_sixteen_bit_colour_keeps_its_high_byte():
+    import zlib
+
+    rows = np.random.default_rng(2).integers(0, 65_536, (4, 5, 3)).astype(">u2")
+    lines = b"".join(b"\0" + row.tobytes() for row in rows)
+    header = (5).to_bytes(4, "big") + (4).to_bytes(4, "big") + bytes([16, 2, 0, 0, 0])
+
+    def chunk(kind, body):
+        return len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
+
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+
+    assert np.array_equal(ANY.decode(data), (rows >> 8).astype(np.uint8))
+
+
+def test_alpha_is_dropped_and_the_colours_below_it_stay():
+    pixels = np.dstack([photo(6, 5), np.random.default_rng(3).integers(0, 256, (6, 5)).astype(np.uint8)])
+    gray = np.ascontiguousarray(pixels[:, :, [0, 3]])
+
+    for kind in ("PNG", "TIFF"):
+        assert np.array_equal(ANY.decode(written(pixels, kind)), pixels[:, :, :3])
+    assert np.array_equal(ANY.decode(written(gray)), np.repeat(gray[:, :, :1], 3, axis=2))
+
+
+def test_thirty_two_bit_images_are_refused():
+    for array in (np.zeros((4, 5), np.int32), np.zeros((4, 5), np.float32)):
+        with pytest.raises(DataError, match="32 bits have no agreed range"):
+            ANY.decode(written(array, "TIFF"))

@@ -12,16 +12,19 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
+import vortex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spiral_stream.dialects import passes, split, to_arrow, to_lance, to_parquet
+from spiral_stream.dialects.vortex import to_vortex
 from spiral_stream.expr import Expr, bind, canonical, col, from_json, lit, to_json
 from spiral_stream.expr.nodes import Call
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import ROW, Reader
+from spiral_stream.sources.vortex import Vortex
 from tests.fixtures.duckdb_dialect import to_duckdb
 
 NAN, INF = math.nan, math.inf
@@ -101,6 +104,8 @@ class Engines:
         self.lance = lance.write_dataset(TABLE, str(folder / "t.lance"), max_rows_per_file=GROUP * 4)
         pq.write_table(TABLE, folder / "t.parquet", row_group_size=GROUP)
         self.parquet = pads.dataset(folder / "t.parquet")
+        vortex.io.write(TABLE, str(folder / "t.vortex"))
+        self.vortex = vortex.open(str(folder / "t.vortex"))
         self.duckdb = duckdb.connect()
         self.duckdb.execute("SET TimeZone = 'Pacific/Auckland'")  # no answer may depend on it
         self.duckdb.register("t", TABLE)
@@ -109,11 +114,17 @@ class Engines:
         yield "lance", _keys(self._lance(predicate), predicate, to_lance)
         yield "parquet", _keys(self._arrow(self.parquet, predicate, to_parquet), predicate, to_parquet)
         yield "memory", _keys(self._arrow(pads.dataset(TABLE), predicate, to_arrow), predicate, to_arrow)
+        yield "vortex", _keys(self._vortex(predicate), predicate, to_vortex)
         yield "duckdb", _keys(self._duckdb(predicate), predicate, to_duckdb)
 
     def _lance(self, predicate: Expr) -> pa.Table:
         pushed, _ = split(predicate, SCHEMA, to_lance)
         return self.lance.scanner(filter=None if pushed is None else to_lance(pushed, SCHEMA)).to_table()
+
+    def _vortex(self, predicate: Expr) -> pa.Table:
+        pushed, _ = split(predicate, SCHEMA, to_vortex)
+        kept = self.vortex.to_arrow(["k"], expr=None if pushed is None else to_vortex(pushed, SCHEMA))
+        return TABLE.take(kept.read_all().column("k"))
 
     def _arrow(self, dataset: pads.Dataset, predicate: Expr, lower: Callable[[Expr, pa.Schema], object]) -> pa.Table:
         pushed, _ = split(predicate, SCHEMA, lower)
@@ -273,10 +284,12 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Read
     folder = tmp_path_factory.mktemp("sources")
     lance.write_dataset(TABLE, str(folder / "t.lance"), max_rows_per_file=GROUP * 4)
     pq.write_table(TABLE, folder / "t.parquet", row_group_size=GROUP)
+    vortex.io.write(TABLE, str(folder / "t.vortex"))
     named = {
         "Lance": Lance(str(folder / "t.lance")),
         "Parquet": Parquet(str(folder / "t.parquet")),
         "Arrow": Arrow(TABLE),
+        "Vortex": Vortex(str(folder / "t.vortex")),
     }
     readers = {name: source.open() for name, source in named.items()}
     yield readers

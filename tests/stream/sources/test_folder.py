@@ -5,7 +5,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spiral_stream.errors import SourceError
+import spiral_stream as spiral
+from spiral_stream.errors import SourceError, SpiralWarning
 from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.reference import resolve
@@ -124,3 +125,40 @@ def test_a_folder_of_class_folders_of_videos_is_a_relation_of_clips(tmp_path: Pa
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match=r"class folder 'empty' of .* has no video .*put videos into it"):
         VideoFolder(str(tmp_path)).open()
+
+
+def test_files_that_are_left_out_are_counted_once_at_registration(tmp_path: Path) -> None:
+    for name in (
+        "cat/1.jpg",
+        "cat/2.GIF",
+        "cat/x/3.gif",
+        "cat/notes.txt",
+        "dog/1.png",
+        "dog/2.avif",
+        "README",
+        "4.jpg",
+    ):
+        path = tmp_path / "images" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    (tmp_path / "images" / "cat" / ".hidden.gif").write_bytes(b"x")
+    catalog = spiral.connect(tmp_path / "catalog")
+    with pytest.warns(SpiralWarning) as caught:
+        catalog.register("images", ImageFolder(str(tmp_path / "images")))
+    catalog.register("images", ImageFolder(str(tmp_path / "images")))
+    catalog.refresh("images")
+
+    left = f"register 'images': ImageFolder {tmp_path / 'images'} leaves 6 files out: 2 .gif, 1 without an extension, 1 .avif, "
+    left += "1 .jpg, 1 .txt; it reads .jpg .jpeg .png .ppm .bmp .pgm .tif .tiff .webp in class folders. Convert .gif .avif to "
+    left += "PNG or WebP to read them."
+    assert [str(each.message) for each in caught] == [left]
+    assert caught[0].filename == __file__
+    assert len(catalog.table("images").to_arrow()) == 2
+
+
+def test_videos_say_what_they_leave_out_too(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for name in ("1.mp4", "1.json", "2.json"):
+        (tmp_path / "run" / name).write_bytes(b"x")
+    with VideoFolder(str(tmp_path)).open() as reader:
+        assert "leaves 2 files out: 2 .json; it reads .mp4" in reader.left_out

@@ -282,6 +282,18 @@ def test_a_damaged_file_is_named(damage: Any, message: str, written: datasets.Da
         HuggingFace(str(tmp_path / "saved")).open()
 
 
+def test_rows_that_were_read_stay_when_their_file_is_cut(tmp_path: Path) -> None:
+    source = save(tmp_path / "saved", [{"bytes": b"x" * 100_000, "path": None}] * 8)
+    with source.open() as reader:
+        fetched = reader.fetch(np.array([7], np.uint64), ["image", "id"])
+        (scanned,) = reader.scan(["image"])
+        with (tmp_path / "saved" / "data-00000-of-00001.arrow").open("r+b") as file:
+            file.truncate(0)
+
+        assert fetched.to_pydict() == {"image": [b"x" * 100_000], "id": [7]}
+        assert set(scanned["image"].to_pylist()) == {b"x" * 100_000}
+
+
 def test_a_file_that_shrinks_while_it_is_read_is_an_error_and_not_the_end_of_the_process(tmp_path: Path) -> None:
     source = save(tmp_path / "saved", [{"bytes": b"x" * 100_000, "path": None}] * 8)
     with source.open() as reader:

@@ -7,8 +7,10 @@ from tempfile import TemporaryDirectory
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
+import vortex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +20,7 @@ from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.saved import library_kinds
 from spiral_stream.sources.source import Source
+from spiral_stream.sources.vortex import Vortex
 from spiral_stream.testing import check_source
 from tests.fixtures.every_source import changed, made
 from tests.fixtures.lines import Lines
@@ -86,6 +89,12 @@ def parquet_files(table: pa.Table, folder: Path, piece: int) -> Source:
     return Parquet(str(folder / "part-*.parquet"))
 
 
+def vortex_files(table: pa.Table, folder: Path, piece: int) -> Source:
+    for i, start in enumerate(range(0, len(table), piece)):
+        vortex.io.write(table.slice(start, piece), str(folder / f"part-{i:03d}.vortex"))
+    return Vortex(str(folder))
+
+
 def arrow_table(table: pa.Table, folder: Path, piece: int) -> Source:
     return Arrow(pa.concat_tables([table.slice(0, piece), table.slice(piece)]))
 
@@ -97,6 +106,7 @@ WRITERS = {
     "lance blob v2": lance_blob("2.2"),
     "parquet": parquet_files,
     "arrow": arrow_table,
+    "vortex": vortex_files,
 }
 
 
@@ -134,6 +144,9 @@ def more_rows(source: Source, folder: Path) -> None:
         lance.dataset(source.uri).delete("id = 's7'")
     elif isinstance(source, Parquet):
         pq.write_table(pq.read_table(folder / "part-000.parquet").slice(1), folder / "part-000.parquet")
+    elif isinstance(source, Vortex):
+        path = str(folder / "part-000.vortex")
+        vortex.io.write(vortex.open(path).to_arrow().read_all().slice(1), path)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in WRITERS if kind != "arrow"])
@@ -154,6 +167,13 @@ def test_a_source_that_is_imported_keeps_the_laws(tmp_path: Path) -> None:
         (tmp_path / f"{name}.num").write_text("\n".join(str(ord(name) * 100 + k) for k in range(20)))
 
     check_source(Lines(str(tmp_path)), lambda: (tmp_path / "a.num").write_text("1\n2"))
+
+
+def test_partitions_and_origins_keep_the_laws(tmp_path: Path) -> None:
+    rows = pa.table({"n": range(30), "year": [2020 + k % 3 for k in range(30)], "text": [f"t{k}" for k in range(30)]})
+    pads.write_dataset(rows, tmp_path, format="parquet", partitioning=["year"], partitioning_flavor="hive")
+
+    check_source(Parquet(str(tmp_path), origin=True), lambda: (tmp_path / "year=2021").rename(tmp_path / "year=2030"))
 
 
 @pytest.mark.parametrize("kind", ["lance", "parquet", "arrow"])

@@ -1,0 +1,347 @@
+"""Rows of Vortex files with one schema: one unit per file, read by Vortex's own scanner.
+
+A fetch reads rows by their indices, and long stretches of neighbouring rows as ranges. A range costs 0.17 ms of CPU, so a
+stretch of numbers and texts has to be long before it pays; of lists it pays at once, since indices that are neighbours in a
+list column cost 0.2 ms each. Files are read and not mapped: one that is cut short is an error, and does not end the process.
+"""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.errors import SourceError, SpiralError, cut
+from spiral_stream.expr import Expr
+from spiral_stream.extras import need
+from spiral_stream.sources.added import need_origin, with_added
+from spiral_stream.sources.listing import Paths, absolute_paths, common_folder, listed
+from spiral_stream.sources.paths import absolute, open_file, outside_allowed
+from spiral_stream.sources.predicate import needed, passing
+from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
+from spiral_stream.sources.views import plain
+from spiral_stream.sources.watch import Watch
+from spiral_stream.threads import Workers, thread_share
+
+STRETCH: Final = 1024  # neighbouring rows from which on a range is read
+LISTS: Final = 8  # the same where lists are read
+FILES: Final = 256  # open at the same time
+THREADS: Final = 8  # at most, to open files
+SCAN_ROWS: Final = 1 << 20  # rows that a condition is asked of at once
+_TAIL_BYTES: Final = 1 << 16  # of a file, which hold its footer or most of it
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Vortex(Source):
+    """Files of vortex-data: one, a folder of them (searched below), a glob, a brace pattern, or a list.
+
+    Needs the extra ``vortex``. Texts come back as ``utf8``, bytes as ``large_binary``.
+
+    Args:
+        path: file, folder, glob, brace pattern, or a list of these; ``~`` is expanded. Files are read in the order of
+            their names.
+        base: folder that relative references are resolved against; by default the common folder of the files.
+        allow_outside: whether references may name files that do not lie below ``base``; by default only where no base is
+            given.
+        origin: whether to add the columns ``__file__``, the name of a row's file below the common folder, and
+            ``__index_in_file__``, its place in that file.
+    """
+
+    KIND: ClassVar[str] = "vortex"
+    path: str | Sequence[str]
+    base: str | None = None
+    allow_outside: bool | None = None
+    origin: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", absolute_paths(self.path, "Vortex"))
+        object.__setattr__(self, "allow_outside", outside_allowed(self.base, self.allow_outside))
+        if self.base is not None:
+            object.__setattr__(self, "base", absolute(self.base))
+        need_origin("Vortex", self.origin)
+
+    @property
+    def _paths(self) -> Paths:
+        return self.path if isinstance(self.path, str) else tuple(self.path)
+
+    def open(self) -> Reader:
+        return self._open(*listed(self._paths, "Vortex", (".vortex",)), None)
+
+    def open_known(self, known: Known) -> Reader:
+        return self._open(common_folder(self._paths), known.names.to_pylist(), known)
+
+    def _open(self, root: str, names: Sequence[str], known: Known | None) -> Reader:
+        need("vortex", "Vortex(...)", "write the rows to Lance or Parquet")
+        rows = VortexReader(self, root, names, known)
+        return with_added(rows, {}, known, origin=self.origin)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class VortexFile:
+    """One open file."""
+
+    path: str
+    opened: Any  # vortex.VortexFile
+    schema: pa.Schema
+    unit: Unit
+    mtime_ns: int
+
+
+@final
+class VortexReader(Reader):
+    """Open Vortex files.
+
+    Args:
+        source: the files.
+        root: the folder that they lie in.
+        names: of the files, relative to it.
+        known: the files that the source had; then each is opened when it is first read.
+    """
+
+    def __init__(self, source: Vortex, root: str, names: Sequence[str], known: Known | None) -> None:
+        self.base, self.allow_outside = source.base or root, bool(source.allow_outside)
+        self.trusting = known is not None
+        self._root, self._names, self._known, self._mark = root, list(names), known, source.origin
+        self._files: OrderedDict[int, VortexFile] = OrderedDict()
+        self._lock = threading.Lock()
+        self._watch = Watch({})
+        self._units: list[Unit] = []
+        first = self._file(0)
+        self.schema = first.schema
+        if known is None:
+            with Workers(thread_share().waiting(THREADS), "spiral-vortex") as pool:
+                self._units = list(pool.map(lambda unit: self._file(unit).unit, range(len(self._names))))
+        rows = [unit.rows for unit in self._units] if known is None else known.rows
+        self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)  # [U + 1] first row of each file
+
+    def units(self) -> Sequence[Unit]:
+        return self._units or [self._file(unit).unit for unit in range(len(self._names))]
+
+    def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
+        names = self._names if units is None else [self._names[unit] for unit in units]
+        return {name: os.path.join(self._root, name) for name in names}  # noqa: PTH118
+
+    def scan(
+        self,
+        columns: Sequence[str],
+        predicate: Expr | None = None,
+        units: Sequence[int] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        from spiral_stream.dialects.pushdown import split
+        from spiral_stream.dialects.vortex import to_vortex
+
+        pushed, late = split(predicate, self.schema, to_vortex)
+        lowered = None if pushed is None else to_vortex(pushed, self.schema)
+        read = needed(columns, late)
+        schema = pa.schema([*(self.schema.field(name) for name in read), pa.field(ROW, pa.uint64())])
+        for unit in range(len(self._names)) if units is None else sorted(units):
+            for rows, table in self._read(self._file(unit), read, lowered):
+                ordinals = pa.array(rows.astype(np.uint64) + self._starts[unit])
+                arrays = [] if table is None else table.columns
+                found = pa.table([*arrays, ordinals], schema=schema)
+                yield from passing(found, late, [*columns, ROW]).to_batches()
+
+    def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
+        rows = np.asarray(rows, dtype=np.uint64)
+        if len(rows) and rows.max() >= self._starts[-1]:
+            msg = f"Vortex files at {self.base}: row {int(rows.max())} was asked for, but there are {int(self._starts[-1])} rows"
+            raise SourceError(msg)
+        if not len(rows):
+            return self._fields(columns).empty_table()
+        if not columns:
+            return without_columns(len(rows))
+        distinct, places = np.unique(rows, return_inverse=True)
+        units = np.searchsorted(self._starts, distinct, side="right") - 1
+        parts = []
+        for unit in np.unique(units).tolist():
+            inside = (distinct[units == unit] - self._starts[unit]).astype(np.int64)
+            parts.append(self._take(self._file(unit), inside, columns))
+        together = pa.concat_tables(parts)
+        if len(distinct) < len(rows) or (places[1:] < places[:-1]).any():
+            together = together.take(pa.array(places))
+        return together
+
+    def close(self) -> None:
+        with self._lock:
+            self._files.clear()
+
+    def _file(self, unit: int) -> VortexFile:
+        """Return an open file; those used last stay open.
+
+        Raises:
+            SourceError: it cannot be read, or is no longer what is known of it.
+        """
+        with self._lock:
+            found = self._files.get(unit)
+            if found is not None:
+                self._files.move_to_end(unit)
+                return found
+        found = _open_file(self._root, self._names[unit], origin=self._mark)
+        if self._known is not None and found.unit.content_key != self._known.keys[unit].as_py():
+            msg = (
+                f"Vortex file {cut(found.path)} changed since registration. Take the data as it is now with "
+                "catalog.refresh(<name>), or restore it"
+            )
+            raise SourceError(msg)
+        if unit:
+            self._need_same_columns(found)
+        self._watch.know(found.path, (found.unit.size_bytes or 0, found.mtime_ns))
+        with self._lock:
+            self._files[unit] = found
+            while len(self._files) > FILES:
+                self._files.popitem(last=False)
+        return found
+
+    def _need_same_columns(self, file: VortexFile) -> None:
+        if not file.schema.equals(self.schema):
+            here, there = (
+                ", ".join(f"{field.name} {field.type}" for field in each) for each in (file.schema, self.schema)
+            )
+            msg = (
+                f"Vortex: {cut(file.path)} has the columns {cut(here)}; the first file has {cut(there)}. Rewrite it, or register "
+                "the files separately"
+            )
+            raise SourceError(msg)
+
+    def _read(
+        self, file: VortexFile, columns: Sequence[str], lowered: Any
+    ) -> Iterator[tuple[NDArray[np.int64], pa.Table | None]]:
+        """Rows of a file that pass what Vortex can decide: their places in the file, and their columns if any are asked for."""
+        with _storage(file.path):
+            values = file.opened.to_repeated_scan(list(columns), expr=lowered)
+        for start in range(0, file.unit.rows, SCAN_ROWS):
+            stop = min(start + SCAN_ROWS, file.unit.rows)
+            with _storage(file.path):
+                rows = np.arange(start, stop) if lowered is None else self._passing_rows(file, lowered, start, stop)
+            if not columns and len(rows):
+                self._watch.need_unchanged([file.path])
+                yield rows, None
+            elif len(rows):
+                with _storage(file.path):
+                    arrays = values.execute(row_range=(start, stop))
+                yield from self._paired(file, rows, arrays, columns)
+
+    def _paired(
+        self, file: VortexFile, rows: NDArray[np.int64], arrays: Any, columns: Sequence[str]
+    ) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
+        done = 0
+        while True:
+            with _storage(file.path):
+                array = next(arrays, None)
+                table = None if array is None else self._as_table(array.to_arrow_table(), columns)
+            self._watch.need_unchanged([file.path])
+            if table is None:
+                break
+            if len(table):
+                yield rows[done : done + len(table)], table
+            done += len(table)
+        if done != len(rows):
+            msg = f"Vortex file {cut(file.path)}: {len(rows):,} rows pass a condition, and {done:,} came. Rewrite the file"
+            raise SourceError(msg)
+
+    def _passing_rows(self, file: VortexFile, lowered: Any, start: int, stop: int) -> NDArray[np.int64]:
+        """Places of the rows that pass. Counted first, which zone maps answer without a look at the rows where none does."""
+        import vortex.expr
+
+        count = sum(len(a) for a in file.opened.to_repeated_scan([], expr=lowered).execute(row_range=(start, stop)))
+        if not count:
+            return np.empty(0, np.int64)
+        if count == stop - start:
+            return np.arange(start, stop)
+        scan = file.opened.to_repeated_scan(vortex.expr.pack({"passes": lowered}))
+        masks = [a.to_arrow_array().field("passes").fill_null(False) for a in scan.execute(row_range=(start, stop))]
+        mask = np.concatenate([each.to_numpy(zero_copy_only=False) for each in masks])
+        found: NDArray[np.int64] = np.flatnonzero(mask) + start
+        return found
+
+    def _take(self, file: VortexFile, rows: NDArray[np.int64], columns: Sequence[str]) -> pa.Table:
+        """Read ascending rows of a file."""
+        import vortex
+
+        borders = np.flatnonzero(np.diff(rows) != 1) + 1
+        starts, stops = np.append(0, borders), np.append(borders, len(rows))
+        long = stops - starts >= (LISTS if any(map(_has_lists, self._fields(columns))) else STRETCH)
+        single = np.ones(len(rows), np.bool_)
+        parts, order = [], []
+        with _storage(file.path):
+            scan = file.opened.to_repeated_scan(list(columns))
+            for first, last in zip(starts[long].tolist(), stops[long].tolist(), strict=True):
+                single[first:last] = False
+                order.append(np.arange(first, last))
+                arrays = scan.execute(row_range=(int(rows[first]), int(rows[last - 1]) + 1))
+                parts += [self._as_table(array.to_arrow_table(), columns) for array in arrays]
+            if single.any():
+                order.append(np.flatnonzero(single))
+                indices = vortex.array(pa.array(rows[single], pa.uint64()))
+                parts.append(self._as_table(file.opened.to_arrow(list(columns), indices=indices).read_all(), columns))
+        self._watch.need_unchanged([file.path])
+        found = pa.concat_tables(parts)
+        places = np.concatenate(order)
+        return found if (places[1:] > places[:-1]).all() else found.take(pa.array(np.argsort(places)))
+
+    def _as_table(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """The columns in the order asked, of the types of the schema."""
+        return table.select(list(columns)).cast(self._fields(columns))
+
+    def _fields(self, columns: Sequence[str]) -> pa.Schema:
+        return pa.schema([self.schema.field(name) for name in columns])
+
+
+def _open_file(root: str, name: str, *, origin: bool) -> VortexFile:
+    """Open a file.
+
+    Raises:
+        SourceError: it is no Vortex file, or is cut short.
+    """
+    import vortex
+
+    path = os.path.join(root, name)  # noqa: PTH118
+    try:
+        number, facts = open_file(path)
+        with open(number, "rb") as handle:  # noqa: PTH123
+            handle.seek(max(0, facts.st_size - _TAIL_BYTES))
+            tail = handle.read()
+    except (OSError, ValueError) as error:
+        msg = f"Vortex file {cut(path)}: {getattr(error, 'strerror', None) or error}. Replace the file, or leave it out"
+        raise SourceError(msg) from error
+    with _storage(path):
+        opened = vortex.open(path)
+        schema, rows = _types(opened.dtype.to_arrow_schema()), len(opened)
+        groups = tuple(stop - start for start, stop in opened.splits()) if rows else ()
+    key = content_key(tail, facts.st_size, facts.st_mtime_ns)
+    key = content_key(key, "origin", name) if origin else key
+    return VortexFile(path, opened, schema, Unit(name, rows, facts.st_size, key, groups), facts.st_mtime_ns)
+
+
+def _has_lists(field: pa.Field) -> bool:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        return any(_has_lists(kind.field(at)) for at in range(kind.num_fields))
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _types(schema: pa.Schema) -> pa.Schema:
+    """The columns as they are read: no view types, which rows cannot be taken of."""
+    fields = [field.with_type(pa.large_binary()) if pa.types.is_binary_view(field.type) else field for field in schema]
+    return plain(pa.schema(fields))
+
+
+@contextmanager
+def _storage(path: str) -> Iterator[None]:
+    """Turn Vortex's failures into SourceError, Rust panics (a BaseException) included."""
+    try:
+        yield
+    except (SpiralError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as error:  # PanicException derives from BaseException
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        msg = f"Vortex file {cut(path)}: {cut(first)}. Check that the file is whole and has not changed"
+        raise SourceError(msg) from error
