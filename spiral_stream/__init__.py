@@ -45,11 +45,15 @@ from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.shuffle import GlobalShuffle
 from spiral_stream.sources.arrow import Arrow
+from spiral_stream.sources.csv_files import Csv
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.huggingface import HuggingFace
+from spiral_stream.sources.jsonl import Jsonl
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
+from spiral_stream.sources.text_files import TextFiles
+from spiral_stream.sources.tokens import Tokens
 from spiral_stream.transforms.crop_and_resize import (
     CenterCrop,
     Normalize,
@@ -78,6 +82,7 @@ __all__ = [
     "Catalog",
     "CatalogError",
     "CenterCrop",
+    "Csv",
     "CuSeqlens",
     "DamageError",
     "DataError",
@@ -89,6 +94,7 @@ __all__ = [
     "HuggingFace",
     "ImageFolder",
     "Jpeg",
+    "Jsonl",
     "KeepPartial",
     "Labels",
     "Lance",
@@ -129,7 +135,9 @@ __all__ = [
     "StratifiedByStream",
     "Stream",
     "StreamError",
+    "TextFiles",
     "Tokenize",
+    "Tokens",
     "TrustError",
     "VideoFolder",
     "WindowedBucket",

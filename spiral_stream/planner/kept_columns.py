@@ -30,10 +30,12 @@ from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.roster import Roster, RosterFile, keys_of
 from spiral_stream.errors import DamageError, SpiralWarning
 from spiral_stream.expr import Col
+from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.publish import publish_file
 from spiral_stream.integrity.seal import MENDED
 from spiral_stream.planner.late_columns import Columns, Read, UInt64, place_of
 from spiral_stream.semantic import semantic_of
+from spiral_stream.sources.source import Spans
 
 NARROW_BYTES: Final = 64  # a row of at most as many is kept whatever the number of rows
 AUTO_BYTES: Final = 4 << 30  # of a wider column; a larger one is kept by `materialize`
@@ -120,6 +122,9 @@ class KeptRelation:
                 kept = self._kept.get(name)
                 if kept is not None:
                     found[name] = kept.ragged(shards, offsets) if name in ragged else kept.arrow(shards, offsets)
+        for name in [name for name in late if name in ragged and name in self.relation.in_place]:
+            found[name] = _ragged(self.relation.spans(ordinals, name))
+        late = [name for name in late if name not in found]
         if late:
             table = self.relation.fetch(ordinals, late)
             found |= {name: table[name] for name in late}
@@ -127,6 +132,8 @@ class KeptRelation:
 
     def lengths(self, name: str, ordinals: UInt64) -> NDArray[np.int64]:
         """Shape [P] -> [P], int64: items of a list column's rows; they are kept at the first use, where the lists are not."""
+        if name in self.relation.in_place:
+            return self.relation.spans(ordinals, name).lengths
         at = self.located(ordinals)
         if name in self._kept:
             return self._kept[name].lengths(*at)
@@ -141,7 +148,9 @@ class KeptRelation:
         """Whether `lengths` answers for a column: the lists are kept, or enough of its rows are read to keep the lengths."""
         kind = self.schema.field(name).type
         lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-        return name in self._kept or (lists and name not in self.relation.synthesised and self.worth(read_rows))
+        if name in self._kept or name in self.relation.in_place:
+            return True
+        return lists and name not in self.relation.synthesised and self.worth(read_rows)
 
     def located(self, ordinals: UInt64) -> tuple[NDArray[np.int64], UInt64]:
         """Return where rows lie, for `column`: the shard of each, and its offset there; shape [P] each."""
@@ -199,9 +208,10 @@ class KeptRelation:
         return Column(name, self.schema.field(name).type)
 
     def _is_kind(self, name: str) -> bool:
-        """Whether values of this type can be kept, and are no payload."""
+        """Whether values of this type can be kept, are no payload, and do not lie in mapped files already."""
         field = self.schema.field(name)
-        return form_of(field.type) is not None and name not in self.relation.synthesised and semantic_of(field) is None
+        elsewhere = name in self.relation.synthesised or name in self.relation.in_place
+        return form_of(field.type) is not None and not elsewhere and semantic_of(field) is None
 
     def worth(self, read_rows: int) -> bool:
         """Whether enough of its rows are read that a column is made for all of them."""
@@ -329,6 +339,11 @@ class KeptColumns:
             own = [name for k, name in places if at == (0 if k is None else k + 1)]
             if own:
                 yield kept, own
+
+
+def _ragged(spans: Spans) -> Ragged:
+    item_bytes = np.full(len(spans.lengths), spans.item_bytes, np.uint8)
+    return Ragged(spans.addresses, spans.lengths, item_bytes, spans.signed, spans.owners)
 
 
 def _mean_bytes(values: pa.ChunkedArray, column: Column) -> float:

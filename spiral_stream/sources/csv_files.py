@@ -39,7 +39,9 @@ _COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
 class Csv(ImportedSource):
     """Files of comma-separated values: ``.csv`` or ``.tsv``, each also ``.gz`` or ``.zst``.
 
-    The first line of each file names its columns; one without a name is called ``column_1``, by its place. In columns of numbers, truth values and times, an empty field, ``NA``,
+    The first line of each file names its columns; one without a name is called ``column_1``, by its place. In columns of
+    numbers, truth values and times, an empty field, ``NA``, ``null`` and ``nan`` are null; a column of text keeps every text
+    as it is. Empty lines are left out.
     ``null`` and ``nan`` are null; a column of text keeps every text as it is. Empty lines are left out.
 
     Args:
@@ -324,7 +326,9 @@ def _schema_of(source: Csv, units: Sequence[ImportUnit]) -> pa.Schema:
 
     kinds: dict[str, pa.DataType] = {}
     for unit in units:
-        for names, chunk in _chunks(source, unit, Refused(unit, source.on_error), max(SAMPLE_BYTES // len(units), 1 << 20)):
+        for names, chunk in _chunks(
+            source, unit, Refused(unit, source.on_error), max(SAMPLE_BYTES // len(units), 1 << 20)
+        ):
             parse = _parse_options(source.delimiter_of(unit.path), source.quote)
             parse.invalid_row_handler = _skip
             try:

@@ -1,13 +1,13 @@
-"""Text files: one row per file. Files of one folder are read together, so that a million small files are few units."""
+"""Text files: one row per file. Neighbours are read together, so that a million small files are few units."""
 
 import glob
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import ClassVar, Final, final
 
 import pyarrow as pa
+import xxhash
 
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.imports import FILE, RAISE, ImportedSource, ImportUnit, Refused, need_on_error
@@ -16,10 +16,11 @@ from spiral_stream.sources.paths import absolute, is_remote, not_found, open_fil
 from spiral_stream.sources.source import content_key
 
 MOST_FILES: Final = 4096  # of one unit
+CUT_EVERY: Final = 2048  # a unit ends with one name in as many
 MOST_BYTES: Final = 256 << 20  # of one unit, unless one file has more
 BATCH_BYTES: Final = 16 << 20
 FILE_BYTES: Final = 1 << 30  # of the largest file: one value of a column
-SCHEMA: Final = pa.schema([("text", pa.large_utf8()), ("size_bytes", pa.int64()), (FILE, pa.utf8())])
+SCHEMA: Final = pa.schema([("text", pa.utf8()), ("size_bytes", pa.int64()), (FILE, pa.utf8())])
 _BOM: Final = b"\xef\xbb\xbf"
 
 
@@ -58,8 +59,7 @@ class TextFiles(ImportedSource):
         if not names:
             msg = f"TextFiles: nothing in {cut(self.path)} matches {shown(self.pattern)}. Correct the pattern"
             raise SourceError(msg)
-        by_folder = groupby(file_units(self.path, names, "TextFiles"), lambda unit: os.path.dirname(unit.name))  # noqa: PTH120
-        return [unit for folder, files in by_folder for unit in _units(self.path, folder, list(files))]
+        return list(_units(file_units(self.path, names, "TextFiles")))
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         del units
@@ -85,29 +85,32 @@ class TextFiles(ImportedSource):
             yield _batch(texts, names, schema)
 
 
-def _units(root: str, folder: str, files: list[ImportUnit]) -> Iterator[ImportUnit]:
-    """The files of one folder as units. They are cut where names say so, so that a new file changes few units."""
+def _units(files: list[ImportUnit]) -> Iterator[ImportUnit]:
+    """Files as units of neighbours. A unit ends where the name of a file says so, so that a new file changes one unit."""
     group: list[ImportUnit] = []
     held = 0
     for file in files:
-        if group and (len(group) == MOST_FILES or held + file.size_bytes > MOST_BYTES):
-            yield _unit(root, folder, group)
+        if group and held + file.size_bytes > MOST_BYTES:
+            yield _unit(group)
             group, held = [], 0
         group.append(file)
         held += file.size_bytes
-    yield _unit(root, folder, group)
+        if len(group) == MOST_FILES or xxhash.xxh3_64_intdigest(file.name.encode()) % CUT_EVERY == 0:
+            yield _unit(group)
+            group, held = [], 0
+    if group:
+        yield _unit(group)
 
 
-def _unit(root: str, folder: str, files: list[ImportUnit]) -> ImportUnit:
+def _unit(files: list[ImportUnit]) -> ImportUnit:
     """One unit of several files, named by the first of them."""
-    del root
     key = content_key("text files", *(part for file in files for part in (file.name, file.content_key)))
     size = sum(file.size_bytes for file in files)
     return ImportUnit(files[0].name, files[0].path, size, key, tuple(file.path for file in files[1:]), len(files))
 
 
 def _read(path: str) -> bytes:
-    """The bytes of a file, without a byte order mark.
+    """The bytes of a file.
 
     Raises:
         SourceError: it cannot be read, or is too large.
@@ -120,9 +123,9 @@ def _read(path: str) -> bytes:
         msg = f"{cut(path)}: {error.strerror}. Restore it, or take the files as they are now with catalog.refresh(...)"
         raise SourceError(msg) from error
     if len(data) > FILE_BYTES:
-        msg = f"{cut(path)} has more than {FILE_BYTES >> 20:,} MiB, too much for one text. Leave it out by the pattern, or split it"
+        msg = f"{cut(path)} has more than {FILE_BYTES >> 20:,} MiB, too much for one text. Leave it out, or split it"
         raise SourceError(msg)
-    return data.removeprefix(_BOM)
+    return data
 
 
 def _not_utf8(data: bytes) -> str | None:
@@ -135,5 +138,8 @@ def _not_utf8(data: bytes) -> str | None:
 
 def _batch(texts: list[bytes], names: list[str], schema: pa.Schema) -> pa.RecordBatch:
     sizes = pa.array([len(text) for text in texts], pa.int64())
-    columns = {"text": pa.array(texts, pa.large_binary()).cast(pa.large_utf8()), "size_bytes": sizes}
+    columns = {
+        "text": pa.array([text.removeprefix(_BOM) for text in texts], pa.binary()).cast(pa.utf8()),
+        "size_bytes": sizes,
+    }
     return pa.record_batch([columns.get(name, pa.array(names, pa.utf8())) for name in schema.names], schema)
