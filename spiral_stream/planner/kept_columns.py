@@ -30,12 +30,11 @@ from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.roster import Roster, RosterFile, keys_of
 from spiral_stream.errors import DamageError, SpiralWarning
 from spiral_stream.expr import Col
-from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.publish import publish_file
 from spiral_stream.integrity.seal import MENDED
 from spiral_stream.planner.late_columns import Columns, Read, UInt64, place_of
+from spiral_stream.planner.mapped_column import MappedColumn
 from spiral_stream.semantic import semantic_of
-from spiral_stream.sources.source import Spans
 
 NARROW_BYTES: Final = 64  # a row of at most as many is kept whatever the number of rows
 AUTO_BYTES: Final = 4 << 30  # of a wider column; a larger one is kept by `materialize`
@@ -59,7 +58,9 @@ class KeptRelation:
         self.relation, self.schema = relation, relation.schema
         self._root = root
         self._starts = relation.manifest.starts
-        self._kept: dict[str, KeptColumn] = {}
+        self._kept: dict[str, KeptColumn | MappedColumn] = {
+            name: MappedColumn(relation, name) for name in relation.in_place
+        }
         self._lengths: dict[str, KeptColumn] = {}  # of lists that are not kept themselves
         self._lock = threading.Lock()  # threads that count chapters ask for lengths at the same time
 
@@ -99,7 +100,8 @@ class KeptRelation:
     def pieces(self) -> Iterator[Pieces]:
         """Yield the pieces of the kept columns."""
         for kept in [*self._kept.values(), *self._lengths.values()]:
-            yield kept.pieces
+            if isinstance(kept, KeptColumn):
+                yield kept.pieces
 
     def fetch(self, ordinals: UInt64, columns: Sequence[str]) -> pa.Table:
         """Return rows by logical ordinal, in the order asked: kept columns from their pieces, the others late."""
@@ -122,9 +124,6 @@ class KeptRelation:
                 kept = self._kept.get(name)
                 if kept is not None:
                     found[name] = kept.ragged(shards, offsets) if name in ragged else kept.arrow(shards, offsets)
-        for name in [name for name in late if name in ragged and name in self.relation.in_place]:
-            found[name] = _ragged(self.relation.spans(ordinals, name))
-        late = [name for name in late if name not in found]
         if late:
             table = self.relation.fetch(ordinals, late)
             found |= {name: table[name] for name in late}
@@ -132,8 +131,6 @@ class KeptRelation:
 
     def lengths(self, name: str, ordinals: UInt64) -> NDArray[np.int64]:
         """Shape [P] -> [P], int64: items of a list column's rows; they are kept at the first use, where the lists are not."""
-        if name in self.relation.in_place:
-            return self.relation.spans(ordinals, name).lengths
         at = self.located(ordinals)
         if name in self._kept:
             return self._kept[name].lengths(*at)
@@ -148,15 +145,13 @@ class KeptRelation:
         """Whether `lengths` answers for a column: the lists are kept, or enough of its rows are read to keep the lengths."""
         kind = self.schema.field(name).type
         lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-        if name in self._kept or name in self.relation.in_place:
-            return True
-        return lists and name not in self.relation.synthesised and self.worth(read_rows)
+        return name in self._kept or (lists and name not in self.relation.synthesised and self.worth(read_rows))
 
     def located(self, ordinals: UInt64) -> tuple[NDArray[np.int64], UInt64]:
         """Return where rows lie, for `column`: the shard of each, and its offset there; shape [P] each."""
         return located(self._starts, ordinals)
 
-    def column(self, name: str) -> KeptColumn:
+    def column(self, name: str) -> KeptColumn | MappedColumn:
         """Return a column that is kept."""
         return self._kept[name]
 
@@ -314,7 +309,7 @@ class KeptColumns:
             return None
         return base.lengths(own, self._columns.ordinals(rows))
 
-    def own(self, name: str) -> KeptColumn | None:
+    def own(self, name: str) -> KeptColumn | MappedColumn | None:
         """Return the kept column of the base that a column is a copy of; None where there is none."""
         leaf = self._columns.env[name]
         found = self._keeper(leaf.name) if isinstance(leaf, Col) else None
@@ -339,11 +334,6 @@ class KeptColumns:
             own = [name for k, name in places if at == (0 if k is None else k + 1)]
             if own:
                 yield kept, own
-
-
-def _ragged(spans: Spans) -> Ragged:
-    item_bytes = np.full(len(spans.lengths), spans.item_bytes, np.uint8)
-    return Ragged(spans.addresses, spans.lengths, item_bytes, spans.signed, spans.owners)
 
 
 def _mean_bytes(values: pa.ChunkedArray, column: Column) -> float:

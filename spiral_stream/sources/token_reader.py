@@ -50,6 +50,7 @@ class TokenReader(Reader):
         total = int(self._starts[-1])
         self._bases = np.zeros(len(self._units), np.uint64)  # [U] address of the first id of each unit's file
         self._sizes = np.zeros(len(self._units), np.int64)  # [U] ids of that file; 0: it is not mapped yet
+        self._left = len(self._units)  # that are not mapped yet
         self._held = total <= HELD_ROWS
         self._addresses = np.zeros(total if self._held else 0, np.uint64)  # [N], of units that are mapped
         self._lengths = np.zeros(total if self._held else 0, np.int64)
@@ -107,6 +108,8 @@ class TokenReader(Reader):
         if len(rows) and int(rows.max()) >= int(self._starts[-1]):
             msg = f"token files at {cut(self.base)}: row {int(rows.max())} of {int(self._starts[-1])} was asked for"
             raise SourceError(msg)
+        if self._held and not self._left:
+            return self._addresses[rows], self._lengths[rows]
         units = np.searchsorted(self._starts, rows, side="right") - 1
         new = np.unique(units[self._sizes[units] == 0])
         if len(new):
@@ -137,7 +140,8 @@ class TokenReader(Reader):
                     path, np.uint64(address), count, starts, lengths
                 )
                 at += len(batch)
-        self._sizes[unit] = count  # last: others look at it without the lock
+        self._sizes[unit] = count  # last: others look at these two without the lock
+        self._left -= 1
 
     def _checked(
         self, units: NDArray[np.int64], starts: NDArray[np.int64], lengths: NDArray[np.int64]
