@@ -4,8 +4,6 @@ Blocks of whole records are parsed by pyarrow. Where a block fails, halves of it
 stand alone. Which records are rows, and their values, depend on the records and the columns' types alone.
 """
 
-import csv
-import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,20 +11,18 @@ from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.sources.csv_records import Chunk, CsvForm, chunks, need_names
 from spiral_stream.sources.declared import columns, declared
 from spiral_stream.sources.halves import Record, sound
 from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.listing import file_units, listed, set_paths
-from spiral_stream.sources.quoted_records import Records
-from spiral_stream.sources.text_blocks import BLOCK_BYTES, LINE_BYTES, opened, with_compressed
+from spiral_stream.sources.text_blocks import BLOCK_BYTES, with_compressed
 
 SUFFIXES: Final = with_compressed(".csv", ".tsv")
 SAMPLE_FILES: Final = 16  # that types are taken from, spread over all
 SAMPLE_BYTES: Final = 16 << 20  # of them together
-_NEWLINE, _RETURN = b"\n\r"
 _GIVE: Final = 'schema={"name": "type", ...}'
 _INVALID: Final = re.compile(
     r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to (.*?): invalid value '(.*)'", re.DOTALL
@@ -79,7 +75,7 @@ class Csv(ImportedSource):
                 msg = f"Csv: column_names={shown(self.column_names)}. Give a list of names"
                 raise SourceError(msg)
             object.__setattr__(self, "column_names", tuple(self.column_names))
-            _need_names(self.column_names, "column_names")
+            need_names(self.column_names, "column_names")
         if self.schema is not None:
             object.__setattr__(self, "schema", declared(self.schema, "Csv"))
             _need_readable(columns(self.schema, "Csv"))
@@ -95,135 +91,15 @@ class Csv(ImportedSource):
 
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
         rows: _Rows | None = None
-        for names, chunk in _chunks(self, unit, refused, BLOCK_BYTES):
+        for names, chunk in chunks(self.form_of(unit.path), unit, refused, BLOCK_BYTES):
             rows = rows or _Rows(self, unit, names, schema, refused)
             for table in rows.tables(chunk):
                 yield from table.to_batches()
 
-    def delimiter_of(self, path: str) -> str:
-        """Return what stands between two fields of a file."""
-        if self.delimiter is not None:
-            return self.delimiter
-        return "\t" if any(path.endswith(suffix) for suffix in with_compressed(".tsv")) else ","
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Chunk:
-    """Some whole records of a file."""
-
-    line: int  # number of the first line, from 1
-    data: bytes
-    ends: NDArray[np.int64]  # [R] one past the end of each record
-
-    def rows(self) -> int:
-        """How many records are not blank."""
-        letters = np.frombuffer(self.data, np.uint8)
-        starts = np.concatenate([[0], self.ends[:-1]])
-        lengths = self.ends - starts
-        ends_line = (letters[starts] == _NEWLINE) | (letters[starts] == _RETURN)
-        return len(starts) - int((ends_line & (lengths <= len(b"\r\n"))).sum())
-
-    def records(self) -> list[Record]:
-        """The records that are not blank, each with the number of its first line."""
-        found, begin, line = [], 0, self.line
-        for end in self.ends.tolist():
-            record = self.data[begin:end]
-            if record.rstrip(b"\r\n"):
-                found.append((line, record))
-            line += record.count(b"\n")
-            begin = end
-        return found
-
-    def without_first(self) -> tuple[bytes, "_Chunk"]:
-        """The first record, and the chunk after it."""
-        end = int(self.ends[0])
-        first = self.data[:end]
-        return first, _Chunk(self.line + first.count(b"\n"), self.data[end:], self.ends[1:] - end)
-
-
-def _chunks(source: Csv, unit: ImportUnit, refused: Refused, size: int) -> Iterator[tuple[tuple[str, ...], _Chunk]]:
-    """The records of a file without its header, some at a time, with the names of its columns.
-
-    Raises:
-        SourceError: the file cannot be read, or its header names no columns.
-    """
-    delimiter, names = source.delimiter_of(unit.path), source.column_names
-    for chunk in _whole_records(source, unit, refused, size):
-        while names is None and len(chunk.ends):
-            first, chunk = chunk.without_first()  # noqa: PLW2901  blank lines before the header too
-            names = _header(unit, first, delimiter, source.quote) if first.strip(b"\r\n") else None
-        if names is not None and len(chunk.ends):
-            yield names, chunk
-
-
-def _whole_records(source: Csv, unit: ImportUnit, refused: Refused, size: int) -> Iterator[_Chunk]:
-    """All records of a file, the header among them.
-
-    Raises:
-        SourceError: the file cannot be read, or a record is too long.
-    """
-    delimiter, line, held, ended = source.delimiter_of(unit.path), 1, b"", False
-    with opened(unit.path) as text:
-        while not ended:
-            data = text.read(max(size, len(held)))  # a long record is looked through a few times, not often
-            held, ended = held + data, not data
-            found = Records(held, delimiter, source.quote)
-            ends = found.ends
-            done = int(ends[-1]) if len(ends) else 0
-            if ended and done < len(held):  # the last line has no end, or a quote is open
-                if found.open_at >= 0:
-                    _refuse_open(refused, held, found.open_at, line)
-                else:
-                    ends, done = np.append(ends, len(held)), len(held)
-            if done:
-                yield _Chunk(line, held[:done], ends)
-                line += held.count(b"\n", 0, done)
-            held = held[done:]
-            if len(held) > LINE_BYTES and not ended:
-                raise _too_long(unit, line, found)
-
-
-def _too_long(unit: ImportUnit, line: int, found: Records) -> SourceError:
-    quote = ""
-    if found.open_at >= 0:
-        quote = " A quote opens there, and is not closed. Close it, or say quote=None if fields are not quoted"
-    msg = f"{cut(unit.path)}, line {line}: the row is longer than {LINE_BYTES >> 20} MiB.{quote or ' Correct the file'}"
-    return SourceError(msg)
-
-
-def _refuse_open(refused: Refused, data: bytes, at: int, line: int) -> None:
-    first = line + data.count(b"\n", 0, at)
-    refused.row(
-        f"line {first}",
-        f"a quote opens before {shown(data[at + 1 : at + 31])} and is not closed before the end of the file; all the rest "
-        "is one field. Close it, or say quote=None if fields are not quoted",
-    )
-
-
-def _header(unit: ImportUnit, record: bytes, delimiter: str, quote: str | None) -> tuple[str, ...]:
-    """The names in the first record of a file.
-
-    Raises:
-        SourceError: it holds none, or one twice.
-    """
-    try:
-        fields = _fields(record, delimiter, quote)
-    except (UnicodeDecodeError, csv.Error) as error:
-        msg = f"{cut(unit.path)}, line 1: the names of the columns cannot be read: {error}. Correct the line"
-        raise SourceError(msg) from error
-    names = tuple(name if name.strip() else f"column_{place}" for place, name in enumerate(fields, 1))
-    _need_names(names, f"{cut(unit.path)}, line 1")
-    return names
-
-
-def _fields(record: bytes, delimiter: str, quote: str | None) -> list[str]:
-    text = io.StringIO(record.decode().rstrip("\r\n"), newline="")
-    if "\r" in text.getvalue():
-        raise csv.Error("lines end with carriage returns alone; line feeds would be right")
-    if quote is None:
-        return next(csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_NONE))
-    return next(csv.reader(text, delimiter=delimiter, quotechar=quote, strict=True))
+    def form_of(self, path: str) -> CsvForm:
+        """Return how a file is written."""
+        by_name = "\t" if path.endswith(with_compressed(".tsv")) else ","
+        return CsvForm(self.delimiter or by_name, self.quote, self.column_names)
 
 
 @final
@@ -246,12 +122,11 @@ class _Rows:
             )
             raise SourceError(msg)
         self._names, self._schema, self._refused = names, schema, refused
-        self._delimiter, self._quote = source.delimiter_of(unit.path), source.quote
         types = {name: schema.field(name).type for name in wanted}
         self._convert = pc.ConvertOptions(column_types=types, include_columns=schema.names)
-        self._parse = _parse_options(self._delimiter, self._quote)
+        self._parse = _parse_options(source.form_of(unit.path))
 
-    def tables(self, chunk: _Chunk) -> Iterator[pa.Table]:
+    def tables(self, chunk: Chunk) -> Iterator[pa.Table]:
         """Yield the rows of a chunk."""
         count = chunk.rows()
         table = self._table(chunk.data, count) if count else None
@@ -308,11 +183,14 @@ def _read(data: bytes, names: Sequence[str], parse: Any, convert: Any) -> pa.Tab
     return pc.read_csv(pa.BufferReader(data), read_options=options, parse_options=parse, convert_options=convert)
 
 
-def _parse_options(delimiter: str, quote: str | None) -> Any:
+def _parse_options(form: CsvForm) -> Any:
     import pyarrow.csv as pc
 
     return pc.ParseOptions(
-        delimiter=delimiter, quote_char=quote or False, double_quote=bool(quote), newlines_in_values=bool(quote)
+        delimiter=form.delimiter,
+        quote_char=form.quote or False,
+        double_quote=bool(form.quote),
+        newlines_in_values=bool(form.quote),
     )
 
 
@@ -326,10 +204,9 @@ def _schema_of(source: Csv, units: Sequence[ImportUnit]) -> pa.Schema:
 
     kinds: dict[str, pa.DataType] = {}
     for unit in units:
-        for names, chunk in _chunks(
-            source, unit, Refused(unit, source.on_error), max(SAMPLE_BYTES // len(units), 1 << 20)
-        ):
-            parse = _parse_options(source.delimiter_of(unit.path), source.quote)
+        form, room = source.form_of(unit.path), max(SAMPLE_BYTES // len(units), 1 << 20)
+        for names, chunk in chunks(form, unit, Refused(unit, source.on_error), room):
+            parse = _parse_options(form)
             parse.invalid_row_handler = _skip
             try:
                 found = _read(chunk.data, names, parse, pc.ConvertOptions(check_utf8=False)).schema
@@ -370,16 +247,6 @@ def _need_letter(name: str, value: object) -> None:
         raise SourceError(msg)
 
 
-def _need_names(names: Sequence[str], where: str) -> None:
-    for place, name in enumerate(names, 1):
-        if not isinstance(name, str) or not name.strip():
-            msg = f"Csv: {where}: column {place} has no name; the names are {shown(names)}. Name each, or give column_names=[...]"
-            raise SourceError(msg)
-        if name in names[: place - 1]:
-            msg = f"Csv: {where}: two columns are called {shown(name)}. Rename one, or give column_names=[...]"
-            raise SourceError(msg)
-
-
 def _need_readable(schema: pa.Schema) -> None:
     """Refuse declared types that no text field is read as.
 
@@ -393,7 +260,7 @@ def _need_readable(schema: pa.Schema) -> None:
             _read(
                 b"x\n",
                 [field.name],
-                _parse_options(",", '"'),
+                _parse_options(CsvForm(",", '"', None)),
                 pc.ConvertOptions(column_types={field.name: field.type}, null_values=["x"]),
             )
         except pa.ArrowNotImplementedError as error:

@@ -27,7 +27,7 @@ _NPY: Final = b"\x93NUMPY"
 
 @final
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TokenLayout:
     """Where the ids of one file lie."""
 
     dtype: str  # of the ids
@@ -36,7 +36,7 @@ class Layout:
     columns: int | None = None  # ids of each row of a table
 
 
-def layout_of(path: str, dtype: str | None) -> Layout:
+def layout_of(path: str, dtype: str | None) -> TokenLayout:
     """Return where the ids of a file lie.
 
     Args:
@@ -56,18 +56,18 @@ def layout_of(path: str, dtype: str | None) -> Layout:
                 shape, by_column, found = read(file)
                 return _npy(path, facts.st_size, shape, by_column=by_column, found=found, at=file.tell(), dtype=dtype)
     except (OSError, ValueError) as error:
-        msg = f"{cut(path)}: {cut(str(error))}. Replace the file, or leave it out"
+        msg = f"{cut(path)}: {_said(error)}. Replace the file, or leave it out"
         raise SourceError(msg) from error
     item = np.dtype(dtype or "uint16").itemsize
     if facts.st_size % item:
         msg = f"{cut(path)} has {facts.st_size:,} bytes, which is no number of {dtype or 'uint16'} ids. Give another dtype="
         raise SourceError(msg)
-    return Layout(dtype or "uint16", 0, facts.st_size // item)
+    return TokenLayout(dtype or "uint16", 0, facts.st_size // item)
 
 
 def _npy(
     path: str, size: int, shape: tuple[int, ...], *, by_column: bool, found: np.dtype, at: int, dtype: str | None
-) -> Layout:
+) -> TokenLayout:
     if found.name not in ITEMS or not found.isnative or len(shape) not in (1, 2) or (by_column and len(shape) > 1):
         order = " in Fortran order" if by_column else ""
         msg = f"{cut(path)} is an array of {found} of shape {shape}{order}. Write integers of shape [N] or [N, length]"
@@ -79,7 +79,7 @@ def _npy(
     if size < at + count * found.itemsize:
         msg = f"{cut(path)} is cut short: it has {size:,} bytes, and its header says {at + count * found.itemsize:,}. Replace it"
         raise SourceError(msg)
-    return Layout(found.name, at, count, shape[1] if len(shape) > 1 else None)
+    return TokenLayout(found.name, at, count, shape[1] if len(shape) > 1 else None)
 
 
 @final
@@ -102,7 +102,7 @@ class MegatronIndex:
                 code, self.sequences, self.marks = _read_header(head, facts.st_size)
                 self._data = np.memmap(file, np.uint8, "r")
         except (OSError, ValueError) as error:
-            msg = f"{cut(path)}: {cut(str(error))}. Replace the file, or say how documents are cut with separator= or length="
+            msg = f"{cut(path)}: {_said(error)}. Replace the file, or say how documents are cut with separator= or length="
             raise SourceError(msg) from error
         self.dtype = _TYPES[code]
 
@@ -151,6 +151,10 @@ class MegatronIndex:
     def _lies(self, how: str) -> SourceError:
         msg = f"{cut(self.path)}: {how}. It is not the index of this file: write both again"
         return SourceError(msg)
+
+
+def _said(error: Exception) -> str:
+    return cut(error.strerror if isinstance(error, OSError) and error.strerror else str(error))
 
 
 def _read_header(head: bytes, size: int) -> tuple[int, int, int]:

@@ -19,7 +19,7 @@ from spiral_stream.integrity.blocks import Mapped
 from spiral_stream.sources.imports import FILE
 from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.source import ROW, Reader, Spans, Unit, without_columns
-from spiral_stream.sources.token_layout import Layout
+from spiral_stream.sources.token_layout import TokenLayout
 
 TOKENS: Final = "tokens"
 START: Final = "start"
@@ -37,7 +37,7 @@ class TokenReader(Reader):
         layout: says where the ids of a file lie.
     """
 
-    def __init__(self, kept: Reader, layout: Callable[[str], Layout]) -> None:
+    def __init__(self, kept: Reader, layout: Callable[[str], TokenLayout]) -> None:
         self._kept, self._layout = kept, layout
         self.base, self.allow_outside = kept.base, kept.allow_outside
         self.trusting, self.pinned_by = kept.trusting, kept.pinned_by
@@ -196,7 +196,7 @@ def _ranges(begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np
     return found
 
 
-def _mapped(path: str, layout: Layout, dtype: np.dtype[Any]) -> tuple[Any, int, int]:
+def _mapped(path: str, layout: TokenLayout, dtype: np.dtype[Any]) -> tuple[Any, int, int]:
     """Map a file: the map, the address of its first id, and how many it has."""
     if layout.dtype != dtype.name:
         msg = f"{cut(path)} holds {layout.dtype} now, and other files {dtype.name}. Restore it, or register the files separately"

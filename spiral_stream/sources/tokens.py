@@ -16,7 +16,7 @@ from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.imports import ImportedSource, ImportUnit, Refused
 from spiral_stream.sources.listing import absolute_paths, common_folder, file_units, listed
 from spiral_stream.sources.source import Reader, content_key
-from spiral_stream.sources.token_layout import ITEMS, Int64, Layout, MegatronIndex, layout_of
+from spiral_stream.sources.token_layout import ITEMS, Int64, MegatronIndex, TokenLayout, layout_of
 from spiral_stream.sources.token_reader import LENGTH, START, TokenReader
 
 SUFFIXES: Final = (".bin", ".npy")
@@ -100,7 +100,7 @@ class Tokens(ImportedSource):
     def presented(self, reader: Reader) -> Reader:
         return TokenReader(reader, self.layout)
 
-    def layout(self, path: str) -> Layout:
+    def layout(self, path: str) -> TokenLayout:
         """Return where the ids of a file lie."""
         return layout_of(path, MegatronIndex(_index_of(path)).dtype if self._uses_index(path) else self.dtype)
 
@@ -150,7 +150,7 @@ class Tokens(ImportedSource):
             raise SourceError(msg)
 
 
-def _separated(path: str, layout: Layout, separator: int) -> Iterator[tuple[Int64, Int64]]:
+def _separated(path: str, layout: TokenLayout, separator: int) -> Iterator[tuple[Int64, Int64]]:
     """Documents that end with an id; what follows the last of them is one too."""
     bounds = np.iinfo(layout.dtype)
     if not bounds.min <= separator <= bounds.max:

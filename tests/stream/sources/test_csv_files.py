@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
-from spiral_stream.sources import csv_files, text_blocks
+from spiral_stream.sources import csv_files, csv_records, text_blocks
 from spiral_stream.sources.csv_files import Csv
 from tests.fixtures.imports import left_out, read_all, rows_of
 
@@ -148,7 +148,7 @@ def test_a_quote_that_is_never_closed_is_named_where_it_opens(tmp_path: Path) ->
 def test_a_row_beyond_the_limit_is_refused_with_the_quote_that_made_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(csv_files, "LINE_BYTES", 1 << 16)
+    monkeypatch.setattr(csv_records, "LINE_BYTES", 1 << 16)
     monkeypatch.setattr(csv_files, "BLOCK_BYTES", 1 << 12)
     monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1 << 12)
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b'n\n1\n"' + b"2\n" * (1 << 20)))

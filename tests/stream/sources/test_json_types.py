@@ -102,4 +102,3 @@ def _sorted(kind: pa.DataType) -> Any:
 def test_a_value_of_another_type_is_named(value: Any, kind: pa.DataType, said: str) -> None:
     [text] = faults(value, kind, "c", known_only=True)
     assert re.search(said, text)
-

@@ -56,7 +56,9 @@ def without_nulls(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @given(rows=ROWS, ascii_only=st.booleans())
-def test_rows_are_what_json_wrote(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], ascii_only: bool) -> None:
+def test_rows_are_what_json_wrote(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], ascii_only: bool
+) -> None:
     path = written(tmp_path_factory.mktemp("jsonl") / "rows.jsonl", [*rows, FULL], ensure_ascii=ascii_only)
     for source in (Jsonl(path), Jsonl(path, schema=SCHEMA)):
         assert without_nulls(rows_of(source).to_pylist()) == without_nulls([*rows, FULL])
@@ -64,7 +66,7 @@ def test_rows_are_what_json_wrote(tmp_path_factory: pytest.TempPathFactory, rows
 
 @pytest.mark.parametrize("packed", [".jsonl", ".ndjson.gz", ".json.zst"])
 def test_a_file_of_pandas_and_one_of_polars_are_read_as_they_read_them(tmp_path: Path, packed: str) -> None:
-    frame = pd.DataFrame({"n": range(500), "x": [k / 7 for k in range(500)], "s": [f"ä{k}\n\"" for k in range(500)]})
+    frame = pd.DataFrame({"n": range(500), "x": [k / 7 for k in range(500)], "s": [f'ä{k}\n"' for k in range(500)]})
     (tmp_path / "pandas").mkdir()
     (tmp_path / "polars").mkdir()
     frame.to_json(tmp_path / "pandas" / f"rows{packed}", orient="records", lines=True, double_precision=15)
@@ -162,20 +164,22 @@ def test_which_lines_are_rows_does_not_depend_on_the_block_that_they_are_in(tmp_
     for _ in range(300):
         lines = "".join(rng.choices(pieces, k=rng.randint(1, 12))).encode().split(b"\n")
         together, apart = ([], []), ([], [])
-        for blocks, (rows, said) in (
+        for parts, (rows, left) in (
             ([Block(1, b"\n".join(lines))], together),
             ([Block(k, line) for k, line in enumerate(lines, 1)], apart),
         ):
             refused = Refused(ImportUnit("u", "u", 0, "0" * 32), "skip")
             reader = jsonl._Lines(schema, refused, known_only=True)
-            rows += [row for block in blocks for table in reader.tables(block) for row in table.to_pylist()]
-            said += refused.examples
+            rows.extend(row for block in parts for table in reader.tables(block) for row in table.to_pylist())
+            left.extend(refused.examples)
         assert repr(together) == repr(apart), lines
 
 
 def test_mixed_types_in_the_first_lines_say_which_line_and_column(tmp_path: Path) -> None:
     written(tmp_path / "a.jsonl", [{"m": {"k": 1}}, {"m": {"k": "x"}}])
-    with pytest.raises(SourceError, match=r"a\.jsonl, line 2: column 'm\.k' holds string, and int64 before\. .*schema="):
+    with pytest.raises(
+        SourceError, match=r"a\.jsonl, line 2: column 'm\.k' holds string, and int64 before\. .*schema="
+    ):
         rows_of(Jsonl(tmp_path))
 
 
@@ -189,7 +193,7 @@ def test_files_without_columns_ask_for_them(tmp_path: Path, text: str) -> None:
 
 def test_one_json_array_says_what_a_line_would_be(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('[\n{"a": 1},\n{"a": 2}\n]\n')
-    with pytest.raises(SourceError, match="line 1: .*one JSON array: write one object per line"):
+    with pytest.raises(SourceError, match=r"line 1: .*one JSON array: write one object per line"):
         rows_of(Jsonl(tmp_path))
 
 

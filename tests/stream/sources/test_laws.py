@@ -16,10 +16,14 @@ from hypothesis import strategies as st
 from spiral_stream.expr import Expr, col
 from spiral_stream.sources import saved
 from spiral_stream.sources.arrow import Arrow
+from spiral_stream.sources.csv_files import Csv
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
+from spiral_stream.sources.jsonl import Jsonl
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
+from spiral_stream.sources.text_files import TextFiles
+from spiral_stream.sources.tokens import Tokens
 from spiral_stream.testing import check_source
 from tests.fixtures.lines import Lines
 
@@ -166,9 +170,37 @@ def video_folder(folder: Path) -> Source:
     return VideoFolder(str(folder))
 
 
+def json_lines(folder: Path) -> Source:
+    for name in ("b", "a"):
+        (folder / f"{name}.jsonl").write_text("".join(f'{{"n": {k}, "s": "{name}"}}\n' for k in range(20)))
+    return Jsonl(str(folder))
+
+
+def csv_files(folder: Path) -> Source:
+    for name in ("b", "a"):
+        (folder / f"{name}.csv").write_text("n,s\n" + "".join(f"{k},{name}\n" for k in range(20)))
+    return Csv(str(folder))
+
+
+def text_files(folder: Path) -> Source:
+    for name in ("b", "a"):
+        (folder / f"{name}.txt").write_text(name * 5)
+    return TextFiles(str(folder))
+
+
+def token_files(folder: Path) -> Source:
+    for k in range(3):
+        np.arange(k, k + 40, dtype=np.uint16).tofile(folder / f"{k}.bin")
+    return Tokens(str(folder), length=7)
+
+
 OTHERS: dict[str, tuple[Callable[[Path], Source], Callable[[Path], object]]] = {  # and a change of their rows
+    "csv": (csv_files, lambda folder: (folder / "a.csv").write_text("n,s\n1,x\n")),
     "image folder": (image_folder, lambda folder: (folder / "cat" / "1.jpg").unlink()),
     "imported": (imported_lines, lambda folder: (folder / "a.num").write_text("1\n2")),
+    "json lines": (json_lines, lambda folder: (folder / "a.jsonl").write_text('{"n": 1, "s": "x"}')),
+    "text files": (text_files, lambda folder: (folder / "a.txt").write_text("other")),
+    "token files": (token_files, lambda folder: np.arange(9, dtype=np.uint16).tofile(folder / "1.bin")),
     "video folder": (video_folder, lambda folder: (folder / "cat" / "1.mp4").unlink()),
 }
 

@@ -20,7 +20,10 @@ def read(path: Path, on_error: str = "raise", size: int = 1 << 20) -> tuple[list
     return list(blocks(str(path), refused, size)), refused
 
 
-@given(lines=st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"")), max_size=20), size=st.integers(1, 50))
+@given(
+    lines=st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"")), max_size=20),
+    size=st.integers(1, 50),
+)
 def test_blocks_are_the_files_bytes_and_end_with_a_line(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], size: int
 ) -> None:
@@ -53,7 +56,9 @@ def test_members_of_gzip_and_frames_of_zstd_are_read_one_after_the_other(tmp_pat
 def test_a_packed_file_that_is_cut_short_is_named_with_how_far_it_was_read(tmp_path: Path, packed: str) -> None:
     data = PACKED[packed](os.urandom(100_000))
     (tmp_path / "rows.gz").write_bytes(data[: len(data) // 2])
-    with pytest.raises(SourceError, match=r"rows\.gz, after [\d,]+ bytes of text: .*[Tt]runcated.*cut short.*replace it"):
+    with pytest.raises(
+        SourceError, match=r"rows\.gz, after [\d,]+ bytes of text: .*[Tt]runcated.*cut short.*replace it"
+    ):
         read(tmp_path / "rows.gz", size=1 << 12)
 
 
@@ -61,7 +66,7 @@ def test_a_byte_order_mark_is_no_text_and_utf16_is_refused(tmp_path: Path) -> No
     (tmp_path / "marked").write_bytes(b"\xef\xbb\xbfone\n")
     (tmp_path / "wide").write_bytes("one\n".encode("utf-16"))
     assert [block.data for block in read(tmp_path / "marked")[0]] == [b"one\n"]
-    with pytest.raises(SourceError, match="UTF-16.*iconv"):
+    with pytest.raises(SourceError, match=r"UTF-16.*iconv"):
         read(tmp_path / "wide")
 
 

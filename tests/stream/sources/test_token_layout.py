@@ -1,4 +1,5 @@
 import struct
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.token_layout import ITEMS, Layout, MegatronIndex, layout_of
+from spiral_stream.sources.token_layout import ITEMS, MegatronIndex, TokenLayout, layout_of
 
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint16": 8}
 
@@ -41,7 +42,7 @@ def test_documents_are_the_sequences_between_two_marks(
     first = min(first, index.document_count)
     starts, counts = index.documents(first, index.document_count, sum(lengths))
     before = np.concatenate([[0], np.cumsum(lengths)])
-    ends = [(int(before[low]), int(before[high])) for low, high in zip(marks[:-1], marks[1:], strict=True)][first:]
+    ends = [(int(before[low]), int(before[high])) for low, high in pairwise(marks)][first:]
 
     assert index.dtype == dtype
     assert [(s, s + n) for s, n in zip(starts.tolist(), counts.tolist(), strict=True) if n] == [
@@ -67,16 +68,20 @@ def test_documents_are_the_sequences_between_two_marks(
 def test_an_index_that_lies_is_refused(tmp_path: Path, how: dict[str, Any], said: str) -> None:
     options = {"lengths": [2, 3, 3], "marks": [0, 1, 3], **how}
     write_index(tmp_path / "a.idx", **options)
-    with pytest.raises(SourceError, match=rf"a\.idx: .*{said}"):
+
+    def read() -> None:
         index = MegatronIndex(str(tmp_path / "a.idx"))
         index.documents(0, index.document_count, 8)
+
+    with pytest.raises(SourceError, match=rf"a\.idx: .*{said}"):
+        read()
 
 
 def test_an_index_cut_short_is_refused(tmp_path: Path) -> None:
     path = write_index(tmp_path / "a.idx", [1, 2], [0, 2])
     for size in (0, 20, 50):
         path.write_bytes(path.read_bytes()[:size])
-        with pytest.raises(SourceError, match="no index of|cut short: it has"):
+        with pytest.raises(SourceError, match=r"no index of|cut short: it has"):
             MegatronIndex(str(path))
 
 
@@ -121,4 +126,4 @@ def test_files_that_do_not_hold_whole_ids_are_refused(tmp_path: Path) -> None:
         layout_of(str(tmp_path / "a.npy"), "uint16")
     with pytest.raises(SourceError, match=r"c\.npy: .*Replace the file"):
         layout_of(str(tmp_path / "c.npy"), None)
-    assert layout_of(str(tmp_path / "a.bin"), "uint8") == Layout("uint8", 0, 7)
+    assert layout_of(str(tmp_path / "a.bin"), "uint8") == TokenLayout("uint8", 0, 7)
