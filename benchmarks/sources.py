@@ -5,6 +5,8 @@ round, each round beginning one cell further, and prints minimum, median and max
 
     tables   the same rows in Lance, Vortex and Parquet: a filter, single rows, stretches of rows; and a Hugging Face
              dataset beside the library ``datasets``
+    texts    JSON lines and CSV beside polars and DuckDB; a tenth of the rows
+    tokens   batches of files of token ids beside those of a list<int32> column in Lance
 """
 
 import argparse
@@ -18,6 +20,8 @@ import numpy as np
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
+
+from benchmarks.text_sources import texts, tokens
 
 Cells = dict[tuple[str, str], Callable[[], object]]  # (what is done, by whom) -> does it once
 
@@ -115,7 +119,7 @@ def _write_tables(folder: Path, rows: int) -> None:
     (folder / "done").touch()
 
 
-SECTIONS: Final = {"tables": tables}
+SECTIONS: Final = {"tables": tables, "texts": texts, "tokens": tokens}
 
 
 def main() -> None:

@@ -46,11 +46,15 @@ from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.shuffle import GlobalShuffle
 from spiral_stream.sampling.window_shuffle import WindowShuffle
 from spiral_stream.sources.arrow import Arrow
+from spiral_stream.sources.csv_files import Csv
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.huggingface import HuggingFace
+from spiral_stream.sources.jsonl import Jsonl
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
+from spiral_stream.sources.text_files import TextFiles
+from spiral_stream.sources.tokens import Tokens
 from spiral_stream.sources.vortex import Vortex
 from spiral_stream.sources.writer import Writer
 from spiral_stream.transforms.crop_and_resize import (
@@ -81,6 +85,7 @@ __all__ = [
     "Catalog",
     "CatalogError",
     "CenterCrop",
+    "Csv",
     "CuSeqlens",
     "DamageError",
     "DataError",
@@ -92,6 +97,7 @@ __all__ = [
     "HuggingFace",
     "ImageFolder",
     "Jpeg",
+    "Jsonl",
     "KeepPartial",
     "Labels",
     "Lance",
@@ -132,7 +138,9 @@ __all__ = [
     "StratifiedByStream",
     "Stream",
     "StreamError",
+    "TextFiles",
     "Tokenize",
+    "Tokens",
     "TrustError",
     "VideoFolder",
     "Vortex",

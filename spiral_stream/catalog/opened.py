@@ -22,7 +22,7 @@ from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.reach import Reach
-from spiral_stream.sources.source import ROW, Known, without_columns
+from spiral_stream.sources.source import ROW, Known, Spans, without_columns
 
 UInt64 = NDArray[np.uint64]
 LARGE: Final = (
@@ -126,18 +126,27 @@ class OpenRelation:
         """
         self._refuse_unknown(columns)
         ordinals = np.asarray(ordinals, dtype=np.uint64)
-        if len(ordinals) and int(ordinals.max()) >= self.manifest.total:
-            msg = f"{self.entry.name}: row {int(ordinals.max())} was asked for, but it has {self.manifest.total} rows"
-            raise SourceError(msg)
         stored = [name for name in columns if name not in self.synthesised]
-        rows = self.manifest.physical(ordinals)
-        if not self._looked.all():
-            self._look_at(np.unique(np.searchsorted(self._unit_starts, rows, side="right") - 1))
+        rows = self._physical(ordinals)
         table = self._reader.fetch(rows, stored) if stored or not columns else without_columns(len(rows))
         arrays = [table.column(name) if name in stored else self._made(name, ordinals, rows) for name in columns]
         if not arrays:
             return table
         return pa.table(arrays, schema=pa.schema([self.schema.field(name) for name in columns]))
+
+    @property
+    def in_place(self) -> frozenset[str]:
+        """Columns of lists of integers that lie in mapped files, for `spans`."""
+        return self._reader.in_place
+
+    def spans(self, ordinals: UInt64, column: str) -> Spans:
+        """Find the lists of rows by logical ordinal, without reading them; arguments and errors as `fetch`.
+
+        Args:
+            ordinals: shape [P], uint64.
+            column: one of `in_place`.
+        """
+        return self._reader.spans(self._physical(ordinals), column)
 
     def by_shard(self) -> SourceRows:
         """Return the rows as registration saw them: pieces that it made are found by the same keys."""
@@ -157,6 +166,21 @@ class OpenRelation:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _physical(self, ordinals: UInt64) -> UInt64:
+        """The source's ordinals of rows, whose units are as they were registered.
+
+        Raises:
+            SourceError: an ordinal is out of range, or a unit changed.
+        """
+        ordinals = np.asarray(ordinals, dtype=np.uint64)
+        if len(ordinals) and int(ordinals.max()) >= self.manifest.total:
+            msg = f"{self.entry.name}: row {int(ordinals.max())} was asked for, but it has {self.manifest.total} rows"
+            raise SourceError(msg)
+        rows = self.manifest.physical(ordinals)
+        if not self._looked.all():
+            self._look_at(np.unique(np.searchsorted(self._unit_starts, rows, side="right") - 1))
+        return rows
 
     def _with_made(self, table: pa.Table, columns: Sequence[str]) -> pa.Table:
         """The table with logical ordinals in `ROW` and, where asked, the columns that are computed."""

@@ -36,6 +36,11 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all items."""
+        return int(self.lengths @ self.item_bytes.astype(np.int64))
+
     def take(self, places: Int64) -> "Ragged":
         """Return the sequences at these places, in this order."""
         return Ragged(self.addresses[places], self.lengths[places], self.item_bytes[places], self.signed, self.owners)

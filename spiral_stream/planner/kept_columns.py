@@ -33,6 +33,7 @@ from spiral_stream.expr import Col
 from spiral_stream.integrity.publish import publish_file
 from spiral_stream.integrity.seal import MENDED
 from spiral_stream.planner.late_columns import Columns, Read, UInt64, place_of
+from spiral_stream.planner.mapped_column import MappedColumn
 from spiral_stream.semantic import semantic_of
 
 NARROW_BYTES: Final = 64  # a row of at most as many is kept whatever the number of rows
@@ -57,7 +58,9 @@ class KeptRelation:
         self.relation, self.schema = relation, relation.schema
         self._root = root
         self._starts = relation.manifest.starts
-        self._kept: dict[str, KeptColumn] = {}
+        self._kept: dict[str, KeptColumn | MappedColumn] = {
+            name: MappedColumn(relation, name) for name in relation.in_place
+        }
         self._lengths: dict[str, KeptColumn] = {}  # of lists that are not kept themselves
         self._lock = threading.Lock()  # threads that count chapters ask for lengths at the same time
 
@@ -97,7 +100,8 @@ class KeptRelation:
     def pieces(self) -> Iterator[Pieces]:
         """Yield the pieces of the kept columns."""
         for kept in [*self._kept.values(), *self._lengths.values()]:
-            yield kept.pieces
+            if isinstance(kept, KeptColumn):
+                yield kept.pieces
 
     def fetch(self, ordinals: UInt64, columns: Sequence[str]) -> pa.Table:
         """Return rows by logical ordinal, in the order asked: kept columns from their pieces, the others late."""
@@ -147,7 +151,7 @@ class KeptRelation:
         """Return where rows lie, for `column`: the shard of each, and its offset there; shape [P] each."""
         return located(self._starts, ordinals)
 
-    def column(self, name: str) -> KeptColumn:
+    def column(self, name: str) -> KeptColumn | MappedColumn:
         """Return a column that is kept."""
         return self._kept[name]
 
@@ -199,9 +203,10 @@ class KeptRelation:
         return Column(name, self.schema.field(name).type)
 
     def _is_kind(self, name: str) -> bool:
-        """Whether values of this type can be kept, and are no payload."""
+        """Whether values of this type can be kept, are no payload, and do not lie in mapped files already."""
         field = self.schema.field(name)
-        return form_of(field.type) is not None and name not in self.relation.synthesised and semantic_of(field) is None
+        elsewhere = name in self.relation.synthesised or name in self.relation.in_place
+        return form_of(field.type) is not None and not elsewhere and semantic_of(field) is None
 
     def worth(self, read_rows: int) -> bool:
         """Whether enough of its rows are read that a column is made for all of them."""
@@ -304,7 +309,7 @@ class KeptColumns:
             return None
         return base.lengths(own, self._columns.ordinals(rows))
 
-    def own(self, name: str) -> KeptColumn | None:
+    def own(self, name: str) -> KeptColumn | MappedColumn | None:
         """Return the kept column of the base that a column is a copy of; None where there is none."""
         leaf = self._columns.env[name]
         found = self._keeper(leaf.name) if isinstance(leaf, Col) else None

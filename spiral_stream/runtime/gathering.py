@@ -10,6 +10,7 @@ from typing import final
 from spiral_stream.batching.packing import Packed
 from spiral_stream.derived.gather import KeptColumn
 from spiral_stream.planner.lineage import Lineage, Stored
+from spiral_stream.planner.mapped_column import MappedColumn
 from spiral_stream.planner.physical import PlainStage, Stages
 from spiral_stream.runtime.samples import Int64, Samples
 from spiral_stream.sampling.order import UInt64
@@ -32,7 +33,9 @@ class Gathering:
         checked = stages.formation is not None and stages.formation.length is not None  # with the columns that are read
         addressed = {name: self._own(name) for name in columns if name in only and not checked}
         self.plains: dict[str, KeptColumn] = {name: kept for name, kept in own.items() if kept is not None}
-        self.tokens: dict[str, KeptColumn] = {name: kept for name, kept in addressed.items() if kept is not None}
+        self.tokens: dict[str, KeptColumn | MappedColumn] = {
+            name: kept for name, kept in addressed.items() if kept is not None
+        }
         names = dict.fromkeys(kept.column.name for kept in (*self.plains.values(), *self.tokens.values()))
         self.words = f"reading column {', '.join(names)} of relation {stages.streams[0].base.entry.name}"
 
@@ -47,9 +50,9 @@ class Gathering:
         if isinstance(self._stages.formation, Packed):  # a row is no sample there
             return None
         kept = self._own(stage.field.column)
-        return kept if kept is not None and kept.copies and stage.field.copies(kept.column.kind) else None
+        return kept if isinstance(kept, KeptColumn) and kept.copies and stage.field.copies(kept.column.kind) else None
 
-    def _own(self, name: str) -> KeptColumn | None:
+    def _own(self, name: str) -> KeptColumn | MappedColumn | None:
         """The kept column of the base that a column after all maps is a copy of."""
         streams, lineage = self._stages.streams, self._lineage
         if len(streams) > 1 or lineage.key(name, lineage.end) != Stored(name):

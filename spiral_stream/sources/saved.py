@@ -7,22 +7,30 @@ from typing import Any, Final
 
 from spiral_stream.errors import SourceError, shown
 from spiral_stream.sources.arrow import Arrow
+from spiral_stream.sources.csv_files import Csv
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.huggingface import HuggingFace
 from spiral_stream.sources.imported import ImportedRows
+from spiral_stream.sources.jsonl import Jsonl
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.own import need_json, need_own_source, own_source, unknown_kind
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
+from spiral_stream.sources.text_files import TextFiles
+from spiral_stream.sources.tokens import Tokens
 from spiral_stream.sources.vortex import Vortex
 
 _KINDS: Final[dict[str, type[Source]]] = {
     kind.KIND: kind
     for kind in (
+        Csv,
         HuggingFace,
         ImageFolder,
+        Jsonl,
         Lance,
         Parquet,
+        TextFiles,
+        Tokens,
         VideoFolder,
         Vortex,
     )

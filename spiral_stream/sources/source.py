@@ -17,6 +17,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from spiral_stream.errors import SourceError
 from spiral_stream.expr import Expr
 from spiral_stream.sources.pins import Pinned
 
@@ -60,6 +61,18 @@ class Known:
     names: pa.StringArray  # [U]
     rows: NDArray[np.uint64]  # [U]
     keys: pa.StringArray  # [U], content keys
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """Lists of integers of P rows, as addresses of mapped memory."""
+
+    addresses: NDArray[np.uint64]  # [P] where each begins
+    lengths: NDArray[np.int64]  # [P] items
+    item_bytes: int
+    signed: bool
+    owners: tuple[object, ...]  # keep the memory mapped
 
 
 @final
@@ -125,6 +138,7 @@ class Reader(ABC):
     allow_outside: bool = True  # whether references may name files that are not below it
     trusting: bool = False  # whether units are compared with what is known of them when they are first read
     left_out: str | None = None  # files that lie there and are not read, said once at registration
+    in_place: frozenset[str] = frozenset()  # columns of lists of integers that lie in mapped files: `spans` finds them
     pinned_by: Pinned | None = None  # what pins the files that references name, where the catalog does not
 
     @abstractmethod
@@ -177,6 +191,19 @@ class Reader(ABC):
         Returns:
             a table of P rows, in the order asked.
         """
+
+    def spans(self, rows: NDArray[np.uint64], column: str) -> Spans:
+        """Find the lists of rows, without reading them.
+
+        Args:
+            rows: as in `fetch`.
+            column: one of `in_place`.
+
+        Raises:
+            SourceError: the storage failed.
+        """
+        msg = f"{type(self).__name__}: column {column!r} of {len(rows)} rows does not lie in mapped files. Use fetch"
+        raise SourceError(msg)
 
     def close(self) -> None:  # noqa: B027  readers without handles have nothing to release
         """Release handles. Further calls are errors."""
