@@ -20,7 +20,8 @@ from spiral_stream.errors import PlanError
 SEMANTIC: Final = b"spiral:semantic"
 JPEG_REF: Final = "image/jpeg-ref"
 H264_REF: Final = "video/h264-ref"
-SEMANTIC_TYPES: Final = (JPEG_REF, H264_REF)
+BYTES_REF: Final = "application/bytes-ref"  # what nothing here decodes
+SEMANTIC_TYPES: Final = (JPEG_REF, H264_REF, BYTES_REF)
 
 
 def semantic_of(field: pa.Field) -> str | None:

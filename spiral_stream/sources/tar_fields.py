@@ -1,0 +1,175 @@
+"""What a member of a tar becomes: by its extension a reference, a text, a number or JSON, in which column.
+
+A field ``seg.png`` is column ``seg_png``, since names of columns have no dots; key ``url`` of a ``json`` member is column
+``json_url``. A user may choose among them and name them anew.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, NamedTuple, final
+
+import pyarrow as pa
+
+from spiral_stream.errors import SourceError, shown
+from spiral_stream.semantic import BYTES_REF, H264_REF, JPEG_REF, SEMANTIC
+from spiral_stream.sources.folder import IMAGES, VIDEOS
+from spiral_stream.sources.tar_groups import RowError
+
+REFERENCE: Final = pa.struct([("uri", pa.utf8()), ("offset", pa.int64()), ("length", pa.int64())])
+INLINE: Final = pa.large_binary()
+_INT64: Final = 1 << 63
+Columns = tuple[str, ...] | Mapping[str, str] | None
+
+
+class Kind(Enum):
+    """What a member is."""
+
+    IMAGE = "an image"
+    VIDEO = "a video"
+    BYTES = "bytes"
+    TEXT = "text"
+    NUMBER = "a whole number"
+    JSON = "JSON"
+
+
+SEMANTICS: Final = {Kind.IMAGE: JPEG_REF, Kind.VIDEO: H264_REF, Kind.BYTES: BYTES_REF}
+_KINDS: Final[dict[str, Kind]] = {
+    **{name.removeprefix("."): Kind.IMAGE for name in (*IMAGES, ".gif", ".pbm", ".pnm", ".jp2", ".avif")},
+    **{name.removeprefix("."): Kind.VIDEO for name in (*VIDEOS, ".webm")},
+    **dict.fromkeys(("txt", "text", "transcript", "caption"), Kind.TEXT),
+    **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), Kind.NUMBER),
+    **dict.fromkeys(("json", "jsn"), Kind.JSON),
+}
+
+
+def kind_of(name: str) -> Kind:
+    """Return what a field is, by the last part of its name, as the webdataset library decodes it."""
+    return _KINDS.get(name.rpartition(".")[2], Kind.BYTES)
+
+
+def column_name(name: str) -> str:
+    """Return the column of a field."""
+    return name.replace(".", "_")
+
+
+class Place(NamedTuple):
+    """Where a value goes."""
+
+    column: str
+    rank: int  # of several fields that may fill the column, the one with the lowest does
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which columns there are."""
+
+    places: Mapping[str, Place] | None  # what a field or key would be called -> where it goes; None takes all
+
+    def place(self, derived: str) -> Place | None:
+        """Return where a field, or a key of JSON, goes; None if nobody asked for it."""
+        return Place(derived, 0) if self.places is None else self.places.get(derived)
+
+    def wants(self, name: str, kind: Kind) -> bool:
+        """Whether anything of a field may be asked for."""
+        derived = column_name(name)
+        if self.places is None or derived in self.places:
+            return True
+        return kind is Kind.JSON and any(each.startswith(f"{derived}_") for each in self.places)
+
+    def key_place(self, derived: str, whole: Place | None, key: str) -> Place | None:
+        """Return where a key of a JSON object goes.
+
+        Args:
+            derived: the column of the member.
+            whole: where the whole member goes, if it is asked for.
+            key: of the object.
+        """
+        place = self.place(f"{derived}_{column_name(key)}")
+        if place is None and whole is not None:
+            return Place(f"{whole.column}_{column_name(key)}", whole.rank)
+        return place
+
+
+def choice_of(columns: Columns) -> Choice:
+    """Return the choice that a user made.
+
+    Args:
+        columns: names; or column -> fields separated by ``;``, of which the first that a row has is taken.
+    """
+    if columns is None:
+        return Choice(None)
+    asked = columns if isinstance(columns, Mapping) else {column_name(name.strip()): name for name in columns}
+    places: dict[str, Place] = {}
+    for column, fields in asked.items():
+        for rank, name in enumerate(fields.split(";")):
+            places[column_name(name.strip())] = Place(column, rank)
+    return Choice(places)
+
+
+def need_columns(what: str, columns: object) -> Columns:
+    """Return the columns that a user chose, as a frozen value.
+
+    Raises:
+        SourceError: these are no names.
+    """
+    if columns is None:
+        return None
+    if isinstance(columns, Mapping):
+        wrong = [name for name, fields in columns.items() if not _is_name(name) or "." in name or not _is_name(fields)]
+        found: Columns = {str(name): str(fields) for name, fields in columns.items()}
+        places = [column_name(each.strip()) for fields in columns.values() for each in str(fields).split(";")]
+    elif isinstance(columns, Sequence) and not isinstance(columns, str | bytes):
+        wrong = [name for name in columns if not _is_name(name)]
+        found = tuple(str(name) for name in columns)
+        places = [column_name(name) for name in found]
+    else:
+        wrong, found, places = [columns], None, []
+    twice = next((name for at, name in enumerate(places) if name in places[:at]), None)
+    if wrong or not places or twice is not None:
+        bad = f"names {twice!r} twice" if twice is not None and not wrong else f"has {shown(wrong[0] if wrong else columns)}"
+        msg = (
+            f'{what}: columns {bad}. Give names, such as ["jpg", "cls"], or a name without a dot for each field, such as '
+            '{"image": "jpg;png", "label": "cls"}'
+        )
+        raise SourceError(msg)
+    return found
+
+
+def parsed(kind: Kind, name: str, data: bytes) -> Any:
+    """Return the value of a member that becomes a column.
+
+    Raises:
+        RowError: the bytes are not what the extension says.
+    """
+    try:
+        if kind is Kind.JSON:
+            return json.loads(data)
+        if kind is Kind.TEXT:
+            return data.decode()
+        found = int(data)
+    except UnicodeDecodeError as error:
+        msg = f"{name} is not UTF-8 ({error.reason} at byte {error.start:,}); text would be"
+        raise RowError(msg) from error
+    except json.JSONDecodeError as error:
+        msg = f"{name} is no JSON ({error.msg}, line {error.lineno}, column {error.colno})"
+        raise RowError(msg) from error
+    except (ValueError, RecursionError) as error:
+        what = "no JSON that can be read" if kind is Kind.JSON else f"{shown(data)}, which is no whole number"
+        msg = f"{name} is {what}"
+        raise RowError(msg) from error
+    if not -_INT64 <= found < _INT64:
+        msg = f"{name} is {found}, which does not fit int64"
+        raise RowError(msg)
+    return found
+
+
+def payload_field(name: str, kind: Kind, *, inline: bool) -> pa.Field:
+    """Return the column of payload: references to it, or the bytes themselves."""
+    return pa.field(name, INLINE if inline else REFERENCE, metadata={SEMANTIC: SEMANTICS[kind].encode()})
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value) and all(part.strip() for part in value.split(";"))
