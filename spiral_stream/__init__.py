@@ -50,6 +50,7 @@ from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.huggingface import HuggingFace
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
+from spiral_stream.sources.webdataset import WebDataset
 from spiral_stream.sources.source import Source
 from spiral_stream.transforms.crop_and_resize import (
     CenterCrop,
@@ -134,6 +135,7 @@ __all__ = [
     "TrustError",
     "VideoFolder",
     "WindowShuffle",
+    "WebDataset",
     "WindowedBucket",
     "__version__",
     "cache_fingerprint",

@@ -14,6 +14,7 @@ from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.own import need_json, need_own_source, own_source, unknown_kind
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
+from spiral_stream.sources.webdataset import WebDataset
 
 _KINDS: Final[dict[str, type[Source]]] = {
     kind.KIND: kind
@@ -23,6 +24,7 @@ _KINDS: Final[dict[str, type[Source]]] = {
         Lance,
         Parquet,
         VideoFolder,
+        WebDataset,
     )
 }
 _MADE: Final[dict[str, type[Source]]] = {ImportedRows.KIND: ImportedRows}  # by registering others

@@ -20,7 +20,7 @@ from spiral_stream.sources.tar_groups import RowError
 REFERENCE: Final = pa.struct([("uri", pa.utf8()), ("offset", pa.int64()), ("length", pa.int64())])
 INLINE: Final = pa.large_binary()
 _INT64: Final = 1 << 63
-Columns = tuple[str, ...] | Mapping[str, str] | None
+Columns = tuple[str, ...] | tuple[tuple[str, str], ...] | None  # names, or columns and the fields that fill them
 
 
 class Kind(Enum):
@@ -97,13 +97,14 @@ def choice_of(columns: Columns) -> Choice:
     """Return the choice that a user made.
 
     Args:
-        columns: names; or column -> fields separated by ``;``, of which the first that a row has is taken.
+        columns: as `need_columns` returns them; the fields of a column are separated by ``;``, and the first that a row has
+            is taken.
     """
     if columns is None:
         return Choice(None)
-    asked = columns if isinstance(columns, Mapping) else {column_name(name.strip()): name for name in columns}
     places: dict[str, Place] = {}
-    for column, fields in asked.items():
+    for each in columns:
+        column, fields = (column_name(each), each) if isinstance(each, str) else each
         for rank, name in enumerate(fields.split(";")):
             places[column_name(name.strip())] = Place(column, rank)
     return Choice(places)
@@ -112,30 +113,31 @@ def choice_of(columns: Columns) -> Choice:
 def need_columns(what: str, columns: object) -> Columns:
     """Return the columns that a user chose, as a frozen value.
 
+    Args:
+        what: the source, for messages.
+        columns: names, a mapping of columns to fields, or that mapping as pairs; None chooses all.
+
     Raises:
-        SourceError: these are no names.
+        SourceError: these are no names, or a field is named twice.
     """
     if columns is None:
         return None
-    if isinstance(columns, Mapping):
-        wrong = [name for name, fields in columns.items() if not _is_name(name) or "." in name or not _is_name(fields)]
-        found: Columns = {str(name): str(fields) for name, fields in columns.items()}
-        places = [column_name(each.strip()) for fields in columns.values() for each in str(fields).split(";")]
-    elif isinstance(columns, Sequence) and not isinstance(columns, str | bytes):
-        wrong = [name for name in columns if not _is_name(name)]
-        found = tuple(str(name) for name in columns)
-        places = [column_name(name) for name in found]
-    else:
-        wrong, found, places = [columns], None, []
-    twice = next((name for at, name in enumerate(places) if name in places[:at]), None)
-    if wrong or not places or twice is not None:
-        bad = f"names {twice!r} twice" if twice is not None and not wrong else f"has {shown(wrong[0] if wrong else columns)}"
+    found = tuple(columns.items() if isinstance(columns, Mapping) else columns) if _is_several(columns) else ()
+    pairs = tuple(tuple(each) if isinstance(each, list) else each for each in found)
+    asked = pairs if all(isinstance(each, tuple) for each in pairs) else tuple((each, each) for each in pairs)
+    wrong = [pair for pair in asked if len(pair) != 2 or not all(map(_is_name, pair))]  # noqa: PLR2004
+    renamed = asked is pairs
+    wrong += [pair for pair in asked if not wrong and renamed and "." in pair[0]]
+    fields = [column_name(name.strip()) for _, names in asked if not wrong for name in names.split(";")]
+    twice = next((name for at, name in enumerate(fields) if name in fields[:at]), None)
+    if wrong or not asked or twice is not None:
+        bad = f"has {shown(wrong[0] if wrong else columns)}" if twice is None else f"names {twice!r} twice"
         msg = (
             f'{what}: columns {bad}. Give names, such as ["jpg", "cls"], or a name without a dot for each field, such as '
             '{"image": "jpg;png", "label": "cls"}'
         )
         raise SourceError(msg)
-    return found
+    return pairs
 
 
 def parsed(kind: Kind, name: str, data: bytes) -> Any:
@@ -173,3 +175,7 @@ def payload_field(name: str, kind: Kind, *, inline: bool) -> pa.Field:
 
 def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value) and all(part.strip() for part in value.split(";"))
+
+
+def _is_several(value: object) -> bool:
+    return isinstance(value, Mapping | Sequence) and not isinstance(value, str | bytes)

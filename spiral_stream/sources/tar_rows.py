@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple, Self, final
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut, shown
-from spiral_stream.sources.imports import KEY, Refused
+from spiral_stream.sources.imports import FILE, INDEX, KEY, Refused
 from spiral_stream.sources.json_columns import MixedTypesError, column_of, merged, settled, type_of, without_rows
 from spiral_stream.sources.tar import Member, TarBytes, is_compressed, open_tar
 from spiral_stream.sources.tar_fields import (
@@ -190,12 +190,13 @@ def batches(rows: Iterable[tuple[Group, dict[str, Value]]], schema: pa.Schema, r
 
     Args:
         rows: of a tar.
-        schema: `KEY` and the columns.
+        schema: `KEY` and the columns; `FILE` and `INDEX` are not filled in.
         refused: of the tar.
 
     Raises:
         SourceError: a row cannot be read, and none may be left out.
     """
+    schema = pa.schema([field for field in schema if field.name not in (FILE, INDEX)])
     names = set(schema.names)
     kept: list[tuple[Group, dict[str, Value]]] = []
     held = 0

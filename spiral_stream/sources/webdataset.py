@@ -6,9 +6,9 @@ Tars that are compressed as a whole have no offsets: their payload is copied.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import ClassVar, Final, final
+from typing import ClassVar, Final, cast, final
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from spiral_stream.sources.tar_rows import TarFile, TarRows, batches, columns_of
 
 FIRST: Final = "first"
 LAST: Final = "last"
+Sidecars = tuple[tuple[str, str, str], ...]  # name, what is replaced in the path of a tar, by what
 _LOOKED_AT: Final = 16  # tars, for the columns that there are
 _ROWS: Final = 1000  # of the first of them
 _OTHERS: Final = 100  # rows of each other
@@ -63,8 +64,8 @@ class WebDataset(ImportedSource):
 
     path: Paths
     key: str = FIRST
-    columns: Columns = None
-    sidecars: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    columns: Columns | Mapping[str, str] | Sequence[str] = None
+    sidecars: Sidecars | Mapping[str, tuple[str, str]] = ()
     on_error: str = RAISE
 
     def __post_init__(self) -> None:
@@ -77,9 +78,13 @@ class WebDataset(ImportedSource):
         need_on_error("WebDataset", self.on_error)
 
     @property
+    def _sidecars(self) -> Sidecars:
+        return cast("Sidecars", self.sidecars)
+
+    @property
     def base(self) -> str:
         folder = common_folder(self.path)
-        others = [os.path.normpath(f"{folder}/".replace(old, new)) for old, new in self.sidecars.values()]
+        others = [os.path.normpath(f"{folder}/".replace(old, new)) for _, old, new in self._sidecars]
         return os.path.commonpath([folder, *others])
 
     def import_units(self) -> Sequence[ImportUnit]:
@@ -108,15 +113,15 @@ class WebDataset(ImportedSource):
         base = self.base
         sidecars = [
             TarFile(path, _uri(os.path.relpath(path, base)), f"{name}.")
-            for name, path in zip(self.sidecars, unit.others, strict=True)
+            for (name, _, _), path in zip(self._sidecars, unit.others, strict=True)
         ]
-        return TarRows(TarFile(unit.path, _uri(unit.name)), sidecars, choice_of(self.columns), last=self.key == LAST)
+        return TarRows(TarFile(unit.path, _uri(unit.name)), sidecars, choice_of(need_columns("WebDataset", self.columns)), last=self.key == LAST)
 
     def _with_sidecars(self, unit: ImportUnit) -> ImportUnit:
-        if not self.sidecars:
+        if not self._sidecars:
             return unit
         paths, facts = [], [unit.content_key]
-        for name, (old, new) in self.sidecars.items():
+        for name, old, new in self._sidecars:
             path = os.path.normpath(unit.path.replace(old, new))
             if path == unit.path:
                 msg = f"WebDataset: sidecar {name!r}: {old!r} is not in {cut(path)}, so there is no path to replace it in"
@@ -129,7 +134,7 @@ class WebDataset(ImportedSource):
         if not found:
             msg = f"WebDataset: {cut(units[0].path)} has no members named <key>.<field>, such as 0001.jpg"
             raise SourceError(f"{msg}. Correct the path, or the columns")
-        places = choice_of(self.columns).places or {}
+        places = choice_of(need_columns("WebDataset", self.columns)).places or {}
         missing = sorted({place.column for place in places.values()} - {*found})
         present = {*found}
         missing = [name for name in missing if not any(each.startswith(f"{name}_") for each in present)]
@@ -144,16 +149,19 @@ class WebDataset(ImportedSource):
             raise SourceError(msg)
 
 
-def _need_sidecars(sidecars: object) -> dict[str, tuple[str, str]]:
-    if not isinstance(sidecars, Mapping):
+def _need_sidecars(sidecars: object) -> Sidecars:
+    given = [(name, *_pair(pair)) for name, pair in sidecars.items()] if isinstance(sidecars, Mapping) else sidecars
+    if not isinstance(given, list | tuple):
         raise _no_sidecars(sidecars)
-    found = {}
-    for name, pair in sidecars.items():
-        is_pair = isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(each, str) for each in pair)  # noqa: PLR2004
-        if not isinstance(name, str) or not name or "." in name or not is_pair or not pair[0]:
-            raise _no_sidecars({name: pair})
-        found[name] = (pair[0], pair[1])
-    return found
+    for each in given:
+        is_triple = isinstance(each, list | tuple) and len(each) == 3 and all(isinstance(text, str) for text in each)  # noqa: PLR2004
+        if not is_triple or not each[0] or "." in each[0] or not each[1]:
+            raise _no_sidecars(sidecars)
+    return tuple((name, old, new) for name, old, new in given)
+
+
+def _pair(value: object) -> tuple[object, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def _no_sidecars(found: object) -> SourceError:
