@@ -49,6 +49,7 @@ from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.huggingface import HuggingFace
 from spiral_stream.sources.lance import Lance
+from spiral_stream.sources.mds import Mds
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.webdataset import WebDataset
 from spiral_stream.sources.source import Source
@@ -95,6 +96,7 @@ __all__ = [
     "Labels",
     "Lance",
     "List",
+    "Mds",
     "MissingExtraError",
     "Normalize",
     "OneStream",

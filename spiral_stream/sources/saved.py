@@ -12,6 +12,7 @@ from spiral_stream.sources.huggingface import HuggingFace
 from spiral_stream.sources.imported import ImportedRows
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.own import need_json, need_own_source, own_source, unknown_kind
+from spiral_stream.sources.mds import Mds
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
 from spiral_stream.sources.webdataset import WebDataset
@@ -22,6 +23,7 @@ _KINDS: Final[dict[str, type[Source]]] = {
         HuggingFace,
         ImageFolder,
         Lance,
+        Mds,
         Parquet,
         VideoFolder,
         WebDataset,

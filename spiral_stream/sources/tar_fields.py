@@ -72,12 +72,12 @@ class Choice:
         """Return where a field, or a key of JSON, goes; None if nobody asked for it."""
         return Place(derived, 0) if self.places is None else self.places.get(derived)
 
-    def wants(self, name: str, kind: Kind) -> bool:
+    def wants(self, name: str, *, is_json: bool) -> bool:
         """Whether anything of a field may be asked for."""
         derived = column_name(name)
         if self.places is None or derived in self.places:
             return True
-        return kind is Kind.JSON and any(each.startswith(f"{derived}_") for each in self.places)
+        return is_json and any(each.startswith(f"{derived}_") for each in self.places)
 
     def key_place(self, derived: str, whole: Place | None, key: str) -> Place | None:
         """Return where a key of a JSON object goes.

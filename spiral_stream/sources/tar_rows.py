@@ -85,7 +85,7 @@ class _Taker:
     def _wanted(self, name: str) -> _Wanted | None:
         name = f"{self._file.prefix}{name}"
         kind, derived = kind_of(name), column_name(name)
-        return _Wanted(kind, derived, self._choice.place(derived)) if self._choice.wants(name, kind) else None
+        return _Wanted(kind, derived, self._choice.place(derived)) if self._choice.wants(name, is_json=kind is Kind.JSON) else None
 
     def _of_keys(self, derived: str, place: Place | None, value: Mapping[str, Any]) -> list[Value]:
         found = []
