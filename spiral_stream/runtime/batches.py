@@ -32,6 +32,7 @@ from spiral_stream.runtime.gathering import Gathering
 from spiral_stream.runtime.images import ImageField, fill_rows
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
+from spiral_stream.runtime.payload_bytes import stored_bytes, stored_size
 from spiral_stream.runtime.placing import as_ragged, cuts, joined, place, sample_count
 from spiral_stream.runtime.samples import Int64, SampleReader, Samples, as_lists
 from spiral_stream.sampling.order import UInt64
@@ -257,6 +258,9 @@ class BatchBuilder:
     def _fill_plain(self, draft: _Draft, stage: PlainStage, values: pa.Array | Ragged) -> None:
         if isinstance(values, Ragged):
             values = as_lists(values)
+        if stage.payloads:
+            self._fill_bytes(draft, stage, values)
+            return
         if stage.spec.dtype is None:
             draft.listed += object_bytes(values)
         if draft.shape.packing is not None:
@@ -274,10 +278,28 @@ class BatchBuilder:
 
         draft.refusals.attempt(stage.name, 0, rows, fill)
 
+    def _fill_bytes(self, draft: _Draft, stage: PlainStage, values: pa.Array) -> None:
+        """Fill a field with the bytes that a column names."""
+        places, packing = draft.samples.places, draft.shape.packing
+        draft.listed += stored_size(values)
+        if packing is not None:
+            draft.fields[stage.name] = self._packed_lists(draft, packing, stage, values)
+            return
+        draft.fields[stage.name] = filled = [None] * len(places)
+
+        def fill(a: int, b: int) -> None:
+            with self._metrics.timed("fetch_s"):
+                filled[a:b] = stored_bytes(stage.payloads, places.take(np.arange(a, b)), values.slice(a, b - a))
+
+        for start in range(0, len(places), PIECE_ROWS):
+            stop = min(start + PIECE_ROWS, len(places))
+            draft.parts.append(draft.pool.submit(draft.refusals.attempt, stage.name, start, stop, fill))
+
     def _packed_lists(self, draft: _Draft, packing: Packing, stage: PlainStage, values: pa.Array) -> list[Any]:
         """One list per row of a packed batch, with a value per piece; the plan allows no arrays here."""
         with blaming(self._stages, draft.samples, 0):
-            flat = stage.field.fill(values, None)
+            places = draft.samples.places
+            flat = stored_bytes(stage.payloads, places, values) if stage.payloads else stage.field.fill(values, None)
         borders = np.searchsorted(packing.rows, np.arange(draft.shape.rows + 1))
         return [list(flat[a:b]) for a, b in pairwise(borders)]
 
