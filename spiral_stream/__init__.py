@@ -51,8 +51,8 @@ from spiral_stream.sources.huggingface import HuggingFace
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.mds import Mds
 from spiral_stream.sources.parquet import Parquet
-from spiral_stream.sources.webdataset import WebDataset
 from spiral_stream.sources.source import Source
+from spiral_stream.sources.webdataset import WebDataset
 from spiral_stream.transforms.crop_and_resize import (
     CenterCrop,
     Normalize,

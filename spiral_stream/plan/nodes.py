@@ -243,7 +243,8 @@ class Cache(Simple, Relational):
                 msg = f"cache: {name!r} is {kind}, no reference to payload; a cache keeps what references name. {way}"
                 raise PlanError(msg)
             if semantic == BYTES_REF or is_list(have.field(name).type):
-                msg = f"cache: {name!r} is {have.field(name).type} of {semantic}; images and clips are kept, one per row. Leave it out"
+                what = f"{have.field(name).type} of {semantic}"
+                msg = f"cache: {name!r} is {what}; images and clips are kept, one per row. Leave it out"
                 raise PlanError(msg)
             if not isinstance(profile, Profile):
                 msg = f"cache: {name!r} is given {profile!r}. Give {forms_of(semantic)}"

@@ -69,13 +69,13 @@ from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.selection_on_disk import select
 from spiral_stream.planner.sorting import sorted_rows
 from spiral_stream.planner.streams import StreamStage
-from spiral_stream.semantic import semantic_of
 from spiral_stream.planner.surviving import Workplace
 from spiral_stream.relational.join import FanOutError
 from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.sampling.mixture import Mixture, apportion
 from spiral_stream.sampling.order import Population
 from spiral_stream.sampling.schedule import Schedule
+from spiral_stream.semantic import semantic_of
 from spiral_stream.transforms.encoder import TextEncoder
 
 _FINGERPRINT: Final = re.compile("[0-9a-f]{32}")

@@ -41,5 +41,7 @@ def stored_bytes(payloads: Sequence[Payload], places: Places, values: pa.Array) 
 def stored_size(values: pa.Array) -> int:
     """Return about how many bytes references name, as Python objects; files whose size nobody knows count nothing."""
     inner = values.flatten() if is_list(values.type) else values
-    named = pc.sum(inner.field("length")).as_py() if pa.types.is_struct(inner.type) and "length" in inner.type.names else 0
+    named = (
+        pc.sum(inner.field("length")).as_py() if pa.types.is_struct(inner.type) and "length" in inner.type.names else 0
+    )
     return object_bytes(values) + max(0, named or 0)

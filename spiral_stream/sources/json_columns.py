@@ -90,17 +90,18 @@ def column_of(values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array, list[
         the column, and for each value that does not fit (null there) its row and what was found.
     """
     plain = _TAKES.get(kind)
-    if plain is not None and set(map(type, values)) <= plain:
+    if (plain is not None and set(map(type, values)) <= plain) or (
+        plain is None and all(_fits(value, kind) for value in values)
+    ):
         try:
             return pa.array(values, kind), []
         except (pa.ArrowException, OverflowError, ValueError):
             pass
-    elif plain is None and all(_fits(value, kind) for value in values):
-        try:
-            return pa.array(values, kind), []
-        except (pa.ArrowException, OverflowError, ValueError):
-            pass
-    wrong = [(row, f"is {shown(value)}, and the column is {kind}") for row, value in enumerate(values) if not _is(value, kind)]
+    wrong = [
+        (row, f"is {shown(value)}, and the column is {kind}")
+        for row, value in enumerate(values)
+        if not _is(value, kind)
+    ]
     left = list(values)
     for row, _ in wrong:
         left[row] = None
@@ -115,7 +116,7 @@ def without_rows(batch: pa.RecordBatch, rows: Iterable[int]) -> pa.RecordBatch:
 
 
 _NONE: Final = type(None)
-_TAKES: Final = {
+_TAKES: Final[dict[pa.DataType, set[type]]] = {
     pa.bool_(): {bool, _NONE},
     pa.int64(): {int, _NONE},
     pa.float64(): {float, int, _NONE},

@@ -18,8 +18,8 @@ import xxhash
 
 from spiral_stream.errors import SourceError, cut, renumbered
 from spiral_stream.sources.reach import Reach, reach_of
-from spiral_stream.sources.stamps import Stamps
 from spiral_stream.sources.reference import Form, byte_ranges, form_of, inline_views, read_at, too_short, uris_of
+from spiral_stream.sources.stamps import Stamps
 
 OPEN_FILES: Final = 8  # of one call of `locate`
 STAMP_BYTES: Final = 4096  # at either end, which the stamp covers

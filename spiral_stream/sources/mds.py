@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from itertools import islice
-from pathlib import Path
 from typing import Any, ClassVar, Final, cast, final
 
 import pyarrow as pa
@@ -23,8 +22,8 @@ from spiral_stream.integrity.blocks import Mapped
 from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.mds_columns import MdsColumns, described, found_columns
 from spiral_stream.sources.mds_encodings import need_dtype
-from spiral_stream.sources.mds_index import Shard, ShardFile, indexes_of, need_hashes, shards_of
-from spiral_stream.sources.mds_samples import Samples
+from spiral_stream.sources.mds_index import Shard, indexes_of, need_hashes, shards_of
+from spiral_stream.sources.mds_samples import MdsSamples
 from spiral_stream.sources.paths import absolute, need_file
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar_fields import Columns, need_columns
@@ -93,13 +92,7 @@ class Mds(ImportedSource):
         inline = any(not _is_raw(unit, shard) for unit, shard in zip(units, shards, strict=True))
         columns = self._columns(shards[0], inline=inline)
         for unit, shard in zip(units, shards, strict=True):
-            if (shard.names, shard.encodings) != (shards[0].names, shards[0].encodings):
-                msg = (
-                    f"Mds: {cut(unit.path)} has columns {shown(dict(zip(shard.names, shard.encodings, strict=True)))}, and the "
-                    f"first shard has {shown(dict(zip(shards[0].names, shards[0].encodings, strict=True)))}. Register the folders "
-                    "as relations of their own"
-                )
-                raise SourceError(msg)
+            _need_like(unit, shard, shards[0])
         found = found_columns(columns)
         step = max(1, len(units) // _LOOKED_AT)
         for unit, shard in list(zip(units, shards, strict=True))[::step][:_LOOKED_AT] if columns.says_little else ():
@@ -120,12 +113,23 @@ class Mds(ImportedSource):
         return MdsColumns(shard, need_columns("Mds", self.columns), dict(cast("Arrays", self.arrays)), inline=inline)
 
 
+def _need_like(unit: ImportUnit, shard: Shard, first: Shard) -> None:
+    if (shard.names, shard.encodings) == (first.names, first.encodings):
+        return
+    here, there = (dict(zip(each.names, each.encodings, strict=True)) for each in (shard, first))
+    msg = (
+        f"Mds: {cut(unit.path)} has columns {shown(here)}, and the first shard has {shown(there)}. Register the folders as "
+        "relations of their own"
+    )
+    raise SourceError(msg)
+
+
 def _need_arrays(arrays: object) -> Arrays:
     given = tuple(arrays.items()) if isinstance(arrays, Mapping) else arrays
-    if not isinstance(given, list | tuple) or not all(isinstance(each, list | tuple) and len(each) == 2 for each in given):  # noqa: PLR2004
+    if not isinstance(given, list | tuple) or not all(isinstance(each, list | tuple) for each in given):
         msg = f'Mds: arrays={shown(arrays)}. Give the type of each, such as {{"tokens": "int64"}}'
         raise SourceError(msg)
-    return tuple((str(name), need_dtype(str(name), dtype)) for name, dtype in given)
+    return tuple((str(name), need_dtype(str(name), *dtype)) for name, *dtype in given)
 
 
 def _unit_of(folder: str, index: str, shard: Shard) -> ImportUnit:
@@ -165,7 +169,7 @@ def _is_raw(unit: ImportUnit, shard: Shard) -> bool:
 
 
 @contextmanager
-def _samples(unit: ImportUnit, shard: Shard) -> Iterator[Samples]:
+def _samples(unit: ImportUnit, shard: Shard) -> Iterator[MdsSamples]:
     """The samples of a shard, whose bytes are those that the index has hashes of."""
     try:
         mapped = memoryview(Mapped(unit.path))
@@ -174,13 +178,13 @@ def _samples(unit: ImportUnit, shard: Shard) -> Iterator[Samples]:
         raise SourceError(msg) from error
     if _is_raw(unit, shard):
         need_hashes(unit.path, shard.raw, mapped)
-        yield Samples(unit.path, mapped, shard)
+        yield MdsSamples(unit.path, mapped, shard)
         return
     assert shard.packed is not None
     need_hashes(unit.path, shard.packed, mapped)
     data = memoryview(_uncompressed(unit.path, mapped, shard))
     need_hashes(unit.path, shard.raw, data)
-    yield Samples(unit.path, data, shard)
+    yield MdsSamples(unit.path, data, shard)
 
 
 def _uncompressed(path: str, packed: memoryview, shard: Shard) -> bytes:

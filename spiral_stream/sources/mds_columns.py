@@ -11,21 +11,21 @@ from spiral_stream.semantic import SEMANTIC
 from spiral_stream.sources import mds_values as values
 from spiral_stream.sources.imports import FILE, INDEX, Refused
 from spiral_stream.sources.json_columns import MixedTypesError, column_of, merged, settled, type_of, without_rows
-from spiral_stream.sources.mds_encodings import Encoding, Form, arrow_type, bare_array, encoding_of
+from spiral_stream.sources.mds_encodings import Encoding, MdsForm, arrow_type, bare_array, encoding_of
 from spiral_stream.sources.mds_index import Shard
 from spiral_stream.sources.mds_samples import Span
 from spiral_stream.sources.mds_values import INLINE, REFERENCE, SHAPE
-from spiral_stream.sources.tar_fields import Choice, Columns, Place, choice_of, column_name
+from spiral_stream.sources.tar_fields import ChosenColumns, Columns, FieldPlace, choice_of, column_name
 
 DIMS: Final = b"spiral:shape"  # metadata of a column of arrays of one shape: its dimensions, such as 3,224,224
 
 
-class Column(NamedTuple):
+class MdsColumn(NamedTuple):
     """One column of the shards that is kept."""
 
     at: int  # among the columns of the shards
     derived: str  # its name, without dots
-    place: Place | None  # None: only keys of its JSON are kept
+    place: FieldPlace | None  # None: only keys of its JSON are kept
     encoding: Encoding
 
 
@@ -43,22 +43,22 @@ class MdsColumns:
     def __init__(self, shard: Shard, chosen: Columns, arrays: Mapping[str, str], *, inline: bool) -> None:
         self.inline = inline
         self._choice = choice_of(chosen)
-        self.kept: list[Column] = []
+        self.kept: list[MdsColumn] = []
         for at, (name, written) in enumerate(zip(shard.names, shard.encodings, strict=True)):
             derived = column_name(name)
             if not self._choice.wants(name, is_json=written == "json"):
                 continue
             encoding = _encoding(name, written, arrays)
             _need_size(name, encoding, shard.sizes[at])
-            self.kept.append(Column(at, derived, self._choice.place(derived), encoding))
+            self.kept.append(MdsColumn(at, derived, self._choice.place(derived), encoding))
         _need_named(shard, self._choice, arrays, {column.derived: column for column in self.kept})
 
     @property
     def says_little(self) -> bool:
         """Whether the index leaves the type of a column open."""
-        return any(column.encoding.form is Form.JSON or _is_open(column.encoding) for column in self.kept)
+        return any(column.encoding.form is MdsForm.JSON or _is_open(column.encoding) for column in self.kept)
 
-    def keys(self, column: Column, value: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    def keys(self, column: MdsColumn, value: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """Return the columns of the keys of a JSON object."""
         found = ((self._choice.key_place(column.derived, column.place, key), each) for key, each in value.items())
         return [(place.column, each) for place, each in found if place is not None]
@@ -95,27 +95,27 @@ class MdsColumns:
         found = [arrays[each.name] if each.name in arrays else pa.nulls(count, each.type) for each in schema]
         return without_rows(pa.RecordBatch.from_arrays(found, schema=schema), wrong)
 
-    def _arrays(self, column: Column, span: Span, schema: pa.Schema, uri: str | None) -> dict[str, pa.Array]:
+    def _arrays(self, column: MdsColumn, span: Span, schema: pa.Schema, uri: str | None) -> dict[str, pa.Array]:
         encoding = column.encoding
-        if encoding.form is Form.JSON:
+        if encoding.form is MdsForm.JSON:
             return self._json(column, span, schema)
         assert column.place is not None
         name = column.place.column
         kind = schema.field(name).type
-        if encoding.form is Form.ARRAY:
+        if encoding.form is MdsForm.ARRAY:
             return _array(name, values.arrays_of(encoding, span), span, schema)
-        if encoding.form in (Form.PAYLOAD, Form.IMAGES):
+        if encoding.form in (MdsForm.PAYLOAD, MdsForm.IMAGES):
             uri = _need_uri(name, kind, uri, schema)
-            image = values.payload_array(span, uri) if encoding.form is Form.PAYLOAD else None
+            image = values.payload_array(span, uri) if encoding.form is MdsForm.PAYLOAD else None
             return {name: values.images_array(encoding, span, uri).cast(kind) if image is None else image}
-        if encoding.form in (Form.PIXELS, Form.PIXEL_LISTS):
+        if encoding.form in (MdsForm.PIXELS, MdsForm.PIXEL_LISTS):
             return {name: values.pixels_array(encoding, span).cast(kind)}
-        if encoding.form is Form.TEXT:
+        if encoding.form is MdsForm.TEXT:
             return {name: values.text_array(span)}
-        read = values.number_array if encoding.form is Form.NUMBER else values.written_array
+        read = values.number_array if encoding.form is MdsForm.NUMBER else values.written_array
         return {name: read(encoding, span)}
 
-    def _json(self, column: Column, span: Span, schema: pa.Schema) -> dict[str, pa.Array]:
+    def _json(self, column: MdsColumn, span: Span, schema: pa.Schema) -> dict[str, pa.Array]:
         found: dict[str, list[Any]] = {}
         for row, value in enumerate(values.json_values(span)):
             whole = [] if column.place is None or value is None else [(column.place.column, value)]
@@ -123,7 +123,12 @@ class MdsColumns:
                 if name in schema.names:
                     found.setdefault(name, [None] * len(span))[row] = each
                 elif each is not None and each != {}:
-                    span.wrong.append((row, f"has {name!r}, which is no column of what was registered. Choose others with columns=[...]"))
+                    span.wrong.append(
+                        (
+                            row,
+                            f"has {name!r}, which is no column of what was registered. Choose others with columns=[...]",
+                        )
+                    )
         arrays = {}
         for name, each in found.items():
             arrays[name], wrong = column_of(each, schema.field(name).type)
@@ -145,7 +150,7 @@ class FoundColumns:
         """Return the schema."""
         fields: list[pa.Field] = []
         for column in self.columns.kept:
-            if column.encoding.form is not Form.JSON and column.place is not None:
+            if column.encoding.form is not MdsForm.JSON and column.place is not None:
                 fields += self._fields(column.place.column, column.encoding)
         for name, kind in self.json.items():
             if (of := settled(kind)) is not None:
@@ -157,24 +162,18 @@ class FoundColumns:
         return pa.schema(fields)
 
     def _fields(self, name: str, encoding: Encoding) -> list[pa.Field]:
+        if encoding.form is MdsForm.ARRAY:
+            return self._array_fields(name, encoding)
         payload = INLINE if self.columns.inline else REFERENCE
-        marked = {SEMANTIC: (encoding.semantic or "").encode()}
-        match encoding.form:
-            case Form.PAYLOAD:
-                return [pa.field(name, payload, metadata=marked)]
-            case Form.PIXELS:
-                return [pa.field(name, INLINE, metadata=marked)]
-            case Form.IMAGES:
-                return [pa.field(name, pa.list_(payload), metadata=marked)]
-            case Form.PIXEL_LISTS:
-                return [pa.field(name, pa.list_(INLINE), metadata=marked)]
-            case Form.TEXT:
-                return [pa.field(name, pa.utf8())]
-            case Form.ARRAY:
-                return self._array_fields(name, encoding)
-            case _:
-                assert encoding.dtype is not None
-                return [pa.field(name, arrow_type(encoding.dtype))]
+        kind = {
+            MdsForm.PAYLOAD: payload,
+            MdsForm.PIXELS: INLINE,
+            MdsForm.IMAGES: pa.list_(payload),
+            MdsForm.PIXEL_LISTS: pa.list_(INLINE),
+        }.get(encoding.form)
+        if kind is not None:
+            return [pa.field(name, kind, metadata={SEMANTIC: (encoding.semantic or "").encode()})]
+        return [pa.field(name, pa.utf8() if encoding.dtype is None else arrow_type(encoding.dtype))]
 
     def _array_fields(self, name: str, encoding: Encoding) -> list[pa.Field]:
         inner = arrow_type(encoding.dtype or self.dtypes.get(name, "float32"))
@@ -207,11 +206,11 @@ def described(columns: MdsColumns, spans: Sequence[Span], found: FoundColumns, p
                 found.dtypes.setdefault(column.place.column, first)
             if any(len(shape) != 1 for shape in arrays.shapes):
                 found.shaped.add(column.place.column)
-        elif column.encoding.form is Form.JSON:
+        elif column.encoding.form is MdsForm.JSON:
             _describe_json(columns, column, values.json_values(span), found, path)
 
 
-def _describe_json(columns: MdsColumns, column: Column, read: Sequence[Any], found: FoundColumns, path: str) -> None:
+def _describe_json(columns: MdsColumns, column: MdsColumn, read: Sequence[Any], found: FoundColumns, path: str) -> None:
     for row, value in enumerate(read):
         whole = [] if column.place is None or value is None else [(column.place.column, value)]
         for name, each in columns.keys(column, value) if isinstance(value, dict) else whole:
@@ -233,7 +232,9 @@ def _array(name: str, arrays: values.Arrays, span: Span, schema: pa.Schema) -> d
     if pa.types.is_list(schema.field(name).type):
         for row, each in enumerate(arrays.shapes):
             if len(each) != 1 and arrays.dtypes[row] is not None:
-                span.wrong.append((row, f"is an array of shape {each}, and those of the first samples have one dimension"))
+                span.wrong.append(
+                    (row, f"is an array of shape {each}, and those of the first samples have one dimension")
+                )
     return found
 
 
@@ -244,10 +245,10 @@ def _need_uri(name: str, kind: pa.DataType, uri: str | None, schema: pa.Schema) 
         return None
     if uri is None:
         msg = (
-            f"the shard is compressed, and payload of column {name!r} was registered as references ({schema.field(name).type}). "
-            "Uncompress the shard, or register the folder under another name"
+            f"Mds: the shard is compressed, and payload of column {name!r} was registered as references "
+            f"({schema.field(name).type}). Uncompress the shard, or register the folder under another name"
         )
-        raise SourceError(f"Mds: {msg}")
+        raise SourceError(msg)
     return uri
 
 
@@ -264,21 +265,26 @@ def _need_size(name: str, encoding: Encoding, said: int | None) -> None:
     if encoding.is_bare or encoding.size == said:
         return
     msg = f"Mds: column {name!r} is {encoding.name}, of {encoding.size or 'no fixed'} bytes, and the index says {said or 'none'}"
-    raise SourceError(f"{msg}. Write the folder again, or fetch it again")
+    msg += ". Write the folder again, or fetch it again"
+    raise SourceError(msg)
 
 
-def _need_named(shard: Shard, choice: Choice, arrays: Mapping[str, str], kept: Mapping[str, Column]) -> None:
+def _need_named(shard: Shard, choice: ChosenColumns, arrays: Mapping[str, str], kept: Mapping[str, MdsColumn]) -> None:
     have = {column_name(name) for name in shard.names}
     asked = [*(choice.places or ()), *map(column_name, arrays)]
-    unknown = [
-        name for name in asked if name not in have and not any(name.startswith(f"{each}_") for each in kept)
-    ]
+    unknown = [name for name in asked if name not in have and not any(name.startswith(f"{each}_") for each in kept)]
     if unknown or not kept:
-        what = f"{unknown[0]!r} is no column of the folder; it has" if unknown else "no column of the folder is chosen; it has"
+        what = (
+            f"{unknown[0]!r} is no column of the folder; it has"
+            if unknown
+            else "no column of the folder is chosen; it has"
+        )
         msg = f"Mds: {what} {', '.join(shard.names)}. Correct columns= or arrays="
         raise SourceError(msg)
 
 
 def _is_open(encoding: Encoding) -> bool:
     """Whether each array says something of its own."""
-    return encoding.form is Form.ARRAY and not encoding.is_bare and (encoding.dtype is None or encoding.shape is None)
+    return (
+        encoding.form is MdsForm.ARRAY and not encoding.is_bare and (encoding.dtype is None or encoding.shape is None)
+    )

@@ -11,7 +11,7 @@ from spiral_stream.errors import SourceError, shown
 from spiral_stream.semantic import BYTES_REF, JPEG_REF
 
 
-class Form(Enum):
+class MdsForm(Enum):
     """How the bytes of a value are read."""
 
     PAYLOAD = "payload"  # bytes, jpeg, png
@@ -31,7 +31,7 @@ class Encoding:
     """One column of a shard."""
 
     name: str  # as the index has it
-    form: Form
+    form: MdsForm
     dtype: str | None = None  # NumPy's, of numbers and arrays; None where each array says its own
     shape: tuple[int, ...] | None = None  # of arrays; None where each says its own
     semantic: str | None = None
@@ -41,14 +41,23 @@ class Encoding:
     @property
     def size(self) -> int | None:
         """Bytes of a value; None where they vary."""
-        if self.dtype is None or self.form is Form.WRITTEN or (self.form is Form.ARRAY and self.shape is None):
+        if self.dtype is None or self.form is MdsForm.WRITTEN or (self.form is MdsForm.ARRAY and self.shape is None):
             return None
         return int(np.dtype(self.dtype).itemsize * np.prod(self.shape or (), dtype=np.int64))
 
 
 ARRAY_TYPES: Final = {
-    **{8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32"},
-    **{64: "uint64", 65: "int64", 66: "float64"},
+    8: "uint8",
+    9: "int8",
+    16: "uint16",
+    17: "int16",
+    18: "float16",
+    32: "uint32",
+    33: "int32",
+    34: "float32",
+    64: "uint64",
+    65: "int64",
+    66: "float64",
 }
 _NUMBERS: Final = frozenset(ARRAY_TYPES.values())
 _PICKLE: Final = "pkl"
@@ -61,26 +70,26 @@ def encoding_of(name: str, column: str) -> Encoding:
         SourceError: it is not known, or is one that runs code.
     """
     fixed = {
-        "bytes": Encoding(name, Form.PAYLOAD, semantic=BYTES_REF),
-        "jpeg": Encoding(name, Form.PAYLOAD, semantic=JPEG_REF),
-        "png": Encoding(name, Form.PAYLOAD, semantic=JPEG_REF),
-        "pil": Encoding(name, Form.PIXELS, semantic=JPEG_REF),
-        "jpeg_array": Encoding(name, Form.IMAGES, semantic=JPEG_REF),
-        "jpegarray": Encoding(name, Form.IMAGES, semantic=JPEG_REF),
-        "list[jpeg]": Encoding(name, Form.IMAGES, semantic=JPEG_REF, prefix=4),
-        "list[png]": Encoding(name, Form.IMAGES, semantic=JPEG_REF, prefix=4),
-        "list[pil]": Encoding(name, Form.PIXEL_LISTS, semantic=JPEG_REF, prefix=4),
-        "str": Encoding(name, Form.TEXT),
-        "str_decimal": Encoding(name, Form.TEXT),
-        "int": Encoding(name, Form.NUMBER, "int64"),
-        "str_int": Encoding(name, Form.WRITTEN, "int64"),
-        "str_float": Encoding(name, Form.WRITTEN, "float64"),
-        "json": Encoding(name, Form.JSON),
+        "bytes": Encoding(name, MdsForm.PAYLOAD, semantic=BYTES_REF),
+        "jpeg": Encoding(name, MdsForm.PAYLOAD, semantic=JPEG_REF),
+        "png": Encoding(name, MdsForm.PAYLOAD, semantic=JPEG_REF),
+        "pil": Encoding(name, MdsForm.PIXELS, semantic=JPEG_REF),
+        "jpeg_array": Encoding(name, MdsForm.IMAGES, semantic=JPEG_REF),
+        "jpegarray": Encoding(name, MdsForm.IMAGES, semantic=JPEG_REF),
+        "list[jpeg]": Encoding(name, MdsForm.IMAGES, semantic=JPEG_REF, prefix=4),
+        "list[png]": Encoding(name, MdsForm.IMAGES, semantic=JPEG_REF, prefix=4),
+        "list[pil]": Encoding(name, MdsForm.PIXEL_LISTS, semantic=JPEG_REF, prefix=4),
+        "str": Encoding(name, MdsForm.TEXT),
+        "str_decimal": Encoding(name, MdsForm.TEXT),
+        "int": Encoding(name, MdsForm.NUMBER, "int64"),
+        "str_int": Encoding(name, MdsForm.WRITTEN, "int64"),
+        "str_float": Encoding(name, MdsForm.WRITTEN, "float64"),
+        "json": Encoding(name, MdsForm.JSON),
     }.get(name)
     if fixed is not None:
         return fixed
     if name in _NUMBERS:
-        return Encoding(name, Form.NUMBER, name)
+        return Encoding(name, MdsForm.NUMBER, name)
     if name.partition(":")[0] == "ndarray":
         return _array_of(name, column)
     if name == _PICKLE:
@@ -95,16 +104,16 @@ def encoding_of(name: str, column: str) -> Encoding:
 
 def bare_array(dtype: str) -> Encoding:
     """Return the encoding of bytes that are the values of an array, and nothing else."""
-    return Encoding("bytes", Form.ARRAY, dtype, is_bare=True)
+    return Encoding("bytes", MdsForm.ARRAY, dtype, is_bare=True)
 
 
-def need_dtype(column: str, dtype: object) -> str:
-    """Return a NumPy type that arrays may have.
+def need_dtype(column: str, dtype: object = None, *more: object) -> str:
+    """Return a NumPy type that arrays may have: one for a column.
 
     Raises:
         SourceError: it is none.
     """
-    if isinstance(dtype, str) and dtype in _NUMBERS:
+    if isinstance(dtype, str) and dtype in _NUMBERS and not more:
         return dtype
     msg = f"Mds: arrays has {shown(dtype)} for column {column!r}. Give one of {', '.join(sorted(_NUMBERS))}"
     raise SourceError(msg)
@@ -121,8 +130,9 @@ def _array_of(name: str, column: str) -> Encoding:
     dims = args[1].split(",") if len(args) == 2 else []  # noqa: PLR2004
     if (dtype is not None and dtype not in _NUMBERS) or len(args) > 2 or not all(_is_size(each) for each in dims):  # noqa: PLR2004
         msg = f"Mds: column {column!r} has encoding {shown(name)}; it would be ndarray, ndarray:int32 or ndarray:int32:3,224,224"
-        raise SourceError(f"{msg}. Correct the index, or leave the column out with columns=[...]")
-    return Encoding(name, Form.ARRAY, dtype, tuple(map(int, dims)) or None)
+        msg += ". Correct the index, or leave the column out with columns=[...]"
+        raise SourceError(msg)
+    return Encoding(name, MdsForm.ARRAY, dtype, tuple(map(int, dims)) or None)
 
 
 def _is_size(text: str) -> bool:

@@ -129,7 +129,7 @@ class _Entry:
         assert raw is not None
         fixed = tuple(size or None for size in sizes)  # Mosaic takes 0 for a size that varies
         algorithm = None if compression is None else compression.partition(":")[0]
-        return Shard(raw, packed, algorithm, int(samples), tuple(names), tuple(encodings), fixed)
+        return Shard(raw, packed, algorithm, int(samples or 0), tuple(names), tuple(encodings), fixed)
 
     def _list(self, key: str) -> list[Any]:
         found = self._said.get(key)
@@ -153,7 +153,9 @@ class _Entry:
 
     def _wrong(self, key: str, right: str) -> SourceError:
         found = shown(self._said.get(key, "nothing"))
-        return SourceError(f"Mds: {cut(self._index)}: shard {self._number} has {key} {found}; it would be {right}. {_WAY_OUT}")
+        return SourceError(
+            f"Mds: {cut(self._index)}: shard {self._number} has {key} {found}; it would be {right}. {_WAY_OUT}"
+        )
 
 
 def need_hashes(path: str, file: ShardFile, data: memoryview) -> None:
@@ -192,7 +194,11 @@ def need_header(path: str, config: bytes, shard: Shard) -> None:
     """
     try:
         said: Mapping[str, Any] = json.loads(config)
-        found: Sequence[Any] = [said["column_names"], said["column_encodings"], [size or None for size in said["column_sizes"]]]
+        found: Sequence[Any] = [
+            said["column_names"],
+            said["column_encodings"],
+            [size or None for size in said["column_sizes"]],
+        ]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         msg = f"Mds: {cut(path)}: the header of the shard cannot be read ({type(error).__name__}). {_WAY_OUT}"
         raise SourceError(msg) from error

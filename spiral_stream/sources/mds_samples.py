@@ -65,7 +65,7 @@ def gathered(data: memoryview, starts: Int64, lengths: Int64) -> pa.LargeBinaryA
 
 
 @final
-class Samples:
+class MdsSamples:
     """The samples of one shard."""
 
     def __init__(self, path: str, data: memoryview, shard: Shard) -> None:
@@ -79,11 +79,13 @@ class Samples:
         head = 4 + 4 * (count + 1)
         found = int(np.frombuffer(data[:4], "<u4")[0]) if len(data) >= 4 else 0  # noqa: PLR2004
         if found != count or len(data) < head:
-            raise self._wrong(f"the shard has {found:,} samples in {len(data):,} bytes, and the index says {count:,}")
+            msg = f"the shard has {found:,} samples in {len(data):,} bytes, and the index says {count:,}"
+            raise self._wrong(msg)
         self._offsets = np.frombuffer(data[4:head], "<u4").astype(np.int64)
         first, last = int(self._offsets[0]), int(self._offsets[-1])
         if first < head or last != len(data) or (np.diff(self._offsets) < 0).any():
-            raise self._wrong(f"the offsets of its samples go from {first:,} to {last:,}, and it has {len(data):,} bytes")
+            msg = f"the offsets of its samples go from {first:,} to {last:,}, and it has {len(data):,} bytes"
+            raise self._wrong(msg)
         need_header(path, bytes(data[head:first]), shard)
 
     def spans(self) -> Iterator[list[Span]]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import shown
 from spiral_stream.sources.json_columns import column_of
-from spiral_stream.sources.mds_encodings import ARRAY_TYPES, Encoding, Form
+from spiral_stream.sources.mds_encodings import ARRAY_TYPES, Encoding, MdsForm
 from spiral_stream.sources.mds_samples import Int64, Span, gathered
 
 REFERENCE: Final = pa.struct([("uri", pa.utf8()), ("offset", pa.int64()), ("length", pa.int64())])
@@ -40,7 +40,7 @@ def images_array(encoding: Encoding, span: Span, uri: str | None) -> pa.Array:
 
 def pixels_array(encoding: Encoding, span: Span) -> pa.Array:
     """Return raw images as PNG, which keeps every pixel; lists of them as lists."""
-    if encoding.form is Form.PIXELS:
+    if encoding.form is MdsForm.PIXELS:
         return pa.array([_png_or_fault(span, row, span.bytes_of(row)) for row in range(len(span))], INLINE)
     starts, lengths, counts = _images(encoding, span)
     owners = np.repeat(np.arange(len(span)), counts).tolist()
@@ -129,7 +129,9 @@ def flat_array(arrays: Arrays, span: Span, kind: pa.DataType) -> pa.Array:
             continue
         lengths[row] = 0
         if found is not None:
-            span.wrong.append((row, f"is an array of {found}, and the column is {kind}. Leave it out with columns=[...]"))
+            span.wrong.append(
+                (row, f"is an array of {found}, and the column is {kind}. Leave it out with columns=[...]")
+            )
     values = pa.array(np.frombuffer(gathered(span.data, arrays.starts, lengths).buffers()[2] or b"", dtype))
     values = values[: int(lengths.sum()) // dtype.itemsize]
     if pa.types.is_fixed_size_list(kind):
@@ -161,9 +163,11 @@ def _images(encoding: Encoding, span: Span) -> tuple[Int64, Int64, Int64]:
         data = span.bytes_of(row)[encoding.prefix :]
         count = int(np.frombuffer(data[:4], "<u4")[0]) if len(data) >= 4 else -1  # noqa: PLR2004
         head = 4 + 4 * count
-        sizes = np.frombuffer(data[4:head], "<u4").astype(np.int64) if 0 <= count and head <= len(data) else None
+        sizes = np.frombuffer(data[4:head], "<u4").astype(np.int64) if count >= 0 and head <= len(data) else None
         if sizes is None or head + int(sizes.sum()) != len(data):
-            span.wrong.append((row, f"is a list of {count:,} images in {len(data):,} bytes, which their sizes do not add up to"))
+            span.wrong.append(
+                (row, f"is a list of {count:,} images in {len(data):,} bytes, which their sizes do not add up to")
+            )
             continue
         first = int(span.starts[row]) + encoding.prefix + head
         starts.append(first + np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)[:count])

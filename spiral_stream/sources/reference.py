@@ -241,8 +241,9 @@ def _read_ranges(
     starts, lengths, stamps = named.starts, named.lengths, named.stamps
     handle, path, facts = reach.open(uri, int(rows[0]))
     try:
-        for row in rows.tolist() if stamps is not None else ():
-            stamps.need_file(row, path, facts)
+        if stamps is not None:
+            for row in rows.tolist():
+                stamps.need_file(row, path, facts)
         size = facts.st_size
         ends = starts[rows] + lengths[rows]
         short = np.flatnonzero(ends > size)

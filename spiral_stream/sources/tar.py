@@ -5,31 +5,31 @@ of large files costs a few reads of 4 KiB for each member, about 5 us of CPU. A 
 read later: its bytes come in one pass, and payload is read as it passes by.
 """
 
-import bz2
-import gzip
-import lzma
-import os
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, final
+from typing import Final, NamedTuple
 
 from spiral_stream.errors import SourceError, cut, shown
-from spiral_stream.sources.paths import open_file
+from spiral_stream.sources.tar_bytes import TarBytes
 
 BLOCK: Final = 512
-PLAIN: Final = ".tar"
-COMPRESSED: Final = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-_WINDOW: Final = 8 * BLOCK  # bytes of one read: a header, a small member, and the header after it
 _RECORD: Final = 20 * BLOCK  # writers fill the end of a tar with zeros up to a multiple of this
 _LONGEST: Final = 1 << 20  # bytes of a long name, or of the pax records of one member
-_SKIPPED: Final = 1 << 20  # bytes that are passed over at a time in a compressed tar
 _ZEROS: Final = bytes(BLOCK)
 _FILES: Final = frozenset((0x30, 0, 0x37))  # "0", NUL, "7": a regular file
 _FOLDER: Final = 0x35
 _SPARSE: Final = 0x53
-_WITHOUT_BYTES: Final = {0x31: "a hard link", 0x32: "a symbolic link", 0x33: "a device", 0x34: "a device", 0x36: "a FIFO"}
+_NAME: Final = 0x4C  # "L", GNU: the name of the next member
+_TARGET: Final = 0x4B  # "K", GNU: the target of the link that the next member is
+_FOR_ALL: Final = 0x67  # "g", pax: records for all members that follow
+_DESCRIBING: Final = frozenset((0x78, 0x58, _FOR_ALL, _NAME, _TARGET))  # "x" and "X", pax: for the next member
+_WITHOUT_BYTES: Final = {
+    0x31: "a hard link",
+    0x32: "a symbolic link",
+    0x33: "a device",
+    0x34: "a device",
+    0x36: "a FIFO",
+}
 _ADLER: Final = 65521
 _STARTS: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz"}
 _BASE_256: Final = 0x80
@@ -43,143 +43,6 @@ class Member(NamedTuple):
     start: int  # where its bytes lie
     size: int
     fault: str | None = None  # why nobody can read its bytes; a clause that follows the name
-
-
-class TarBytes(ABC):
-    """The bytes of an open tar. Not thread-safe; use as a context manager."""
-
-    path: str
-
-    @abstractmethod
-    def at(self, offset: int, count: int) -> bytes:
-        """Read bytes; fewer where the tar ends.
-
-        Args:
-            offset: of the uncompressed tar; a compressed one is read forward only.
-            count: most bytes to return.
-
-        Raises:
-            SourceError: the compressed bytes are damaged, or end early.
-            OSError: the file cannot be read.
-        """
-
-    @abstractmethod
-    def need(self, member: Member) -> None:
-        """Refuse a member that ends after the file does, where the size of the file says so.
-
-        Raises:
-            SourceError: names the member, and how many bytes are missing.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close the file."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
-        self.close()
-
-
-@final
-class PlainTar(TarBytes):
-    """A tar that is not compressed."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._file, facts = open_file(path)
-        self._size = facts.st_size
-        self._window, self._begin = b"", 0
-        os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)  # read-ahead would read the payload
-
-    def at(self, offset: int, count: int) -> bytes:
-        first = offset - self._begin
-        if 0 <= first and first + count <= len(self._window):
-            return self._window[first : first + count]
-        if count > _WINDOW:
-            return self._read(offset, count)
-        self._window, self._begin = os.pread(self._file, _WINDOW, offset), offset
-        if len(self._window) < count:  # a signal, or the end
-            self._window = self._read(offset, count)
-        return self._window[:count]
-
-    def need(self, member: Member) -> None:
-        missing = member.start + member.size - self._size
-        if missing > 0:
-            raise _cut_short(self.path, member, f"{missing:,} of the {member.size:,} bytes of its last member are missing")
-
-    def close(self) -> None:
-        os.close(self._file)
-
-    def _read(self, offset: int, count: int) -> bytes:
-        parts: list[bytes] = []
-        while count > 0 and (part := os.pread(self._file, count, offset)):
-            parts.append(part)
-            offset, count = offset + len(part), count - len(part)
-        return b"".join(parts)
-
-
-@final
-class CompressedTar(TarBytes):
-    """A tar that is compressed as a whole; read forward only."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        handle, _ = open_file(path)
-        self._raw = os.fdopen(handle, "rb")
-        self._file = _decompressed(path, self._raw)
-        self._passed = 0
-
-    def at(self, offset: int, count: int) -> bytes:
-        while self._passed < offset:
-            if not self._read(min(_SKIPPED, offset - self._passed)):
-                return b""
-        return self._read(count)
-
-    def need(self, member: Member) -> None:
-        """Nothing says how many bytes there will be."""
-
-    def close(self) -> None:
-        self._file.close()
-        self._raw.close()
-
-    def _read(self, count: int) -> bytes:
-        parts: list[bytes] = []
-        try:
-            while count > 0 and (part := self._file.read(count)):
-                parts.append(part)
-                count -= len(part)
-        except (EOFError, zlib.error, lzma.LZMAError, OSError, ValueError) as error:
-            raise self._damaged(error) from error
-        except Exception as error:  # zstandard has an error of its own
-            if type(error).__name__ != "ZstdError":
-                raise
-            raise self._damaged(error) from error
-        found = b"".join(parts)
-        self._passed += len(found)
-        return found
-
-    def _damaged(self, error: Exception) -> SourceError:
-        msg = (
-            f"{cut(self.path)} cannot be uncompressed after byte {self._passed:,} of the tar inside "
-            f"({cut(str(error)) or type(error).__name__}): it was cut short, or is damaged. Fetch it again, or leave the file out"
-        )
-        return SourceError(msg)
-
-
-def open_tar(path: str) -> TarBytes:
-    """Open a tar; its name says whether it is compressed.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
-    return CompressedTar(path) if is_compressed(path) else PlainTar(path)
-
-
-def is_compressed(path: str) -> bool:
-    """Whether the name of a tar says that it is compressed."""
-    return path.lower().endswith(COMPRESSED)
 
 
 def members(tar: TarBytes) -> Iterator[Member]:
@@ -211,22 +74,27 @@ def _next(tar: TarBytes, at: int, every: dict[bytes, bytes]) -> tuple[Member | N
             return None, at + BLOCK, 0
         _check(tar, block, at)
         kind, size = block[156], _number(tar, block[124:136], at)
-        start = at + BLOCK
-        if kind in (0x78, 0x58):  # "x", "X"
-            own = {**own, **_records(tar, _extra(tar, start, size, at), at)}
-        elif kind == 0x67:  # noqa: PLR2004  "g"
-            every.update(_records(tar, _extra(tar, start, size, at), at))
+        if kind not in _DESCRIBING:
+            return _member(tar, block, first, at + BLOCK, (own, name, size))
+        data = _extra(tar, at + BLOCK, size, at)
+        if kind == _NAME:
+            name = data.partition(b"\0")[0]
+        elif kind == _FOR_ALL:
+            every.update(_records(tar, data, at))
             own = {**every, **own}
-        elif kind == 0x4C:  # noqa: PLR2004  "L"
-            name = _extra(tar, start, size, at).partition(b"\0")[0]
-        elif kind == 0x4B:  # noqa: PLR2004  "K": the target of a link
-            _extra(tar, start, size, at)
-        else:
-            break
-        at = start + _padded(size)
+        elif kind != _TARGET:
+            own = {**own, **_records(tar, data, at)}
+        at += BLOCK + _padded(size)
+
+
+def _member(
+    tar: TarBytes, block: bytes, first: int, start: int, said: tuple[dict[bytes, bytes], bytes | None, int]
+) -> tuple[Member, int, int]:
+    """The member of a header, with what the headers before it said: records, a long name, and its own size."""
+    (own, name, size), kind = said, block[156]
     if own:
         name = own.get(b"path", name)
-        size = _pax_size(tar, own, size, at)
+        size = _pax_size(tar, own, size, start)
     raw = _header_name(block) if name is None else name
     text = raw.decode("utf-8", "surrogateescape")
     if kind == _SPARSE or any(key.startswith(b"GNU.sparse.") for key in own):
@@ -235,7 +103,8 @@ def _next(tar: TarBytes, at: int, every: dict[bytes, bytes]) -> tuple[Member | N
         kind = _FOLDER
     has_bytes = kind not in _WITHOUT_BYTES and kind != _FOLDER
     member = Member(text, first, start, size if has_bytes else 0, _fault(kind, block))
-    tar.need(member)
+    if tar.size is not None and member.start + member.size > tar.size:
+        raise _cut_short(tar, member, tar.size)
     return member, start + _padded(member.size), kind
 
 
@@ -264,7 +133,8 @@ def _number(tar: TarBytes, field: bytes, at: int) -> int:
         return int(field.strip(b" \0") or b"0", 8)
     except ValueError:
         msg = f"{cut(tar.path)}: the header at byte {at:,} gives the size {shown(field)}; it would be octal digits"
-        raise SourceError(f"{msg}. Write the tar again, or leave the file out") from None
+        msg += ". Write the tar again, or leave the file out"
+        raise SourceError(msg) from None
 
 
 def _header_name(block: bytes) -> bytes:
@@ -277,8 +147,9 @@ def _header_name(block: bytes) -> bytes:
 def _extra(tar: TarBytes, start: int, size: int, at: int) -> bytes:
     """The bytes of a header that describes the next one."""
     if size > _LONGEST:
-        msg = f"{cut(tar.path)}: the header at byte {at:,} claims a name or records of {size:,} bytes; at most {_LONGEST:,} are read"
-        raise SourceError(f"{msg}. Write the tar again, or leave the file out")
+        msg = f"{cut(tar.path)}: the header at byte {at:,} claims {size:,} bytes of names or records; {_LONGEST:,} are read"
+        msg += ". Write the tar again, or leave the file out"
+        raise SourceError(msg)
     found = tar.at(start, size)
     if len(found) < size:
         raise _no_end(tar.path, start, len(found))
@@ -286,7 +157,7 @@ def _extra(tar: TarBytes, start: int, size: int, at: int) -> bytes:
 
 
 def _records(tar: TarBytes, data: bytes, at: int) -> dict[bytes, bytes]:
-    """Pax records: ``<length> <key>=<value>\\n``, the length in digits and of the whole record."""
+    """Pax records: a length in digits, which is that of the whole record, a blank, ``key=value``, and a new line."""
     found: dict[bytes, bytes] = {}
     while data.strip(b"\0"):
         digits, blank, _ = data.partition(b" ")
@@ -295,7 +166,8 @@ def _records(tar: TarBytes, data: bytes, at: int) -> dict[bytes, bytes]:
         key, equals, value = record.partition(b"=")
         if not equals or data[length - 1 : length] != b"\n":
             msg = f"{cut(tar.path)}: the pax records of the header at byte {at:,} are damaged"
-            raise SourceError(f"{msg}. Write the tar again, or leave the file out")
+            msg += ". Write the tar again, or leave the file out"
+            raise SourceError(msg)
         found[key] = value
         data = data[length:]
     return found
@@ -307,7 +179,8 @@ def _pax_size(tar: TarBytes, own: dict[bytes, bytes], size: int, at: int) -> int
         return size
     if not said.isdigit() or len(said) > 19:  # noqa: PLR2004  digits of 2**63
         msg = f"{cut(tar.path)}: the pax records before byte {at:,} give the size {shown(said)}; it would be a whole number"
-        raise SourceError(f"{msg}. Write the tar again, or leave the file out")
+        msg += ". Write the tar again, or leave the file out"
+        raise SourceError(msg)
     return int(said)
 
 
@@ -343,21 +216,28 @@ def _no_header(tar: TarBytes, block: bytes, at: int) -> SourceError:
     packed = next((kind for start, kind in _STARTS.items() if block.startswith(start)), None)
     if at == 0 and packed is not None:
         name = {"gzip": ".tar.gz", "zstd": ".tar.zst", "bzip2": ".tar.bz2", "xz": ".tar.xz"}[packed]
-        return SourceError(f"{cut(tar.path)} is compressed with {packed}, and its name ends otherwise. Rename it to ...{name}")
+        return SourceError(
+            f"{cut(tar.path)} is compressed with {packed}, and its name ends otherwise. Rename it to ...{name}"
+        )
     found = "is no tar" if at == 0 else f"is damaged: there is no header at byte {at:,}"
-    return SourceError(f"{cut(tar.path)} {found} (the sum of the 512 bytes is wrong). Fetch it again, or leave the file out")
+    return SourceError(
+        f"{cut(tar.path)} {found} (the sum of the 512 bytes is wrong). Fetch it again, or leave the file out"
+    )
 
 
 def _no_end(path: str, at: int, left: int) -> SourceError:
-    found = "is empty" if at + left == 0 else f"was cut short: it ends at byte {at + left:,} without the mark of its end"
+    found = (
+        "is empty" if at + left == 0 else f"was cut short: it ends at byte {at + left:,} without the mark of its end"
+    )
     return SourceError(f"{cut(path)} {found} (two blocks of zeros). Fetch or write it again, or leave the file out")
 
 
-def _cut_short(path: str, member: Member, found: str) -> SourceError:
-    return SourceError(
-        f"{cut(path)} was cut short: {found} ({shown(member.name)}, which begins at byte {member.header:,}). "
-        "Fetch it again, or leave the file out"
+def _cut_short(tar: TarBytes, member: Member, size: int) -> SourceError:
+    msg = (
+        f"{cut(tar.path)} was cut short: {member.start + member.size - size:,} of the {member.size:,} bytes of its last member "
+        f"are missing ({shown(member.name)}, which begins at byte {member.header:,}). Fetch it again, or leave the file out"
     )
+    return SourceError(msg)
 
 
 def _sparse(path: str, name: str, at: int) -> SourceError:
@@ -366,19 +246,3 @@ def _sparse(path: str, name: str, at: int) -> SourceError:
         "piece. Write the tar again without --sparse"
     )
     return SourceError(msg)
-
-
-def _decompressed(path: str, raw: Any) -> Any:
-    name = path.lower()
-    if name.endswith((".gz", ".tgz")):
-        return gzip.GzipFile(fileobj=raw)
-    if name.endswith(".bz2"):
-        return bz2.BZ2File(raw)
-    if name.endswith(".xz"):
-        return lzma.LZMAFile(raw)
-    from spiral_stream.extras import need
-
-    need("zstandard", f"{cut(path)}")
-    import zstandard
-
-    return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)

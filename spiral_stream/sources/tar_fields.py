@@ -23,7 +23,7 @@ _INT64: Final = 1 << 63
 Columns = tuple[str, ...] | tuple[tuple[str, str], ...] | None  # names, or columns and the fields that fill them
 
 
-class Kind(Enum):
+class MemberKind(Enum):
     """What a member is."""
 
     IMAGE = "an image"
@@ -34,19 +34,19 @@ class Kind(Enum):
     JSON = "JSON"
 
 
-SEMANTICS: Final = {Kind.IMAGE: JPEG_REF, Kind.VIDEO: H264_REF, Kind.BYTES: BYTES_REF}
-_KINDS: Final[dict[str, Kind]] = {
-    **{name.removeprefix("."): Kind.IMAGE for name in (*IMAGES, ".gif", ".pbm", ".pnm", ".jp2", ".avif")},
-    **{name.removeprefix("."): Kind.VIDEO for name in (*VIDEOS, ".webm")},
-    **dict.fromkeys(("txt", "text", "transcript", "caption"), Kind.TEXT),
-    **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), Kind.NUMBER),
-    **dict.fromkeys(("json", "jsn"), Kind.JSON),
+SEMANTICS: Final = {MemberKind.IMAGE: JPEG_REF, MemberKind.VIDEO: H264_REF, MemberKind.BYTES: BYTES_REF}
+_KINDS: Final[dict[str, MemberKind]] = {
+    **{name.removeprefix("."): MemberKind.IMAGE for name in (*IMAGES, ".gif", ".pbm", ".pnm", ".jp2", ".avif")},
+    **{name.removeprefix("."): MemberKind.VIDEO for name in (*VIDEOS, ".webm")},
+    **dict.fromkeys(("txt", "text", "transcript", "caption"), MemberKind.TEXT),
+    **dict.fromkeys(("cls", "cls2", "class", "count", "index", "inx", "id"), MemberKind.NUMBER),
+    **dict.fromkeys(("json", "jsn"), MemberKind.JSON),
 }
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> MemberKind:
     """Return what a field is, by the last part of its name, as the webdataset library decodes it."""
-    return _KINDS.get(name.rpartition(".")[2], Kind.BYTES)
+    return _KINDS.get(name.rpartition(".")[2], MemberKind.BYTES)
 
 
 def column_name(name: str) -> str:
@@ -54,7 +54,7 @@ def column_name(name: str) -> str:
     return name.replace(".", "_")
 
 
-class Place(NamedTuple):
+class FieldPlace(NamedTuple):
     """Where a value goes."""
 
     column: str
@@ -63,14 +63,14 @@ class Place(NamedTuple):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenColumns:
     """Which columns there are."""
 
-    places: Mapping[str, Place] | None  # what a field or key would be called -> where it goes; None takes all
+    places: Mapping[str, FieldPlace] | None  # what a field or key would be called -> where it goes; None takes all
 
-    def place(self, derived: str) -> Place | None:
+    def place(self, derived: str) -> FieldPlace | None:
         """Return where a field, or a key of JSON, goes; None if nobody asked for it."""
-        return Place(derived, 0) if self.places is None else self.places.get(derived)
+        return FieldPlace(derived, 0) if self.places is None else self.places.get(derived)
 
     def wants(self, name: str, *, is_json: bool) -> bool:
         """Whether anything of a field may be asked for."""
@@ -79,7 +79,7 @@ class Choice:
             return True
         return is_json and any(each.startswith(f"{derived}_") for each in self.places)
 
-    def key_place(self, derived: str, whole: Place | None, key: str) -> Place | None:
+    def key_place(self, derived: str, whole: FieldPlace | None, key: str) -> FieldPlace | None:
         """Return where a key of a JSON object goes.
 
         Args:
@@ -89,11 +89,11 @@ class Choice:
         """
         place = self.place(f"{derived}_{column_name(key)}")
         if place is None and whole is not None:
-            return Place(f"{whole.column}_{column_name(key)}", whole.rank)
+            return FieldPlace(f"{whole.column}_{column_name(key)}", whole.rank)
         return place
 
 
-def choice_of(columns: Columns) -> Choice:
+def choice_of(columns: Columns) -> ChosenColumns:
     """Return the choice that a user made.
 
     Args:
@@ -101,13 +101,13 @@ def choice_of(columns: Columns) -> Choice:
             is taken.
     """
     if columns is None:
-        return Choice(None)
-    places: dict[str, Place] = {}
+        return ChosenColumns(None)
+    places: dict[str, FieldPlace] = {}
     for each in columns:
         column, fields = (column_name(each), each) if isinstance(each, str) else each
         for rank, name in enumerate(fields.split(";")):
-            places[column_name(name.strip())] = Place(column, rank)
-    return Choice(places)
+            places[column_name(name.strip())] = FieldPlace(column, rank)
+    return ChosenColumns(places)
 
 
 def need_columns(what: str, columns: object) -> Columns:
@@ -122,8 +122,9 @@ def need_columns(what: str, columns: object) -> Columns:
     """
     if columns is None:
         return None
-    found = tuple(columns.items() if isinstance(columns, Mapping) else columns) if _is_several(columns) else ()
-    pairs = tuple(tuple(each) if isinstance(each, list) else each for each in found)
+    given: Any = columns.items() if isinstance(columns, Mapping) else columns
+    given = given if _is_several(columns) else ()
+    pairs: tuple[Any, ...] = tuple(tuple(each) if isinstance(each, list) else each for each in given)
     asked = pairs if all(isinstance(each, tuple) for each in pairs) else tuple((each, each) for each in pairs)
     wrong = [pair for pair in asked if len(pair) != 2 or not all(map(_is_name, pair))]  # noqa: PLR2004
     renamed = asked is pairs
@@ -140,16 +141,16 @@ def need_columns(what: str, columns: object) -> Columns:
     return pairs
 
 
-def parsed(kind: Kind, name: str, data: bytes) -> Any:
+def parsed(kind: MemberKind, name: str, data: bytes) -> Any:
     """Return the value of a member that becomes a column.
 
     Raises:
         RowError: the bytes are not what the extension says.
     """
     try:
-        if kind is Kind.JSON:
+        if kind is MemberKind.JSON:
             return json.loads(data)
-        if kind is Kind.TEXT:
+        if kind is MemberKind.TEXT:
             return data.decode()
         found = int(data)
     except UnicodeDecodeError as error:
@@ -159,7 +160,7 @@ def parsed(kind: Kind, name: str, data: bytes) -> Any:
         msg = f"{name} is no JSON ({error.msg}, line {error.lineno}, column {error.colno})"
         raise RowError(msg) from error
     except (ValueError, RecursionError) as error:
-        what = "no JSON that can be read" if kind is Kind.JSON else f"{shown(data)}, which is no whole number"
+        what = "no JSON that can be read" if kind is MemberKind.JSON else f"{shown(data)}, which is no whole number"
         msg = f"{name} is {what}"
         raise RowError(msg) from error
     if not -_INT64 <= found < _INT64:
@@ -168,7 +169,7 @@ def parsed(kind: Kind, name: str, data: bytes) -> Any:
     return found
 
 
-def payload_field(name: str, kind: Kind, *, inline: bool) -> pa.Field:
+def payload_field(name: str, kind: MemberKind, *, inline: bool) -> pa.Field:
     """Return the column of payload: references to it, or the bytes themselves."""
     return pa.field(name, INLINE if inline else REFERENCE, metadata={SEMANTIC: SEMANTICS[kind].encode()})
 

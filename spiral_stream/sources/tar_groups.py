@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from spiral_stream.errors import shown
-from spiral_stream.sources.tar import Member, TarBytes, members
+from spiral_stream.sources.tar import Member, members
+from spiral_stream.sources.tar_bytes import TarBytes
 
 _META: Final = re.compile(r"__[^/]*__($|/)")
 
@@ -79,12 +80,11 @@ def groups(tar: TarBytes, take: Callable[[str, Member], Any], *, last: bool) -> 
 
 
 def _add(group: Group, name: str, member: Member, take: Callable[[str, Member], Any]) -> None:
+    if group.fault is None and name in group.fields:
+        group.fault = f"there are two members {shown(name)}, the second at byte {member.header:,}; one per key is read"
     if group.fault is not None:
         return
     try:
-        if name in group.fields:
-            msg = f"there are two members {shown(name)}, the second at byte {member.header:,}; one per key is read"
-            raise RowError(msg)
         _need_text(member.name)
         group.fields[name] = take(name, member)
     except RowError as error:

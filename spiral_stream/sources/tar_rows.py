@@ -8,14 +8,15 @@ import pyarrow as pa
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.imports import FILE, INDEX, KEY, Refused
 from spiral_stream.sources.json_columns import MixedTypesError, column_of, merged, settled, type_of, without_rows
-from spiral_stream.sources.tar import Member, TarBytes, is_compressed, open_tar
+from spiral_stream.sources.tar import Member
+from spiral_stream.sources.tar_bytes import TarBytes, is_compressed, open_tar
 from spiral_stream.sources.tar_fields import (
     INLINE,
     REFERENCE,
     SEMANTICS,
-    Choice,
-    Kind,
-    Place,
+    ChosenColumns,
+    FieldPlace,
+    MemberKind,
     column_name,
     kind_of,
     parsed,
@@ -26,14 +27,14 @@ from spiral_stream.sources.tar_groups import Group, RowError, groups
 ROWS: Final = 8192  # of a batch
 _BYTES: Final = 32 << 20  # of a batch whose payload is copied
 _MOST: Final = 1 << 30  # bytes of one member that is read
-_NUMBERS: Final[dict[Kind, pa.DataType]] = {Kind.TEXT: pa.utf8(), Kind.NUMBER: pa.int64()}
+_NUMBERS: Final[dict[MemberKind, pa.DataType]] = {MemberKind.TEXT: pa.utf8(), MemberKind.NUMBER: pa.int64()}
 
 
 class Value(NamedTuple):
     """What one member, or one key of a JSON member, gives a row."""
 
-    place: Place
-    kind: Kind
+    place: FieldPlace
+    kind: MemberKind
     value: Any  # (uri, offset, length) or bytes of payload; a text, a number, or what ``json`` reads
 
 
@@ -48,20 +49,20 @@ class TarFile(NamedTuple):
 class _Wanted(NamedTuple):
     """What is done with a field; asked once for each field of a tar."""
 
-    kind: Kind
+    kind: MemberKind
     derived: str
-    place: Place | None
+    place: FieldPlace | None
 
 
 @final
 class _Taker:
     """Makes values of members; called for each member in turn."""
 
-    def __init__(self, tar: TarBytes, file: TarFile, choice: Choice) -> None:
+    def __init__(self, tar: TarBytes, file: TarFile, choice: ChosenColumns) -> None:
         self._tar, self._file, self._choice = tar, file, choice
         self._inline = is_compressed(file.path)
         self._known: dict[str, _Wanted | None] = {}
-        self._keys: dict[tuple[str, str], Place | None] = {}
+        self._keys: dict[tuple[str, str], FieldPlace | None] = {}
 
     def __call__(self, name: str, member: Member) -> Sequence[Value] | None:
         if name not in self._known:
@@ -78,23 +79,27 @@ class _Taker:
             return () if place is None else (Value(place, kind, (self._file.uri, member.start, member.size)),)
         found = self._bytes(member)
         value = found if is_payload else parsed(kind, f"member {shown(member.name)}", found)
-        if kind is Kind.JSON and isinstance(value, dict):
+        if kind is MemberKind.JSON and isinstance(value, dict):
             return self._of_keys(derived, place, value)
         return () if place is None else (Value(place, kind, value),)
 
     def _wanted(self, name: str) -> _Wanted | None:
         name = f"{self._file.prefix}{name}"
         kind, derived = kind_of(name), column_name(name)
-        return _Wanted(kind, derived, self._choice.place(derived)) if self._choice.wants(name, is_json=kind is Kind.JSON) else None
+        return (
+            _Wanted(kind, derived, self._choice.place(derived))
+            if self._choice.wants(name, is_json=kind is MemberKind.JSON)
+            else None
+        )
 
-    def _of_keys(self, derived: str, place: Place | None, value: Mapping[str, Any]) -> list[Value]:
+    def _of_keys(self, derived: str, place: FieldPlace | None, value: Mapping[str, Any]) -> list[Value]:
         found = []
         for key, each in value.items():
             if (derived, key) not in self._keys:
                 self._keys[derived, key] = self._choice.key_place(derived, place, key)
             where = self._keys[derived, key]
             if where is not None:
-                found.append(Value(where, Kind.JSON, each))
+                found.append(Value(where, MemberKind.JSON, each))
         return found
 
     def _bytes(self, member: Member) -> bytes:
@@ -115,7 +120,7 @@ class _Taker:
 class TarRows:
     """The rows of one tar, joined with its sidecars. Use as a context manager."""
 
-    def __init__(self, file: TarFile, sidecars: Sequence[TarFile], choice: Choice, *, last: bool) -> None:
+    def __init__(self, file: TarFile, sidecars: Sequence[TarFile], choice: ChosenColumns, *, last: bool) -> None:
         """Open the tars.
 
         Raises:
@@ -156,7 +161,7 @@ class TarRows:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _groups(self, file: TarFile, choice: Choice, *, last: bool) -> Iterator[Group]:
+    def _groups(self, file: TarFile, choice: ChosenColumns, *, last: bool) -> Iterator[Group]:
         tar = open_tar(file.path)
         self._open.append(tar)
         return groups(tar, _Taker(tar, file, choice), last=last)
@@ -185,7 +190,9 @@ class _Sidecar:
         return {} if found is None else found.fields
 
 
-def batches(rows: Iterable[tuple[Group, dict[str, Value]]], schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
+def batches(
+    rows: Iterable[tuple[Group, dict[str, Value]]], schema: pa.Schema, refused: Refused
+) -> Iterator[pa.RecordBatch]:
     """Yield record batches of rows; those that cannot be read go to ``refused``.
 
     Args:
@@ -216,7 +223,9 @@ def batches(rows: Iterable[tuple[Group, dict[str, Value]]], schema: pa.Schema, r
         yield _batch(kept, schema, refused)
 
 
-def columns_of(rows: Iterable[tuple[Group, dict[str, Value]]], found: dict[str, tuple[Kind, pa.DataType]], path: str) -> None:
+def columns_of(
+    rows: Iterable[tuple[Group, dict[str, Value]]], found: dict[str, tuple[MemberKind, pa.DataType]], path: str
+) -> None:
     """Add the columns that some rows have, and their types, to those that were found before.
 
     Args:
@@ -233,11 +242,7 @@ def columns_of(rows: Iterable[tuple[Group, dict[str, Value]]], found: dict[str, 
         for name, (_, kind, value) in row.items():
             have = found.get(name, (kind, pa.null()))
             try:
-                if have[0] is not kind:
-                    msg = f"{have[0].value} in one row and {kind.value} in another"
-                    raise MixedTypesError(msg)
-                added = type_of(value) if kind is Kind.JSON else pa.null()
-                found[name] = have[0], merged(have[1], added)
+                found[name] = kind, merged(_same(have, kind), type_of(value) if kind is MemberKind.JSON else pa.null())
             except MixedTypesError as error:
                 msg = (
                     f"WebDataset: column {name!r}: there is {error} ({cut(path)}, {group.where}), which no column holds both. "
@@ -246,14 +251,21 @@ def columns_of(rows: Iterable[tuple[Group, dict[str, Value]]], found: dict[str, 
                 raise SourceError(msg) from error
 
 
-def schema_of(found: Mapping[str, tuple[Kind, pa.DataType]], *, inline: bool) -> pa.Schema:
+def _same(have: tuple[MemberKind, pa.DataType], kind: MemberKind) -> pa.DataType:
+    if have[0] is not kind:
+        msg = f"{have[0].value} in one row and {kind.value} in another"
+        raise MixedTypesError(msg)
+    return have[1]
+
+
+def schema_of(found: Mapping[str, tuple[MemberKind, pa.DataType]], *, inline: bool) -> pa.Schema:
     """Return the schema of columns that were found."""
     fields = [pa.field(KEY, pa.utf8())]
     for name, (kind, json_type) in found.items():
         if kind in SEMANTICS:
             fields.append(payload_field(name, kind, inline=inline))
             continue
-        of = settled(json_type) if kind is Kind.JSON else _NUMBERS[kind]
+        of = settled(json_type) if kind is MemberKind.JSON else _NUMBERS[kind]
         if of is not None:
             fields.append(pa.field(name, of))
     return pa.schema(fields)
@@ -314,4 +326,6 @@ def _unknown(name: str, schema: pa.Schema) -> str:
 
 
 def _unreadable(error: OSError) -> SourceError:
-    return SourceError(f"{cut(str(error.filename or 'tar'))}: {error.strerror or error}. Restore the file, or leave it out")
+    return SourceError(
+        f"{cut(str(error.filename or 'tar'))}: {error.strerror or error}. Restore the file, or leave it out"
+    )

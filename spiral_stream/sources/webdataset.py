@@ -17,8 +17,8 @@ from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Ref
 from spiral_stream.sources.listing import Paths, absolute_paths, common_folder, file_units, listed
 from spiral_stream.sources.paths import need_file
 from spiral_stream.sources.source import content_key
-from spiral_stream.sources.tar import COMPRESSED, PLAIN, is_compressed
-from spiral_stream.sources.tar_fields import Columns, choice_of, need_columns
+from spiral_stream.sources.tar_bytes import COMPRESSED, PLAIN, is_compressed
+from spiral_stream.sources.tar_fields import Columns, MemberKind, choice_of, need_columns
 from spiral_stream.sources.tar_rows import TarFile, TarRows, batches, columns_of, schema_of
 
 FIRST: Final = "first"
@@ -71,7 +71,9 @@ class WebDataset(ImportedSource):
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", absolute_paths(self.path, "WebDataset"))
         if self.key not in (FIRST, LAST):
-            msg = f'WebDataset: key={shown(self.key)}. Give "first" or "last": the dot that ends the key of 0001.seg.png'
+            msg = (
+                f'WebDataset: key={shown(self.key)}. Give "first" or "last": the dot that ends the key of 0001.seg.png'
+            )
             raise SourceError(msg)
         object.__setattr__(self, "columns", need_columns("WebDataset", self.columns))
         object.__setattr__(self, "sidecars", _need_sidecars(self.sidecars))
@@ -98,7 +100,7 @@ class WebDataset(ImportedSource):
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         chosen = units[:: max(1, len(units) // _LOOKED_AT)][:_LOOKED_AT]
-        found: dict[str, tuple[object, pa.DataType]] = {}
+        found: dict[str, tuple[MemberKind, pa.DataType]] = {}
         for number, unit in enumerate(chosen):
             with self._rows(unit) as rows:
                 columns_of(islice(rows, _OTHERS if number else _ROWS), found, unit.path)
@@ -115,17 +117,26 @@ class WebDataset(ImportedSource):
             TarFile(path, _uri(os.path.relpath(path, base)), f"{name}.")
             for (name, _, _), path in zip(self._sidecars, unit.others, strict=True)
         ]
-        return TarRows(TarFile(unit.path, _uri(unit.name)), sidecars, choice_of(need_columns("WebDataset", self.columns)), last=self.key == LAST)
+        return TarRows(
+            TarFile(unit.path, _uri(unit.name)),
+            sidecars,
+            choice_of(need_columns("WebDataset", self.columns)),
+            last=self.key == LAST,
+        )
 
     def _with_sidecars(self, unit: ImportUnit) -> ImportUnit:
         if not self._sidecars:
             return unit
-        paths, facts = [], [unit.content_key]
+        paths: list[str] = []
+        facts: list[str | int] = [unit.content_key]
         for name, old, new in self._sidecars:
             path = os.path.normpath(unit.path.replace(old, new))
             if path == unit.path:
-                msg = f"WebDataset: sidecar {name!r}: {old!r} is not in {cut(path)}, so there is no path to replace it in"
-                raise SourceError(f"{msg}. Give a text that all paths have")
+                msg = (
+                    f"WebDataset: sidecar {name!r}: {old!r} is not in {cut(path)}, so there is no path to replace it in"
+                )
+                msg += ". Give a text that all paths have"
+                raise SourceError(msg)
             facts += [name, *_facts_of(path, name, unit.path)]
             paths.append(path)
         return replace(unit, others=tuple(paths), content_key=content_key(*facts))
@@ -133,13 +144,14 @@ class WebDataset(ImportedSource):
     def _need_found(self, found: Mapping[str, object], units: Sequence[ImportUnit]) -> None:
         if not found:
             msg = f"WebDataset: {cut(units[0].path)} has no members named <key>.<field>, such as 0001.jpg"
-            raise SourceError(f"{msg}. Correct the path, or the columns")
+            msg += ". Correct the path, or the columns"
+            raise SourceError(msg)
         places = choice_of(need_columns("WebDataset", self.columns)).places or {}
         missing = sorted({place.column for place in places.values()} - {*found})
         present = {*found}
         missing = [name for name in missing if not any(each.startswith(f"{name}_") for each in present)]
         if missing:
-            whole: dict[str, tuple[object, pa.DataType]] = {}
+            whole: dict[str, tuple[MemberKind, pa.DataType]] = {}
             with replace(self, columns=None)._rows(units[0]) as rows:  # noqa: SLF001  of this class
                 columns_of(islice(rows, _OTHERS), whole, units[0].path)
             msg = (

@@ -19,10 +19,25 @@ HERE = Path(__file__).parent
 NUMBERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 COLUMNS = {
     **{name: name for name in NUMBERS},
-    **{"int": "int", "text": "str", "data": "bytes", "meta.json": "json", "tags": "json"},
-    **{"str_int": "str_int", "str_float": "str_float", "str_decimal": "str_decimal"},
-    **{"fixed": "ndarray:int16:2,3", "ragged": "ndarray:float32", "any": "ndarray", "tokens": "bytes"},
-    **{"jpg": "jpeg", "png": "png", "pil": "pil", "many": "jpeg_array", "pngs": "list[png]", "jpgs": "list[jpeg]", "pils": "list[pil]"},
+    "int": "int",
+    "text": "str",
+    "data": "bytes",
+    "meta.json": "json",
+    "tags": "json",
+    "str_int": "str_int",
+    "str_float": "str_float",
+    "str_decimal": "str_decimal",
+    "fixed": "ndarray:int16:2,3",
+    "ragged": "ndarray:float32",
+    "any": "ndarray",
+    "tokens": "bytes",
+    "jpg": "jpeg",
+    "png": "png",
+    "pil": "pil",
+    "many": "jpeg_array",
+    "pngs": "list[png]",
+    "jpgs": "list[jpeg]",
+    "pils": "list[pil]",
 }
 
 
@@ -66,10 +81,8 @@ def sample(k):
 def shown(value):
     if isinstance(value, np.ndarray):
         return [value.dtype.name, list(value.shape), value.tobytes().hex()]
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, bytes):
-        return value.hex()
+    if isinstance(value, np.generic | bytes):
+        return value.item() if isinstance(value, np.generic) else value.hex()
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, Image.Image):
