@@ -7,12 +7,12 @@ below, so that data that is moved keeps its names, and sorted, so that no file s
 import glob
 import os
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.braces import expanded
 from spiral_stream.sources.imports import ImportUnit
-from spiral_stream.sources.paths import absolute, is_remote, need_file, not_found
+from spiral_stream.sources.paths import absolute, is_remote, need_file, not_found, outside_allowed
 from spiral_stream.sources.source import content_key
 
 Paths = str | tuple[str, ...]
@@ -97,6 +97,18 @@ def file_units(root: str, names: Sequence[str], what: str) -> list[ImportUnit]:
             raise SourceError(msg) from error
         units.append(ImportUnit(name, path, facts.st_size, content_key(name, facts.st_size, facts.st_mtime_ns)))
     return units
+
+
+def set_paths(source: Any, what: str) -> None:
+    """Set ``path``, ``base`` and ``allow_outside`` of a source of files, from what was given.
+
+    Raises:
+        SourceError: one is none.
+    """
+    path = absolute_paths(source.path, what)
+    object.__setattr__(source, "path", path)
+    object.__setattr__(source, "allow_outside", outside_allowed(source.base, source.allow_outside))
+    object.__setattr__(source, "base", common_folder(path) if source.base is None else absolute(source.base))
 
 
 def _absolute(path: object, what: str) -> str:

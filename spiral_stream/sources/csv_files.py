@@ -1,0 +1,397 @@
+"""Tables as text: CSV, TSV and the like; plain, gzip or zstd.
+
+Blocks of whole records are parsed by pyarrow. Where a block fails, halves of it are tried until the records at fault
+stand alone. Which records are rows, and their values, depend on the records and the columns' types alone.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.sources.declared import columns, declared
+from spiral_stream.sources.halves import Record, sound
+from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
+from spiral_stream.sources.listing import file_units, listed, set_paths
+from spiral_stream.sources.quoted_records import Records
+from spiral_stream.sources.text_blocks import BLOCK_BYTES, LINE_BYTES, opened, with_compressed
+
+SUFFIXES: Final = with_compressed(".csv", ".tsv")
+SAMPLE_FILES: Final = 16  # that types are taken from, spread over all
+SAMPLE_BYTES: Final = 16 << 20  # of them together
+_NEWLINE, _RETURN = b"\n\r"
+_GIVE: Final = 'schema={"name": "type", ...}'
+_INVALID: Final = re.compile(
+    r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to (.*?): invalid value '(.*)'", re.DOTALL
+)
+_COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Csv(ImportedSource):
+    """Files of comma-separated values: ``.csv`` or ``.tsv``, each also ``.gz`` or ``.zst``.
+
+    The first line of each file names its columns; one without a name is called ``column_1``, by its place. In columns of numbers, truth values and times, an empty field, ``NA``,
+    ``null`` and ``nan`` are null; a column of text keeps every text as it is. Empty lines are left out.
+
+    Args:
+        path: a file, a folder (searched below), a glob, a brace pattern such as ``part-{000..007}.csv``, or a list of these.
+        schema: the columns: a pyarrow Schema, or a dict of names and types such as ``{"text": "string", "n": "int64"}``.
+            Other columns are left out. By default the first lines of the files decide between integers, floats, truth
+            values and text.
+        column_names: the names of the columns, for files whose first line is a row.
+        delimiter: between two fields; by default a tab in ``.tsv`` files and a comma in others.
+        quote: around fields that hold a delimiter, a quote (then two of them) or a line end; None if no field is quoted.
+        on_error: ``"raise"``, or ``"skip"`` to leave out rows that cannot be read; they are counted.
+        base: folder that relative references are resolved against; by default the common folder of the files.
+        allow_outside: whether references may name files that do not lie below ``base``; by default
+            only where no base is given.
+    """
+
+    KIND: ClassVar[str] = "csv"
+    PATHS: ClassVar[tuple[str, ...]] = ("path", "base")
+    path: str | tuple[str, ...]
+    schema: Any = None
+    column_names: tuple[str, ...] | None = None
+    delimiter: str | None = None
+    quote: str | None = '"'
+    on_error: str = RAISE
+    base: str = None  # type: ignore[assignment]  # which __post_init__ sets
+    allow_outside: bool | None = None
+
+    def __post_init__(self) -> None:
+        need_on_error("Csv", self.on_error)
+        set_paths(self, "Csv")
+        for name in ("delimiter", "quote"):
+            _need_letter(name, getattr(self, name))
+        if self.column_names is not None:
+            if not isinstance(self.column_names, list | tuple):
+                msg = f"Csv: column_names={shown(self.column_names)}. Give a list of names"
+                raise SourceError(msg)
+            object.__setattr__(self, "column_names", tuple(self.column_names))
+            _need_names(self.column_names, "column_names")
+        if self.schema is not None:
+            object.__setattr__(self, "schema", declared(self.schema, "Csv"))
+            _need_readable(columns(self.schema, "Csv"))
+
+    def import_units(self) -> Sequence[ImportUnit]:
+        return file_units(*listed(self.path, "Csv", SUFFIXES), "Csv")
+
+    def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
+        if self.schema is not None:
+            return columns(self.schema, "Csv")
+        places = np.unique(np.linspace(0, len(units) - 1, min(len(units), SAMPLE_FILES)).astype(int))
+        return _schema_of(self, [units[place] for place in places])
+
+    def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
+        rows: _Rows | None = None
+        for names, chunk in _chunks(self, unit, refused, BLOCK_BYTES):
+            rows = rows or _Rows(self, unit, names, schema, refused)
+            for table in rows.tables(chunk):
+                yield from table.to_batches()
+
+    def delimiter_of(self, path: str) -> str:
+        """Return what stands between two fields of a file."""
+        if self.delimiter is not None:
+            return self.delimiter
+        return "\t" if any(path.endswith(suffix) for suffix in with_compressed(".tsv")) else ","
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chunk:
+    """Some whole records of a file."""
+
+    line: int  # number of the first line, from 1
+    data: bytes
+    ends: NDArray[np.int64]  # [R] one past the end of each record
+
+    def rows(self) -> int:
+        """How many records are not blank."""
+        letters = np.frombuffer(self.data, np.uint8)
+        starts = np.concatenate([[0], self.ends[:-1]])
+        lengths = self.ends - starts
+        ends_line = (letters[starts] == _NEWLINE) | (letters[starts] == _RETURN)
+        return len(starts) - int((ends_line & (lengths <= len(b"\r\n"))).sum())
+
+    def records(self) -> list[Record]:
+        """The records that are not blank, each with the number of its first line."""
+        found, begin, line = [], 0, self.line
+        for end in self.ends.tolist():
+            record = self.data[begin:end]
+            if record.rstrip(b"\r\n"):
+                found.append((line, record))
+            line += record.count(b"\n")
+            begin = end
+        return found
+
+    def without_first(self) -> tuple[bytes, "_Chunk"]:
+        """The first record, and the chunk after it."""
+        end = int(self.ends[0])
+        first = self.data[:end]
+        return first, _Chunk(self.line + first.count(b"\n"), self.data[end:], self.ends[1:] - end)
+
+
+def _chunks(source: Csv, unit: ImportUnit, refused: Refused, size: int) -> Iterator[tuple[tuple[str, ...], _Chunk]]:
+    """The records of a file without its header, some at a time, with the names of its columns.
+
+    Raises:
+        SourceError: the file cannot be read, or its header names no columns.
+    """
+    delimiter, names = source.delimiter_of(unit.path), source.column_names
+    for chunk in _whole_records(source, unit, refused, size):
+        while names is None and len(chunk.ends):
+            first, chunk = chunk.without_first()  # noqa: PLW2901  blank lines before the header too
+            names = _header(unit, first, delimiter, source.quote) if first.strip(b"\r\n") else None
+        if names is not None and len(chunk.ends):
+            yield names, chunk
+
+
+def _whole_records(source: Csv, unit: ImportUnit, refused: Refused, size: int) -> Iterator[_Chunk]:
+    """All records of a file, the header among them.
+
+    Raises:
+        SourceError: the file cannot be read, or a record is too long.
+    """
+    delimiter, line, held, ended = source.delimiter_of(unit.path), 1, b"", False
+    with opened(unit.path) as text:
+        while not ended:
+            data = text.read(max(size, len(held)))  # a long record is looked through a few times, not often
+            held, ended = held + data, not data
+            found = Records(held, delimiter, source.quote)
+            ends = found.ends
+            done = int(ends[-1]) if len(ends) else 0
+            if ended and done < len(held):  # the last line has no end, or a quote is open
+                if found.open_at >= 0:
+                    _refuse_open(refused, held, found.open_at, line)
+                else:
+                    ends, done = np.append(ends, len(held)), len(held)
+            if done:
+                yield _Chunk(line, held[:done], ends)
+                line += held.count(b"\n", 0, done)
+            held = held[done:]
+            if len(held) > LINE_BYTES and not ended:
+                raise _too_long(unit, line, found)
+
+
+def _too_long(unit: ImportUnit, line: int, found: Records) -> SourceError:
+    quote = ""
+    if found.open_at >= 0:
+        quote = " A quote opens there, and is not closed. Close it, or say quote=None if fields are not quoted"
+    msg = f"{cut(unit.path)}, line {line}: the row is longer than {LINE_BYTES >> 20} MiB.{quote or ' Correct the file'}"
+    return SourceError(msg)
+
+
+def _refuse_open(refused: Refused, data: bytes, at: int, line: int) -> None:
+    first = line + data.count(b"\n", 0, at)
+    refused.row(
+        f"line {first}",
+        f"a quote opens before {shown(data[at + 1 : at + 31])} and is not closed before the end of the file; all the rest "
+        "is one field. Close it, or say quote=None if fields are not quoted",
+    )
+
+
+def _header(unit: ImportUnit, record: bytes, delimiter: str, quote: str | None) -> tuple[str, ...]:
+    """The names in the first record of a file.
+
+    Raises:
+        SourceError: it holds none, or one twice.
+    """
+    try:
+        fields = _fields(record, delimiter, quote)
+    except (UnicodeDecodeError, csv.Error) as error:
+        msg = f"{cut(unit.path)}, line 1: the names of the columns cannot be read: {error}. Correct the line"
+        raise SourceError(msg) from error
+    names = tuple(name if name.strip() else f"column_{place}" for place, name in enumerate(fields, 1))
+    _need_names(names, f"{cut(unit.path)}, line 1")
+    return names
+
+
+def _fields(record: bytes, delimiter: str, quote: str | None) -> list[str]:
+    text = io.StringIO(record.decode().rstrip("\r\n"), newline="")
+    if "\r" in text.getvalue():
+        raise csv.Error("lines end with carriage returns alone; line feeds would be right")
+    if quote is None:
+        return next(csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_NONE))
+    return next(csv.reader(text, delimiter=delimiter, quotechar=quote, strict=True))
+
+
+@final
+class _Rows:
+    """Records of one file to rows."""
+
+    def __init__(
+        self, source: Csv, unit: ImportUnit, names: tuple[str, ...], schema: pa.Schema, refused: Refused
+    ) -> None:
+        import pyarrow.csv as pc
+
+        wanted = [name for name in schema.names if name in names]
+        if missing := [name for name in schema.names if name not in names]:
+            msg = f"{cut(unit.path)} has no column {shown(missing[0])}; it has {', '.join(map(cut, names))}. Register it alone"
+            raise SourceError(msg)
+        others = [name for name in names if name not in schema.names]
+        if others and source.schema is None:
+            msg = (
+                f"{cut(unit.path)} has a column {shown(others[0])} that others lack. Name the columns to read: {_GIVE}"
+            )
+            raise SourceError(msg)
+        self._names, self._schema, self._refused = names, schema, refused
+        self._delimiter, self._quote = source.delimiter_of(unit.path), source.quote
+        types = {name: schema.field(name).type for name in wanted}
+        self._convert = pc.ConvertOptions(column_types=types, include_columns=schema.names)
+        self._parse = _parse_options(self._delimiter, self._quote)
+
+    def tables(self, chunk: _Chunk) -> Iterator[pa.Table]:
+        """Yield the rows of a chunk."""
+        count = chunk.rows()
+        table = self._table(chunk.data, count) if count else None
+        if table is not None:
+            yield table
+        elif count:
+            yield from sound(chunk.records(), self._together, self._refuse)
+
+    def _table(self, data: bytes, rows: int) -> pa.Table | None:
+        try:
+            return self._read(data, rows)
+        except (pa.ArrowException, ValueError):
+            return None
+
+    def _together(self, records: Sequence[Record]) -> pa.Table | None:
+        return self._table(b"".join(data for _, data in records), len(records))
+
+    def _refuse(self, record: Record) -> None:
+        try:
+            self._read(record[1], 1)
+            fault = "it cannot be read"
+        except (pa.ArrowException, ValueError) as error:
+            fault = self._fault(str(error), record[1])
+        self._refused.row(f"line {record[0]}", fault)
+
+    def _read(self, data: bytes, rows: int) -> pa.Table:
+        """The rows of records.
+
+        Raises:
+            ValueError: they cannot be read; pyarrow's errors are among them.
+        """
+        table = _read(data, self._names, self._parse, self._convert)
+        if len(table) != rows:
+            msg = f"it holds {len(table)} rows"
+            raise ValueError(msg)
+        return table.select(self._schema.names)
+
+    def _fault(self, said: str, record: bytes) -> str:
+        if found := _COUNT.search(said):
+            wanted, count = found.groups()
+            return f"it has {count} fields, and {wanted} columns are named. Near {shown(record[:60])}"
+        if found := _INVALID.search(said):
+            place, kind, value = found.groups()
+            return f"column {shown(self._schema.names[int(place)])} holds {shown(value, 60)}, and is {kind}"
+        if "UTF8" in said:
+            return f"it is not UTF-8, near {shown(record[:60])}"
+        return f"{cut(said)}. One row would be right"
+
+
+def _read(data: bytes, names: Sequence[str], parse: Any, convert: Any) -> pa.Table:
+    import pyarrow.csv as pc
+
+    options = pc.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names)
+    return pc.read_csv(pa.BufferReader(data), read_options=options, parse_options=parse, convert_options=convert)
+
+
+def _parse_options(delimiter: str, quote: str | None) -> Any:
+    import pyarrow.csv as pc
+
+    return pc.ParseOptions(
+        delimiter=delimiter, quote_char=quote or False, double_quote=bool(quote), newlines_in_values=bool(quote)
+    )
+
+
+def _schema_of(source: Csv, units: Sequence[ImportUnit]) -> pa.Schema:
+    """The columns of the first lines of files.
+
+    Raises:
+        SourceError: a file has no header, or other columns.
+    """
+    import pyarrow.csv as pc
+
+    kinds: dict[str, pa.DataType] = {}
+    for unit in units:
+        for names, chunk in _chunks(source, unit, Refused(unit, source.on_error), max(SAMPLE_BYTES // len(units), 1 << 20)):
+            parse = _parse_options(source.delimiter_of(unit.path), source.quote)
+            parse.invalid_row_handler = _skip
+            try:
+                found = _read(chunk.data, names, parse, pc.ConvertOptions(check_utf8=False)).schema
+            except pa.ArrowException as error:
+                msg = f"{cut(unit.path)}: {cut(str(error))}. Correct the file, or give the columns: {_GIVE}"
+                raise SourceError(msg) from error
+            for field in found:
+                kinds[field.name] = _wider(kinds.get(field.name, pa.null()), field.type)
+            break
+    if not kinds:
+        msg = f"Csv: {cut(units[0].path)}{' and others' if len(units) > 1 else ''} have no rows. Give the columns: {_GIVE}"
+        raise SourceError(msg)
+    return pa.schema([(name, pa.utf8() if pa.types.is_null(kind) else kind) for name, kind in kinds.items()])
+
+
+def _skip(row: Any) -> str:  # noqa: ARG001  it is named when rows are read
+    return "skip"
+
+
+def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type of a column that was found with two types; what is neither number nor truth value is text."""
+    plain = (pa.null(), pa.int64(), pa.float64(), pa.bool_())
+    one, other = (kind if kind in plain else pa.utf8() for kind in (one, other))
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    return pa.float64() if {one, other} == {pa.int64(), pa.float64()} else pa.utf8()
+
+
+def _need_letter(name: str, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in "\r\n":
+        msg = (
+            f'Csv: {name}={shown(value)}. Give one ASCII character, such as "{"," if name == "delimiter" else chr(34)}"'
+        )
+        raise SourceError(msg)
+
+
+def _need_names(names: Sequence[str], where: str) -> None:
+    for place, name in enumerate(names, 1):
+        if not isinstance(name, str) or not name.strip():
+            msg = f"Csv: {where}: column {place} has no name; the names are {shown(names)}. Name each, or give column_names=[...]"
+            raise SourceError(msg)
+        if name in names[: place - 1]:
+            msg = f"Csv: {where}: two columns are called {shown(name)}. Rename one, or give column_names=[...]"
+            raise SourceError(msg)
+
+
+def _need_readable(schema: pa.Schema) -> None:
+    """Refuse declared types that no text field is read as.
+
+    Raises:
+        SourceError: names the column.
+    """
+    import pyarrow.csv as pc
+
+    for field in schema:
+        try:
+            _read(
+                b"x\n",
+                [field.name],
+                _parse_options(",", '"'),
+                pc.ConvertOptions(column_types={field.name: field.type}, null_values=["x"]),
+            )
+        except pa.ArrowNotImplementedError as error:
+            msg = f"Csv: column {shown(field.name)} is {field.type}, which no field is read as. Give a number, text or time"
+            raise SourceError(msg) from error

@@ -1,0 +1,113 @@
+"""The columns that a user declares for files which say no types, in a form that can be written down as JSON.
+
+A type is its Arrow name (``"int64"``, ``"timestamp[us]"``), or a tuple: ``("list", type)``, ``("large_list", type)``,
+``("fixed_size_list", type, size)``, ``("struct", (name, type), ...)``, ``("timestamp", unit, zone)``,
+``("decimal128", precision, scale)``.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from spiral_stream.errors import SourceError, shown
+
+Declared = tuple[tuple[str, Any], ...]
+
+
+def declared(schema: object, what: str) -> Declared:
+    """Return the form that is kept of a schema.
+
+    Args:
+        schema: a pyarrow Schema; a mapping of names to Arrow types or their names; or the form itself, as JSON brings it.
+        what: the source, for messages.
+
+    Raises:
+        SourceError: it is none of these, has no columns or two of one name, or a type has no written form.
+    """
+    if isinstance(schema, pa.Schema):
+        pairs = [(field.name, _written(field.type, field.name, what)) for field in schema]
+    elif isinstance(schema, Mapping):
+        pairs = [(name, _named(kind, name, what)) for name, kind in schema.items()]
+    elif isinstance(schema, list | tuple):
+        pairs = [(pair[0], _frozen(pair[1])) for pair in schema if isinstance(pair, list | tuple) and len(pair) == 2]  # noqa: PLR2004
+        if len(pairs) < len(schema):
+            raise _no_schema(schema, what)
+    else:
+        raise _no_schema(schema, what)
+    names = [name for name, _ in pairs]
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise _no_schema(schema, what)
+    if twice := [name for name in names if names.count(name) > 1]:
+        msg = f"{what}: schema has two columns {shown(twice[0])}. Give one another name"
+        raise SourceError(msg)
+    columns(tuple(pairs), what)
+    return tuple(pairs)
+
+
+def columns(kept: Declared, what: str) -> pa.Schema:
+    """Return the schema that `declared` wrote down.
+
+    Raises:
+        SourceError: a type is unknown.
+    """
+    try:
+        return pa.schema([(name, _read(kind)) for name, kind in kept])
+    except (ValueError, TypeError, IndexError, KeyError, pa.ArrowException) as error:
+        msg = (
+            f'{what}: schema={shown(kept)} names an unknown type: {error}. Give pyarrow types, or names such as "int64"'
+        )
+        raise SourceError(msg) from error
+
+
+def _no_schema(schema: object, what: str) -> SourceError:
+    msg = f'{what}: schema={shown(schema)}. Give a pyarrow.schema([...]), or a dict such as {{"text": "string", "n": "int64"}}'
+    return SourceError(msg)
+
+
+def _named(kind: object, name: object, what: str) -> Any:
+    if isinstance(kind, pa.DataType):
+        return _written(kind, str(name), what)
+    return _frozen(kind)
+
+
+def _frozen(kind: Any) -> Any:
+    return tuple(_frozen(part) for part in kind) if isinstance(kind, list | tuple) else kind
+
+
+def _written(kind: pa.DataType, name: str, what: str) -> Any:
+    t = pa.types
+    if t.is_list(kind) or t.is_large_list(kind):
+        return "list" if t.is_list(kind) else "large_list", _written(kind.value_type, name, what)
+    if t.is_fixed_size_list(kind):
+        return "fixed_size_list", _written(kind.value_type, name, what), kind.list_size
+    if t.is_struct(kind):
+        return "struct", *((field.name, _written(field.type, name, what)) for field in kind)
+    if t.is_timestamp(kind) and kind.tz is not None:
+        return "timestamp", kind.unit, kind.tz
+    if t.is_decimal128(kind):
+        return "decimal128", kind.precision, kind.scale
+    try:
+        if pa.type_for_alias(str(kind)) == kind:
+            return str(kind)
+    except ValueError:
+        pass
+    msg = (
+        f"{what}: column {shown(name)} is {kind}, which no text is read as. Give a number, text, time, decimal128, "
+        "or a list or struct of them"
+    )
+    raise SourceError(msg)
+
+
+def _read(kind: Any) -> pa.DataType:
+    if isinstance(kind, str):
+        return pa.type_for_alias(kind)
+    form, *parts = kind
+    if form == "struct":
+        return pa.struct([(name, _read(each)) for name, each in parts])
+    if form == "timestamp":
+        return pa.timestamp(*parts)
+    if form == "decimal128":
+        return pa.decimal128(*parts)
+    make = {"list": pa.list_, "large_list": pa.large_list, "fixed_size_list": pa.list_}[form]
+    return make(_read(parts[0]), *parts[1:])

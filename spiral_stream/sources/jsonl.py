@@ -1,0 +1,273 @@
+"""JSON lines: one object per line, its keys are columns; plain, gzip or zstd.
+
+pyarrow parses blocks of lines into the columns that were declared or found. Where a block fails, halves of it are tried
+until the lines at fault stand alone; Python's ``json`` then says what is wrong with each. So a file with a few bad lines
+costs little more than one without, and which lines are rows depends on the lines alone.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, final
+
+import numpy as np
+import pyarrow as pa
+
+from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.sources.declared import columns, declared
+from spiral_stream.sources.halves import Record, sound
+from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
+from spiral_stream.sources.json_types import MixedTypesError, faults, merged, settled, type_of
+from spiral_stream.sources.listing import file_units, listed, set_paths
+from spiral_stream.sources.text_blocks import Block, blocks, with_compressed
+
+SUFFIXES: Final = with_compressed(".jsonl", ".ndjson", ".json")
+SAMPLE_FILES: Final = 16  # that the columns are taken from, spread over all
+SAMPLE_BYTES: Final = 4 << 20  # of them together; at least one line of each
+
+_NEWLINE, _BRACE = ord("\n"), ord("{")
+_BLANK: Final = b" \t\r\n"
+_STRAY_NULL: Final = re.compile(rb"\}[ \t\r]*n")  # pyarrow 26 crashes on a null that stands for a whole row
+_GIVE: Final = 'Give the columns: schema={"name": "type", ...}'
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Jsonl(ImportedSource):
+    """Files of JSON lines: ``.jsonl``, ``.ndjson`` or ``.json``, each also ``.gz`` or ``.zst``.
+
+    Objects become structs and arrays become lists. A key that a line lacks is null there.
+
+    Args:
+        path: a file, a folder (searched below), a glob, a brace pattern such as ``part-{000..007}.jsonl.gz``, or a list of
+            these.
+        schema: the columns: a pyarrow Schema, or a dict of names and types such as ``{"text": "string", "n": "int64"}``.
+            Other keys are left out. By default the first lines of the files decide: all keys there are columns, and a
+            later line that has another key or another type is refused.
+        on_error: ``"raise"``, or ``"skip"`` to leave out lines that cannot be read; they are counted.
+        base: folder that relative references are resolved against; by default the common folder of the files.
+        allow_outside: whether references may name files that do not lie below ``base``; by default
+            only where no base is given.
+    """
+
+    KIND: ClassVar[str] = "jsonl"
+    PATHS: ClassVar[tuple[str, ...]] = ("path", "base")
+    path: str | tuple[str, ...]
+    schema: Any = None
+    on_error: str = RAISE
+    base: str = None  # type: ignore[assignment]  # which __post_init__ sets
+    allow_outside: bool | None = None
+
+    def __post_init__(self) -> None:
+        need_on_error("Jsonl", self.on_error)
+        set_paths(self, "Jsonl")
+        if self.schema is not None:
+            object.__setattr__(self, "schema", declared(self.schema, "Jsonl"))
+            _need_readable(columns(self.schema, "Jsonl"))
+
+    def import_units(self) -> Sequence[ImportUnit]:
+        return file_units(*listed(self.path, "Jsonl", SUFFIXES), "Jsonl")
+
+    def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
+        if self.schema is not None:
+            return columns(self.schema, "Jsonl")
+        places = np.unique(np.linspace(0, len(units) - 1, min(len(units), SAMPLE_FILES)).astype(int))
+        return _schema_of([units[place] for place in places], self.on_error)
+
+    def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
+        lines = _Lines(schema, refused, known_only=self.schema is None)
+        for block in blocks(unit.path, refused):
+            for table in lines.tables(block):
+                yield from table.to_batches()
+
+
+@final
+class _Lines:
+    """Lines of one file to rows."""
+
+    def __init__(self, schema: pa.Schema, refused: Refused, *, known_only: bool) -> None:
+        import pyarrow.json as pj
+
+        self._schema, self._refused, self._known_only = schema, refused, known_only
+        parsed = pa.schema([field.with_type(_parsed(field.type)) for field in schema])
+        self._cast = parsed != schema
+        unknown = "error" if known_only else "ignore"
+        self._options = pj.ParseOptions(explicit_schema=parsed, unexpected_field_behavior=unknown)
+        self._read, self._read_options = pj.read_json, pj.ReadOptions
+
+    def tables(self, block: Block) -> Iterator[pa.Table]:
+        """Yield the rows of a block."""
+        starts, plain = _starts(block.data)
+        if not len(starts):
+            return
+        table = self._table(block.data, len(starts)) if plain else None
+        if table is not None:
+            yield table
+            return
+        lines = block.data.split(b"\n")
+        numbered = [(block.line + at, line) for at, line in enumerate(lines) if line.strip(_BLANK)]
+        yield from sound(numbered, self._together, self._refuse)
+
+    def _together(self, lines: Sequence[Record]) -> pa.Table | None:
+        """The rows of lines, or None if they cannot be read together."""
+        data = b"\n".join(line for _, line in lines)
+        plain = _starts(data)[1] or (len(lines) == 1 and _is_object(data))
+        return self._table(data, len(lines)) if plain else None
+
+    def _refuse(self, line: Record) -> None:
+        self._refused.row(f"line {line[0]}", self._fault(line[1]))
+
+    def _table(self, data: bytes, rows: int) -> pa.Table | None:
+        try:
+            return self._parse(data, rows)
+        except (pa.ArrowException, ValueError):
+            return None
+
+    def _parse(self, data: bytes, rows: int) -> pa.Table:
+        """The rows of sound lines.
+
+        Raises:
+            ValueError: these are none, or others than ``rows``; pyarrow's errors are among them.
+        """
+        buffer = pa.py_buffer(data)
+        _need_utf8(buffer)
+        options = self._read_options(use_threads=False, block_size=len(data) + 1)
+        table = self._read(pa.BufferReader(buffer), read_options=options, parse_options=self._options)
+        if len(table) != rows:
+            msg = f"it holds {len(table)} objects"
+            raise ValueError(msg)
+        return table.cast(self._schema) if self._cast else table.select(self._schema.names)
+
+    def _fault(self, line: bytes) -> str:
+        """What is wrong with a line."""
+        value, fault = _read_line(line)
+        if fault:
+            return fault
+        kind = pa.struct(list(self._schema))
+        found = next(faults(value, kind, "", known_only=self._known_only), None)
+        if found:
+            return found
+        try:
+            self._parse(line, 1)
+        except (pa.ArrowException, ValueError) as error:
+            return f"{cut(str(error))}. One object per line would be right"
+        return "it cannot be read"
+
+
+def _schema_of(units: Sequence[ImportUnit], on_error: str) -> pa.Schema:
+    """The columns of the first lines of files.
+
+    Raises:
+        SourceError: there are none, or two lines contradict each other; says where.
+    """
+    kind, room = pa.struct([]), max(SAMPLE_BYTES // len(units), 1 << 18)
+    for unit in units:
+        refused = Refused(unit, on_error)
+        for number, line in _first_lines(unit, refused, room):
+            value, fault = _read_line(line)
+            if fault:
+                refused.row(f"line {number}", fault)
+                continue
+            try:
+                kind = merged(kind, type_of(value))
+            except (MixedTypesError, RecursionError) as error:
+                why = str(error) if isinstance(error, MixedTypesError) else "it is nested too deeply"
+                msg = f"{cut(unit.path)}, line {number}: {why}. {_GIVE}, or make the lines alike"
+                raise SourceError(msg) from error
+    if not kind.num_fields:
+        msg = f"Jsonl: no line of {cut(units[0].path)}{' and others' if len(units) > 1 else ''} has keys. {_GIVE}"
+        raise SourceError(msg)
+    return pa.schema([(field.name, settled(field.type)) for field in kind])
+
+
+def _first_lines(unit: ImportUnit, refused: Refused, room: int) -> Iterator[tuple[int, bytes]]:
+    """The first lines of a file that are not blank, with their numbers: some ``room`` bytes."""
+    for block in blocks(unit.path, refused, room):
+        for number, line in enumerate(block.data.split(b"\n"), start=block.line):
+            if line.strip(_BLANK):
+                yield number, line
+            room -= len(line) + 1
+            if room <= 0:
+                return
+
+
+def _read_line(line: bytes) -> tuple[dict[str, Any], str]:
+    """The object of a line, or what is wrong with it."""
+    try:
+        value = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        return {}, f"byte {error.start + 1} is {line[error.start : error.start + 1]!r}, which is not UTF-8"
+    except json.JSONDecodeError as error:
+        whole = (
+            " (the whole file seems to be one JSON array: write one object per line)"
+            if line.lstrip()[:1] == b"["
+            else ""
+        )
+        return (
+            {},
+            f"it is no JSON: {error.msg} at column {error.colno}, near {shown(line[max(0, error.pos - 10) :][:40])}{whole}",
+        )
+    except (RecursionError, ValueError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else cut(str(error))
+        return {}, why
+    if not isinstance(value, dict):
+        return {}, f"it holds {shown(value, 60)}, and a line holds one object, such as {{...}}"
+    return value, ""
+
+
+def _is_object(line: bytes) -> bool:
+    """Whether a line is one object for sure, whatever pyarrow makes of it."""
+    return not _read_line(line)[1]
+
+
+def _starts(data: bytes) -> tuple[np.ndarray[Any, Any], bool]:
+    """Where lines that are not blank begin, and whether each begins as an object does and no null stands between two."""
+    letters = np.frombuffer(data, np.uint8)
+    starts = np.concatenate([[0], np.flatnonzero(letters == _NEWLINE) + 1])
+    starts = starts[starts < len(letters)]
+    odd = starts[letters[starts] != _BRACE]
+    if len(odd):
+        blank = {int(at) for at in odd if not data[at : (data.find(b"\n", at) + 1 or len(data))].strip(_BLANK)}
+        begins = [int(at) for at in odd if int(at) not in blank and data[at:][:64].lstrip(b" \t")[:1] != b"{"]
+        starts = np.array([at for at in starts if int(at) not in blank], np.int64) if blank else starts
+        if begins:
+            return starts, False
+    return starts, _STRAY_NULL.search(data) is None
+
+
+def _need_utf8(buffer: pa.Buffer) -> None:
+    """Refuse bytes that are not UTF-8, which pyarrow's JSON takes.
+
+    Raises:
+        ValueError: they are not.
+    """
+    ends = pa.py_buffer(np.array([0, len(buffer)], np.int64))
+    pa.Array.from_buffers(pa.large_utf8(), 1, [None, ends, buffer]).validate(full=True)
+
+
+def _need_readable(schema: pa.Schema) -> None:
+    """Refuse declared types that JSON is not read as.
+
+    Raises:
+        SourceError: names the column.
+    """
+    import pyarrow.json as pj
+
+    for field in schema:
+        options = pj.ParseOptions(explicit_schema=pa.schema([field.with_type(_parsed(field.type))]))
+        try:
+            pj.read_json(pa.BufferReader(b"{}\n"), parse_options=options)
+        except pa.ArrowException as error:
+            msg = f"Jsonl: column {shown(field.name)} is {field.type}, which JSON is not read as. Give another type"
+            raise SourceError(msg) from error
+
+
+def _parsed(kind: pa.DataType) -> pa.DataType:
+    """The type that pyarrow parses, which is cast to ``kind``."""
+    t = pa.types
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
+        return pa.list_(_parsed(kind.value_type))
+    if t.is_struct(kind):
+        return pa.struct([(field.name, _parsed(field.type)) for field in kind])
+    return pa.float32() if t.is_float16(kind) else kind
