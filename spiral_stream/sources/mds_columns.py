@@ -9,8 +9,9 @@ import pyarrow as pa
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.semantic import SEMANTIC
 from spiral_stream.sources import mds_values as values
-from spiral_stream.sources.imports import FILE, INDEX, Refused
-from spiral_stream.sources.json_columns import MixedTypesError, column_of, merged, settled, type_of, without_rows
+from spiral_stream.sources.imports import Refused
+from spiral_stream.sources.json_columns import column_of, kept_type, without_rows
+from spiral_stream.sources.json_types import MixedTypesError, merged, type_of
 from spiral_stream.sources.mds_encodings import Encoding, MdsForm, arrow_type, bare_array, encoding_of
 from spiral_stream.sources.mds_index import Shard
 from spiral_stream.sources.mds_samples import Span
@@ -73,7 +74,7 @@ class MdsColumns:
 
         Args:
             spans: one per column of the shard.
-            schema: of the rows; `FILE` and `INDEX` are not filled in.
+            schema: of the rows.
             uri: of the shard, for references; None if it is compressed.
             refused: of the shard.
 
@@ -81,7 +82,6 @@ class MdsColumns:
             SourceError: a row cannot be read, and none may be left out; or payload would be copied from a shard, or stay in
                 one, unlike that of the others.
         """
-        schema = pa.schema([each for each in schema if each.name not in (FILE, INDEX)])
         arrays: dict[str, pa.Array] = {}
         for column in self.kept:
             arrays |= self._arrays(column, spans[column.at], schema, uri)
@@ -131,7 +131,7 @@ class MdsColumns:
                     )
         arrays = {}
         for name, each in found.items():
-            arrays[name], wrong = column_of(each, schema.field(name).type)
+            arrays[name], wrong = column_of(name, each, schema.field(name).type)
             span.wrong.extend(wrong)
         return arrays
 
@@ -153,7 +153,7 @@ class FoundColumns:
             if column.encoding.form is not MdsForm.JSON and column.place is not None:
                 fields += self._fields(column.place.column, column.encoding)
         for name, kind in self.json.items():
-            if (of := settled(kind)) is not None:
+            if (of := kept_type(kind)) is not None:
                 fields.append(pa.field(name, of))
         names = [each.name for each in fields]
         if twice := next((name for name in names if names.count(name) > 1), None):
@@ -215,12 +215,9 @@ def _describe_json(columns: MdsColumns, column: MdsColumn, read: Sequence[Any], 
         whole = [] if column.place is None or value is None else [(column.place.column, value)]
         for name, each in columns.keys(column, value) if isinstance(value, dict) else whole:
             try:
-                found.json[name] = merged(found.json.get(name, pa.null()), type_of(each))
+                found.json[name] = merged(found.json.get(name, pa.null()), type_of(each, name), name)
             except MixedTypesError as error:
-                msg = (
-                    f"Mds: column {name!r}: there is {error} ({cut(path)}, sample {row:,}), which no column holds both. Choose "
-                    "other columns with columns=[...]"
-                )
+                msg = f"Mds: {cut(path)}, sample {row:,}: {error}. Choose other columns with columns=[...]"
                 raise SourceError(msg) from error
 
 

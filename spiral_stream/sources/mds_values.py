@@ -72,7 +72,7 @@ def written_array(encoding: Encoding, span: Span) -> pa.Array:
     if encoding.dtype == "float64":
         return pa.array(_each(span, lambda data: float(str(data, "utf-8")), "a number"), pa.float64())
     values = _each(span, lambda data: int(str(data, "utf-8")), "a whole number")
-    array, wrong = column_of(values, pa.int64())
+    array, wrong = column_of("it", values, pa.int64())
     span.wrong.extend(wrong)
     return array
 

@@ -11,8 +11,8 @@ from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.huggingface import HuggingFace
 from spiral_stream.sources.imported import ImportedRows
 from spiral_stream.sources.lance import Lance
-from spiral_stream.sources.own import need_json, need_own_source, own_source, unknown_kind
 from spiral_stream.sources.mds import Mds
+from spiral_stream.sources.own import need_json, need_own_source, own_source, unknown_kind
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
 from spiral_stream.sources.webdataset import WebDataset

@@ -6,8 +6,9 @@ from typing import Any, Final, NamedTuple, Self, final
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut, shown
-from spiral_stream.sources.imports import FILE, INDEX, KEY, Refused
-from spiral_stream.sources.json_columns import MixedTypesError, column_of, merged, settled, type_of, without_rows
+from spiral_stream.sources.imports import KEY, Refused
+from spiral_stream.sources.json_columns import column_of, kept_type, without_rows
+from spiral_stream.sources.json_types import MixedTypesError, merged, type_of
 from spiral_stream.sources.tar import Member
 from spiral_stream.sources.tar_bytes import TarBytes, is_compressed, open_tar
 from spiral_stream.sources.tar_fields import (
@@ -197,13 +198,12 @@ def batches(
 
     Args:
         rows: of a tar.
-        schema: `KEY` and the columns; `FILE` and `INDEX` are not filled in.
+        schema: `KEY` and the columns.
         refused: of the tar.
 
     Raises:
         SourceError: a row cannot be read, and none may be left out.
     """
-    schema = pa.schema([field for field in schema if field.name not in (FILE, INDEX)])
     names = set(schema.names)
     kept: list[tuple[Group, dict[str, Value]]] = []
     held = 0
@@ -242,19 +242,23 @@ def columns_of(
         for name, (_, kind, value) in row.items():
             have = found.get(name, (kind, pa.null()))
             try:
-                found[name] = kind, merged(_same(have, kind), type_of(value) if kind is MemberKind.JSON else pa.null())
+                found[name] = (
+                    kind,
+                    merged(
+                        _same(name, have, kind), type_of(value, name) if kind is MemberKind.JSON else pa.null(), name
+                    ),
+                )
             except MixedTypesError as error:
                 msg = (
-                    f"WebDataset: column {name!r}: there is {error} ({cut(path)}, {group.where}), which no column holds both. "
-                    "Choose other columns with columns=[...], or write the members again"
+                    f"WebDataset: {cut(path)}, {group.where}: {error}. Choose other columns with columns=[...], or write the "
+                    "members again"
                 )
                 raise SourceError(msg) from error
 
 
-def _same(have: tuple[MemberKind, pa.DataType], kind: MemberKind) -> pa.DataType:
+def _same(name: str, have: tuple[MemberKind, pa.DataType], kind: MemberKind) -> pa.DataType:
     if have[0] is not kind:
-        msg = f"{have[0].value} in one row and {kind.value} in another"
-        raise MixedTypesError(msg)
+        raise MixedTypesError(name, have[0].value, kind.value)
     return have[1]
 
 
@@ -265,7 +269,7 @@ def schema_of(found: Mapping[str, tuple[MemberKind, pa.DataType]], *, inline: bo
         if kind in SEMANTICS:
             fields.append(payload_field(name, kind, inline=inline))
             continue
-        of = settled(json_type) if kind is MemberKind.JSON else _NUMBERS[kind]
+        of = kept_type(json_type) if kind is MemberKind.JSON else _NUMBERS[kind]
         if of is not None:
             fields.append(pa.field(name, of))
     return pa.schema(fields)
@@ -290,10 +294,14 @@ def _batch(rows: Sequence[tuple[Group, dict[str, Value]]], schema: pa.Schema, re
             arrays.append(pa.array([group.key for group, _ in rows], pa.utf8()))
             continue
         values = [None if (value := row.get(field.name)) is None else value.value for _, row in rows]
-        array, bad = payload_column(values, field.type) if _is_payload(field) else column_of(values, field.type)
+        array, bad = (
+            payload_column(field.name, values, field.type)
+            if _is_payload(field)
+            else column_of(field.name, values, field.type)
+        )
         arrays.append(array)
         for row, reason in bad:
-            wrong.setdefault(row, f"{field.name} {reason}")
+            wrong.setdefault(row, reason)
     for at in sorted(wrong):
         refused.row(rows[at][0].where, wrong[at])
     return without_rows(pa.RecordBatch.from_arrays(arrays, schema=schema), wrong)
@@ -303,12 +311,15 @@ def _is_payload(field: pa.Field) -> bool:
     return field.type in (REFERENCE, INLINE)
 
 
-def payload_column(values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array, list[tuple[int, str]]]:
+def payload_column(name: str, values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array, list[tuple[int, str]]]:
     """Build a column of payload: references as (uri, offset, length), or bytes; and the rows that have the other of the two."""
     kept_as = bytes if kind == INLINE else tuple
     wrong = [row for row, value in enumerate(values) if value is not None and not isinstance(value, kept_as)]
     left = [None if row in set(wrong) else value for row, value in enumerate(values)] if wrong else values
-    bad = [(row, f"is no payload of the column, which is {kind}. Register the source again") for row in wrong]
+    bad = [
+        (row, f"column {name!r} holds other payload, and is {kind}. Register the source under another name")
+        for row in wrong
+    ]
     if kind == INLINE:
         return pa.array(left, INLINE), bad
     whole = [("", 0, 0) if value is None else value for value in left]

@@ -109,10 +109,12 @@ def main():
         "raw": write("raw", hashes=["sha1", "xxh64"], size_limit=20_000),
         "zstd": write("zstd", columns=small, compression="zstd:7", hashes=["sha1"]),
         "gz": write("gz", columns=small, compression="gz"),
+        "bz2": write("bz2", columns=small, compression="bz2"),
+        "br": write("br", columns=small, compression="br"),
         "streams/one": write("streams/one", 3, small),
         "streams/two": write("streams/two", 2, small),
     }
-    for folder in ("zstd", "gz"):
+    for folder in ("zstd", "gz", "bz2", "br"):
         for each in (HERE / folder).glob("*.mds"):
             each.unlink()  # that StreamingDataset uncompressed
     (HERE / "values.json").write_text(json.dumps(found))
