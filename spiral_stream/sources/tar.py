@@ -69,7 +69,7 @@ def _next(tar: TarBytes, at: int, every: dict[bytes, bytes]) -> tuple[Member | N
     while True:
         block = tar.at(at, BLOCK)
         if len(block) < BLOCK:
-            raise _no_end(tar.path, at, len(block))
+            raise _no_header(tar, block, at) if at == 0 and block else _no_end(tar.path, at, len(block))
         if block == _ZEROS:
             return None, at + BLOCK, 0
         _check(tar, block, at)

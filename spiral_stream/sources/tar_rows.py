@@ -1,6 +1,7 @@
 """Rows of tars as record batches: values of the members of a key, joined with those of sidecar tars."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self, final
 
 import pyarrow as pa
@@ -223,43 +224,46 @@ def batches(
         yield _batch(kept, schema, refused)
 
 
-def columns_of(
-    rows: Iterable[tuple[Group, dict[str, Value]]], found: dict[str, tuple[MemberKind, pa.DataType]], path: str
-) -> None:
-    """Add the columns that some rows have, and their types, to those that were found before.
+@final
+@dataclass(slots=True)
+class FoundFields:
+    """The columns that some rows of tars have.
 
     Args:
-        rows: of one tar; rows with a fault say nothing.
-        found: column -> kind and type.
-        path: of the tar, for messages.
-
-    Raises:
-        SourceError: a column has values of types that do not go together.
+        skip: whether a row whose values do not go with those of the rows before is left out, when rows are read.
     """
-    for group, row in rows:
-        if group.fault is not None:
-            continue
-        for name, (_, kind, value) in row.items():
-            have = found.get(name, (kind, pa.null()))
-            try:
-                found[name] = (
-                    kind,
-                    merged(
-                        _same(name, have, kind), type_of(value, name) if kind is MemberKind.JSON else pa.null(), name
-                    ),
-                )
-            except MixedTypesError as error:
-                msg = (
-                    f"WebDataset: {cut(path)}, {group.where}: {error}. Choose other columns with columns=[...], or write the "
-                    "members again"
-                )
-                raise SourceError(msg) from error
 
+    skip: bool
+    kinds: dict[str, tuple[MemberKind, pa.DataType]] = field(default_factory=dict)  # and the type of JSON
+    fault: str | None = None  # the first row that cannot be read, and why
 
-def _same(name: str, have: tuple[MemberKind, pa.DataType], kind: MemberKind) -> pa.DataType:
-    if have[0] is not kind:
-        raise MixedTypesError(name, have[0].value, kind.value)
-    return have[1]
+    def add(self, rows: Iterable[tuple[Group, dict[str, Value]]], path: str) -> None:
+        """Look at rows of one tar.
+
+        Raises:
+            SourceError: a column has values of types that do not go together.
+        """
+        for group, row in rows:
+            if group.fault is not None:
+                self.fault = self.fault or f"{cut(path)}, {group.where}: {group.fault}"
+                continue
+            for name, value in row.items():
+                try:
+                    self._add(name, value)
+                except MixedTypesError as error:
+                    if not self.skip:
+                        msg = (
+                            f"WebDataset: {cut(path)}, {group.where}: {error}. Choose other columns with columns=[...]"
+                        )
+                        msg += ', write the members again, or leave such rows out with on_error="skip"'
+                        raise SourceError(msg) from error
+
+    def _add(self, name: str, value: Value) -> None:
+        kind, have = self.kinds.get(name, (value.kind, pa.null()))
+        if kind is not value.kind:
+            raise MixedTypesError(name, kind.value, value.kind.value)
+        added = type_of(value.value, name) if kind is MemberKind.JSON else pa.null()
+        self.kinds[name] = kind, merged(have, added, name)
 
 
 def schema_of(found: Mapping[str, tuple[MemberKind, pa.DataType]], *, inline: bool) -> pa.Schema:
@@ -289,15 +293,15 @@ def _put(row: dict[str, Value], value: Value, group: Group) -> None:
 def _batch(rows: Sequence[tuple[Group, dict[str, Value]]], schema: pa.Schema, refused: Refused) -> pa.RecordBatch:
     wrong: dict[int, str] = {}
     arrays = []
-    for field in schema:
-        if field.name == KEY:
+    for each in schema:
+        if each.name == KEY:
             arrays.append(pa.array([group.key for group, _ in rows], pa.utf8()))
             continue
-        values = [None if (value := row.get(field.name)) is None else value.value for _, row in rows]
+        values = [None if (value := row.get(each.name)) is None else value.value for _, row in rows]
         array, bad = (
-            payload_column(field.name, values, field.type)
-            if _is_payload(field)
-            else column_of(field.name, values, field.type)
+            payload_column(each.name, values, each.type)
+            if _is_payload(each)
+            else column_of(each.name, values, each.type)
         )
         arrays.append(array)
         for row, reason in bad:

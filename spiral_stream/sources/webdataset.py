@@ -13,13 +13,13 @@ from typing import ClassVar, Final, cast, final
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut, shown
-from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
+from spiral_stream.sources.imports import RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.listing import Paths, absolute_paths, common_folder, file_units, listed
 from spiral_stream.sources.paths import need_file
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar_bytes import COMPRESSED, PLAIN, is_compressed
-from spiral_stream.sources.tar_fields import Columns, MemberKind, choice_of, need_columns
-from spiral_stream.sources.tar_rows import TarFile, TarRows, batches, columns_of, schema_of
+from spiral_stream.sources.tar_fields import Columns, choice_of, need_columns
+from spiral_stream.sources.tar_rows import FoundFields, TarFile, TarRows, batches, schema_of
 
 FIRST: Final = "first"
 LAST: Final = "last"
@@ -100,12 +100,12 @@ class WebDataset(ImportedSource):
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         chosen = units[:: max(1, len(units) // _LOOKED_AT)][:_LOOKED_AT]
-        found: dict[str, tuple[MemberKind, pa.DataType]] = {}
+        found = FoundFields(self.on_error == SKIP)
         for number, unit in enumerate(chosen):
             with self._rows(unit) as rows:
-                columns_of(islice(rows, _OTHERS if number else _ROWS), found, unit.path)
+                found.add(islice(rows, _OTHERS if number else _ROWS), unit.path)
         self._need_found(found, units)
-        return schema_of(found, inline=is_compressed(units[0].path))
+        return schema_of(found.kinds, inline=is_compressed(units[0].path))
 
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
         with self._rows(unit) as rows:
@@ -141,23 +141,23 @@ class WebDataset(ImportedSource):
             paths.append(path)
         return replace(unit, others=tuple(paths), content_key=content_key(*facts))
 
-    def _need_found(self, found: Mapping[str, object], units: Sequence[ImportUnit]) -> None:
-        if not found:
-            msg = f"WebDataset: {cut(units[0].path)} has no members named <key>.<field>, such as 0001.jpg"
-            msg += ". Correct the path, or the columns"
-            raise SourceError(msg)
+    def _need_found(self, found: FoundFields, units: Sequence[ImportUnit]) -> None:
+        names = [*found.kinds]
         places = choice_of(need_columns("WebDataset", self.columns)).places or {}
-        missing = sorted({place.column for place in places.values()} - {*found})
-        present = {*found}
-        missing = [name for name in missing if not any(each.startswith(f"{name}_") for each in present)]
-        if missing:
-            whole: dict[str, tuple[MemberKind, pa.DataType]] = {}
+        asked = sorted({place.column for place in places.values()})
+        missing = next((name for name in asked if not any(f"{each}_".startswith(f"{name}_") for each in names)), None)
+        if found.fault is not None and (missing is not None or not names):
+            msg = f"WebDataset: {found.fault}. Write the tar again, or leave the column out with columns=[...]"
+            raise SourceError(msg)
+        if missing is not None:
+            whole = FoundFields(skip=True)
             with replace(self, columns=None)._rows(units[0]) as rows:  # noqa: SLF001  of this class
-                columns_of(islice(rows, _OTHERS), whole, units[0].path)
-            msg = (
-                f"WebDataset: no row that was looked at has column {missing[0]!r}. {cut(units[0].path)} has "
-                f"{', '.join(whole) or 'none'}. Correct columns="
-            )
+                whole.add(islice(rows, _OTHERS), units[0].path)
+            have = f"{cut(units[0].path)} has {', '.join(whole.kinds) or 'none'}"
+            msg = f"WebDataset: no row that was looked at has column {missing!r}. {have}. Correct columns="
+            raise SourceError(msg)
+        if not names:
+            msg = f"WebDataset: {cut(units[0].path)} has no members named <key>.<field>, such as 0001.jpg. Correct the path"
             raise SourceError(msg)
 
 
