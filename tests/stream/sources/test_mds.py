@@ -1,4 +1,4 @@
-# ruff: noqa: E501  tables of cases are read line by line
+
 """Folders that Mosaic's MDSWriter wrote: tests/data/mds, with the values that its StreamingDataset reads (write.py there)."""
 
 import hashlib
