@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, TypeGuard, final
 
 import numpy as np
 import pyarrow as pa
@@ -46,18 +46,18 @@ References = tuple[tuple[str, str], ...]  # column, and the folder that its tars
 class _Index:
     """The members of one tar, sorted by the digest of their names."""
 
-    high_M: NDArray[np.uint64]
-    low_M: NDArray[np.uint64]
-    starts_M: NDArray[np.int64]  # _AMBIGUOUS for one that cannot be read
-    sizes_M: NDArray[np.int64]
+    high: NDArray[np.uint64]  # [M], as the next three
+    low: NDArray[np.uint64]
+    starts: NDArray[np.int64]  # _AMBIGUOUS for one that cannot be read
+    sizes: NDArray[np.int64]
 
     def find(self, name: str) -> tuple[int, int] | None:
         """Return where a member lies, and its size; None if there is none."""
         high, low = _digest(name)
-        at = int(np.searchsorted(self.high_M, np.uint64(high)))
-        while at < len(self.high_M) and int(self.high_M[at]) == high:
-            if int(self.low_M[at]) == low:
-                return int(self.starts_M[at]), int(self.sizes_M[at])
+        at = int(np.searchsorted(self.high, np.uint64(high)))
+        while at < len(self.high) and int(self.high[at]) == high:
+            if int(self.low[at]) == low:
+                return int(self.starts[at]), int(self.sizes[at])
             at += 1
         return None
 
@@ -80,16 +80,12 @@ def need_references(what: str, references: object) -> References:
         SourceError: it is none.
     """
     given = tuple(references.items()) if isinstance(references, Mapping) else references
-    pairs = (
-        [tuple(each) if isinstance(each, list) else each for each in given] if isinstance(given, list | tuple) else [0]
-    )
-    if not all(
-        isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(text, str) for text in pair) for pair in pairs
-    ):
+    pairs = tuple(tuple(each) for each in given) if _are_pairs(given) else None
+    if pairs is None:
         msg = f"{what}: references={shown(references)}. Give the folder that the tars of each column are named from: "
         msg += '{"image": "/data"}, or {"image": "."} for the folder of the file itself'
         raise SourceError(msg)
-    return tuple(pairs)  # type: ignore[arg-type]  # of texts
+    return pairs  # type: ignore[return-value]  # of two texts
 
 
 def tars_key(references: References, folder: str) -> str:
@@ -124,7 +120,8 @@ def with_references(schema: pa.Schema, references: References, rows: pa.Table, w
         if at < 0 or not _is_text(schema.field(at).type):
             found = "is missing" if at < 0 else f"is {schema.field(at).type}"
             msg = f"{what}: column {name!r} {found}; references are texts such as tar://shard.tar#0001.jpg, or lists of them"
-            raise SourceError(f"{msg}. Correct references=")
+            msg += ". Correct references="
+            raise SourceError(msg)
         kinds = {
             kind_of(text.rpartition("#")[2].lower()) for text in _texts(rows[name].combine_chunks()) if text is not None
         }
@@ -261,3 +258,11 @@ def _is_text(kind: pa.DataType) -> bool:
 def _texts(values: pa.Array) -> Sequence[str | None]:
     found: Sequence[str | None] = (flattened(values)[0] if is_list(values.type) else values).to_pylist()
     return found
+
+
+def _are_pairs(value: object) -> TypeGuard[Sequence[Sequence[str]]]:
+    pair = 2
+    return isinstance(value, list | tuple) and all(
+        isinstance(each, list | tuple) and len(each) == pair and all(isinstance(text, str) for text in each)
+        for each in value
+    )
