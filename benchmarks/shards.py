@@ -15,9 +15,11 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.interleaved import CONSOLE, ROOT, System, facts, headings, interleave, markdown, rows, run_cell
+from benchmarks.interleaved import ROOT, System, facts, headings, interleave, markdown, rows, run_cell
 from benchmarks.peers.workload import Data
 from spiral_assets.corpora.images import write_image_relation
+
+FORMS = {"tars": ("webdataset", "spiral-tars"), "mds": ("mosaic", "spiral-mds")}
 
 
 def systems(mosaic: str) -> dict[str, System]:
@@ -49,11 +51,13 @@ def main(
         versions |= run_cell("benchmarks.cell", system, ["--data", str(where.root), "--prepare"])
     more = ["--data", str(where.root), "--cores", str(cores), "--seconds", str(seconds)]
     cells = interleave(list(asked), repeats, lambda name: run_cell("benchmarks.cell", asked[name], more), "images")
-    lines = rows(asked, cells)
+    print("\n".join(facts("benchmarks.shards", repeats, cores, versions)))
+    for form in FORMS.values():
+        names = [name for name in form if name in cells]
+        lines = rows(asked, {name: cells[name] for name in names}) if names else []
+        print("\n", *markdown(headings("images"), lines), sep="\n")
     index = [(title, *(f"{value:,.1f}" for value in found)) for title, found in indexing(where, repeats).items()]
-    CONSOLE.print("\n".join(facts("benchmarks.shards", repeats, cores, versions)), markup=False)
-    CONSOLE.print("\n".join(markdown(headings("images"), lines)), markup=False)
-    CONSOLE.print("\n".join(markdown(("pass over headers", "us / sample: min", "median", "max"), index)), markup=False)
+    print(*markdown(("an index of the tars", "CPU us / sample: min", "median", "max"), index), sep="\n")
 
 
 def indexing(data: Data, repeats: int) -> dict[str, tuple[float, float, float]]:

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Final, cast, final
 
 import pyarrow as pa
 
-from spiral_stream.errors import SourceError, cut, shown
-from spiral_stream.integrity.blocks import Mapped
+from spiral_stream.errors import DamageError, SourceError, cut, shown
+from spiral_stream.integrity.blocks import Mapped, moment, need_sound
 from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.mds_columns import MdsColumns, described, found_columns
 from spiral_stream.sources.mds_encodings import need_dtype
@@ -168,20 +168,33 @@ def _is_raw(unit: ImportUnit, shard: Shard) -> bool:
 @contextmanager
 def _samples(unit: ImportUnit, shard: Shard) -> Iterator[MdsSamples]:
     """The samples of a shard, whose bytes are those that the index has hashes of."""
+    since = moment()
     try:
         mapped = memoryview(Mapped(unit.path))
     except OSError as error:
         msg = f"Mds: {cut(unit.path)}: {error.strerror}. Restore it"
         raise SourceError(msg) from error
-    if _is_raw(unit, shard):
-        need_hashes(unit.path, shard.raw, mapped)
-        yield MdsSamples(unit.path, mapped, shard)
-        return
-    assert shard.packed is not None
-    need_hashes(unit.path, shard.packed, mapped)
-    data = memoryview(_uncompressed(unit.path, mapped, shard))
-    need_hashes(unit.path, shard.raw, data)
-    yield MdsSamples(unit.path, data, shard)
+    try:
+        if _is_raw(unit, shard):
+            need_hashes(unit.path, shard.raw, mapped)
+            yield MdsSamples(unit.path, mapped, shard)
+        else:
+            assert shard.packed is not None
+            need_hashes(unit.path, shard.packed, mapped)
+            data = memoryview(_uncompressed(unit.path, mapped, shard))
+            need_hashes(unit.path, shard.raw, data)
+            yield MdsSamples(unit.path, data, shard)
+    finally:
+        _need_sound(unit.path, since)
+
+
+def _need_sound(path: str, since: int) -> None:
+    """Refuse what was read of a shard that became shorter meanwhile: its end reads as zeros."""
+    try:
+        need_sound(since)
+    except DamageError as error:
+        msg = f"Mds: {cut(path)} became shorter, or its disk failed, while it was read. {_WAY_OUT}"
+        raise SourceError(msg) from error
 
 
 def _uncompressed(path: str, packed: memoryview, shard: Shard) -> bytes:

@@ -1,4 +1,3 @@
-
 """Folders that Mosaic's MDSWriter wrote: tests/data/mds, with the values that its StreamingDataset reads (write.py there)."""
 
 import hashlib
@@ -27,6 +26,7 @@ from spiral_stream.sources.imports import Refused
 from spiral_stream.sources.mds import Mds
 from spiral_stream.sources.payload import payload
 from spiral_stream.sources.saved import source_from_json, source_to_json
+from spiral_stream.testing import check_source
 
 DATA = Path(__file__).parents[2] / "data" / "mds"
 VALUES: dict[str, list[dict[str, Any]]] = json.loads((DATA / "values.json").read_text())
@@ -388,3 +388,22 @@ def test_a_catalog_reads_shards_in_place_and_checks_them(tmp_path: Path) -> None
     (tmp_path / "mds" / "shard.00001.mds").write_bytes(b"")
     found = catalog.verify("mds")
     assert [each.file for each in found.differences] == ["shard.00001.mds"]
+
+
+def test_the_laws_of_sources_hold(tmp_path: Path) -> None:
+    shutil.copytree(DATA / "raw", tmp_path / "mds")
+
+    def change() -> None:
+        path = tmp_path / "mds" / "shard.00000.mds"
+        index = json.loads((tmp_path / "mds" / "index.json").read_text())
+        data = path.read_bytes().replace("ä".encode(), "ö".encode())
+        path.write_bytes(data)
+        index["shards"][0]["raw_data"]["hashes"] = {"sha1": hashlib.sha1(data).hexdigest()}
+        (tmp_path / "mds" / "index.json").write_text(json.dumps(index))
+
+    check_source(
+        Mds(tmp_path / "mds", arrays={"tokens": "int64"}, columns=["text", "tokens", "png", "meta.json", "many"]),
+        change,
+    )
+    check_source(Mds(DATA / "streams"))
+    check_source(Mds(DATA / "zstd"))

@@ -1,4 +1,4 @@
-# ruff: noqa: E501  tables of cases are read line by line
+
 import io
 import tarfile
 from pathlib import Path

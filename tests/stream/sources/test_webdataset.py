@@ -1,4 +1,3 @@
-# ruff: noqa: E501  tables of cases are read line by line
 import io
 import json
 import tarfile
@@ -23,6 +22,7 @@ from spiral_stream.sources.imports import Refused
 from spiral_stream.sources.reference import resolve
 from spiral_stream.sources.saved import source_from_json, source_to_json
 from spiral_stream.sources.webdataset import WebDataset
+from spiral_stream.testing import check_source
 from spiral_stream.transforms.crop_and_resize import Resize
 
 Sample = dict[str, Any]
@@ -395,3 +395,16 @@ def test_nothing_half_imported_is_left_visible_and_skipped_rows_are_told(
     with pytest.warns(SpiralWarning, match="1 rows could not be read"):
         catalog.register("tars", WebDataset(tmp_path / "tars", columns=["cls"], on_error="skip"), identity="__key__")
     assert len(catalog.table("tars").to_arrow()) == 5
+
+
+@pytest.mark.parametrize("sidecar", [False, True])
+def test_the_laws_of_sources_hold(tmp_path: Path, sidecar: bool) -> None:
+    for k in range(3):
+        some = samples(5, k)
+        some[1].pop("seg.png")
+        written(tmp_path / "images" / f"{k}.tar", some)
+        written(tmp_path / "depth" / f"{k}.tar", [{"__key__": each["__key__"], "txt": "d"} for each in some])
+    sidecars = {"depth": ("/images/", "/depth/")} if sidecar else {}
+    source = WebDataset([tmp_path / "images" / "0.tar", tmp_path / "images" / "{1,2}.tar"], sidecars=sidecars)
+    change = [{"__key__": each["__key__"], "txt": "e"} for each in samples(5, 1)] if sidecar else samples(5, 1)[::-1]
+    check_source(source, lambda: written(tmp_path / ("depth" if sidecar else "images") / "1.tar", change))
