@@ -51,11 +51,13 @@ from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.huggingface import HuggingFace
 from spiral_stream.sources.jsonl import Jsonl
 from spiral_stream.sources.lance import Lance
+from spiral_stream.sources.mds import Mds
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
 from spiral_stream.sources.text_files import TextFiles
 from spiral_stream.sources.tokens import Tokens
 from spiral_stream.sources.vortex import Vortex
+from spiral_stream.sources.webdataset import WebDataset
 from spiral_stream.sources.writer import Writer
 from spiral_stream.transforms.crop_and_resize import (
     CenterCrop,
@@ -102,6 +104,7 @@ __all__ = [
     "Labels",
     "Lance",
     "List",
+    "Mds",
     "MissingExtraError",
     "Normalize",
     "OneStream",
@@ -144,6 +147,7 @@ __all__ = [
     "TrustError",
     "VideoFolder",
     "Vortex",
+    "WebDataset",
     "WindowShuffle",
     "WindowedBucket",
     "Writer",

@@ -5,7 +5,8 @@ The logical type travels in the Arrow field's metadata under ``spiral:semantic``
 
 * ``binary`` / ``large_binary`` / a Lance blob: the bytes lie inline,
 * ``utf8``: path or ``file://`` URI of a whole file,
-* ``struct<uri, offset, length, ...>``: a byte range inside a file (a tar member).
+* ``struct<uri, offset, length, ...>``: a byte range inside a file (a tar member),
+* a list of one of these: several references per row.
 
 Reading a reference column's metadata reads no payload.
 """
@@ -20,7 +21,8 @@ from spiral_stream.errors import PlanError
 SEMANTIC: Final = b"spiral:semantic"
 JPEG_REF: Final = "image/jpeg-ref"
 H264_REF: Final = "video/h264-ref"
-SEMANTIC_TYPES: Final = (JPEG_REF, H264_REF)
+BYTES_REF: Final = "application/bytes-ref"  # what nothing here decodes
+SEMANTIC_TYPES: Final = (JPEG_REF, H264_REF, BYTES_REF)
 
 
 def semantic_of(field: pa.Field) -> str | None:
@@ -48,7 +50,7 @@ def with_semantic(schema: pa.Schema, semantic: Mapping[str, str]) -> pa.Schema:
         if not holds_reference(field.type):
             msg = (
                 f"semantic: {name!r} is {field.type}, which cannot name bytes; a reference is binary (inline), "
-                "utf8 (a file) or struct<uri, offset, length> (a byte range)"
+                "utf8 (a file), struct<uri, offset, length> (a byte range), or a list of one of them"
             )
             raise PlanError(msg)
         schema = schema.set(at, field.with_metadata({**(field.metadata or {}), SEMANTIC: kind.encode()}))
@@ -57,6 +59,8 @@ def with_semantic(schema: pa.Schema, semantic: Mapping[str, str]) -> pa.Schema:
 
 def holds_reference(kind: pa.DataType) -> bool:
     """Whether values of a type can name bytes, or hold them."""
+    if is_list(kind):
+        return not is_list(kind.value_type) and holds_reference(kind.value_type)
     if pa.types.is_struct(kind):
         names = {kind.field(i).name for i in range(kind.num_fields)}
         return names >= {"uri", "offset", "length"} or names >= {"kind", "position", "size"}
@@ -67,3 +71,8 @@ def holds_reference(kind: pa.DataType) -> bool:
         or pa.types.is_large_string(kind)
         or isinstance(kind, pa.BaseExtensionType)
     )
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a type is a list of values."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

@@ -18,9 +18,9 @@ from spiral_stream.extras import need
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.physical import ClipStage, ImageStage, Stages
 from spiral_stream.prepared import PreparedStream
-from spiral_stream.runtime.batches import Batch
 from spiral_stream.runtime.buffers import Allocate
 from spiral_stream.runtime.delivery import Delivery, Devices, Get
+from spiral_stream.runtime.pending import Batch
 from spiral_stream.runtime.place import Reached
 from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
 

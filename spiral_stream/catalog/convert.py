@@ -23,6 +23,7 @@ from spiral_stream.derived.executors import Executor, Shared, builders_in_force,
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.imports import ImportedSource
+from spiral_stream.sources.inlining import inline_schema, inlined
 from spiral_stream.sources.lance_append import present
 from spiral_stream.sources.parts import (
     DRAFTS,
@@ -39,7 +40,6 @@ from spiral_stream.sources.parts import (
     writing,
 )
 from spiral_stream.sources.paths import absolute, is_remote, not_found
-from spiral_stream.sources.payload import inline_schema, inlined
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.saved import source_to_json
 from spiral_stream.sources.source import ROW, Source, Unit, content_key

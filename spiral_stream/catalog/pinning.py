@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.errors import SourceError
-from spiral_stream.semantic import semantic_of
+from spiral_stream.semantic import is_list, semantic_of
 from spiral_stream.sources.numbers import Collected
+from spiral_stream.sources.payload import flattened
 from spiral_stream.sources.pins import NOT_THERE, SUFFIX, Pin, pin_of
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.source import ROW, Reader, content_key
@@ -47,6 +48,8 @@ def reference_columns(schema: pa.Schema) -> list[str]:
 
 
 def _names_files(kind: pa.DataType) -> bool:
+    if is_list(kind):
+        return _names_files(kind.value_type)
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     return text or (pa.types.is_struct(kind) and "uri" in {field.name for field in kind})
 
@@ -90,7 +93,10 @@ def _keys(manifest: Manifest, reader: Reader, columns: Sequence[str], found: Col
         for batch in reader.scan(list(columns)):
             rows = manifest.shard_of(manifest.logical(batch.column(ROW).to_numpy()))
             for column in columns:
-                shards.add(rows, looks.of(batch.column(column)))
+                references = batch.column(column)
+                owners = flattened(references)[1] if is_list(references.type) else slice(None)
+                if len(rows[owners]):
+                    shards.add(rows[owners], looks.of(references))
             shards.passed(rows)
     return shards.keys()
 
@@ -129,9 +135,14 @@ class _Looks:
 
 
 def references_of(references: pa.Array) -> tuple[list[str | None], NDArray[np.int64]]:
-    """Return the distinct names of references (None for one that is not text), and the index of each reference's name, [N]."""
+    """Return the distinct names of references (None for one that is not text), and the index of each reference's name, [N].
+
+    Lists of references are taken one after the other.
+    """
     import pyarrow.compute as pc
 
+    if is_list(references.type):
+        references = flattened(references)[0]
     texts = references.field("uri") if pa.types.is_struct(references.type) else references
     if pa.types.is_struct(references.type) and references.null_count:
         texts = pc.if_else(references.is_valid(), texts, None)

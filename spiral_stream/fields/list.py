@@ -7,9 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field, FieldSpec
-from spiral_stream.semantic import JPEG_REF, semantic_of
 
 
 @final
@@ -21,22 +19,17 @@ class List(Field):
     microseconds only. In packed batches the list has B entries, one per row; each is a list with a value per piece.
 
     Args:
-        column: any column but a reference to images or videos.
-
-    Raises:
-        PlanError: the column is a reference; `Stack` decodes it.
+        column: any column. Of a column that names bytes (images, videos, others), the value is those bytes as they are
+            stored; of a column of lists of references, it is a list of them. `Stack` decodes images and clips instead.
 
     Example:
-        ``fields={"caption": List("caption"), "id": List("sample_id")}``
+        ``fields={"caption": List("caption"), "id": List("sample_id"), "encoded": List("jpg")}``
     """
 
     column: str
 
     def spec(self, column: pa.Field) -> FieldSpec:
-        if semantic_of(column) is not None:
-            how = "jpeg" if semantic_of(column) == JPEG_REF else "h264"
-            msg = f'List({self.column!r}): the column names bytes. Use Stack("{self.column}", decode="{how}")'
-            raise PlanError(msg)
+        del column
         return FieldSpec(None, ())
 
     def copies(self, kind: pa.DataType) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.fields.field import Field, FieldSpec, fixed_numpy
-from spiral_stream.semantic import JPEG_REF, semantic_of
+from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
 
 DTYPES: Final = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
@@ -138,10 +138,9 @@ class Stack(Field):
     def spec(self, column: pa.Field) -> FieldSpec:
         semantic = semantic_of(column)
         if semantic is not None:
-            msg = (
-                f"Stack({self.column!r}): the column is {semantic}, which names bytes. Say how to read them: "
-                f'decode="{"jpeg" if semantic == JPEG_REF else "h264"}"'
-            )
+            how = {JPEG_REF: 'decode="jpeg"', H264_REF: 'decode="h264"'}.get(semantic)
+            way = f"Say how to read them: {how}" if how else f'Use List("{self.column}"), which gives the bytes'
+            msg = f"Stack({self.column!r}): the column is {semantic}, which names bytes. {way}"
             raise PlanError(msg)
         kind = _items(column.type)
         shape = (column.type.list_size,) if pa.types.is_fixed_size_list(column.type) else ()

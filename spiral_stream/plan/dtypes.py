@@ -17,7 +17,7 @@ from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.clips import clip_parts, limits_of, shorthands
-from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
+from spiral_stream.semantic import H264_REF, JPEG_REF, is_list, semantic_of
 from spiral_stream.transforms.image import ImageProgram, compile_image
 
 
@@ -75,6 +75,9 @@ def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
 def _need_semantic(field: Stack, column: pa.Field, semantic: str) -> None:
     if semantic_of(column) == H264_REF and semantic != H264_REF:
         msg = f'{field.column!r} is {H264_REF}, which decode={field.decode!r} does not read. Give decode="h264"'
+        raise PlanError(msg)
+    if is_list(column.type):
+        msg = f'{field.column!r} has a list of references per row, and one is decoded. Use List("{field.column}") for the bytes'
         raise PlanError(msg)
     if semantic_of(column) != semantic:
         msg = (

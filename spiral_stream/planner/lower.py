@@ -31,7 +31,8 @@ from spiral_stream.derived.place import CACHE_ENV, derived_root, note_catalog
 from spiral_stream.errors import CacheError, PlanError, SpiralWarning
 from spiral_stream.expr import parse
 from spiral_stream.extras import need as need_package
-from spiral_stream.fields.field import FieldSpec
+from spiral_stream.fields.field import Field, FieldSpec
+from spiral_stream.fields.list import List
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
 from spiral_stream.integrity import seal
@@ -74,6 +75,7 @@ from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.sampling.mixture import Mixture, apportion
 from spiral_stream.sampling.order import Population
 from spiral_stream.sampling.schedule import Schedule
+from spiral_stream.semantic import semantic_of
 from spiral_stream.transforms.encoder import TextEncoder
 
 _FINGERPRINT: Final = re.compile("[0-9a-f]{32}")
@@ -166,7 +168,9 @@ def _fields(collate: nodes.Collate, streams: Sequence[StreamStage], root: Path) 
         elif isinstance(field, SequenceField):
             out.append(SequenceStage(name, field, spec))
         else:
-            out.append(PlainStage(name, field, spec))
+            is_payload = isinstance(field, List) and semantic_of(have.field(field.column)) is not None
+            payloads = tuple(_payload(name, field, stream) for stream in streams) if is_payload else ()
+            out.append(PlainStage(name, field, spec, payloads))
     return out
 
 
@@ -285,13 +289,13 @@ def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStag
     return ClipStage(name, field.column, spec, selection, limits, program, tuple(sources))
 
 
-def _payload(name: str, field: Stack, stream: StreamStage) -> Payload:
-    """Find where a decoded field's bytes lie."""
+def _payload(name: str, field: Field, stream: StreamStage) -> Payload:
+    """Find where a field's bytes lie."""
     found = payload_of(stream.selected, stream.base, field.column)
     if found is None:
         msg = (
             f"collate: field {name!r}: {field.column!r}{f' of stream {stream.name!r}' if stream.name else ''} is computed, or "
-            "of a joined relation that is itself joined or computed; images and clips are read from a relation of the "
+            "of a joined relation that is itself joined or computed; payload is read from a relation of the "
             "catalog: join that one by itself"
         )
         raise PlanError(msg)

@@ -40,11 +40,12 @@ _UNKNOWN_LENGTH: Final = 256  # items that a dimension counts for where only the
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class PlainStage:
-    """A field copied from a column."""
+    """A field copied from a column, or a list of the bytes that a column names."""
 
     name: str
     field: Field
     spec: FieldSpec
+    payloads: tuple[Payload, ...] = ()  # where the bytes lie, per stream; none for a column that names none
 
     def shape(self, rows: int) -> tuple[int, ...]:
         """Return the array's shape for this many rows."""

@@ -267,6 +267,7 @@ class BatchRefusals:
         stages = self._stages
         read: tuple[TokenStage | ImageStage | ClipStage, ...] = (*stages.tokens, *stages.images, *stages.clips)
         payloads = {stage.name: stage.payloads for stage in read}
+        payloads |= {stage.name: stage.payloads for stage in stages.plains if stage.payloads}
         relations, shards = list[str](), list[str]()
         references: list[str | None] = []
         for at, field in enumerate(fields):  # of refused samples only

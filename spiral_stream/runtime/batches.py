@@ -4,8 +4,8 @@ Membership and small columns are settled at once. Fields that are costly to deco
 consecutive rows. The pieces run in parallel, and each writes straight into its part of the batch's slot.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Executor, Future
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, final
@@ -32,93 +32,14 @@ from spiral_stream.runtime.gathering import Gathering
 from spiral_stream.runtime.images import ImageField, fill_rows
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
+from spiral_stream.runtime.payload_bytes import stored_bytes, stored_size
+from spiral_stream.runtime.pending import Batch, Pending
 from spiral_stream.runtime.placing import as_ragged, cuts, joined, place, sample_count
 from spiral_stream.runtime.samples import Int64, SampleReader, Samples, as_lists
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
 
 PIECE_ROWS: Final = 64  # rows that a task fetches and decodes: 6 MB of JPEGs, 60 ms of work; with 32, 4 % more calls
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """One batch of one rank, on the host."""
-
-    numbers: range  # global numbers of the batches that are joined in it
-    fields: dict[str, Any]  # NumPy arrays and lists, in the plan's order
-
-
-class Pending:
-    """A batch that is being built.
-
-    Args:
-        finish: makes the batch, once its fields are filled.
-        parts: the pieces of work that fill the fields.
-        fields: name -> array or list; None for a field whose size is known only once a piece is done.
-        listed: bytes of the fields that are lists.
-        begun: when the reading of mapped files began.
-    """
-
-    def __init__(
-        self,
-        finish: Callable[[], Batch],
-        parts: Sequence[Future[None]],
-        fields: Mapping[str, Any],
-        listed: int,
-        begun: int = 0,
-    ) -> None:
-        self._finish, self._parts = finish, parts
-        self._fields, self._listed = fields, listed
-        self._begun = begun
-        self._settled = False  # once it is True, nothing is counted again: it is asked six times per batch
-        self._bytes = 0
-
-    @property
-    def settled(self) -> bool:
-        """Whether every field's size is known."""
-        if not self._settled:
-            self._count()
-        return self._settled
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the fields whose size is known."""
-        if not self._settled:
-            self._count()
-        return self._bytes
-
-    def _count(self) -> None:
-        values = list(self._fields.values())
-        self._bytes = self._listed + sum([value.nbytes for value in values if isinstance(value, np.ndarray)])
-        self._settled = not any(value is None for value in values)
-
-    def wait(self, timeout_s: float) -> bool:
-        """Whether all pieces are done. Waits up to ``timeout_s`` for each."""
-        for part in self._parts:
-            try:
-                part.exception(timeout_s)
-            except TimeoutError:
-                return False
-            except CancelledError:
-                return True
-        return True
-
-    def result(self) -> Batch:
-        """Wait for the pieces, and return the batch. Raises the error of the first piece that failed.
-
-        Raises:
-            DamageError: a mapped file was truncated while the batch was read.
-        """
-        with sound(self._begun):
-            for part in self._parts:
-                part.result()
-        return self._finish()
-
-    def cancel(self) -> None:
-        """Cancel the pieces that have not begun."""
-        for part in self._parts:
-            part.cancel()
 
 
 @final
@@ -257,6 +178,9 @@ class BatchBuilder:
     def _fill_plain(self, draft: _Draft, stage: PlainStage, values: pa.Array | Ragged) -> None:
         if isinstance(values, Ragged):
             values = as_lists(values)
+        if stage.payloads:
+            self._fill_bytes(draft, stage, values)
+            return
         if stage.spec.dtype is None:
             draft.listed += object_bytes(values)
         if draft.shape.packing is not None:
@@ -274,10 +198,28 @@ class BatchBuilder:
 
         draft.refusals.attempt(stage.name, 0, rows, fill)
 
+    def _fill_bytes(self, draft: _Draft, stage: PlainStage, values: pa.Array) -> None:
+        """Fill a field with the bytes that a column names."""
+        places, packing = draft.samples.places, draft.shape.packing
+        draft.listed += stored_size(values)
+        if packing is not None:
+            draft.fields[stage.name] = self._packed_lists(draft, packing, stage, values)
+            return
+        draft.fields[stage.name] = filled = [None] * len(places)
+
+        def fill(a: int, b: int) -> None:
+            with self._metrics.timed("fetch_s"):
+                filled[a:b] = stored_bytes(stage.payloads, places.take(np.arange(a, b)), values.slice(a, b - a))
+
+        for start in range(0, len(places), PIECE_ROWS):
+            stop = min(start + PIECE_ROWS, len(places))
+            draft.parts.append(draft.pool.submit(draft.refusals.attempt, stage.name, start, stop, fill))
+
     def _packed_lists(self, draft: _Draft, packing: Packing, stage: PlainStage, values: pa.Array) -> list[Any]:
         """One list per row of a packed batch, with a value per piece; the plan allows no arrays here."""
         with blaming(self._stages, draft.samples, 0):
-            flat = stage.field.fill(values, None)
+            places = draft.samples.places
+            flat = stored_bytes(stage.payloads, places, values) if stage.payloads else stage.field.fill(values, None)
         borders = np.searchsorted(packing.rows, np.arange(draft.shape.rows + 1))
         return [list(flat[a:b]) for a, b in pairwise(borders)]
 

@@ -11,8 +11,8 @@ from typing import Any, final
 from spiral_stream.errors import BindError
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.planner.physical import Stages
-from spiral_stream.runtime.batches import Batch
 from spiral_stream.runtime.buffers import Allocate, pageable
+from spiral_stream.runtime.pending import Batch
 
 Devices = Mapping[str, str | None]  # array field -> where it is delivered; None where nobody said
 Get = Callable[[], Batch | None]  # the next batch on the host, None after the last

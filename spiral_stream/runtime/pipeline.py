@@ -14,8 +14,9 @@ from time import monotonic
 from typing import Final, final
 
 from spiral_stream.errors import SpiralWarning, StreamError
-from spiral_stream.runtime.batches import Batch, BatchBuilder, Pending
+from spiral_stream.runtime.batches import BatchBuilder
 from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.pending import Batch, Pending
 from spiral_stream.runtime.prefetch_queue import CLOSED, BoundedQueue
 from spiral_stream.threads import (
     CLOSE_TIMEOUT_S,

@@ -5,7 +5,7 @@ where one is above 2^63 - 1; with fractions among them they are float64. Some 1 
 """
 
 from collections.abc import Hashable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 
@@ -47,7 +47,7 @@ def shape_of(value: Any) -> Hashable:
         return frozenset(map(shape_of, value))
     if kind is int and not 0 <= value < _INT_END:
         return -1 if value < 0 and value >= -_INT_END else 2 if value < _UINT_END and value > 0 else 3
-    return kind
+    return cast("Hashable", kind)
 
 
 def type_of(value: Any, path: str = "") -> pa.DataType:
@@ -108,7 +108,7 @@ def settled(kind: pa.DataType) -> pa.DataType:
         return pa.list_(settled(kind.value_type))
     if pa.types.is_struct(kind):
         return pa.struct([(field.name, settled(field.type)) for field in kind])
-    return kind
+    return cast("Hashable", kind)
 
 
 def faults(value: Any, kind: pa.DataType, path: str, *, known_only: bool) -> Iterator[str]:

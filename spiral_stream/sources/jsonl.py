@@ -6,9 +6,10 @@ costs little more than one without, and which lines are rows depends on the line
 """
 
 import json
+import os
 import re
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, final
 
 import numpy as np
@@ -17,9 +18,11 @@ import pyarrow as pa
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.declared import columns, declared
 from spiral_stream.sources.halves import Record, sound
-from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
+from spiral_stream.sources.imports import RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.json_types import MixedTypesError, faults, merged, settled, shape_of, type_of
 from spiral_stream.sources.listing import file_units, listed, set_paths
+from spiral_stream.sources.source import content_key
+from spiral_stream.sources.tar_references import TarLinks, need_references, tars_key, with_references, with_texts
 from spiral_stream.sources.text_blocks import Block, blocks, with_compressed
 
 SUFFIXES: Final = with_compressed(".jsonl", ".ndjson", ".json")
@@ -49,6 +52,9 @@ class Jsonl(ImportedSource):
         base: folder that relative references are resolved against; by default the common folder of the files.
         allow_outside: whether references may name files that do not lie below ``base``; by default
             only where no base is given.
+        references: columns of texts that name members of tars, ``tar://shard.tar#0001.jpg``, one or a list per row, and
+            the folder that the tars are named from: ``{"image": "/data"}``, or ``"."`` for that of each file. The
+            column becomes a reference to the member's bytes.
     """
 
     KIND: ClassVar[str] = "jsonl"
@@ -58,28 +64,52 @@ class Jsonl(ImportedSource):
     on_error: str = RAISE
     base: str = None  # type: ignore[assignment]  # which __post_init__ sets
     allow_outside: bool | None = None
+    references: Any = ()
 
     def __post_init__(self) -> None:
         need_on_error("Jsonl", self.on_error)
         set_paths(self, "Jsonl")
+        object.__setattr__(self, "references", need_references("Jsonl", self.references))
         if self.schema is not None:
             object.__setattr__(self, "schema", declared(self.schema, "Jsonl"))
             _need_readable(columns(self.schema, "Jsonl"))
 
     def import_units(self) -> Sequence[ImportUnit]:
-        return file_units(*listed(self.path, "Jsonl", SUFFIXES), "Jsonl")
+        units = file_units(*listed(self.path, "Jsonl", SUFFIXES), "Jsonl")
+        if not self.references:
+            return units
+        keys = {folder: tars_key(self.references, folder) for folder in {_folder(unit) for unit in units}}
+        return [replace(unit, content_key=content_key(unit.content_key, keys[_folder(unit)])) for unit in units]
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
+        schema = self._text_schema(units)
+        if not self.references:
+            return schema
+        first = next(self._texts(units[0], schema, Refused(units[0], SKIP)), schema.empty_table())
+        return with_references(schema, self.references, first, "Jsonl")
+
+    def _text_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         if self.schema is not None:
             return columns(self.schema, "Jsonl")
         places = np.unique(np.linspace(0, len(units) - 1, min(len(units), SAMPLE_FILES)).astype(int))
         return _schema_of([units[place] for place in places], self.on_error)
 
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
+        texts = with_texts(schema, self.references)
+        links = TarLinks(self.references, _folder(unit), self.base, schema) if self.references else None
+        for table in self._texts(unit, texts, refused):
+            for batch in table.to_batches():
+                yield batch if links is None else links.resolved(batch, refused)
+
+    def _texts(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.Table]:
+        """The rows of a file with references as texts."""
         lines = _Lines(schema, refused, known_only=self.schema is None)
         for block in blocks(unit.path, refused):
-            for table in lines.tables(block):
-                yield from table.to_batches()
+            yield from lines.tables(block)
+
+
+def _folder(unit: ImportUnit) -> str:
+    return os.path.dirname(unit.path)  # noqa: PTH120
 
 
 @final

@@ -19,6 +19,7 @@ import xxhash
 from spiral_stream.errors import SourceError, cut, renumbered
 from spiral_stream.sources.reach import Reach, reach_of
 from spiral_stream.sources.reference import Form, byte_ranges, form_of, inline_views, read_at, too_short, uris_of
+from spiral_stream.sources.stamps import Stamps
 
 OPEN_FILES: Final = 8  # of one call of `locate`
 STAMP_BYTES: Final = 4096  # at either end, which the stamp covers
@@ -151,14 +152,19 @@ class _Places:
             return [self._whole(uri, row) for row, uri in enumerate(uris_of(array))]
         named = byte_ranges(array)
         parts = zip(named.files.tolist(), named.starts.tolist(), named.lengths.tolist(), strict=True)
-        return [self._part(named.uris[code], start, length, row) for row, (code, start, length) in enumerate(parts)]
+        return [
+            self._part(named.uris[code], start, length, row, named.stamps)
+            for row, (code, start, length) in enumerate(parts)
+        ]
 
     def _whole(self, uri: str, row: int) -> Located:
         path, size = self._found(uri, row)
         return Located(cut(path), size, path, 0, uri, _files=self._files)
 
-    def _part(self, uri: str, start: int, length: int, row: int) -> Located:
+    def _part(self, uri: str, start: int, length: int, row: int, stamps: Stamps | None) -> Located:
         path, size = self._found(uri, row)
+        if stamps is not None:  # not the digest: a clip reads a part of the bytes
+            stamps.need_file(row, *self._reach.stat(uri, row))
         if start + length > size:
             raise too_short(row, path, size, start, length)
         return Located(f"{cut(path)}[{start} + {length}]", length, path, start, uri, _files=self._files)

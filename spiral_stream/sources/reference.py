@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import cut, renumbered
 from spiral_stream.sources.reach import Reach, ReferenceDataError, ReferenceSourceError, reach_of, unreadable
+from spiral_stream.sources.stamps import Stamps, stamps_of
 from spiral_stream.threads import doing
 
 GAP_BYTES: Final = 4096  # ranges this near are read in one call: a page more costs less than a call
@@ -32,7 +33,8 @@ def resolve(values: pa.Array | pa.ChunkedArray, base: Reach | str, most_bytes: i
 
     Args:
         values: P references: binary or large_binary (inline), utf8 (a path or
-            ``file://`` URI), or struct<uri, offset, length> (a byte range).
+            ``file://`` URI), or struct<uri, offset, length> (a byte range), with further
+            fields that are compared with what is read (`stamps`).
         base: where relative paths start, and which files may be named.
         most_bytes: of one file or range that is read; None reads any.
 
@@ -156,6 +158,7 @@ class ByteRanges:
     uris: list[str]
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
+    stamps: Stamps | None  # what else the references say
 
 
 def byte_ranges(array: pa.StructArray) -> ByteRanges:
@@ -190,7 +193,7 @@ def byte_ranges(array: pa.StructArray) -> ByteRanges:
     except ReferenceDataError as error:
         error.row = int(np.flatnonzero(codes == error.row)[0])
         raise
-    return ByteRanges(codes, uris, starts, lengths)
+    return ByteRanges(codes, uris, starts, lengths, stamps_of(array))
 
 
 def _whole_numbers(name: str, values: pa.Array) -> NDArray[np.int64]:
@@ -214,14 +217,14 @@ def _whole_numbers(name: str, values: pa.Array) -> NDArray[np.int64]:
 
 def _ranges(array: pa.StructArray, reach: Reach, most_bytes: int | None) -> list[memoryview]:
     named = byte_ranges(array)
-    starts, lengths = named.starts, named.lengths
+    starts = named.starts
     found: list[memoryview] = [memoryview(b"")] * len(array)
     for code, uri in enumerate(named.uris):
         rows = np.flatnonzero(named.files == code)
         if len(rows):
             ordered = rows[np.argsort(starts[rows], kind="stable")]
             with doing(f"file {cut(uri)}"):
-                _read_ranges(uri, reach, ordered, most_bytes, starts=starts, lengths=lengths, found=found)
+                _read_ranges(uri, reach, ordered, most_bytes, named=named, found=found)
     return found
 
 
@@ -231,13 +234,16 @@ def _read_ranges(
     rows: NDArray[np.intp],
     most_bytes: int | None,
     *,
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
+    named: ByteRanges,
     found: list[memoryview],
 ) -> None:
     """Fill ``found`` for the rows of one file, which are sorted by offset."""
+    starts, lengths, stamps = named.starts, named.lengths, named.stamps
     handle, path, facts = reach.open(uri, int(rows[0]))
     try:
+        if stamps is not None:
+            for row in rows.tolist():
+                stamps.need_file(row, path, facts)
         size = facts.st_size
         ends = starts[rows] + lengths[rows]
         short = np.flatnonzero(ends > size)
@@ -255,6 +261,8 @@ def _read_ranges(
             for row in rows[first:stop].tolist():
                 at = int(starts[row]) - begin
                 found[row] = data[at : at + int(lengths[row])]
+                if stamps is not None:
+                    stamps.need_bytes(row, path, found[row])
     finally:
         os.close(handle)
 

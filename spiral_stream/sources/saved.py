@@ -13,12 +13,14 @@ from spiral_stream.sources.huggingface import HuggingFace
 from spiral_stream.sources.imported import ImportedRows
 from spiral_stream.sources.jsonl import Jsonl
 from spiral_stream.sources.lance import Lance
+from spiral_stream.sources.mds import Mds
 from spiral_stream.sources.own import need_json, need_own_source, own_source, unknown_kind
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import Source
 from spiral_stream.sources.text_files import TextFiles
 from spiral_stream.sources.tokens import Tokens
 from spiral_stream.sources.vortex import Vortex
+from spiral_stream.sources.webdataset import WebDataset
 
 _KINDS: Final[dict[str, type[Source]]] = {
     kind.KIND: kind
@@ -28,11 +30,13 @@ _KINDS: Final[dict[str, type[Source]]] = {
         ImageFolder,
         Jsonl,
         Lance,
+        Mds,
         Parquet,
         TextFiles,
         Tokens,
         VideoFolder,
         Vortex,
+        WebDataset,
     )
 }
 _MADE: Final[dict[str, type[Source]]] = {ImportedRows.KIND: ImportedRows}  # by registering others

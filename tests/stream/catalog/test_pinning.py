@@ -22,9 +22,11 @@ def registered(folder: Path, table: pa.Table, **options: object) -> sp.Catalog:
 
 
 @settings(max_examples=12)
-@given(data=st.data(), rows=st.integers(1, 30), files=st.integers(1, 6), ranges=st.booleans())
+@given(
+    data=st.data(), rows=st.integers(1, 30), files=st.integers(1, 6), form=st.sampled_from(["file", "range", "list"])
+)
 def test_a_shards_key_changes_when_and_only_when_a_file_of_its_rows_does(
-    data: st.DataObject, rows: int, files: int, ranges: bool, tmp_path_factory: pytest.TempPathFactory
+    data: st.DataObject, rows: int, files: int, form: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("pins")
     for at in range(files):
@@ -34,7 +36,11 @@ def test_a_shards_key_changes_when_and_only_when_a_file_of_its_rows_does(
     )  # `files` is missing
     uris = [None if at is None else f"{at}.bin" for at in which]
     parts = [None if uri is None else {"uri": uri, "offset": 0, "length": 1} for uri in uris]
-    column = pa.array(parts, RANGE) if ranges else pa.array(uris, pa.utf8())
+    column = pa.array(parts, RANGE) if form == "range" else pa.array(uris, pa.utf8())
+    if form == "list":
+        column = pa.array(
+            [None if part is None else [part] * (k % 3 + 1) for k, part in enumerate(parts)], pa.list_(RANGE)
+        )
     shards = np.sort(np.array(data.draw(st.lists(st.integers(0, 2), min_size=rows, max_size=rows))))
     table = pa.table({"sample_id": np.arange(rows), "image_ref": column, "part": shards})
     catalog = registered(folder, table)

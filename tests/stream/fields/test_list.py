@@ -2,9 +2,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spiral_stream.errors import PlanError
 from spiral_stream.fields.list import List
-from spiral_stream.semantic import with_semantic
 
 
 @pytest.mark.parametrize(
@@ -17,12 +15,6 @@ def test_values_come_as_python_has_them_and_nulls_as_none(values: list[object]) 
 
     assert field.fill(column, None) == values
     assert field.spec(pa.field("x", column.type)).dtype is None
-
-
-def test_a_column_of_references_is_refused_with_the_way_out() -> None:
-    schema = with_semantic(pa.schema([("x", pa.binary())]), {"x": "image/jpeg-ref"})
-    with pytest.raises(PlanError, match=r"names bytes. Use Stack\(\"x\", decode=\"jpeg\"\)"):
-        List("x").spec(schema.field("x"))
 
 
 def test_nanoseconds_are_kept() -> None:

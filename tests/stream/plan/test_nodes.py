@@ -145,7 +145,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "unknown decoder": (lambda w: w.images.sample(order=Sequential()).collate(batch_size=4, fields={"a": Stack("image_ref", decode="jpg")}), "field 'a': decode: 'jpg' is unknown; known are jpeg, image, h264. Did you mean 'jpeg'"),
     "unknown decoder of numbers": (lambda w: w.sampled.collate(batch_size=4, fields={"a": Stack("k", decode="nope")}), "field 'a': decode: 'nope' is unknown; known are jpeg, image, h264. Give one of them"),
     "normalized bytes": (lambda w: w.images.sample(order=Sequential()).collate(batch_size=4, fields={"a": Stack("image_ref", decode="jpeg", transforms=image_transforms())}), "field 'a': images: Normalize has no place in uint8. Ask for dtype float16"),
-    "images as values": (lambda w: w.images.sample(order=Sequential()).collate(batch_size=4, fields={"a": List("image_ref")}), r'field \'a\': .*Use Stack\("image_ref", decode="jpeg"\)'),
+    "images as values": (lambda w: w.images.sample(order=Sequential()).collate(batch_size=4, fields={"a": Stack("image_ref")}), r'field \'a\': .*Say how to read them: decode="jpeg"'),
     "images by another name": (lambda w: w.images.project("sample_id", img=col("image_ref")).sample(order=Sequential()).collate(batch_size=4, fields={"a": Stack("img", decode="jpeg")}), r"it is 'image_ref' of 'vision.imagenet_train' by another name. Keep that name: Stack\('image_ref'"),
     "tail rule": (lambda w: w.sampled.collate(**BATCH, last="drop"), "collate: last is 'drop'. Give DropPartial, KeepPartial or PadPartial"),
     "prefetch": (lambda w: w.collated.to_numpy(prefetch=0), "to_numpy: prefetch=0. Give an integer of at least 1"),

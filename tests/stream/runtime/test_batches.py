@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from spiral_stream.errors import DataError
-from spiral_stream.runtime.batches import Batch, Pending, spread
+from spiral_stream.runtime.batches import spread
+from spiral_stream.runtime.pending import Batch, Pending
 
 
 def pending(fields: dict[str, Any], parts: list[Future[None]] | None = None, listed: int = 0) -> Pending:

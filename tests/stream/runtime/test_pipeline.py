@@ -14,8 +14,9 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.derived.gather import KeptColumn
 from spiral_stream.runtime.batch_size import OBJECT_BYTES
-from spiral_stream.runtime.batches import BatchBuilder, Pending
+from spiral_stream.runtime.batches import BatchBuilder
 from spiral_stream.runtime.images import ImageFeed
+from spiral_stream.runtime.pending import Pending
 from tests.fixtures.streams import maker, our_threads, plan
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(60)]

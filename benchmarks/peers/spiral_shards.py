@@ -1,0 +1,48 @@
+"""Ours over the same tars and the same MDS shards, read in place."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.peers.workload import BATCH, MEAN, SIDE, STD, Data
+
+PACKAGES = ("spiral", "simplejpeg", "pylance", "torch")
+
+
+def prepare(data: Data, form: str) -> None:
+    if form == "tars":
+        from benchmarks.peers.tar_shards import tars
+
+        tars(data)
+
+
+def batches(data: Data, form: str) -> Iterator[tuple[Any, Any]]:
+    import spiral_stream as spiral
+
+    catalog = spiral.connect(str(data.root / "catalog"))
+    if form not in catalog.tables():
+        names = {"image": "jpg", "label": "cls"} if form == "tars" else ["image", "label", "sample_id"]
+        source = spiral.WebDataset if form == "tars" else spiral.Mds
+        identity = "__key__" if form == "tars" else "sample_id"
+        catalog.register(form, source(str(data.root / form), columns=names), identity=identity)
+    transforms = [spiral.RandomResizedCrop(SIDE), spiral.RandomHorizontalFlip(), spiral.Normalize(mean=MEAN, std=STD)]
+    stream = (
+        catalog.table(form)
+        .sample(
+            identity="__key__" if form == "tars" else "sample_id",
+            order=spiral.ShardAwareShuffle(seed=17, shard_key=["storage_shard"], shuffle_block_size=1_000_000),
+            epoch=spiral.RuntimeParam("epoch"),
+        )
+        .collate(
+            batch_size=BATCH,
+            last=spiral.DropPartial,
+            fields={
+                "image": spiral.Stack("image", decode="jpeg", transforms=transforms, dtype="float16", device="cuda"),
+                "label": spiral.Stack("label", dtype="int64"),
+            },
+        )
+        .to_torch(prefetch=4)
+    )
+    stream.bind(device="cpu", epoch=0)
+    while True:
+        for batch in stream:
+            yield batch["image"], batch["label"]

@@ -1,0 +1,91 @@
+"""One batch, and the work that is left until it is whole."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from spiral_stream.integrity.blocks import sound
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of one rank, on the host."""
+
+    numbers: range  # global numbers of the batches that are joined in it
+    fields: dict[str, Any]  # NumPy arrays and lists, in the plan's order
+
+
+class Pending:
+    """A batch that is being built.
+
+    Args:
+        finish: makes the batch, once its fields are filled.
+        parts: the pieces of work that fill the fields.
+        fields: name -> array or list; None for a field whose size is known only once a piece is done.
+        listed: bytes of the fields that are lists.
+        begun: when the reading of mapped files began.
+    """
+
+    def __init__(
+        self,
+        finish: Callable[[], Batch],
+        parts: Sequence[Future[None]],
+        fields: Mapping[str, Any],
+        listed: int,
+        begun: int = 0,
+    ) -> None:
+        self._finish, self._parts = finish, parts
+        self._fields, self._listed = fields, listed
+        self._begun = begun
+        self._settled = False  # once it is True, nothing is counted again: it is asked six times per batch
+        self._bytes = 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether every field's size is known."""
+        if not self._settled:
+            self._count()
+        return self._settled
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the fields whose size is known."""
+        if not self._settled:
+            self._count()
+        return self._bytes
+
+    def _count(self) -> None:
+        values = list(self._fields.values())
+        self._bytes = self._listed + sum([value.nbytes for value in values if isinstance(value, np.ndarray)])
+        self._settled = not any(value is None for value in values)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether all pieces are done. Waits up to ``timeout_s`` for each."""
+        for part in self._parts:
+            try:
+                part.exception(timeout_s)
+            except TimeoutError:
+                return False
+            except CancelledError:
+                return True
+        return True
+
+    def result(self) -> Batch:
+        """Wait for the pieces, and return the batch. Raises the error of the first piece that failed.
+
+        Raises:
+            DamageError: a mapped file was truncated while the batch was read.
+        """
+        with sound(self._begun):
+            for part in self._parts:
+                part.result()
+        return self._finish()
+
+    def cancel(self) -> None:
+        """Cancel the pieces that have not begun."""
+        for part in self._parts:
+            part.cancel()

@@ -1,0 +1,225 @@
+"""MDS: the folders of shards that Mosaic's MDSWriter writes and its StreamingDataset reads.
+
+A shard is one unit. Images and bytes of shards that are not compressed stay where they are, and are read by offset; those
+of compressed shards are copied. Numbers, texts, JSON and arrays become columns.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any, ClassVar, Final, cast, final
+
+import pyarrow as pa
+
+from spiral_stream.errors import DamageError, SourceError, cut, shown
+from spiral_stream.integrity.blocks import Mapped, moment, need_sound
+from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
+from spiral_stream.sources.mds_columns import MdsColumns, described, found_columns
+from spiral_stream.sources.mds_encodings import need_dtype
+from spiral_stream.sources.mds_index import Shard, indexes_of, need_hashes, shards_of
+from spiral_stream.sources.mds_samples import MdsSamples
+from spiral_stream.sources.paths import absolute, need_file
+from spiral_stream.sources.source import content_key
+from spiral_stream.sources.tar_fields import Columns, need_columns
+
+_LOOKED_AT: Final = 4  # shards, where only their samples say what a column holds
+_BATCHES: Final = 1  # of each
+_READ: Final = 1 << 20
+_CODECS: Final = {"zstd": "zstd", "gz": "gzip", "bz2": "bz2", "br": "brotli"}  # Mosaic's name -> pyarrow's
+_WAY_OUT: Final = "Write the folder again, or fetch it again"
+Arrays = tuple[tuple[str, str], ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Mds(ImportedSource):
+    """A folder with index.json and its shards, or a folder of such folders, whose samples follow each other.
+
+    | encoding | column |
+    |---|---|
+    | ``jpeg png pil`` | ``image/jpeg-ref``; ``pil`` is kept as PNG, pixel for pixel |
+    | ``bytes`` | ``application/bytes-ref`` |
+    | ``jpeg_array list[jpeg] list[png] list[pil]`` | lists of them |
+    | ``str str_decimal`` | utf8 |
+    | ``int int8 ... uint64 float16 float32 float64 str_int str_float`` | that number; 64 bits for those written as text |
+    | ``ndarray:int32:3,4`` | list of 12 int32, in C order |
+    | ``ndarray ndarray:int32`` | list; with ``<column>_shape`` where arrays have other than one dimension |
+    | ``json`` | one for each top-level key: ``<column>_<key>``; or what the JSON is, where it is no object |
+
+    ``pkl`` is refused. A dot in the name of a column becomes ``_``. Hashes that the index has are compared with the files.
+
+    Args:
+        path: the folder.
+        columns: which to keep: ``["image", "label"]``; or under which names: ``{"image": "jpg", "label": "cls"}``.
+        arrays: columns of ``bytes`` that hold the values of one array, and their type: ``{"tokens": "int64"}``.
+        on_error: what to do with a sample that cannot be read: ``"raise"``, or ``"skip"`` and count it.
+
+    Raises:
+        SourceError: an argument is not of this form.
+    """
+
+    KIND: ClassVar[str] = "mds"
+
+    path: str
+    columns: Columns | Mapping[str, str] | Sequence[str] = None
+    arrays: Arrays | Mapping[str, str] = ()
+    on_error: str = RAISE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", absolute(self.path))
+        object.__setattr__(self, "columns", need_columns("Mds", self.columns))
+        object.__setattr__(self, "arrays", _need_arrays(self.arrays))
+        need_on_error("Mds", self.on_error)
+
+    @property
+    def base(self) -> str:
+        return self.path
+
+    def import_units(self) -> Sequence[ImportUnit]:
+        return [
+            _unit_of(os.path.relpath(os.path.dirname(index), self.path), index, shard)  # noqa: PTH120
+            for index in indexes_of(self.path)
+            for shard in shards_of(index)
+        ]
+
+    def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
+        shards = [_shard_of(unit) for unit in units]
+        inline = any(not _is_raw(unit, shard) for unit, shard in zip(units, shards, strict=True))
+        columns = self._columns(shards[0], inline=inline)
+        for unit, shard in zip(units, shards, strict=True):
+            _need_like(unit, shard, shards[0])
+        found = found_columns(columns)
+        step = max(1, len(units) // _LOOKED_AT)
+        for unit, shard in list(zip(units, shards, strict=True))[::step][:_LOOKED_AT] if columns.says_little else ():
+            with _samples(unit, shard) as samples:
+                for spans in islice(samples.spans(), _BATCHES):
+                    described(columns, spans, found, unit.path)
+        return found.schema()
+
+    def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
+        shard = _shard_of(unit)
+        columns = self._columns(shard, inline=False)
+        uri = unit.name if _is_raw(unit, shard) else None
+        with _samples(unit, shard) as samples:
+            for spans in samples.spans():
+                yield columns.batch(spans, schema, uri, refused)
+
+    def _columns(self, shard: Shard, *, inline: bool) -> MdsColumns:
+        return MdsColumns(shard, need_columns("Mds", self.columns), dict(cast("Arrays", self.arrays)), inline=inline)
+
+
+def _need_like(unit: ImportUnit, shard: Shard, first: Shard) -> None:
+    if (shard.names, shard.encodings) == (first.names, first.encodings):
+        return
+    here, there = (dict(zip(each.names, each.encodings, strict=True)) for each in (shard, first))
+    msg = (
+        f"Mds: {cut(unit.path)} has columns {shown(here)}, and the first shard has {shown(there)}. Register the folders as "
+        "relations of their own"
+    )
+    raise SourceError(msg)
+
+
+def _need_arrays(arrays: object) -> Arrays:
+    given = tuple(arrays.items()) if isinstance(arrays, Mapping) else arrays
+    if not isinstance(given, list | tuple) or not all(isinstance(each, list | tuple) for each in given):
+        msg = f'Mds: arrays={shown(arrays)}. Give the type of each, such as {{"tokens": "int64"}}'
+        raise SourceError(msg)
+    return tuple((str(name), need_dtype(str(name), *dtype)) for name, *dtype in given)
+
+
+def _unit_of(folder: str, index: str, shard: Shard) -> ImportUnit:
+    """The unit of a shard: of the file that is there, the raw one where both are."""
+    root = os.path.dirname(index)  # noqa: PTH120
+    raw = os.path.join(root, shard.raw.name)  # noqa: PTH118
+    file, path = shard.raw, raw
+    if not os.path.exists(raw) and shard.packed is not None:  # noqa: PTH110
+        file, path = shard.packed, os.path.join(root, shard.packed.name)  # noqa: PTH118
+    try:
+        facts = os.stat(path)  # noqa: PTH116
+        need_file(path, facts)
+    except OSError as error:
+        msg = f"Mds: {cut(index)} lists {cut(path)}: {error.strerror}. {_WAY_OUT}"
+        raise SourceError(msg) from error
+    if facts.st_size != file.size:
+        msg = f"Mds: {cut(path)} has {facts.st_size:,} bytes, and the index says {file.size:,}. {_WAY_OUT}"
+        raise SourceError(msg)
+    name = os.path.normpath(os.path.join(folder, shard.raw.name))  # noqa: PTH118
+    key = content_key(name, file.name, facts.st_size, facts.st_mtime_ns, repr(asdict(shard)))
+    return ImportUnit(name, path, facts.st_size, key, (index,), shard.samples)
+
+
+def _shard_of(unit: ImportUnit) -> Shard:
+    [index] = unit.others
+    root = os.path.dirname(index)  # noqa: PTH120
+    for shard in shards_of(index):
+        files = (shard.raw, shard.packed)
+        if any(file is not None and os.path.join(root, file.name) == unit.path for file in files):  # noqa: PTH118
+            return shard
+    msg = f"Mds: {cut(index)} no longer lists {cut(unit.path)}: it was changed meanwhile. Register it again"
+    raise SourceError(msg)
+
+
+def _is_raw(unit: ImportUnit, shard: Shard) -> bool:
+    return unit.path == os.path.join(os.path.dirname(unit.others[0]), shard.raw.name)  # noqa: PTH118,PTH120
+
+
+@contextmanager
+def _samples(unit: ImportUnit, shard: Shard) -> Iterator[MdsSamples]:
+    """The samples of a shard, whose bytes are those that the index has hashes of."""
+    since = moment()
+    try:
+        mapped = memoryview(Mapped(unit.path))
+    except OSError as error:
+        msg = f"Mds: {cut(unit.path)}: {error.strerror}. Restore it"
+        raise SourceError(msg) from error
+    try:
+        if _is_raw(unit, shard):
+            need_hashes(unit.path, shard.raw, mapped)
+            yield MdsSamples(unit.path, mapped, shard)
+        else:
+            assert shard.packed is not None
+            need_hashes(unit.path, shard.packed, mapped)
+            data = memoryview(_uncompressed(unit.path, mapped, shard))
+            need_hashes(unit.path, shard.raw, data)
+            yield MdsSamples(unit.path, data, shard)
+    finally:
+        _need_sound(unit.path, since)
+
+
+def _need_sound(path: str, since: int) -> None:
+    """Refuse what was read of a shard that became shorter meanwhile: its end reads as zeros."""
+    try:
+        need_sound(since)
+    except DamageError as error:
+        msg = f"Mds: {cut(path)} became shorter, or its disk failed, while it was read. {_WAY_OUT}"
+        raise SourceError(msg) from error
+
+
+def _uncompressed(path: str, packed: memoryview, shard: Shard) -> bytes:
+    """The bytes of a compressed shard: as many as the index says, and never more."""
+    reader, found = _reader(path, packed, shard.compression), bytearray()
+    most = shard.raw.size
+    try:
+        while len(found) <= most and (part := reader.read(min(_READ, most + 1 - len(found)))):
+            found += part
+    except (OSError, ValueError) as error:
+        raise _damaged(path, len(found), error) from error
+    if len(found) != most:
+        more = "more than " if len(found) > most else ""
+        msg = f"Mds: {cut(path)} holds {more}{min(len(found), most):,} bytes, and the index says {most:,}. {_WAY_OUT}"
+        raise SourceError(msg)
+    return bytes(found)
+
+
+def _damaged(path: str, at: int, error: Exception) -> SourceError:
+    return SourceError(f"Mds: {cut(path)} cannot be uncompressed after {at:,} bytes ({cut(str(error))}). {_WAY_OUT}")
+
+
+def _reader(path: str, packed: memoryview, compression: str | None) -> Any:
+    codec = _CODECS.get(compression or "")
+    if codec is None:
+        msg = f"Mds: {cut(path)} is compressed as {shown(compression)}; zstd, gz, bz2 and br are read. Write the folder again"
+        raise SourceError(msg)
+    return pa.input_stream(pa.py_buffer(packed), compression=codec)

@@ -1,0 +1,287 @@
+"""The columns of an MDS folder: their types, from the index and where it says too little from samples, and their batches."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, final
+
+import pyarrow as pa
+
+from spiral_stream.errors import SourceError, cut
+from spiral_stream.semantic import SEMANTIC
+from spiral_stream.sources import mds_values as values
+from spiral_stream.sources.imports import Refused
+from spiral_stream.sources.json_columns import column_of, kept_type, without_rows
+from spiral_stream.sources.json_types import MixedTypesError, merged, type_of
+from spiral_stream.sources.mds_encodings import Encoding, MdsForm, arrow_type, bare_array, encoding_of
+from spiral_stream.sources.mds_index import Shard
+from spiral_stream.sources.mds_samples import Span
+from spiral_stream.sources.mds_values import INLINE, REFERENCE, SHAPE
+from spiral_stream.sources.tar_fields import ChosenColumns, Columns, FieldPlace, choice_of, column_name
+
+DIMS: Final = b"spiral:shape"  # metadata of a column of arrays of one shape: its dimensions, such as 3,224,224
+
+
+class MdsColumn(NamedTuple):
+    """One column of the shards that is kept."""
+
+    at: int  # among the columns of the shards
+    derived: str  # its name, without dots
+    place: FieldPlace | None  # None: only keys of its JSON are kept
+    encoding: Encoding
+
+
+@final
+class MdsColumns:
+    """The columns of a shard that are kept.
+
+    Args:
+        shard: of the folder.
+        chosen: which a user wants.
+        arrays: columns of bytes that are arrays, and their types.
+        inline: whether payload is copied.
+    """
+
+    def __init__(self, shard: Shard, chosen: Columns, arrays: Mapping[str, str], *, inline: bool) -> None:
+        self.inline = inline
+        self._choice = choice_of(chosen)
+        self.kept: list[MdsColumn] = []
+        for at, (name, written) in enumerate(zip(shard.names, shard.encodings, strict=True)):
+            derived = column_name(name)
+            if not self._choice.wants(name, is_json=written == "json"):
+                continue
+            encoding = _encoding(name, written, arrays)
+            _need_size(name, encoding, shard.sizes[at])
+            self.kept.append(MdsColumn(at, derived, self._choice.place(derived), encoding))
+        _need_named(shard, self._choice, arrays, {column.derived: column for column in self.kept})
+
+    @property
+    def says_little(self) -> bool:
+        """Whether the index leaves the type of a column open."""
+        return any(column.encoding.form is MdsForm.JSON or _is_open(column.encoding) for column in self.kept)
+
+    def keys(self, column: MdsColumn, value: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """Return the columns of the keys of a JSON object."""
+        found = ((self._choice.key_place(column.derived, column.place, key), each) for key, each in value.items())
+        return [(place.column, each) for place, each in found if place is not None]
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the user said which columns there are."""
+        return self._choice.places is not None
+
+    def batch(self, spans: Sequence[Span], schema: pa.Schema, uri: str | None, refused: Refused) -> pa.RecordBatch:
+        """Return the rows of some samples; those that cannot be read go to ``refused``.
+
+        Args:
+            spans: one per column of the shard.
+            schema: of the rows.
+            uri: of the shard, for references; None if it is compressed.
+            refused: of the shard.
+
+        Raises:
+            SourceError: a row cannot be read, and none may be left out; or payload would be copied from a shard, or stay in
+                one, unlike that of the others.
+        """
+        arrays: dict[str, pa.Array] = {}
+        for column in self.kept:
+            arrays |= self._arrays(column, spans[column.at], schema, uri)
+        wrong: dict[int, str] = {}
+        for column in self.kept:
+            for row, reason in spans[column.at].wrong:
+                wrong.setdefault(row, f"{column.derived} {reason}")
+        for row in sorted(wrong):
+            refused.row(f"sample {spans[0].first + row:,}", wrong[row])
+        count = len(spans[0])
+        found = [arrays[each.name] if each.name in arrays else pa.nulls(count, each.type) for each in schema]
+        return without_rows(pa.RecordBatch.from_arrays(found, schema=schema), wrong)
+
+    def _arrays(self, column: MdsColumn, span: Span, schema: pa.Schema, uri: str | None) -> dict[str, pa.Array]:
+        encoding = column.encoding
+        if encoding.form is MdsForm.JSON:
+            return self._json(column, span, schema)
+        assert column.place is not None
+        name = column.place.column
+        kind = schema.field(name).type
+        if encoding.form is MdsForm.ARRAY:
+            return _array(name, values.arrays_of(encoding, span), span, schema)
+        if encoding.form in (MdsForm.PAYLOAD, MdsForm.IMAGES):
+            uri = _need_uri(name, kind, uri, schema)
+            image = values.payload_array(span, uri) if encoding.form is MdsForm.PAYLOAD else None
+            return {name: values.images_array(encoding, span, uri).cast(kind) if image is None else image}
+        if encoding.form in (MdsForm.PIXELS, MdsForm.PIXEL_LISTS):
+            return {name: values.pixels_array(encoding, span).cast(kind)}
+        if encoding.form is MdsForm.TEXT:
+            return {name: values.text_array(span)}
+        read = values.number_array if encoding.form is MdsForm.NUMBER else values.written_array
+        return {name: read(encoding, span)}
+
+    def _json(self, column: MdsColumn, span: Span, schema: pa.Schema) -> dict[str, pa.Array]:
+        found: dict[str, list[Any]] = {}
+        for row, value in enumerate(values.json_values(span)):
+            whole = [] if column.place is None or value is None else [(column.place.column, value)]
+            for name, each in self.keys(column, value) if isinstance(value, dict) else whole:
+                if name in schema.names:
+                    found.setdefault(name, [None] * len(span))[row] = each
+                elif each is not None and each != {}:
+                    span.wrong.append(
+                        (
+                            row,
+                            f"has {name!r}, which is no column of what was registered. Choose others with columns=[...]",
+                        )
+                    )
+        arrays = {}
+        for name, each in found.items():
+            arrays[name], wrong = column_of(name, each, schema.field(name).type)
+            span.wrong.extend(wrong)
+        return arrays
+
+
+@final
+@dataclass(slots=True)
+class FoundColumns:
+    """What is known of the columns, while samples are looked at."""
+
+    columns: MdsColumns
+    json: dict[str, pa.DataType] = field(default_factory=dict)  # by column
+    dtypes: dict[str, str] = field(default_factory=dict)  # of arrays that say their own
+    shaped: set[str] = field(default_factory=set)  # columns of arrays that have not one dimension
+
+    def schema(self) -> pa.Schema:
+        """Return the schema."""
+        fields: list[pa.Field] = []
+        for column in self.columns.kept:
+            if column.encoding.form is not MdsForm.JSON and column.place is not None:
+                fields += self._fields(column.place.column, column.encoding)
+        for name, kind in self.json.items():
+            if (of := kept_type(kind)) is not None:
+                fields.append(pa.field(name, of))
+        names = [each.name for each in fields]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            msg = f"Mds: two columns would be called {twice!r}. Name them with columns={{...}}"
+            raise SourceError(msg)
+        return pa.schema(fields)
+
+    def _fields(self, name: str, encoding: Encoding) -> list[pa.Field]:
+        if encoding.form is MdsForm.ARRAY:
+            return self._array_fields(name, encoding)
+        payload = INLINE if self.columns.inline else REFERENCE
+        kind = {
+            MdsForm.PAYLOAD: payload,
+            MdsForm.PIXELS: INLINE,
+            MdsForm.IMAGES: pa.list_(payload),
+            MdsForm.PIXEL_LISTS: pa.list_(INLINE),
+        }.get(encoding.form)
+        if kind is not None:
+            return [pa.field(name, kind, metadata={SEMANTIC: (encoding.semantic or "").encode()})]
+        return [pa.field(name, pa.utf8() if encoding.dtype is None else arrow_type(encoding.dtype))]
+
+    def _array_fields(self, name: str, encoding: Encoding) -> list[pa.Field]:
+        inner = arrow_type(encoding.dtype or self.dtypes.get(name, "float32"))
+        if encoding.dtype is not None and encoding.shape is not None:
+            dims = ",".join(map(str, encoding.shape)).encode()
+            count = encoding.size // (inner.bit_width // 8) if encoding.size else 0
+            return [pa.field(name, pa.list_(inner, count), metadata={DIMS: dims})]
+        shape = [pa.field(f"{name}{SHAPE}", pa.list_(pa.int64()))] if name in self.shaped else []
+        return [pa.field(name, pa.list_(inner)), *shape]
+
+
+def found_columns(columns: MdsColumns) -> FoundColumns:
+    """Return what the index says of the columns."""
+    return FoundColumns(columns)
+
+
+def described(columns: MdsColumns, spans: Sequence[Span], found: FoundColumns, path: str) -> None:
+    """Add what some samples say of columns whose type the index leaves open.
+
+    Raises:
+        SourceError: the samples contradict each other.
+    """
+    for column in columns.kept:
+        span = spans[column.at]
+        if _is_open(column.encoding):
+            assert column.place is not None
+            arrays = values.arrays_of(column.encoding, span)
+            first = next((dtype for dtype in arrays.dtypes if dtype is not None), None)
+            if first is not None:
+                found.dtypes.setdefault(column.place.column, first)
+            if any(len(shape) != 1 for shape in arrays.shapes):
+                found.shaped.add(column.place.column)
+        elif column.encoding.form is MdsForm.JSON:
+            _describe_json(columns, column, values.json_values(span), found, path)
+
+
+def _describe_json(columns: MdsColumns, column: MdsColumn, read: Sequence[Any], found: FoundColumns, path: str) -> None:
+    for row, value in enumerate(read):
+        whole = [] if column.place is None or value is None else [(column.place.column, value)]
+        for name, each in columns.keys(column, value) if isinstance(value, dict) else whole:
+            try:
+                found.json[name] = merged(found.json.get(name, pa.null()), type_of(each, name), name)
+            except MixedTypesError as error:
+                msg = f"Mds: {cut(path)}, sample {row:,}: {error}. Choose other columns with columns=[...]"
+                raise SourceError(msg) from error
+
+
+def _array(name: str, arrays: values.Arrays, span: Span, schema: pa.Schema) -> dict[str, pa.Array]:
+    found = {name: values.flat_array(arrays, span, schema.field(name).type)}
+    shape = f"{name}{SHAPE}"
+    if shape in schema.names:
+        return {**found, shape: pa.array([list(each) for each in arrays.shapes], pa.list_(pa.int64()))}
+    if pa.types.is_list(schema.field(name).type):
+        for row, each in enumerate(arrays.shapes):
+            if len(each) != 1 and arrays.dtypes[row] is not None:
+                span.wrong.append(
+                    (row, f"is an array of shape {each}, and those of the first samples have one dimension")
+                )
+    return found
+
+
+def _need_uri(name: str, kind: pa.DataType, uri: str | None, schema: pa.Schema) -> str | None:
+    """The uri that references name, None if payload is copied."""
+    inner = kind.value_type if pa.types.is_list(kind) else kind
+    if inner == INLINE:
+        return None
+    if uri is None:
+        msg = (
+            f"Mds: the shard is compressed, and payload of column {name!r} was registered as references "
+            f"({schema.field(name).type}). Uncompress the shard, or register the folder under another name"
+        )
+        raise SourceError(msg)
+    return uri
+
+
+def _encoding(name: str, written: str, arrays: Mapping[str, str]) -> Encoding:
+    if name not in arrays:
+        return encoding_of(written, name)
+    if written != "bytes":
+        msg = f"Mds: arrays names column {name!r}, which is {written}. Only columns of bytes need it; leave it out"
+        raise SourceError(msg)
+    return bare_array(arrays[name])
+
+
+def _need_size(name: str, encoding: Encoding, said: int | None) -> None:
+    if encoding.is_bare or encoding.size == said:
+        return
+    msg = f"Mds: column {name!r} is {encoding.name}, of {encoding.size or 'no fixed'} bytes, and the index says {said or 'none'}"
+    msg += ". Write the folder again, or fetch it again"
+    raise SourceError(msg)
+
+
+def _need_named(shard: Shard, choice: ChosenColumns, arrays: Mapping[str, str], kept: Mapping[str, MdsColumn]) -> None:
+    have = {column_name(name) for name in shard.names}
+    asked = [*(choice.places or ()), *map(column_name, arrays)]
+    unknown = [name for name in asked if name not in have and not any(name.startswith(f"{each}_") for each in kept)]
+    if unknown or not kept:
+        what = (
+            f"{unknown[0]!r} is no column of the folder; it has"
+            if unknown
+            else "no column of the folder is chosen; it has"
+        )
+        msg = f"Mds: {what} {', '.join(shard.names)}. Correct columns= or arrays="
+        raise SourceError(msg)
+
+
+def _is_open(encoding: Encoding) -> bool:
+    """Whether each array says something of its own."""
+    return (
+        encoding.form is MdsForm.ARRAY and not encoding.is_bare and (encoding.dtype is None or encoding.shape is None)
+    )

@@ -1,0 +1,213 @@
+"""What the index.json of an MDS folder says: shards, their files, and the columns of their samples.
+
+Version 2, as Mosaic's MDSWriter writes it. Everything that is used is checked here, and compared with the files when they
+are read: an index is only a claim.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, final
+
+import xxhash
+
+from spiral_stream.errors import SourceError, cut, shown
+
+INDEX_FILE: Final = "index.json"
+MOST_BYTES: Final = 1 << 32  # of a shard: its offsets have 32 bits
+_VERSION: Final = 2
+_XXHASHES: Final = frozenset(("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128"))
+_HASHED: Final = 1 << 22  # bytes at a time
+_WAY_OUT: Final = "Write the folder again, or fetch it again"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ShardFile:
+    """One file of a shard: its bytes as they are, or compressed."""
+
+    name: str  # relative to the folder of the index
+    size: int
+    hashes: tuple[tuple[str, str], ...]  # algorithm, hex digits
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What an index says of one shard."""
+
+    raw: ShardFile
+    packed: ShardFile | None  # compressed
+    compression: str | None  # such as "zstd", without its level
+    samples: int
+    names: tuple[str, ...]  # of the columns
+    encodings: tuple[str, ...]
+    sizes: tuple[int | None, ...]  # bytes of each value, None where they vary
+
+
+def indexes_of(path: str) -> list[str]:
+    """Return the index files of a folder: its own, or those of the folders below it.
+
+    Raises:
+        SourceError: there is none.
+    """
+    own = os.path.join(path, INDEX_FILE)  # noqa: PTH118
+    if os.path.isfile(own):  # noqa: PTH113
+        return [own]
+    found = sorted(str(each) for each in Path(path).rglob(INDEX_FILE)) if os.path.isdir(path) else []  # noqa: PTH112
+    if not found:
+        msg = f"Mds: there is no {INDEX_FILE} in {cut(path)}, or in a folder below it. Give the folder that MDSWriter wrote"
+        raise SourceError(msg)
+    return found
+
+
+def shards_of(index: str) -> tuple[Shard, ...]:
+    """Return the shards that an index lists.
+
+    Raises:
+        SourceError: it cannot be read, or is no index of MDS shards.
+    """
+    try:
+        facts = os.stat(index)  # noqa: PTH116
+    except OSError as error:
+        msg = f"Mds: {cut(index)}: {error.strerror}. Restore it"
+        raise SourceError(msg) from error
+    return _shards(index, facts.st_size, facts.st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _shards(index: str, _size: int, _mtime_ns: int) -> tuple[Shard, ...]:
+    """The shards of an index as it is at one time: every unit asks for them."""
+    try:
+        said = json.loads(Path(index).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        msg = f"Mds: {cut(index)} is no JSON that can be read ({cut(str(error))}). {_WAY_OUT}"
+        raise SourceError(msg) from error
+    listed = said.get("shards") if isinstance(said, dict) else None
+    if not isinstance(listed, list) or said.get("version") != _VERSION:
+        version = said.get("version") if isinstance(said, dict) else None
+        msg = f"Mds: {cut(index)} has version {shown(version)}; an index of version 2 with a list of shards is read. {_WAY_OUT}"
+        raise SourceError(msg)
+    return tuple(_Entry(index, number, entry).shard() for number, entry in enumerate(listed))
+
+
+@final
+class _Entry:
+    """One entry of an index, as it is checked."""
+
+    def __init__(self, index: str, number: int, entry: object) -> None:
+        self._index, self._number = index, number
+        self._said: dict[str, Any] = entry if isinstance(entry, dict) else {}
+
+    def shard(self) -> Shard:
+        """Return what the entry says.
+
+        Raises:
+            SourceError: names what is wrong with it.
+        """
+        if self._said.get("format") != "mds":
+            raise self._wrong("format", '"mds"; csv and json shards are read with Csv and Jsonl')
+        if self._said.get("version") != _VERSION:
+            raise self._wrong("version", "2")
+        names, encodings, sizes = (self._list(key) for key in ("column_names", "column_encodings", "column_sizes"))
+        if not len(names) == len(encodings) == len(sizes) or not names:
+            raise self._wrong("column_names", "a name, an encoding and a size for each column")
+        if not all(isinstance(text, str) and text for text in (*names, *encodings)) or len(set(names)) < len(names):
+            raise self._wrong("column_names", "names and encodings that are texts, each name once")
+        if not all(size is None or (_is_count(size) and size < MOST_BYTES) for size in sizes):
+            raise self._wrong("column_sizes", "bytes, or null where they vary")
+        samples, compression = self._said.get("samples"), self._said.get("compression")
+        if not _is_count(samples):
+            raise self._wrong("samples", "a whole number")
+        if not isinstance(compression, str | None):
+            raise self._wrong("compression", 'null, or a name such as "zstd:7"')
+        raw, packed = self._file("raw_data"), self._file("zip_data") if self._said.get("zip_data") else None
+        assert raw is not None
+        fixed = tuple(size or None for size in sizes)  # Mosaic takes 0 for a size that varies
+        algorithm = None if compression is None else compression.partition(":")[0]
+        return Shard(raw, packed, algorithm, int(samples or 0), tuple(names), tuple(encodings), fixed)
+
+    def _list(self, key: str) -> list[Any]:
+        found = self._said.get(key)
+        if not isinstance(found, list):
+            raise self._wrong(key, "a list")
+        return found
+
+    def _file(self, key: str) -> ShardFile:
+        said = self._said.get(key)
+        if not isinstance(said, dict) or not isinstance(said.get("basename"), str) or not _is_count(said.get("bytes")):
+            raise self._wrong(key, "a basename and its bytes")
+        name, hashes = said["basename"], said.get("hashes") or {}
+        parts = name.split("/")
+        if not name or "\0" in name or name.startswith(("/", "~")) or ".." in parts:
+            raise self._wrong(key, "the name of a file in the folder of the index")
+        if said["bytes"] >= MOST_BYTES:
+            raise self._wrong(key, "fewer than 4 GiB, which offsets of 32 bits can reach")
+        if not isinstance(hashes, dict) or not all(isinstance(each, str) for each in hashes.values()):
+            raise self._wrong(key, "hashes that are texts")
+        return ShardFile(name, said["bytes"], tuple(hashes.items()))
+
+    def _wrong(self, key: str, right: str) -> SourceError:
+        found = shown(self._said.get(key, "nothing"))
+        return SourceError(
+            f"Mds: {cut(self._index)}: shard {self._number} has {key} {found}; it would be {right}. {_WAY_OUT}"
+        )
+
+
+def need_hashes(path: str, file: ShardFile, data: memoryview) -> None:
+    """Compare bytes with the hashes that an index has for them.
+
+    Raises:
+        SourceError: one differs, or its algorithm is not known.
+    """
+    for name, said in file.hashes:
+        state = _hasher(name, path)()
+        for at in range(0, len(data), _HASHED):
+            state.update(data[at : at + _HASHED])
+        if state.hexdigest() != said:
+            msg = (
+                f"Mds: {cut(path)}: its {name} is {state.hexdigest()}, and the index says {shown(said)}: it is damaged, or the "
+                f"index is of other files. {_WAY_OUT}"
+            )
+            raise SourceError(msg)
+
+
+def _hasher(name: str, path: str) -> Callable[[], Any]:
+    if name in _XXHASHES:
+        found: Callable[[], Any] = getattr(xxhash, name)
+        return found
+    if name in hashlib.algorithms_available and not name.startswith("shake_"):
+        return lambda: hashlib.new(name, usedforsecurity=False)
+    msg = f"Mds: {cut(path)}: the index has its hash {shown(name)}, an algorithm that is not known here. Take it out of the index"
+    raise SourceError(msg)
+
+
+def need_header(path: str, config: bytes, shard: Shard) -> None:
+    """Compare the columns that a shard itself names with those of the index.
+
+    Raises:
+        SourceError: they differ, or cannot be read.
+    """
+    try:
+        said: Mapping[str, Any] = json.loads(config)
+        found: Sequence[Any] = [
+            said["column_names"],
+            said["column_encodings"],
+            [size or None for size in said["column_sizes"]],
+        ]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        msg = f"Mds: {cut(path)}: the header of the shard cannot be read ({type(error).__name__}). {_WAY_OUT}"
+        raise SourceError(msg) from error
+    wanted = [list(shard.names), list(shard.encodings), list(shard.sizes)]
+    if found != wanted:
+        one, other = next((a, b) for a, b in zip(found, wanted, strict=True) if a != b)
+        msg = f"Mds: {cut(path)}: the shard says columns {shown(one)}, and the index says {shown(other)}. {_WAY_OUT}"
+        raise SourceError(msg)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

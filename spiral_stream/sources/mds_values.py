@@ -1,0 +1,219 @@
+"""Columns from the values of an MDS shard: in one piece where Arrow can copy them, value by value where Python must look."""
+
+import json
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spiral_stream.errors import shown
+from spiral_stream.sources.json_columns import column_of
+from spiral_stream.sources.mds_encodings import ARRAY_TYPES, Encoding, MdsForm
+from spiral_stream.sources.mds_samples import Int64, Span, gathered
+
+REFERENCE: Final = pa.struct([("uri", pa.utf8()), ("offset", pa.int64()), ("length", pa.int64())])
+INLINE: Final = pa.large_binary()
+SHAPE: Final = "_shape"  # after the name of an array's column
+_PNG_MODES: Final = frozenset(("1", "L", "LA", "P", "RGB", "RGBA", "I;16"))
+_DIM_BYTES: Final = (1, 2, 4, 8)
+
+
+def payload_array(span: Span, uri: str | None) -> pa.Array:
+    """Return payload: references into a file, or bytes if there is no ``uri``."""
+    return span.gathered() if uri is None else references(uri, span.starts, span.lengths)
+
+
+def references(uri: str, starts: Int64, lengths: Int64) -> pa.StructArray:
+    """Return references to byte ranges of one file."""
+    parts = [pa.repeat(pa.scalar(uri, pa.utf8()), len(starts)), pa.array(starts), pa.array(lengths)]
+    return pa.StructArray.from_arrays(parts, fields=list(REFERENCE))
+
+
+def images_array(encoding: Encoding, span: Span, uri: str | None) -> pa.Array:
+    """Return lists of images: a number of them, their sizes, and one after the other."""
+    starts, lengths, counts = _images(encoding, span)
+    inner = gathered(span.data, starts, lengths) if uri is None else references(uri, starts, lengths)
+    return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)), inner)
+
+
+def pixels_array(encoding: Encoding, span: Span) -> pa.Array:
+    """Return raw images as PNG, which keeps every pixel; lists of them as lists."""
+    if encoding.form is MdsForm.PIXELS:
+        return pa.array([_png_or_fault(span, row, span.bytes_of(row)) for row in range(len(span))], INLINE)
+    starts, lengths, counts = _images(encoding, span)
+    owners = np.repeat(np.arange(len(span)), counts).tolist()
+    pngs = [
+        _png_or_fault(span, row, span.data[start : start + length])
+        for row, start, length in zip(owners, starts.tolist(), lengths.tolist(), strict=True)
+    ]
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(pngs, INLINE))
+
+
+def text_array(span: Span) -> pa.Array:
+    """Return texts."""
+    found = span.gathered()
+    try:
+        return found.cast(pa.large_utf8()).cast(pa.utf8())
+    except pa.ArrowInvalid:
+        return pa.array(_each(span, lambda data: str(data, "utf-8"), "text, which is UTF-8"), pa.utf8())
+
+
+def number_array(encoding: Encoding, span: Span) -> pa.Array:
+    """Return numbers of a fixed size."""
+    assert encoding.dtype is not None
+    return pa.array(np.frombuffer(span.gathered().buffers()[2], encoding.dtype, count=len(span)))
+
+
+def written_array(encoding: Encoding, span: Span) -> pa.Array:
+    """Return numbers that are written as text; those beyond 64 bits cannot be read."""
+    if encoding.dtype == "float64":
+        return pa.array(_each(span, lambda data: float(str(data, "utf-8")), "a number"), pa.float64())
+    values = _each(span, lambda data: int(str(data, "utf-8")), "a whole number")
+    array, wrong = column_of("it", values, pa.int64())
+    span.wrong.extend(wrong)
+    return array
+
+
+def json_values(span: Span) -> list[Any]:
+    """Return what ``json`` reads; None for what it does not."""
+    return _each(span, lambda data: json.loads(str(data, "utf-8")), "JSON")
+
+
+class Arrays(NamedTuple):
+    """Arrays of a column: what their heads say, and where their values lie."""
+
+    dtypes: Sequence[str | None]  # None for one whose head cannot be read
+    shapes: Sequence[tuple[int, ...]]
+    starts: Int64
+    lengths: Int64
+
+
+def arrays_of(encoding: Encoding, span: Span) -> Arrays:
+    """Read the heads of arrays; those that contradict their sizes are noted as wrong."""
+    if encoding.dtype is not None and (encoding.shape is not None or encoding.is_bare):
+        item = np.dtype(encoding.dtype).itemsize
+        shapes = [encoding.shape or (length // item,) for length in span.lengths.tolist()]
+        found: list[str | None] = [encoding.dtype] * len(span)
+        for row in np.flatnonzero(span.lengths % item).tolist():
+            span.wrong.append((row, f"has {span.lengths[row]} bytes, which are no whole number of {encoding.dtype}"))
+            found[row] = None
+        return Arrays(found, shapes, span.starts, span.lengths)
+    starts, dtypes, shapes = span.starts.copy(), [], []
+    for row in range(len(span)):  # 2 us per array
+        dtype, shape, head = _head(encoding, span.bytes_of(row))
+        values = int(span.lengths[row]) - head
+        if dtype is None or int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize != values:
+            span.wrong.append((row, f"is an array whose head says {dtype} {shape} before {max(values, 0):,} bytes"))
+            dtype, head = None, 0
+        starts[row] += head
+        dtypes.append(dtype)
+        shapes.append(shape)
+    return Arrays(dtypes, shapes, starts, span.starts + span.lengths - starts)
+
+
+def flat_array(arrays: Arrays, span: Span, kind: pa.DataType) -> pa.Array:
+    """Return arrays as lists of their values in C order.
+
+    Args:
+        arrays: as `arrays_of` found them.
+        span: that they are of.
+        kind: of the column: a list, or a list of fixed size.
+    """
+    dtype = np.dtype(kind.value_type.to_pandas_dtype())
+    lengths = arrays.lengths.copy()
+    for row, found in enumerate(arrays.dtypes):
+        if found == dtype.name:
+            continue
+        lengths[row] = 0
+        if found is not None:
+            span.wrong.append(
+                (row, f"is an array of {found}, and the column is {kind}. Leave it out with columns=[...]")
+            )
+    values = pa.array(np.frombuffer(gathered(span.data, arrays.starts, lengths).buffers()[2] or b"", dtype))
+    values = values[: int(lengths.sum()) // dtype.itemsize]
+    if pa.types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(values, type=kind)
+    offsets = np.concatenate([[0], np.cumsum(lengths // dtype.itemsize)])
+    return pa.LargeListArray.from_arrays(pa.array(offsets), values).cast(kind)
+
+
+def _head(encoding: Encoding, data: memoryview) -> tuple[str | None, tuple[int, ...], int]:
+    """The type and shape of one array, and the bytes of its head."""
+    at, dtype, shape = 0, encoding.dtype, encoding.shape
+    if dtype is None:
+        dtype, at = ARRAY_TYPES.get(data[0]) if len(data) else None, 1
+    if shape is None:
+        if len(data) <= at:
+            return None, (), at
+        dims, size = data[at] >> 2, _DIM_BYTES[data[at] & 3]
+        found = data[at + 1 : at + 1 + dims * size]
+        if len(found) < dims * size:
+            return None, (), at
+        shape, at = tuple(np.frombuffer(found, f"<u{size}").tolist()), at + 1 + dims * size
+    return dtype, shape, at
+
+
+def _images(encoding: Encoding, span: Span) -> tuple[Int64, Int64, Int64]:
+    """Starts and lengths of all images, and how many each sample has."""
+    starts, lengths, counts = [], [], np.zeros(len(span), np.int64)
+    for row in range(len(span)):  # 5 us per sample
+        data = span.bytes_of(row)[encoding.prefix :]
+        count = int(np.frombuffer(data[:4], "<u4")[0]) if len(data) >= 4 else -1  # noqa: PLR2004
+        head = 4 + 4 * count
+        sizes = np.frombuffer(data[4:head], "<u4").astype(np.int64) if count >= 0 and head <= len(data) else None
+        if sizes is None or head + int(sizes.sum()) != len(data):
+            span.wrong.append(
+                (row, f"is a list of {count:,} images in {len(data):,} bytes, which their sizes do not add up to")
+            )
+            continue
+        first = int(span.starts[row]) + encoding.prefix + head
+        starts.append(first + np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)[:count])
+        lengths.append(sizes)
+        counts[row] = count
+    none = np.zeros(0, np.int64)
+    return np.concatenate([none, *starts]), np.concatenate([none, *lengths]), counts
+
+
+def _png_or_fault(span: Span, row: int, data: memoryview) -> bytes | None:
+    try:
+        return _png(data)
+    except ValueError as error:
+        span.wrong.append((row, f"is an image that cannot be read: {error}"))
+        return None
+
+
+def _png(data: memoryview) -> bytes:
+    """Turn raw pixels into PNG.
+
+    Raises:
+        ValueError: the head is damaged, or PNG has no such pixels.
+    """
+    from PIL import Image
+
+    if len(data) < 12:  # noqa: PLR2004
+        msg = "its head has 12 bytes"
+        raise ValueError(msg)
+    width, height, letters = (int(each) for each in np.frombuffer(data[:12], "<u4"))
+    mode = bytes(data[12 : 12 + letters]).decode("ascii", "replace") if letters < 8 else "?"  # noqa: PLR2004
+    if mode not in _PNG_MODES:
+        msg = f"its mode is {shown(mode)}; {' '.join(sorted(_PNG_MODES))} are kept, as PNG. Leave it out with columns=[...]"
+        raise ValueError(msg)
+    out = BytesIO()
+    Image.frombytes(mode, (width, height), bytes(data[12 + letters :])).save(out, "PNG", compress_level=1)
+    return out.getvalue()
+
+
+def _each(span: Span, read: Callable[[memoryview], Any], what: str) -> list[Any]:
+    """Read values one by one; those that cannot be read are None, and noted."""
+    found: list[Any] = []
+    for row in range(len(span)):
+        data = span.bytes_of(row)
+        try:
+            found.append(read(data))
+        except (ValueError, RecursionError):
+            span.wrong.append((row, f"is {shown(bytes(data))}, which is not {what}"))
+            found.append(None)
+    return found

@@ -1,0 +1,268 @@
+"""Texts that name members of tars, ``tar://shard.tar#key.jpg``, as references to the members' bytes.
+
+Each tar is indexed once per import, from its headers: 40 bytes per member, found by a 128-bit XXH3 of the name. References
+say the size and time of their tar, so that a tar that is written again is noticed wherever they are read.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeGuard, final
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.semantic import SEMANTIC, is_list
+from spiral_stream.sources.imports import Refused
+from spiral_stream.sources.json_columns import without_rows
+from spiral_stream.sources.payload import flattened
+from spiral_stream.sources.source import content_key
+from spiral_stream.sources.tar import members
+from spiral_stream.sources.tar_bytes import PLAIN, is_compressed, open_tar
+from spiral_stream.sources.tar_fields import SEMANTICS, MemberKind, kind_of
+
+SCHEME: Final = "tar://"
+STAMPED: Final = pa.struct(
+    [
+        ("uri", pa.utf8()),
+        ("offset", pa.int64()),
+        ("length", pa.int64()),
+        ("size", pa.int64()),  # of the tar
+        ("mtime", pa.int64()),  # of the tar, in nanoseconds
+    ]
+)
+_TARS: Final = 32  # that stay indexed
+_AMBIGUOUS: Final = -1  # a member that cannot be read: a link, or there twice
+_NONE: Final = (None, 0, 0, 0, 0)
+References = tuple[tuple[str, str], ...]  # column, and the folder that its tars are named from
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Index:
+    """The members of one tar, sorted by the digest of their names."""
+
+    high: NDArray[np.uint64]  # [M], as the next three
+    low: NDArray[np.uint64]
+    starts: NDArray[np.int64]  # _AMBIGUOUS for one that cannot be read
+    sizes: NDArray[np.int64]
+
+    def find(self, name: str) -> tuple[int, int] | None:
+        """Return where a member lies, and its size; None if there is none."""
+        high, low = _digest(name)
+        at = int(np.searchsorted(self.high, np.uint64(high)))
+        while at < len(self.high) and int(self.high[at]) == high:
+            if int(self.low[at]) == low:
+                return int(self.starts[at]), int(self.sizes[at])
+            at += 1
+        return None
+
+
+class _Named(NamedTuple):
+    """What a text says."""
+
+    tar: str  # its path
+    member: str
+
+
+def need_references(what: str, references: object) -> References:
+    """Return the columns of references that a user named, as a frozen value.
+
+    Args:
+        what: the source, for messages.
+        references: column -> folder; or that mapping as pairs.
+
+    Raises:
+        SourceError: it is none.
+    """
+    given = tuple(references.items()) if isinstance(references, Mapping) else references
+    pairs = tuple(tuple(each) for each in given) if _are_pairs(given) else None
+    if pairs is None:
+        msg = f"{what}: references={shown(references)}. Give the folder that the tars of each column are named from: "
+        msg += '{"image": "/data"}, or {"image": "."} for the folder of the file itself'
+        raise SourceError(msg)
+    return pairs  # type: ignore[return-value]  # of two texts
+
+
+def tars_key(references: References, folder: str) -> str:
+    """Return a key of all tars that references may name: it changes with their names, sizes and times.
+
+    Args:
+        references: the columns.
+        folder: that relative folders start from.
+    """
+    facts: list[str | int] = []
+    for root in sorted({os.path.join(folder, os.path.expanduser(where)) for _, where in references}):  # noqa: PTH111,PTH118
+        for path in sorted(_tars_below(root)):
+            found = os.stat(path)  # noqa: PTH116
+            facts += [os.path.relpath(path, root), found.st_size, found.st_mtime_ns]
+    return content_key("tars", *facts)
+
+
+def with_references(schema: pa.Schema, references: References, rows: pa.Table, what: str) -> pa.Schema:
+    """Return a schema whose columns of texts are references.
+
+    Args:
+        schema: as the rows have it.
+        references: the columns.
+        rows: some of them, whose members say what they are.
+        what: the source, for messages.
+
+    Raises:
+        SourceError: a column is missing, or holds no texts.
+    """
+    for name, _ in references:
+        at = schema.get_field_index(name)
+        if at < 0 or not _is_text(schema.field(at).type):
+            found = "is missing" if at < 0 else f"is {schema.field(at).type}"
+            msg = f"{what}: column {name!r} {found}; references are texts such as tar://shard.tar#0001.jpg, or lists of them"
+            msg += ". Correct references="
+            raise SourceError(msg)
+        kinds = {
+            kind_of(text.rpartition("#")[2].lower()) for text in _texts(rows[name].combine_chunks()) if text is not None
+        }
+        kind = kinds.pop() if len(kinds) == 1 else MemberKind.BYTES
+        held = pa.list_(STAMPED) if is_list(schema.field(at).type) else STAMPED
+        marked = {SEMANTIC: SEMANTICS.get(kind, SEMANTICS[MemberKind.BYTES]).encode()}
+        schema = schema.set(at, pa.field(name, held, metadata=marked))
+    return schema
+
+
+def with_texts(schema: pa.Schema, references: References) -> pa.Schema:
+    """Return the schema that rows have before their references are resolved."""
+    for name, _ in references:
+        at = schema.get_field_index(name)
+        schema = schema.set(at, pa.field(name, pa.list_(pa.utf8()) if is_list(schema.field(at).type) else pa.utf8()))
+    return schema
+
+
+@final
+class TarLinks:
+    """Resolves the references of one file.
+
+    Args:
+        references: the columns.
+        folder: of the file; relative folders and tars start from it.
+        base: that references are relative to, where they lie below it.
+        schema: of the rows with their references.
+    """
+
+    def __init__(self, references: References, folder: str, base: str, schema: pa.Schema) -> None:
+        self._schema, self._base = schema, base
+        self._folders = {name: os.path.join(folder, os.path.expanduser(where)) for name, where in references}  # noqa: PTH111,PTH118
+        self._known: dict[str, tuple[str, os.stat_result, _Index] | str] = {}
+
+    def resolved(self, batch: pa.RecordBatch, refused: Refused) -> pa.RecordBatch:
+        """Return rows with references in place of texts; rows whose references lead nowhere are refused.
+
+        Raises:
+            SourceError: a row is refused and may not be left out, or a tar cannot be read.
+        """
+        wrong: dict[int, str] = {}
+        arrays = []
+        for field in self._schema:
+            values = batch.column(field.name)
+            if field.name in self._folders:
+                values = self._column(field, values, wrong)
+            arrays.append(values)
+        for row in sorted(wrong):
+            refused.row(f"row {shown(next(iter(batch.slice(row, 1).to_pylist())), 80)}", wrong[row])
+        return without_rows(pa.RecordBatch.from_arrays(arrays, schema=self._schema), wrong)
+
+    def _column(self, field: pa.Field, values: pa.Array, wrong: dict[int, str]) -> pa.Array:
+        flat, owners = flattened(values) if is_list(values.type) else (values, np.arange(len(values)))
+        found = []
+        for row, text in zip(owners.tolist(), flat.to_pylist(), strict=True):  # 3 us per reference
+            each = _NONE if text is None else self._find(text, self._folders[field.name])
+            if isinstance(each, str):
+                wrong.setdefault(row, f"{field.name} {shown(text)} {each}")
+                each = _NONE
+            found.append(each)
+        parts = [pa.array([each[k] for each in found], kind.type) for k, kind in enumerate(STAMPED)]
+        mask = pa.array([each[0] is None for each in found], pa.bool_())
+        made = pa.StructArray.from_arrays(parts, fields=list(STAMPED), mask=mask)
+        if not is_list(values.type):
+            return made
+        counts = np.bincount(owners, minlength=len(values))
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        return pa.ListArray.from_arrays(pa.array(offsets), made, mask=values.is_null())
+
+    def _find(self, text: str, folder: str) -> tuple[Any, ...] | str:
+        """The reference that a text stands for, or what is wrong with it."""
+        tar, mark, member = text.removeprefix(SCHEME).partition("#")
+        if not mark or not tar or not member:
+            return "names no member of a tar; it would be tar://shard.tar#0001.jpg"
+        path = os.path.normpath(os.path.join(folder, tar))  # noqa: PTH118
+        if path not in self._known:
+            self._known[path] = self._opened(path)
+        known = self._known[path]
+        if isinstance(known, str):
+            return known
+        uri, facts, index = known
+        place = index.find(member.removeprefix("./"))
+        if place is None:
+            return f"is not in {cut(path)}. Correct it, or leave the row out"
+        if place[0] == _AMBIGUOUS:
+            return f"is a link in {cut(path)}, or there twice, so its bytes are unclear. Write the tar again"
+        return uri, *place, facts.st_size, facts.st_mtime_ns
+
+    def _opened(self, path: str) -> tuple[str, os.stat_result, _Index] | str:
+        if is_compressed(path):
+            return f"lies in {cut(path)}, which is compressed: no offset leads into it. Uncompress it"
+        try:
+            facts = os.stat(path)  # noqa: PTH116
+            index = _index(path, facts.st_size, facts.st_mtime_ns)
+        except OSError as error:
+            return f"lies in {cut(path)}: {error.strerror}. Put it there, or correct references="
+        below = path.startswith(f"{self._base.rstrip('/')}/")
+        return os.path.relpath(path, self._base) if below else path, facts, index
+
+
+@lru_cache(maxsize=_TARS)
+def _index(path: str, _size: int, _mtime_ns: int) -> _Index:
+    """The members of a tar as it is at one time."""
+    digests, places = [], []
+    with open_tar(path) as tar:
+        for member in members(tar):
+            digests.append(_digest(member.name.removeprefix("./")))
+            places.append((_AMBIGUOUS if member.fault else member.start, member.size))
+    digests_M2 = np.array(digests, np.uint64).reshape(-1, 2)
+    places_M2 = np.array(places, np.int64).reshape(-1, 2)
+    order = np.lexsort((digests_M2[:, 1], digests_M2[:, 0]))
+    digests_M2, places_M2 = digests_M2[order], places_M2[order]
+    twice = np.flatnonzero((digests_M2[1:] == digests_M2[:-1]).all(axis=1))
+    places_M2[twice, 0] = _AMBIGUOUS  # the first of them is the one that is found
+    columns = (*digests_M2.T, *places_M2.T)
+    return _Index(*(np.ascontiguousarray(column) for column in columns))
+
+
+def _digest(name: str) -> tuple[int, int]:
+    found = xxhash.xxh3_128_intdigest(name.encode("utf-8", "surrogateescape"))
+    return found >> 64, found & ((1 << 64) - 1)
+
+
+def _tars_below(root: str) -> Iterator[str]:
+    for folder, _, files in os.walk(root):
+        yield from (os.path.join(folder, name) for name in files if name.endswith(PLAIN))  # noqa: PTH118
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    inner = kind.value_type if is_list(kind) else kind
+    return bool(pa.types.is_string(inner) or pa.types.is_large_string(inner))
+
+
+def _texts(values: pa.Array) -> Sequence[str | None]:
+    found: Sequence[str | None] = (flattened(values)[0] if is_list(values.type) else values).to_pylist()
+    return found
+
+
+def _are_pairs(value: object) -> TypeGuard[Sequence[Sequence[str]]]:
+    pair = 2
+    return isinstance(value, list | tuple) and all(
+        isinstance(each, list | tuple) and len(each) == pair and all(isinstance(text, str) for text in each)
+        for each in value
+    )

@@ -1,0 +1,346 @@
+"""Rows of tars as record batches: values of the members of a key, joined with those of sidecar tars."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Self, final
+
+import pyarrow as pa
+
+from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.sources.imports import KEY, Refused
+from spiral_stream.sources.json_columns import column_of, kept_type, without_rows
+from spiral_stream.sources.json_types import MixedTypesError, merged, type_of
+from spiral_stream.sources.tar import Member
+from spiral_stream.sources.tar_bytes import TarBytes, is_compressed, open_tar
+from spiral_stream.sources.tar_fields import (
+    INLINE,
+    REFERENCE,
+    SEMANTICS,
+    ChosenColumns,
+    FieldPlace,
+    MemberKind,
+    column_name,
+    kind_of,
+    parsed,
+    payload_field,
+)
+from spiral_stream.sources.tar_groups import Group, RowError, groups
+
+ROWS: Final = 8192  # of a batch
+_BYTES: Final = 32 << 20  # of a batch whose payload is copied
+_MOST: Final = 1 << 30  # bytes of one member that is read
+_NUMBERS: Final[dict[MemberKind, pa.DataType]] = {MemberKind.TEXT: pa.utf8(), MemberKind.NUMBER: pa.int64()}
+
+
+class Value(NamedTuple):
+    """What one member, or one key of a JSON member, gives a row."""
+
+    place: FieldPlace
+    kind: MemberKind
+    value: Any  # (uri, offset, length) or bytes of payload; a text, a number, or what ``json`` reads
+
+
+class TarFile(NamedTuple):
+    """One tar, and how references name it."""
+
+    path: str
+    uri: str
+    prefix: str = ""  # before the fields of a sidecar
+
+
+class _Wanted(NamedTuple):
+    """What is done with a field; asked once for each field of a tar."""
+
+    kind: MemberKind
+    derived: str
+    place: FieldPlace | None
+
+
+@final
+class _Taker:
+    """Makes values of members; called for each member in turn."""
+
+    def __init__(self, tar: TarBytes, file: TarFile, choice: ChosenColumns) -> None:
+        self._tar, self._file, self._choice = tar, file, choice
+        self._inline = is_compressed(file.path)
+        self._known: dict[str, _Wanted | None] = {}
+        self._keys: dict[tuple[str, str], FieldPlace | None] = {}
+
+    def __call__(self, name: str, member: Member) -> Sequence[Value] | None:
+        if name not in self._known:
+            self._known[name] = self._wanted(name)
+        wanted = self._known[name]
+        if wanted is None:
+            return None
+        if member.fault is not None:
+            msg = f"member {shown(member.name)} {member.fault}"
+            raise RowError(msg)
+        kind, derived, place = wanted
+        is_payload = kind in SEMANTICS
+        if is_payload and not self._inline:
+            return () if place is None else (Value(place, kind, (self._file.uri, member.start, member.size)),)
+        found = self._bytes(member)
+        value = found if is_payload else parsed(kind, f"member {shown(member.name)}", found)
+        if kind is MemberKind.JSON and isinstance(value, dict):
+            return self._of_keys(derived, place, value)
+        return () if place is None else (Value(place, kind, value),)
+
+    def _wanted(self, name: str) -> _Wanted | None:
+        name = f"{self._file.prefix}{name}"
+        kind, derived = kind_of(name), column_name(name)
+        return (
+            _Wanted(kind, derived, self._choice.place(derived))
+            if self._choice.wants(name, is_json=kind is MemberKind.JSON)
+            else None
+        )
+
+    def _of_keys(self, derived: str, place: FieldPlace | None, value: Mapping[str, Any]) -> list[Value]:
+        found = []
+        for key, each in value.items():
+            if (derived, key) not in self._keys:
+                self._keys[derived, key] = self._choice.key_place(derived, place, key)
+            where = self._keys[derived, key]
+            if where is not None:
+                found.append(Value(where, MemberKind.JSON, each))
+        return found
+
+    def _bytes(self, member: Member) -> bytes:
+        if member.size > _MOST:
+            msg = f"member {shown(member.name)} has {member.size:,} bytes, and at most {_MOST:,} are read of one that is copied"
+            raise RowError(msg)
+        found = self._tar.at(member.start, member.size)
+        if len(found) < member.size:
+            msg = (
+                f"{cut(self._tar.path)} was cut short: member {shown(member.name)}, which begins at byte {member.header:,}, has "
+                f"{member.size:,} bytes, and {len(found):,} are there. Fetch it again, or leave the file out"
+            )
+            raise SourceError(msg)
+        return found
+
+
+@final
+class TarRows:
+    """The rows of one tar, joined with its sidecars. Use as a context manager."""
+
+    def __init__(self, file: TarFile, sidecars: Sequence[TarFile], choice: ChosenColumns, *, last: bool) -> None:
+        """Open the tars.
+
+        Raises:
+            SourceError: one cannot be opened.
+        """
+        self._open: list[TarBytes] = []
+        try:
+            self._main = self._groups(file, choice, last=last)
+            self._sides = [_Sidecar(each, self._groups(each, choice, last=last)) for each in sidecars]
+        except OSError as error:
+            self.close()
+            raise _unreadable(error) from error
+
+    def __iter__(self) -> Iterator[tuple[Group, dict[str, Value]]]:
+        """Yield each row, with its values by column; the group's fault says why a row cannot be read.
+
+        Raises:
+            SourceError: a tar cannot be read.
+        """
+        try:
+            for group in self._main:
+                parts = [group.fields, *(side.fields(group) for side in self._sides)]
+                row: dict[str, Value] = {}
+                for value in (each for part in parts for values in part.values() for each in values or ()):
+                    _put(row, value, group)
+                yield group, row
+        except OSError as error:
+            raise _unreadable(error) from error
+
+    def close(self) -> None:
+        """Close the tars."""
+        for tar in self._open:
+            tar.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _groups(self, file: TarFile, choice: ChosenColumns, *, last: bool) -> Iterator[Group]:
+        tar = open_tar(file.path)
+        self._open.append(tar)
+        return groups(tar, _Taker(tar, file, choice), last=last)
+
+
+@final
+class _Sidecar:
+    """The rows of a sidecar by key; those that come before their turn wait in memory."""
+
+    def __init__(self, file: TarFile, rows: Iterator[Group]) -> None:
+        self._file, self._rows = file, rows
+        self._waiting: dict[str, Group] = {}
+
+    def fields(self, group: Group) -> Mapping[str, Any]:
+        """Return what the sidecar has for a row, or note why the row cannot be read."""
+        found = self._waiting.pop(group.key, None)
+        while found is None and (each := next(self._rows, None)) is not None:
+            if each.key == group.key:
+                found = each
+            else:
+                self._waiting.setdefault(each.key, each)
+        if found is None:
+            group.fault = group.fault or f"there is no such key in the sidecar {cut(self._file.path)}"
+        elif found.fault is not None:
+            group.fault = group.fault or f"sidecar {cut(self._file.path)}: {found.fault}"
+        return {} if found is None else found.fields
+
+
+def batches(
+    rows: Iterable[tuple[Group, dict[str, Value]]], schema: pa.Schema, refused: Refused
+) -> Iterator[pa.RecordBatch]:
+    """Yield record batches of rows; those that cannot be read go to ``refused``.
+
+    Args:
+        rows: of a tar.
+        schema: `KEY` and the columns.
+        refused: of the tar.
+
+    Raises:
+        SourceError: a row cannot be read, and none may be left out.
+    """
+    names = set(schema.names)
+    kept: list[tuple[Group, dict[str, Value]]] = []
+    held = 0
+    for group, row in rows:
+        unknown = next((name for name in row if name not in names), None)
+        if group.fault is None and unknown is not None:
+            group.fault = _unknown(unknown, schema)
+        if group.fault is not None:
+            refused.row(group.where, group.fault)
+            continue
+        kept.append((group, row))
+        held += sum(len(value.value) for value in row.values() if isinstance(value.value, bytes | str))
+        if len(kept) >= ROWS or held >= _BYTES:
+            yield _batch(kept, schema, refused)
+            kept, held = [], 0
+    if kept:
+        yield _batch(kept, schema, refused)
+
+
+@final
+@dataclass(slots=True)
+class FoundFields:
+    """The columns that some rows of tars have.
+
+    Args:
+        skip: whether a row whose values do not go with those of the rows before is left out, when rows are read.
+    """
+
+    skip: bool
+    kinds: dict[str, tuple[MemberKind, pa.DataType]] = field(default_factory=dict)  # and the type of JSON
+    fault: str | None = None  # the first row that cannot be read, and why
+
+    def add(self, rows: Iterable[tuple[Group, dict[str, Value]]], path: str) -> None:
+        """Look at rows of one tar.
+
+        Raises:
+            SourceError: a column has values of types that do not go together.
+        """
+        for group, row in rows:
+            if group.fault is not None:
+                self.fault = self.fault or f"{cut(path)}, {group.where}: {group.fault}"
+                continue
+            for name, value in row.items():
+                try:
+                    self._add(name, value)
+                except MixedTypesError as error:
+                    if not self.skip:
+                        msg = (
+                            f"WebDataset: {cut(path)}, {group.where}: {error}. Choose other columns with columns=[...]"
+                        )
+                        msg += ', write the members again, or leave such rows out with on_error="skip"'
+                        raise SourceError(msg) from error
+
+    def _add(self, name: str, value: Value) -> None:
+        kind, have = self.kinds.get(name, (value.kind, pa.null()))
+        if kind is not value.kind:
+            raise MixedTypesError(name, kind.value, value.kind.value)
+        added = type_of(value.value, name) if kind is MemberKind.JSON else pa.null()
+        self.kinds[name] = kind, merged(have, added, name)
+
+
+def schema_of(found: Mapping[str, tuple[MemberKind, pa.DataType]], *, inline: bool) -> pa.Schema:
+    """Return the schema of columns that were found."""
+    fields = [pa.field(KEY, pa.utf8())]
+    for name, (kind, json_type) in found.items():
+        if kind in SEMANTICS:
+            fields.append(payload_field(name, kind, inline=inline))
+            continue
+        of = kept_type(json_type) if kind is MemberKind.JSON else _NUMBERS[kind]
+        if of is not None:
+            fields.append(pa.field(name, of))
+    return pa.schema(fields)
+
+
+def _put(row: dict[str, Value], value: Value, group: Group) -> None:
+    have = row.get(value.place.column)
+    if have is None or value.place.rank < have.place.rank:
+        row[value.place.column] = value
+    elif value.place.rank == have.place.rank and group.fault is None:
+        group.fault = (
+            f"two members or keys are column {value.place.column!r}, since a dot in a name becomes _. Choose one: "
+            f'columns={{"{value.place.column}": "<the field>"}}'
+        )
+
+
+def _batch(rows: Sequence[tuple[Group, dict[str, Value]]], schema: pa.Schema, refused: Refused) -> pa.RecordBatch:
+    wrong: dict[int, str] = {}
+    arrays = []
+    for each in schema:
+        if each.name == KEY:
+            arrays.append(pa.array([group.key for group, _ in rows], pa.utf8()))
+            continue
+        values = [None if (value := row.get(each.name)) is None else value.value for _, row in rows]
+        array, bad = (
+            payload_column(each.name, values, each.type)
+            if _is_payload(each)
+            else column_of(each.name, values, each.type)
+        )
+        arrays.append(array)
+        for row, reason in bad:
+            wrong.setdefault(row, reason)
+    for at in sorted(wrong):
+        refused.row(rows[at][0].where, wrong[at])
+    return without_rows(pa.RecordBatch.from_arrays(arrays, schema=schema), wrong)
+
+
+def _is_payload(field: pa.Field) -> bool:
+    return field.type in (REFERENCE, INLINE)
+
+
+def payload_column(name: str, values: Sequence[Any], kind: pa.DataType) -> tuple[pa.Array, list[tuple[int, str]]]:
+    """Build a column of payload: references as (uri, offset, length), or bytes; and the rows that have the other of the two."""
+    kept_as = bytes if kind == INLINE else tuple
+    wrong = [row for row, value in enumerate(values) if value is not None and not isinstance(value, kept_as)]
+    left = [None if row in set(wrong) else value for row, value in enumerate(values)] if wrong else values
+    bad = [
+        (row, f"column {name!r} holds other payload, and is {kind}. Register the source under another name")
+        for row in wrong
+    ]
+    if kind == INLINE:
+        return pa.array(left, INLINE), bad
+    whole = [("", 0, 0) if value is None else value for value in left]
+    uris, offsets, lengths = zip(*whole, strict=True) if whole else ((), (), ())
+    parts = [pa.array(uris, pa.utf8()), pa.array(offsets, pa.int64()), pa.array(lengths, pa.int64())]
+    mask = pa.array([value is None for value in left], pa.bool_())
+    return pa.StructArray.from_arrays(parts, fields=list(REFERENCE), mask=mask), bad
+
+
+def _unknown(name: str, schema: pa.Schema) -> str:
+    return (
+        f"it has {name!r}, which is no column of what was registered ({', '.join(schema.names[1:])}). Register the tars under "
+        "another name, which looks at them anew, or choose columns with columns=[...]"
+    )
+
+
+def _unreadable(error: OSError) -> SourceError:
+    return SourceError(
+        f"{cut(str(error.filename or 'tar'))}: {error.strerror or error}. Restore the file, or leave it out"
+    )

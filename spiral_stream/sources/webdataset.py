@@ -1,0 +1,218 @@
+"""Tars of samples, as the webdataset library writes them: an index of what lies where, and the small members as columns.
+
+A tar is one unit. Payload stays in the tars and is read by offset, so registering reads headers and small members only.
+Tars that are compressed as a whole have no offsets: their payload is copied.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import ClassVar, Final, cast, final
+
+import pyarrow as pa
+
+from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.sources.imports import RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
+from spiral_stream.sources.listing import Paths, absolute_paths, common_folder, file_units, listed
+from spiral_stream.sources.paths import need_file
+from spiral_stream.sources.source import content_key
+from spiral_stream.sources.tar_bytes import COMPRESSED, PLAIN, is_compressed
+from spiral_stream.sources.tar_fields import Columns, choice_of, need_columns
+from spiral_stream.sources.tar_rows import FoundFields, TarFile, TarRows, batches, schema_of
+
+FIRST: Final = "first"
+LAST: Final = "last"
+Sidecars = tuple[tuple[str, str, str], ...]  # name, what is replaced in the path of a tar, by what
+_LOOKED_AT: Final = 16  # tars, for the columns that there are
+_ROWS: Final = 1000  # of the first of them
+_OTHERS: Final = 100  # rows of each other
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WebDataset(ImportedSource):
+    """Tars whose members are samples: neighbours with the same key are one row.
+
+    | member | column |
+    |---|---|
+    | ``.jpg .jpeg .png .webp`` and other images | reference, ``image/jpeg-ref`` |
+    | ``.mp4 .mkv .avi`` and other videos | reference, ``video/h264-ref`` |
+    | ``.txt .text .caption .transcript`` | utf8 |
+    | ``.cls .cls2 .class .count .index .inx .id`` | int64 |
+    | ``.json .jsn`` | one for each top-level key: ``json_<key>`` |
+    | everything else, such as ``.npy .flac .pth`` | reference, ``application/bytes-ref`` |
+
+    Column ``__key__`` holds the key. A dot in the name of a field becomes ``_``: ``0001.seg.png`` is column ``seg_png``. A
+    member that a row lacks is null. The columns are those of the first rows of up to 16 of the tars.
+
+    Args:
+        path: a tar, a folder, a glob, a brace pattern, or a list of them. ``.tar``, or compressed: ``.tar.gz .tgz .tar.bz2
+            .tar.xz .tar.zst``, whose payload is copied.
+        key: ``"first"`` splits a file's name at its first dot into key and field, ``"last"`` at its last.
+        columns: which to keep: ``["jpg", "cls", "json.width"]``; or under which names: ``{"image": "jpg;png", "label":
+            "cls"}``, where the first field that a row has is taken. None keeps all.
+        sidecars: tars of further fields for the same keys: ``{"depth": ("/images/", "/depth/")}`` replaces the one text in
+            the path of each tar by the other. Field ``png`` there is column ``depth_png``.
+        on_error: what to do with a row that cannot be read: ``"raise"``, or ``"skip"`` and count it.
+
+    Raises:
+        SourceError: an argument is not of this form.
+    """
+
+    KIND: ClassVar[str] = "webdataset"
+
+    path: Paths
+    key: str = FIRST
+    columns: Columns | Mapping[str, str] | Sequence[str] = None
+    sidecars: Sidecars | Mapping[str, tuple[str, str]] = ()
+    on_error: str = RAISE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", absolute_paths(self.path, "WebDataset"))
+        if self.key not in (FIRST, LAST):
+            msg = (
+                f'WebDataset: key={shown(self.key)}. Give "first" or "last": the dot that ends the key of 0001.seg.png'
+            )
+            raise SourceError(msg)
+        object.__setattr__(self, "columns", need_columns("WebDataset", self.columns))
+        object.__setattr__(self, "sidecars", _need_sidecars(self.sidecars))
+        need_on_error("WebDataset", self.on_error)
+
+    @property
+    def _sidecars(self) -> Sidecars:
+        return cast("Sidecars", self.sidecars)
+
+    @property
+    def base(self) -> str:
+        folder = common_folder(self.path)
+        others = [os.path.normpath(f"{folder}/".replace(old, new)) for _, old, new in self._sidecars]
+        return os.path.commonpath([folder, *others])
+
+    def import_units(self) -> Sequence[ImportUnit]:
+        root, names = listed(self.path, "WebDataset", (PLAIN, *COMPRESSED))
+        base = self.base
+        if root != base:
+            names = [os.path.relpath(os.path.join(root, name), base) for name in names]  # noqa: PTH118
+        units = [self._with_sidecars(unit) for unit in file_units(base, names, "WebDataset")]
+        _need_one_kind(units)
+        return units
+
+    def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
+        chosen = units[:: max(1, len(units) // _LOOKED_AT)][:_LOOKED_AT]
+        found = FoundFields(self.on_error == SKIP)
+        for number, unit in enumerate(chosen):
+            with self._rows(unit) as rows:
+                found.add(islice(rows, _OTHERS if number else _ROWS), unit.path)
+        self._need_found(found, units)
+        return schema_of(found.kinds, inline=is_compressed(units[0].path))
+
+    def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
+        with self._rows(unit) as rows:
+            yield from batches(rows, schema, refused)
+
+    def _rows(self, unit: ImportUnit) -> TarRows:
+        base = self.base
+        sidecars = [
+            TarFile(path, _uri(os.path.relpath(path, base)), f"{name}.")
+            for (name, _, _), path in zip(self._sidecars, unit.others, strict=True)
+        ]
+        return TarRows(
+            TarFile(unit.path, _uri(unit.name)),
+            sidecars,
+            choice_of(need_columns("WebDataset", self.columns)),
+            last=self.key == LAST,
+        )
+
+    def _with_sidecars(self, unit: ImportUnit) -> ImportUnit:
+        if not self._sidecars:
+            return unit
+        paths: list[str] = []
+        facts: list[str | int] = [unit.content_key]
+        for name, old, new in self._sidecars:
+            path = os.path.normpath(unit.path.replace(old, new))
+            if path == unit.path:
+                msg = (
+                    f"WebDataset: sidecar {name!r}: {old!r} is not in {cut(path)}, so there is no path to replace it in"
+                )
+                msg += ". Give a text that all paths have"
+                raise SourceError(msg)
+            facts += [name, *_facts_of(path, name, unit.path)]
+            paths.append(path)
+        return replace(unit, others=tuple(paths), content_key=content_key(*facts))
+
+    def _need_found(self, found: FoundFields, units: Sequence[ImportUnit]) -> None:
+        names = [*found.kinds]
+        places = choice_of(need_columns("WebDataset", self.columns)).places or {}
+        asked = sorted({place.column for place in places.values()})
+        missing = next((name for name in asked if not any(f"{each}_".startswith(f"{name}_") for each in names)), None)
+        if found.fault is not None and (missing is not None or not names):
+            msg = f"WebDataset: {found.fault}. Write the tar again, or leave the column out with columns=[...]"
+            raise SourceError(msg)
+        if missing is not None:
+            whole = FoundFields(skip=True)
+            with replace(self, columns=None)._rows(units[0]) as rows:  # noqa: SLF001  of this class
+                whole.add(islice(rows, _OTHERS), units[0].path)
+            have = f"{cut(units[0].path)} has {', '.join(whole.kinds) or 'none'}"
+            msg = f"WebDataset: no row that was looked at has column {missing!r}. {have}. Correct columns="
+            raise SourceError(msg)
+        if not names:
+            msg = f"WebDataset: {cut(units[0].path)} has no members named <key>.<field>, such as 0001.jpg. Correct the path"
+            raise SourceError(msg)
+
+
+def _need_sidecars(sidecars: object) -> Sidecars:
+    given = [(name, *_pair(pair)) for name, pair in sidecars.items()] if isinstance(sidecars, Mapping) else sidecars
+    if not isinstance(given, list | tuple):
+        raise _no_sidecars(sidecars)
+    for each in given:
+        is_triple = isinstance(each, list | tuple) and len(each) == 3 and all(isinstance(text, str) for text in each)  # noqa: PLR2004
+        if not is_triple or not each[0] or "." in each[0] or not each[1]:
+            raise _no_sidecars(sidecars)
+    return tuple((name, old, new) for name, old, new in given)
+
+
+def _pair(value: object) -> tuple[object, ...]:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _no_sidecars(found: object) -> SourceError:
+    msg = (
+        f"WebDataset: sidecars={shown(found)}. Give a name without dots for each, and what to replace in the path of a tar: "
+        '{"depth": ("/images/", "/depth/")}'
+    )
+    return SourceError(msg)
+
+
+def _facts_of(path: str, name: str, main: str) -> tuple[int, int]:
+    try:
+        facts = os.stat(path)  # noqa: PTH116
+        need_file(path, facts)
+    except OSError as error:
+        msg = (
+            f"WebDataset: sidecar {name!r} of {cut(main)} would be {cut(path)}: {error.strerror}. Put it there, leave the tar "
+            "out, or correct sidecars="
+        )
+        raise SourceError(msg) from error
+    if is_compressed(path):
+        msg = f"WebDataset: sidecar {cut(path)} is compressed, and sidecars are read by offset. Uncompress it"
+        raise SourceError(msg)
+    return facts.st_size, facts.st_mtime_ns
+
+
+def _need_one_kind(units: Sequence[ImportUnit]) -> None:
+    packed = [is_compressed(unit.path) for unit in units]
+    if any(packed) and not all(packed):
+        one, other = units[packed.index(True)], units[packed.index(False)]
+        msg = (
+            f"WebDataset: {cut(one.name)} is compressed and {cut(other.name)} is not: payload is copied from the one, and stays "
+            "in the other. Register them as two relations, or uncompress the first"
+        )
+        raise SourceError(msg)
+    if any(packed) and any(unit.others for unit in units):
+        msg = f"WebDataset: {cut(units[0].name)} is compressed, and has sidecars. Uncompress it, or leave sidecars= out"
+        raise SourceError(msg)
+
+
+def _uri(name: str) -> str:
+    return f"./{name}" if name.startswith("~") else name  # ~ would be a home folder
