@@ -43,7 +43,7 @@ from spiral_stream.sources.paths import absolute, is_remote, not_found
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.saved import source_to_json
 from spiral_stream.sources.source import ROW, Source, Unit, content_key
-from spiral_stream.sources.writer import Written
+from spiral_stream.sources.writer import WriteResult
 
 _NAME: Final = 16  # hex digits of the unit's name in the name of its part
 _SHARD_OF_FILE: Final = re.compile("#[0-9]{4,}$")
@@ -58,7 +58,7 @@ def convert(
     workers: int = 1,
     shard_bytes: int = SHARD_BYTES,
     report: Report = lambda _done, _total: None,
-) -> Written:
+) -> WriteResult:
     """Copy the rows of a source, and the bytes that they refer to, into a Lance dataset.
 
     Args:
@@ -113,7 +113,7 @@ class _Conversion:
         self._there = frozenset[str]() if there is None else parts_in(there)
         self._storage = None if there is None else there.storage_version
 
-    def run(self) -> Written:
+    def run(self) -> WriteResult:
         if not self._todo:
             msg = f"convert: {type(self._source).__name__} has no rows. Convert it when it has"
             raise SourceError(msg)
@@ -126,7 +126,7 @@ class _Conversion:
         version = publish_parts(self._folder, self._schema, parts) if parts else 0
         self._clean()
         rows, size = sum(shard.rows for shard in shards), sum(shard.size_bytes for shard in shards)
-        return Written(rows=rows, shards=len(shards), size_bytes=size, version=version)
+        return WriteResult(rows=rows, shards=len(shards), size_bytes=size, version=version)
 
     def _copy(self, todo: Sequence["_Todo"]) -> None:
         """Copy units, as many at a time as there are workers."""

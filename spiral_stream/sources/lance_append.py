@@ -14,7 +14,7 @@ from spiral_stream.sources.lance import storage
 
 @final
 @dataclass(frozen=True, slots=True)
-class Present:
+class Appendable:
     """A dataset as it is now."""
 
     schema: pa.Schema
@@ -37,7 +37,7 @@ class Present:
         return json.dumps(found)
 
 
-def present(folder: Path) -> Present | None:
+def present(folder: Path) -> Appendable | None:
     """Look at a dataset; None where there is none.
 
     Raises:
@@ -51,10 +51,10 @@ def present(folder: Path) -> Present | None:
         found = lance.dataset(str(folder))
         files = frozenset(file.path for each in found.get_fragments() for file in each.metadata.files)
         ids = tuple(_ids(found.lance_schema.fields()))
-        return Present(found.schema, int(found.version), str(found.data_storage_version), files, ids)
+        return Appendable(found.schema, int(found.version), str(found.data_storage_version), files, ids)
 
 
-def made(folder: Path, schema: pa.Schema) -> Present:
+def made(folder: Path, schema: pa.Schema) -> Appendable:
     """Return a dataset, which is made without rows if it is missing; one process makes it, whoever tries.
 
     Raises:
@@ -80,7 +80,7 @@ def append(folder: Path, described: Sequence[str], version: int) -> int:
 
     Args:
         folder: of the dataset.
-        described: the fragments, as `Present.placed` returns them.
+        described: the fragments, as `Appendable.placed` returns them.
         version: that was looked at. Lance goes on from a later one that only has more rows.
 
     Raises:

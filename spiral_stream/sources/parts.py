@@ -24,7 +24,7 @@ import xxhash
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.integrity.locks import lock
 from spiral_stream.integrity.publish import drafts, new_draft, write_file
-from spiral_stream.sources.lance_append import Present, append, made, present
+from spiral_stream.sources.lance_append import Appendable, append, made, present
 from spiral_stream.sources.lance_fragments import DATA, draft_fragments, files_in
 
 DRAFTS: Final = "_drafts"
@@ -75,7 +75,7 @@ def published_parts(folder: Path) -> frozenset[str]:
     return frozenset() if found is None else parts_in(found)
 
 
-def parts_in(dataset: Present) -> frozenset[str]:
+def parts_in(dataset: Appendable) -> frozenset[str]:
     """Return the names of the parts that a dataset has, from the names of its files."""
     return frozenset(match[1] for match in map(_FILE.fullmatch, dataset.files) if match)
 

@@ -32,7 +32,7 @@ _BATCH_ROWS: Final = 4096
 
 @final
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteResult:
     """What a writer published."""
 
     rows: int
@@ -118,7 +118,7 @@ class Writer:
         if self._checks.held_bytes >= self._together or self._checks.held >= _BATCH_ROWS:
             self._flush()
 
-    def close(self) -> Written:
+    def close(self) -> WriteResult:
         """Publish all rows at once, and end the writer.
 
         Raises:
@@ -131,7 +131,7 @@ class Writer:
             version = part.publish() if part.shards else 0
         finally:
             self.abort()
-        return Written(
+        return WriteResult(
             rows=sum(shard.rows for shard in part.shards),
             shards=len(part.shards),
             size_bytes=sum(shard.size_bytes for shard in part.shards),

@@ -164,7 +164,7 @@ def test_an_exception_publishes_nothing_and_leaves_nothing(tmp_path: Path) -> No
 
 def test_a_writer_without_rows_publishes_nothing(tmp_path: Path) -> None:
     with sp.Writer(tmp_path / "t.lance", SCHEMA) as out:
-        assert out.close() == writer.Written(0, 0, 0, 0)
+        assert out.close() == writer.WriteResult(0, 0, 0, 0)
 
     assert list((tmp_path / "t.lance").iterdir()) == []
 
