@@ -11,15 +11,16 @@ from spiral_stream.sources.own import own_source
 from spiral_stream.sources.saved import library_kinds
 from spiral_stream.sources.source import Source
 
-_BY_SUFFIX: Final[Mapping[str, str]] = {
-    **dict.fromkeys((".csv", ".tsv"), "csv"),
-    **dict.fromkeys((".json", ".jsonl", ".ndjson"), "jsonl"),
-    **dict.fromkeys((".tar", ".tgz"), "webdataset"),
+_BY_SUFFIX: Final[Mapping[str, str]] = {  # in a folder of several kinds, the first counts
     ".lance": "lance",
-    ".mds": "mds",
+    **dict.fromkeys((".tar", ".tgz"), "webdataset"),
     ".parquet": "parquet",
-    ".txt": "text_files",
     ".vortex": "vortex",
+    ".mds": "mds",
+    **dict.fromkeys((".json", ".jsonl", ".ndjson"), "jsonl"),
+    **dict.fromkeys((".csv", ".tsv"), "csv"),
+    **dict.fromkeys((".bin", ".npy"), "tokens"),
+    ".txt": "text_files",
 }
 _PACKED: Final = (".bz2", ".gz", ".xz", ".zst")
 _LOOKED_AT: Final = 1000  # files of a folder
@@ -80,10 +81,11 @@ def _of_folder(folder: Path) -> str | None:
     if (folder / "index.json").exists():
         return "mds"
     names = [path for _, path in zip(range(_LOOKED_AT), sorted(folder.rglob("*")), strict=False) if path.is_file()]
-    kinds = [_by_name(path.name) for path in names]
-    for kind in dict.fromkeys(each for each in kinds if each is not None and each != "text_files"):
-        return kind
+    kinds = {_by_name(path.name) for path in names}
+    found = [kind for kind in dict.fromkeys(_BY_SUFFIX.values()) if kind in kinds]
+    if found and found[0] != "text_files":
+        return found[0]
     suffixes = {path.suffix.lower() for path in names}
     if suffixes & set(IMAGES):
         return "image_folder"
-    return "video_folder" if suffixes & set(VIDEOS) else "text_files" if "text_files" in kinds else None
+    return "video_folder" if suffixes & set(VIDEOS) else found[0] if found else None

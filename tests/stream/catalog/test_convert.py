@@ -22,7 +22,10 @@ from spiral_stream.catalog import convert as room
 from spiral_stream.catalog.convert import convert
 from spiral_stream.cli import app
 from spiral_stream.errors import SourceError
-from spiral_stream.semantic import JPEG_REF, with_semantic
+from spiral_stream.semantic import JPEG_REF, semantic_of, with_semantic
+from spiral_stream.sources.saved import library_kinds
+from spiral_stream.sources.source import ROW
+from tests.fixtures.every_source import made
 from tests.fixtures.lines import Lines
 
 ROWS = 50  # of a file
@@ -126,6 +129,22 @@ def test_files_that_are_imported_are_converted_too(tmp_path: Path) -> None:
     assert rows["__file__"].to_pylist()[::10] == ["0.num", "1.num", "2.num"]
     assert names(tmp_path / "out.lance") == {"_transactions", "_versions", "data"}
     assert convert(Lines(str(tmp_path / "in")), str(tmp_path / "out.lance")).rows == 0
+
+
+@pytest.mark.parametrize("kind", sorted(library_kinds()))
+def test_every_source_of_the_library_is_converted(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    source, place = made(kind, tmp_path / "in"), tmp_path / "out.lance"
+    entry = sp.connect(str(tmp_path / "catalog")).register("t", source, identity=sp.RowIdentity())
+    done = convert(source, str(place))
+    with entry.source.open() as reader, sp.Lance(str(place)).open() as copy:
+        columns = [field.name for field in reader.schema if semantic_of(field) is None]
+        theirs = pa.Table.from_batches(reader.scan(columns)).drop_columns([ROW])
+        ours = pa.Table.from_batches(copy.scan(columns)).drop_columns([ROW])
+
+    assert done.rows == len(theirs) > 0
+    assert repr(ours.to_pylist()) == repr(theirs.to_pylist())
+    assert convert(source, str(place)).rows == 0
 
 
 def jpeg(grey: int) -> bytes:
