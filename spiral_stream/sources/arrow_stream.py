@@ -192,15 +192,27 @@ def stored(schema: pa.Schema) -> pa.Schema:
     return plain(pa.schema([_stored(field) for field in schema]))
 
 
-def stored_column(column: pa.Array) -> pa.Array:
-    """Return the values of a column as `stored` names their type."""
-    return column.storage if isinstance(column.type, pa.BaseExtensionType) else column
+def stored_column(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Return the values of a column in the type that `stored` gives it."""
+    found = column.storage if isinstance(column.type, pa.BaseExtensionType) else column
+    return found if str(found.type) == str(field.type) else found.cast(field.type)
 
 
 def _stored(field: pa.Field) -> pa.Field:
-    kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+    known = isinstance(field.type, pa.BaseExtensionType)
     kept = {key: value for key, value in (field.metadata or {}).items() if not key.startswith(_EXTENSION)}
-    return pa.field(field.name, kind, field.nullable, kept or None)
+    kind = field.type.storage_type if known else field.type
+    marked = known or len(kept) < len(field.metadata or {})
+    return pa.field(field.name, _same_items(kind) if marked else kind, field.nullable, kept or None)
+
+
+def _same_items(kind: pa.DataType) -> pa.DataType:
+    """A type whose lists call their items so: Parquet and the packages of extension types have different names for them."""
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("item", _same_items(kind.value_type), kind.value_field.nullable))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(pa.field("item", _same_items(kind.value_type), kind.value_field.nullable))
+    return kind
 
 
 def _together(file: StreamFile, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
@@ -274,12 +286,8 @@ def _need_end(data: memoryview, place: int) -> None:
 
 
 def _as_stored(batch: pa.RecordBatch, types: pa.Schema) -> pa.RecordBatch:
-    columns = [stored_column(column) for column in batch.columns]
-    cast = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(columns, types, strict=True)
-    ]
-    return pa.record_batch(cast, schema=types)
+    columns = [stored_column(column, field) for column, field in zip(batch.columns, types, strict=True)]
+    return pa.record_batch(columns, schema=types)
 
 
 @contextmanager

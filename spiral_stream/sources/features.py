@@ -99,7 +99,11 @@ class FeaturedReader(Reader):
             return pc.struct_field(column, PATH)
         if name not in self._inline:
             chunks = isinstance(column, pa.ChunkedArray)
-            return _stored_chunks(column, self.schema.field(name)) if chunks else stored_column(column)
+            return (
+                _stored_chunks(column, self.schema.field(name))
+                if chunks
+                else stored_column(column, self.schema.field(name))
+            )
         wanted, other = (BYTES, PATH) if self._inline[name] else (PATH, BYTES)
         found = pc.struct_field(column, wanted)
         if found.null_count:
@@ -122,7 +126,7 @@ class FeaturedReader(Reader):
 
 
 def _stored_chunks(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    return pa.chunked_array([stored_column(chunk) for chunk in column.chunks], field.type)
+    return pa.chunked_array([stored_column(chunk, field) for chunk in column.chunks], field.type)
 
 
 def _kind_of(features: Features, name: str) -> str:

@@ -3,6 +3,7 @@
 A fetch reads rows by their indices, and long stretches of neighbouring rows as ranges. A range costs 0.17 ms of CPU, so a
 stretch of numbers and texts has to be long before it pays; of lists it pays at once, since indices that are neighbours in a
 list column cost 0.2 ms each. Files are read and not mapped: one that is cut short is an error, and does not end the process.
+What is read is a segment of a column, 8,192 rows as vortex-data writes them; all files of a reader share a cache of segments.
 """
 
 import os
@@ -31,9 +32,12 @@ from spiral_stream.threads import Workers, thread_share
 
 STRETCH: Final = 1024  # neighbouring rows from which on a range is read
 LISTS: Final = 8  # the same where lists are read
+CACHE_BYTES: Final = 256 << 20  # of segments that one reader keeps
 FILES: Final = 256  # open at the same time
 THREADS: Final = 8  # at most, to open files
-SCAN_ROWS: Final = 1 << 20  # rows that a condition is asked of at once
+SCAN_ROWS: Final = 1 << 20  # that are asked for at once
+SCAN_BYTES: Final = 64 << 20  # of a file, where texts, bytes or lists are read
+FEWEST: Final = 64  # rows of such a stretch
 _TAIL_BYTES: Final = 1 << 16  # of a file, which hold its footer or most of it
 
 
@@ -113,6 +117,7 @@ class VortexReader(Reader):
         self._files: OrderedDict[int, VortexFile] = OrderedDict()
         self._lock = threading.Lock()
         self._watch = Watch({})
+        self._segments = _segment_cache()
         self._units: list[Unit] = []
         first = self._file(0)
         self.schema = first.schema
@@ -172,6 +177,7 @@ class VortexReader(Reader):
     def close(self) -> None:
         with self._lock:
             self._files.clear()
+        self._segments.clear()
 
     def _file(self, unit: int) -> VortexFile:
         """Return an open file; those used last stay open.
@@ -184,7 +190,7 @@ class VortexReader(Reader):
             if found is not None:
                 self._files.move_to_end(unit)
                 return found
-        found = _open_file(self._root, self._names[unit], origin=self._mark)
+        found = _open_file(self._root, self._names[unit], self._segments, origin=self._mark)
         if self._known is not None and found.unit.content_key != self._known.keys[unit].as_py():
             msg = (
                 f"Vortex file {cut(found.path)} changed since registration. Take the data as it is now with "
@@ -217,8 +223,9 @@ class VortexReader(Reader):
         """Rows of a file that pass what Vortex can decide: their places in the file, and their columns if any are asked for."""
         with _storage(file.path):
             values = file.opened.to_repeated_scan(list(columns), expr=lowered)
-        for start in range(0, file.unit.rows, SCAN_ROWS):
-            stop = min(start + SCAN_ROWS, file.unit.rows)
+        step = _rows_at_once(file, self._fields(columns))
+        for start in range(0, file.unit.rows, step):
+            stop = min(start + step, file.unit.rows)
             with _storage(file.path):
                 rows = np.arange(start, stop) if lowered is None else self._passing_rows(file, lowered, start, stop)
             if not columns and len(rows):
@@ -295,7 +302,13 @@ class VortexReader(Reader):
         return pa.schema([self.schema.field(name) for name in columns])
 
 
-def _open_file(root: str, name: str, *, origin: bool) -> VortexFile:
+def _segment_cache() -> Any:
+    import vortex
+
+    return vortex.SegmentCache(CACHE_BYTES)
+
+
+def _open_file(root: str, name: str, segments: Any, *, origin: bool) -> VortexFile:
     """Open a file.
 
     Raises:
@@ -312,13 +325,20 @@ def _open_file(root: str, name: str, *, origin: bool) -> VortexFile:
     except (OSError, ValueError) as error:
         msg = f"Vortex file {cut(path)}: {getattr(error, 'strerror', None) or error}. Replace the file, or leave it out"
         raise SourceError(msg) from error
+    key = content_key(tail, facts.st_size, facts.st_mtime_ns)
     with _storage(path):
-        opened = vortex.open(path)
+        opened = vortex.open(path, segment_cache=segments, cache_key=content_key(path, key))
         schema, rows = _types(opened.dtype.to_arrow_schema()), len(opened)
         groups = tuple(stop - start for start, stop in opened.splits()) if rows else ()
-    key = content_key(tail, facts.st_size, facts.st_mtime_ns)
     key = content_key(key, "origin", name) if origin else key
     return VortexFile(path, opened, schema, Unit(name, rows, facts.st_size, key, groups), facts.st_mtime_ns)
+
+
+def _rows_at_once(file: VortexFile, columns: pa.Schema) -> int:
+    """How many rows a scan asks for: Vortex returns all of a stretch in one piece, which texts and bytes could make large."""
+    fixed = all(pa.types.is_primitive(field.type) for field in columns)
+    row_bytes = (file.unit.size_bytes or 0) / max(1, file.unit.rows)
+    return SCAN_ROWS if fixed else max(FEWEST, min(SCAN_ROWS, int(SCAN_BYTES / max(1.0, row_bytes))))
 
 
 def _has_lists(field: pa.Field) -> bool:

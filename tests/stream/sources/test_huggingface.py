@@ -330,16 +330,25 @@ def test_a_folder_of_another_kind_says_what_it_has(tmp_path: Path) -> None:
         HuggingFace(str(tmp_path / "nowhere")).open()
 
 
-def test_rows_are_the_same_where_datasets_is_not_installed(written: datasets.Dataset, tmp_path: Path) -> None:
-    written.save_to_disk(tmp_path / "saved", num_shards=2)
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_rows_are_the_same_where_datasets_is_not_installed(
+    form: str, written: datasets.Dataset, tmp_path: Path
+) -> None:
+    if form == "arrow":
+        written.save_to_disk(tmp_path / "saved", num_shards=2)
+    else:
+        (tmp_path / "saved").mkdir()
+        written.to_parquet(tmp_path / "saved" / "train-00000-of-00001.parquet")
     script = (
         "import sys; sys.modules['datasets'] = None\n"
         "from spiral_stream.sources.huggingface import HuggingFace\n"
         f"reader = HuggingFace({str(tmp_path / 'saved')!r}).open()\n"
-        "print(reader.schema.to_string(), [unit.content_key for unit in reader.units()])"
+        "import numpy as np; rows = reader.fetch(np.array([3, 0], np.uint64), ['id', 'matrix', 'about'])\n"
+        "print(reader.schema.to_string(), [unit.content_key for unit in reader.units()], rows.to_pylist())"
     )
     elsewhere = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     with HuggingFace(str(tmp_path / "saved")).open() as reader:
-        here = f"{reader.schema.to_string()} {[unit.content_key for unit in reader.units()]}\n"
+        rows = reader.fetch(np.array([3, 0], np.uint64), ["id", "matrix", "about"])
+        here = f"{reader.schema.to_string()} {[unit.content_key for unit in reader.units()]} {rows.to_pylist()}\n"
 
     assert elsewhere == here
