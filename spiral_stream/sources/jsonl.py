@@ -53,8 +53,8 @@ class Jsonl(ImportedSource):
         allow_outside: whether references may name files that do not lie below ``base``; by default
             only where no base is given.
         references: columns of texts that name members of tars, ``tar://shard.tar#0001.jpg``, one or a list per row, and
-            the folder that the tars are named from: ``{"image": "/data"}``, or ``"."`` for that of each file. The
-            column becomes a reference to the member's bytes.
+            the folder that the tars are named from: ``{"image": "/data"}``; or ``["image"]``, named from the folder of
+            each file. The column becomes a reference to the member's bytes.
     """
 
     KIND: ClassVar[str] = "jsonl"

@@ -19,6 +19,7 @@ from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.semantic import SEMANTIC, is_list
 from spiral_stream.sources.imports import Refused
 from spiral_stream.sources.json_columns import without_rows
+from spiral_stream.sources.paths import absolute
 from spiral_stream.sources.payload import flattened
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar import members
@@ -26,6 +27,7 @@ from spiral_stream.sources.tar_bytes import PLAIN, is_compressed, open_tar
 from spiral_stream.sources.tar_fields import SEMANTICS, MemberKind, kind_of
 
 SCHEME: Final = "tar://"
+OF_FILE: Final = ""  # tars are named from the folder of the file that names them
 STAMPED: Final = pa.struct(
     [
         ("uri", pa.utf8()),
@@ -38,7 +40,7 @@ STAMPED: Final = pa.struct(
 _TARS: Final = 32  # that stay indexed
 _AMBIGUOUS: Final = -1  # a member that cannot be read: a link, or there twice
 _NONE: Final = (None, 0, 0, 0, 0)
-References = tuple[tuple[str, str], ...]  # column, and the folder that its tars are named from
+References = tuple[tuple[str, str], ...]  # column, and the folder that its tars are named from, or OF_FILE
 
 
 @final
@@ -74,18 +76,19 @@ def need_references(what: str, references: object) -> References:
 
     Args:
         what: the source, for messages.
-        references: column -> folder; or that mapping as pairs.
+        references: column -> folder; that mapping as pairs; or columns alone, whose tars are named from each file's folder.
 
     Raises:
         SourceError: it is none.
     """
     given = tuple(references.items()) if isinstance(references, Mapping) else references
-    pairs = tuple(tuple(each) for each in given) if _are_pairs(given) else None
-    if pairs is None:
+    if isinstance(given, list | tuple) and given and all(isinstance(each, str) for each in given):
+        given = tuple((each, OF_FILE) for each in given)
+    if not _are_pairs(given):
         msg = f"{what}: references={shown(references)}. Give the folder that the tars of each column are named from: "
-        msg += '{"image": "/data"}, or {"image": "."} for the folder of the file itself'
+        msg += '{"image": "/data"}, or ["image"] for tars that are named from the folder of the file itself'
         raise SourceError(msg)
-    return pairs  # type: ignore[return-value]  # of two texts
+    return tuple((name, absolute(folder) if folder else OF_FILE) for name, folder in given)
 
 
 def tars_key(references: References, folder: str) -> str:
@@ -93,10 +96,10 @@ def tars_key(references: References, folder: str) -> str:
 
     Args:
         references: the columns.
-        folder: that relative folders start from.
+        folder: of the files that name them.
     """
     facts: list[str | int] = []
-    for root in sorted({os.path.join(folder, os.path.expanduser(where)) for _, where in references}):  # noqa: PTH111,PTH118
+    for root in sorted({os.path.join(folder, where) for _, where in references}):  # noqa: PTH118
         for path in sorted(_tars_below(root)):
             found = os.stat(path)  # noqa: PTH116
             facts += [os.path.relpath(path, root), found.st_size, found.st_mtime_ns]
@@ -146,14 +149,14 @@ class TarLinks:
 
     Args:
         references: the columns.
-        folder: of the file; relative folders and tars start from it.
+        folder: of the file.
         base: that references are relative to, where they lie below it.
         schema: of the rows with their references.
     """
 
     def __init__(self, references: References, folder: str, base: str, schema: pa.Schema) -> None:
         self._schema, self._base = schema, base
-        self._folders = {name: os.path.join(folder, os.path.expanduser(where)) for name, where in references}  # noqa: PTH111,PTH118
+        self._folders = {name: os.path.join(folder, where) for name, where in references}  # noqa: PTH118
         self._known: dict[str, tuple[str, os.stat_result, _Index] | str] = {}
 
     def resolved(self, batch: pa.RecordBatch, refused: Refused) -> pa.RecordBatch:

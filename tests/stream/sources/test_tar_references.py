@@ -67,7 +67,7 @@ def test_a_list_of_references_per_row(tmp_path: Path) -> None:
         {"pages": []},
         {"pages": None},
     )
-    source = Jsonl(tmp_path / "a.jsonl", references={"pages": "."})
+    source = Jsonl(tmp_path / "a.jsonl", references=["pages"])
     found = read(source)["pages"].combine_chunks()
     assert payload(found, source.base) == [[b"two", b"one"], [], None]
     assert found.to_pylist()[0][0]["uri"] == "x/a.tar"  # relative, so that the folder can be moved
@@ -90,16 +90,16 @@ def test_a_reference_that_leads_nowhere_is_named_or_left_out(tmp_path: Path, cas
             writer.addfile(tarfile.TarInfo(name), io.BytesIO())
     lines(tmp_path / "a.jsonl", {"image": "tar://a.tar#1.jpg"}, {"image": text})
     with pytest.raises(SourceError, match=message):
-        read(Jsonl(tmp_path / "a.jsonl", references={"image": "."}))
+        read(Jsonl(tmp_path / "a.jsonl", references=["image"]))
     left: list[str] = []
-    assert len(read(Jsonl(tmp_path / "a.jsonl", references={"image": "."}, on_error="skip"), left)) == 1
+    assert len(read(Jsonl(tmp_path / "a.jsonl", references=["image"], on_error="skip"), left)) == 1
     assert len(left) == 1
 
 
 def test_a_tar_that_is_written_again_is_noticed_and_its_rows_are_read_anew(tmp_path: Path) -> None:
     path = tar(tmp_path / "a.tar", {"1.jpg": b"one"})
     lines(tmp_path / "a.jsonl", {"image": "tar://a.tar#1.jpg"})
-    source = Jsonl(tmp_path / "a.jsonl", references={"image": "."})
+    source = Jsonl(tmp_path / "a.jsonl", references=["image"])
     before, [unit] = read(source), source.import_units()
     tar(path, {"0.jpg": b"zero", "1.jpg": b"ONE"})
     os.utime(path, ns=(1, 1))
@@ -113,13 +113,13 @@ def test_columns_that_hold_no_references_are_refused(tmp_path: Path) -> None:
     lines(tmp_path / "a.jsonl", {"n": 1})
     for name, message in (("n", "column 'n' is int64"), ("image", "column 'image' is missing")):
         with pytest.raises(SourceError, match=message):
-            read(Jsonl(tmp_path / "a.jsonl", references={name: "."}))
+            read(Jsonl(tmp_path / "a.jsonl", references=[name]))
     with pytest.raises(SourceError, match="Give the folder that the tars of each column are named from"):
-        Jsonl(tmp_path / "a.jsonl", references=["image"])
+        Jsonl(tmp_path / "a.jsonl", references="image")
 
 
 def test_references_are_written_down(tmp_path: Path) -> None:
-    source = Jsonl(tmp_path / "a.jsonl", references={"kind": "."})
+    source = Jsonl(tmp_path / "a.jsonl", references={"kind": "data"})
     saved = json.loads(json.dumps(source_to_json(source)))
     assert (
         Jsonl(**{"allow_outside": True, **{name: value for name, value in saved.items() if name != "kind"}}) == source
