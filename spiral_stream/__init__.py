@@ -47,6 +47,7 @@ from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
+from spiral_stream.sources.saved import declared_source
 from spiral_stream.sources.source import Source
 from spiral_stream.transforms.crop_and_resize import (
     CenterCrop,
@@ -133,6 +134,7 @@ __all__ = [
     "cache_fingerprint",
     "col",
     "connect",
+    "declared_source",
     "index_videos",
     "len_",
     "lit",
