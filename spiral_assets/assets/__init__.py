@@ -24,8 +24,9 @@ resources ``catalog`` and, for training, ``runs`` and ``pipes`` as `spiral_asset
 """
 
 from spiral_assets.assets.cache import cache_asset, cache_assets
-from spiral_assets.assets.measure import measure_assets
-from spiral_assets.assets.relation import relation_assets
+from spiral_assets.assets.measure import Check, measure_assets
+from spiral_assets.assets.registered import registered_asset
+from spiral_assets.assets.relation import Limits, relation_assets
 from spiral_assets.assets.stream import SavedStream, stream_asset
 from spiral_assets.assets.tokenizer import tokenizer_asset
 from spiral_assets.assets.training import training_asset, training_jobs
@@ -33,6 +34,8 @@ from spiral_assets.assets.video_index import video_index_assets
 from spiral_assets.named import Named, Plan, SavedPlan
 
 __all__ = [
+    "Check",
+    "Limits",
     "Named",
     "Plan",
     "SavedPlan",
@@ -40,6 +43,7 @@ __all__ = [
     "cache_asset",
     "cache_assets",
     "measure_assets",
+    "registered_asset",
     "relation_assets",
     "stream_asset",
     "tokenizer_asset",

@@ -5,13 +5,13 @@ and the demo's drawn images keep a relation of their own.
 """
 
 import os
-from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 import dagster as dg
 import yaml
+
+from spiral_assets.yaml_definitions import definitions_from
 
 FILE: Final = "own_images.yaml"
 DOMAIN: Final = "own_images"
@@ -111,12 +111,4 @@ def own_definitions() -> dg.Definitions:
     path = Path(root or "") / FILE
     if not root or not path.is_file():
         return dg.Definitions()
-    return dg.Definitions.merge(*(dg.build_defs_for_component(each) for each in _components(path.read_text())))
-
-
-def _components(text: str) -> Iterator[dg.Component]:
-    """Yield the components of some YAML documents."""
-    for document in yaml.safe_load_all(text):
-        module, _, name = document["type"].rpartition(".")
-        kind = getattr(import_module(module), name)
-        yield kind.resolve_from_dict(document["attributes"])
+    return definitions_from(path)
