@@ -5,6 +5,7 @@ been built. Dagster's own ``eager()`` looks at neither data versions nor code ve
 """
 
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 import dagster as dg
@@ -15,6 +16,7 @@ EVERY_S: Final = 30
 AUTOMATED: Final = (conventions.STATS, conventions.INDEXES, conventions.CACHES, conventions.STREAMS)
 
 
+@lru_cache(1)
 def rebuild() -> dg.AutomationCondition:  # type: ignore[type-arg]  # of any entity
     """Request an asset whose code version or whose dependencies' data versions changed.
 

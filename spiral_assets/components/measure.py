@@ -7,8 +7,10 @@ from pydantic import Field
 
 from spiral_assets.assets.measure import measure_assets
 from spiral_assets.components.parts import FunctionByName, OwnCheck, Owned, function_of
+from spiral_assets.components.scaffolding import example
 
 
+@example(key="shop/lengths", function="spiral_assets.plans.text_facts:token_lengths", deps=["catalog/shop/photos"])
 class Measure(Owned, dg.Component, dg.Resolvable):
     """Numbers that a function of yours measures: the asset stats/<key>."""
 

@@ -8,11 +8,18 @@ from pydantic import Field
 
 from spiral_assets.assets.cache import cache_assets
 from spiral_assets.components.parts import Owned, PlanByName, plan_of
+from spiral_assets.components.scaffolding import example
 
 if TYPE_CHECKING:
     import spiral_stream as spiral
 
 
+@example(
+    name="photos_decoded",
+    plan="spiral_assets.plans.images:cache_plan",
+    description="Decoded product photos.",
+    deps=["catalog/shop/photos"],
+)
 class PlanCache(Owned, dg.Component, dg.Resolvable):
     """The caches of a plan: built shard by shard, and built again when the plan or the data is new."""
 

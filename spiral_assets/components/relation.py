@@ -8,6 +8,7 @@ from pydantic import Field
 
 from spiral_assets.assets.relation import Limits, relation_assets
 from spiral_assets.components.parts import OwnCheck, Owned
+from spiral_assets.components.scaffolding import example
 
 
 class LimitsOfRelation(dg.Model, dg.Resolvable):
@@ -18,6 +19,13 @@ class LimitsOfRelation(dg.Model, dg.Resolvable):
     references: int = Field(default=Limits.references, description="Referenced images that are fetched and decoded.")
 
 
+@example(
+    name="shop.photos",
+    description="Product photos.",
+    source={"kind": "image_folder", "path": "$DATA/photos"},
+    semantic={"image_ref": "image/jpeg-ref"},
+    labels=["label_id"],
+)
 class Relation(Owned, dg.Component, dg.Resolvable):
     """A relation: registered as its source is now, checked, and measured per storage shard."""
 

@@ -15,10 +15,12 @@ from spiral_assets.assets.registered import registered_asset
 from spiral_assets.assets.relation import relation_assets
 from spiral_assets.components.parts import Owned
 from spiral_assets.components.relation import Relation
+from spiral_assets.components.scaffolding import example
 from spiral_assets.finding import in_catalog, in_folder
 from spiral_assets.watching import Watched, watch_sensor
 
 
+@example(folder="$DATA", prefix="shop", watch_s=60)
 class RelationCatalog(Owned, dg.StateBackedComponent, dg.Resolvable):
     """A relation for everything in a folder of Parquet files, Lance datasets and class folders, or in the catalog itself.
 

@@ -7,8 +7,10 @@ from pydantic import Field
 
 from spiral_assets.assets.tokenizer import tokenizer_asset
 from spiral_assets.components.parts import FunctionByName, Owned
+from spiral_assets.components.scaffolding import example
 
 
+@example(name="llama-tokenizer", source="$DATA/tokenizer.json")
 class Tokenizer(Owned, dg.Component, dg.Resolvable):
     """A tokenizer, registered under a name: from a file, a folder, the Hugging Face Hub, or a function that trains one."""
 

@@ -8,8 +8,17 @@ from pydantic import Field
 
 from spiral_assets.assets.training import RETRIES, training_asset, training_jobs
 from spiral_assets.components.parts import Owned
+from spiral_assets.components.scaffolding import example
 
 
+@example(
+    name="photos_cnn",
+    domain="shop",
+    command=["python", "-m", "shop.train"],
+    config={"epochs": 8},
+    deps=["streams/photos"],
+    schedule="0 3 * * *",
+)
 class TrainingJob(Owned, dg.Component, dg.Resolvable):
     """A model that a process of its own trains, a job that leads to it, and a job that prepares all but the training."""
 

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from spiral_assets.assets.stream import SavedStream, stream_asset
 from spiral_assets.components.parts import FunctionByName, Owned, PlanByName, function_of, plan_of
+from spiral_assets.components.scaffolding import example
 
 
 class NamedStream(dg.Model, dg.Resolvable):
@@ -18,6 +19,11 @@ class NamedStream(dg.Model, dg.Resolvable):
     prefetch: int = Field(default=4, description="Batches that a reader prepares ahead.")
 
 
+@example(
+    name="photos",
+    streams=[{"name": "photos-train", "plan": "spiral_assets.plans.images:training"}],
+    deps=["caches/photos_decoded"],
+)
 class TrainingStream(Owned, dg.Component, dg.Resolvable):
     """The streams of a training: saved by name, with EXPLAIN of the first."""
 

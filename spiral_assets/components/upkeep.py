@@ -6,6 +6,7 @@ import dagster as dg
 from pydantic import Field
 
 from spiral_assets.components.parts import FunctionByName, function_of
+from spiral_assets.components.scaffolding import example
 from spiral_assets.upkeep import GRACE_DAYS, WEEKLY, retention_job, upkeep
 
 
@@ -17,6 +18,7 @@ class Retention(dg.Model, dg.Resolvable):
     trust: Sequence[str] = Field(default=(), description="Modules whose functions saved plans may name.")
 
 
+@example(retention={"schedule": "0 6 * * 0", "older_than_days": 7})
 class Upkeep(dg.Component, dg.Model, dg.Resolvable):
     """Rebuilds what changed, removes caches that nobody uses, and tells about failed runs. One per code location."""
 

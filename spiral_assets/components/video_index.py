@@ -7,8 +7,10 @@ from pydantic import Field
 
 from spiral_assets.assets.video_index import GROUPS, video_index_assets
 from spiral_assets.components.parts import OwnCheck, Owned
+from spiral_assets.components.scaffolding import example
 
 
+@example(name="film_index", relation="shop.films", column="clip_ref", index="shop.film_files")
 class VideoIndex(Owned, dg.Component, dg.Resolvable):
     """Where the frames of every video file are: built by groups of storage shards, and shown as a relation."""
 

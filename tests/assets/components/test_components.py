@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from dagster.components.scaffold.scaffold import get_scaffolder
 
 import spiral_stream as spiral
 from spiral_assets import components
@@ -278,3 +279,20 @@ def test_dg_lists_them(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = {line for line in done.stdout.split() if line.startswith("spiral_assets.")}
     assert found == {f"spiral_assets.components.{name}" for name in components.__all__}
+
+
+@pytest.mark.parametrize("name", components.__all__)
+def test_what_is_scaffolded_can_be_loaded(name: str, tmp_path: Path) -> None:
+    kind = getattr(components, name)
+    typename = f"spiral_assets.components.{name}"
+    scaffolder = get_scaffolder(kind)
+    assert isinstance(scaffolder, dg.Scaffolder)
+
+    scaffolder.scaffold(dg.ScaffoldRequest(typename, tmp_path, "yaml", ROOT, None, append=False))
+
+    written = yaml.safe_load((tmp_path / "defs.yaml").read_text())
+    assert written["type"] == typename
+    assert written["attributes"]
+    assert isinstance(kind.resolve_from_dict(written["attributes"]), kind)
+    if name != "RelationCatalog":  # whose definitions are those of its state
+        loaded(yaml.safe_dump(written)).get_repository_def()
