@@ -1,7 +1,4 @@
-"""Build a cache from an asset, log its progress, and check that it is complete.
-
-`cache_rebuilds` says when a cache is rebuilt.
-"""
+"""Build caches from an asset, report progress, and check that they are complete."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,72 +6,122 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from spiral_assets import cache_rebuilds
-
 if TYPE_CHECKING:
     import spiral_stream as spiral
 
-EVERY_S: Final = 2.0  # between two lines of progress
+EVERY_S: Final = 2.0  # between two lines of progress in the log
+EVENT_EVERY_S: Final = 20.0  # between two observations, which the asset's page shows
+EXECUTORS: Final = ("threads", "processes", "ray")
 
 
 def build(
     context: dg.AssetExecutionContext,
     stream: "spiral.PreparedStream",
     metadata: Callable[["spiral.CacheStatus"], Mapping[str, Any]],
+    *,
+    executor: str = "threads",
+    workers: int | None = None,
 ) -> dg.MaterializeResult[None]:
-    """Build what is missing of a cache, shard by shard; continue after the last whole shard of an interrupted build.
+    """Build what is missing of a plan's caches, shard by shard; continue after the last whole shard of an interrupted build.
 
     Args:
         context: the asset's, for progress.
-        stream: reads every row that the cache should hold, of one relation, and has one cache.
-        metadata: returns more metadata of the built cache.
+        stream: reads every row that the caches should hold.
+        metadata: returns more metadata of each cache.
+        executor: ``threads``, ``processes`` of this machine, or ``ray``.
+        workers: how many work at a time; None is the executor's default.
+
+    Raises:
+        Failure: the plan has no cache.
     """
     begun = time.monotonic()
-    done = stream.materialize(LoggedProgress(context))
+    before = stream.caches()
+    if not before:
+        msg = "the plan has nothing to cache. Give a column a form with relation.cache(...), or map text to tokens"
+        raise dg.Failure(msg, allow_retries=False)
+    done = stream.materialize(ReportedProgress(context, before), workers=workers, executor=executor)
     seconds = time.monotonic() - begun
-    (cache,) = stream.caches()
-    (relation_version,) = stream.data_versions.values()
+    caches = stream.caches()
+    first = caches[0]
     return dg.MaterializeResult(
-        data_version=cache_rebuilds.data_version(cache, relation_version),
+        data_version=data_version(caches, stream.data_versions),
         metadata={
-            "dagster/row_count": stream.rows,
-            "dagster/uri": str(cache.folder),
+            "dagster/row_count": stream.rows if len(caches) == 1 else sum(cache.rows for cache in caches),
+            "dagster/uri": str(first.folder),
             "dagster/storage_kind": "lance",
-            **metadata(cache),
-            "fingerprint": cache.fingerprint,
-            "bytes": cache.payload_bytes,
+            **{name: value for cache in caches for name, value in metadata(cache).items()},
+            "fingerprint": ":".join(cache.fingerprint for cache in caches),
+            "bytes": sum(cache.payload_bytes for cache in caches),
             "rows_built": done.rows,
             "rows_refused": done.refused,
             "shards_built": done.shards,
             "rows_per_second": round(done.rows / seconds, 1),
             "seconds": round(seconds, 2),
+            "built_by": executor,
         },
     )
 
 
+def data_version(caches: "list[spiral.CacheStatus]", relations: Mapping[str, str]) -> dg.DataVersion:
+    """Return the data version of built caches: their fingerprints and their relations' data versions.
+
+    Args:
+        caches: their state; of a token cache, the fingerprint covers the tokenizer's content.
+        relations: name -> data version of the relations that the plan reads.
+    """
+    versions = [version for _, version in sorted(relations.items())]
+    return dg.DataVersion(":".join([*(cache.fingerprint for cache in caches), *versions]))
+
+
 def complete(stream: "spiral.PreparedStream") -> dg.AssetCheckResult:
-    """Check that the stream's cache holds every row of its relation as it is registered now."""
-    (cache,) = stream.caches()
+    """Check that the stream's caches hold every row of its relations as they are registered now."""
+    caches = stream.caches()
+    built, rows = (sum(getattr(cache, name) for cache in caches) for name in ("built", "rows"))
     return dg.AssetCheckResult(
-        passed=cache.complete,
-        description=f"{cache.built:,} of {cache.rows:,} rows are cached",
-        metadata={"cached": cache.built, "rows": cache.rows},
+        passed=bool(caches) and all(cache.complete for cache in caches),
+        description=f"{built:,} of {rows:,} rows are cached",
+        metadata={"cached": built, "rows": rows},
     )
 
 
-class LoggedProgress:
-    """Write progress to the run's log, one line every few seconds: Dagster has no progress bar."""
+class ReportedProgress:
+    """Report progress: a log line every few seconds, and an observation of the asset less often.
 
-    def __init__(self, context: dg.AssetExecutionContext) -> None:
+    Dagster has no progress bar. Figures count everything that the caches should hold, also what was built before; rate and
+    time left are those of this run.
+
+    Args:
+        context: the asset's.
+        before: the caches as they were when the build began.
+    """
+
+    def __init__(self, context: dg.AssetExecutionContext, before: "list[spiral.CacheStatus]" = ()) -> None:  # type: ignore[assignment]  # nothing was built before
         self._context = context
-        self._begun = self._last = time.monotonic()
+        self._built, self._rows = (sum(getattr(cache, name) for cache in before) for name in ("built", "rows"))
+        self._begun = self._last = self._last_event = time.monotonic()
 
     def __call__(self, done: "spiral.Progress") -> None:
         now = time.monotonic()
-        if now - self._last < EVERY_S and done.rows < done.rows_total:
+        finished = done.rows >= done.rows_total
+        if now - self._last < EVERY_S and not finished:
             return
         self._last = now
         rate = done.rows / max(now - self._begun, 1e-9)
         left = (done.rows_total - done.rows) / max(rate, 1e-9)
-        line = f"{done.rows:,}/{done.rows_total:,} rows, {done.shards}/{done.shards_total} shards"
-        self._context.log.info(f"{line}, {rate:,.0f} rows/s, ETA {left:,.0f} s")  # noqa: G004  Dagster's own logger
+        total = max(self._rows, done.rows_total)
+        rows = total - done.rows_total + done.rows
+        line = f"{rows:,}/{total:,} rows, {done.shards}/{done.shards_total} shards"
+        self._context.log.info(f"{line} to do, {rate:,.0f} rows/s, ETA {left:,.0f} s")  # noqa: G004  Dagster's own logger
+        if now - self._last_event >= EVENT_EVERY_S:
+            self._last_event = now
+            self._observe(rows, total, done.payload_bytes, rate, left)
+
+    def _observe(self, rows: int, total: int, payload_bytes: int, rate: float, left: float) -> None:
+        metadata = {
+            "rows": rows,
+            "rows_total": total,
+            "bytes": payload_bytes,
+            "rows_per_second": round(rate, 1),
+            "seconds_left": round(left),
+        }
+        self._context.log_event(dg.AssetObservation(self._context.asset_key, metadata=metadata))

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import dagster as dg
 
-from spiral_assets.assets import Plan
 from spiral_assets.caching import complete
+from spiral_assets.named import Plan
 from spiral_assets.registration import as_declared, unique
 from spiral_assets.resources import CatalogResource
 

@@ -1,11 +1,13 @@
 """Register a relation as it is now, and check what must hold before anything is built on it."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, final
 
 import dagster as dg
 
 from spiral_assets import reports
+from spiral_assets.sources import Declared, made
 
 if TYPE_CHECKING:
     import spiral_stream as spiral
@@ -13,32 +15,64 @@ if TYPE_CHECKING:
 SHOWN: Final = 5  # examples in a description
 
 
-def register(
-    catalog: "spiral.Catalog",
-    name: str,
-    source: "spiral.Source",
-    descriptions: Mapping[str, str],
-    identity: "str | Sequence[str] | spiral.RowIdentity" = "sample_id",
-    semantic: dict[str, str] | None = None,
-) -> dg.MaterializeResult[None]:
+@final
+@dataclass(frozen=True)
+class Registration:
+    """What a definition says of a relation; where its rows lie is its source.
+
+    Attributes:
+        name: of the relation.
+        identity: the column (or columns) whose value identifies a row.
+        shard: the column that names the storage shards; None takes ``storage_shard``, if there is one.
+        semantic: column -> semantic type, such as ``image/jpeg-ref``.
+        descriptions: column -> its meaning, shown in the UI.
+        compare_bytes: whether files whose size or time changed are compared by their bytes.
+    """
+
+    name: str
+    identity: "str | Sequence[str] | spiral.RowIdentity" = "sample_id"
+    shard: str | None = None
+    semantic: Mapping[str, str] = field(default_factory=dict)
+    descriptions: Mapping[str, str] = field(default_factory=dict)
+    compare_bytes: bool = True
+
+
+def register(catalog: "spiral.Catalog", registration: Registration, source: Declared) -> dg.MaterializeResult[None]:
     """Register the data as it is now. The asset's checks decide whether it may be used.
 
     Args:
         catalog: where to register it.
-        name: of the relation.
+        registration: what is said of it.
         source: where its rows are stored.
-        descriptions: column -> description, shown in the UI.
-        identity: the column or columns that identify a row; `RowIdentity` gives each row an identity of its own.
-        semantic: column -> semantic type, such as ``image/jpeg-ref``.
     """
-    entry = catalog.register(name, source, identity=identity, semantic=semantic, unique=False, replace=True)
+    more: dict[str, Any] = {} if registration.shard is None else {"shard": registration.shard}
+    entry = catalog.register(
+        registration.name,
+        made(source, catalog),
+        identity=registration.identity,
+        semantic=registration.semantic,
+        unique=False,
+        replace=True,
+        same_bytes=registration.compare_bytes,
+        **more,
+    )
+    return registered(entry, registration.descriptions)
+
+
+def registered(entry: Any, descriptions: Mapping[str, str]) -> dg.MaterializeResult[None]:
+    """Return what the page of a registered relation shows.
+
+    Args:
+        entry: the relation, from `spiral_stream.Catalog.entry`.
+        descriptions: column -> its meaning.
+    """
     manifest = entry.manifest()
     return dg.MaterializeResult(
         data_version=dg.DataVersion(entry.data_version),
         metadata={
             "dagster/row_count": manifest.total,
             "dagster/column_schema": reports.column_schema(entry.schema, entry.identity, descriptions),
-            "dagster/table_name": name,
+            "dagster/table_name": entry.name,
             "dagster/uri": reports.place(entry.source),
             "dagster/storage_kind": entry.source.KIND,
             "storage_shards": len(manifest.shard_names),

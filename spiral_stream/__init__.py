@@ -53,6 +53,7 @@ from spiral_stream.sources.jsonl import Jsonl
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.mds import Mds
 from spiral_stream.sources.parquet import Parquet
+from spiral_stream.sources.saved import declared_source
 from spiral_stream.sources.source import Source
 from spiral_stream.sources.text_files import TextFiles
 from spiral_stream.sources.tokens import Tokens
@@ -155,6 +156,7 @@ __all__ = [
     "cache_fingerprint",
     "col",
     "connect",
+    "declared_source",
     "index_videos",
     "len_",
     "lit",

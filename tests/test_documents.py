@@ -13,7 +13,7 @@ import typer.main
 import yaml
 
 import spiral_stream
-from spiral_assets import assets, checks, resources
+from spiral_assets import assets, automation, checks, components, resources, upkeep, watching, yaml_definitions
 from spiral_stream.cli import app
 from tests.fixtures.pages import Runner
 
@@ -71,7 +71,7 @@ def test_the_code_of_a_document_runs(document: Path, tmp_path: Path, runner: Run
         pytest.importorskip(package)
     script, commands, expected = "", "", ""
     for block in blocks(document):
-        if block.language == "python" and block.title:
+        if block.title and block.title != "Output":
             (tmp_path / block.title).write_text(block.code)
         elif block.language == "python":
             script += block.code + "\n"
@@ -157,16 +157,17 @@ def test_the_reference_has_every_name_at_the_door_once() -> None:
     assert len(entries) == len(set(entries))
 
 
-def test_the_page_of_dagster_has_every_factory_and_resource() -> None:
+def test_the_page_of_dagster_has_every_factory_component_and_resource() -> None:
     page = (DOCS / "reference" / "dagster.md").read_text()
     public = [
         f"{room.__name__}.{name}"
-        for room in (assets, checks, resources)
+        for room in (automation, checks, resources, upkeep, watching, yaml_definitions)
         for name, value in vars(room).items()
         if not name.startswith("_") and getattr(value, "__module__", "") == room.__name__
     ]
+    public += [f"{room.__name__}.{name}" for room in (assets, components) for name in room.__all__ if name != "Plan"]
 
-    assert len(public) == 12
+    assert len(public) > 30
     assert sorted(ENTRY.findall(page)) == sorted(public)
 
 

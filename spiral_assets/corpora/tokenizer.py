@@ -4,11 +4,15 @@ Byte level, so that every text has tokens and no token is unknown. 8.6 MB and 4,
 text gives the same tokenizer.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    import spiral_stream as spiral
 
 VOCABULARY: Final = 4_096
 BEGIN: Final = "<s>"
@@ -46,6 +50,19 @@ def train_tokenizer(columns: Sequence[pa.ChunkedArray], path: Path, *, vocabular
     made.save(str(draft))
     draft.replace(path)
     return path
+
+
+def trained_on(catalog: "spiral.Catalog", relations: Sequence[str], column: str, path: str) -> Path:
+    """Train a tokenizer on a column of some relations.
+
+    Args:
+        catalog: that has them.
+        relations: their names.
+        column: of text.
+        path: of the ``tokenizer.json`` to write; variables of the environment are put in.
+    """
+    texts = [catalog.table(name).project(column).to_arrow()[column] for name in relations]
+    return train_tokenizer(texts, Path(os.path.expandvars(path)))
 
 
 def _texts(columns: Sequence[pa.ChunkedArray]) -> Iterator[list[str]]:

@@ -1,21 +1,13 @@
-"""The resources and the executor of this code location."""
+"""The resources and the executor of this code location, and the definitions of your own images, if the demo got some."""
 
 import dagster as dg
 
-from spiral_assets.resources import CatalogResource, ImagesResource, RunsResource, TextsResource, VideosResource
+from spiral_assets.demo.own_images import own_definitions
+from spiral_assets.resources import standard_resources
 
 
 @dg.definitions
 def resources() -> dg.Definitions:
-    """Resources, and an executor that runs steps in one process: there are few, and they start in milliseconds."""
-    return dg.Definitions(
-        resources={
-            "catalog": CatalogResource(uri=dg.EnvVar("SPIRAL_CATALOG")),
-            "images": ImagesResource(root=dg.EnvVar("SPIRAL_DATA_ROOT")),
-            "texts": TextsResource(root=dg.EnvVar("SPIRAL_DATA_ROOT")),
-            "videos": VideosResource(root=dg.EnvVar("SPIRAL_DATA_ROOT")),
-            "runs": RunsResource(root=dg.EnvVar("SPIRAL_DATA_ROOT")),
-            "pipes": dg.PipesSubprocessClient(),
-        },
-        executor=dg.in_process_executor,
-    )
+    """Steps run in one process: they are few, and they start in milliseconds."""
+    location = dg.Definitions(resources=standard_resources(), executor=dg.in_process_executor)
+    return dg.Definitions.merge(location, own_definitions())

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from spiral_assets.demo import own_images
 from spiral_assets.demo.job import CONSOLE, Outcome, explain, run_job, summary
 from spiral_assets.demo.proof import Proof
 from spiral_assets.plans import images as image_plans
@@ -18,24 +19,30 @@ def images_act(root: Path, own: Path | None, count: int, epochs: int) -> bool:
         count: images to draw.
         epochs: to train.
     """
-    if own is None:
-        from spiral_assets.corpora.images import write_image_relation
+    if own is not None:
+        written = own_images.write_definitions(root, own)
+        CONSOLE.rule("Your images")
+        CONSOLE.print(f"{own.resolve()} is defined in {written}; the UI and later runs take it from there")
+        return _images(root, own_images.DOMAIN, own_images.TRAIN, epochs)
+    from spiral_assets.corpora.images import write_image_relation
 
-        CONSOLE.rule("Images")
-        drawn = write_image_relation(root / "images", count)
-        CONSOLE.print(f"{drawn.count:,} JPEGs in {drawn.shards} storage shards, {drawn.image_bytes / 1e6:,.0f} MB")
-    CONSOLE.rule("Dagster job images: register, check, measure, build the cache, save the streams, train")
-    config = {
-        "ops": {"models__images_cnn": {"config": {"epochs": epochs}}},
-        "resources": {"images": {"config": {"folder": str(own.resolve()) if own else "", "count": count}}},
-    }
-    outcome = run_job("images", root, config)
+    CONSOLE.rule("Images")
+    drawn = write_image_relation(root / "images", count)
+    CONSOLE.print(f"{drawn.count:,} JPEGs in {drawn.shards} storage shards, {drawn.image_bytes / 1e6:,.0f} MB")
+    return _images(root, "images", image_plans.TRAIN, epochs)
+
+
+def _images(root: Path, job: str, stream: str, epochs: int) -> bool:
+    """Run a job of images, and show what came of it."""
+    CONSOLE.rule(f"Dagster job {job}: register, check, measure, build the cache, save the streams, train")
+    outcome = run_job(job, root, {"ops": {f"models__{job}_cnn": {"config": {"epochs": epochs}}}})
     if outcome is None:
         return False
-    explain(image_plans.TRAIN)
-    CONSOLE.rule("Summary of images")
-    result, built = outcome.result, outcome.metadata("caches__imagenet_decoded")
-    proof = outcome.prove(image_plans.TRAIN, epochs * result["steps_per_epoch"])
+    explain(stream)
+    CONSOLE.rule(f"Summary of {job}")
+    cache = "caches__imagenet_decoded" if job == "images" else f"caches__{job}_decoded"
+    result, built = outcome.result, outcome.metadata(cache)
+    proof = outcome.prove(stream, epochs * result["steps_per_epoch"])
     table = summary(outcome, proof)
     table.add_row("cache", f"{built['dagster/row_count']:,} rows of decoded images, {built['rows_built']:,} built now")
     accuracy = f"{result['accuracy']:.1%} of {result['validated_on']:,} unseen images; chance {result['chance']:.1%}"
@@ -62,11 +69,7 @@ def text_act(root: Path, characters: int, steps: int) -> bool:
     CONSOLE.rule(
         "Dagster job text: register, check, train a tokenizer, build the caches, measure, save the stream, train"
     )
-    config = {
-        "ops": {"models__text_lm": {"config": {"steps": steps}}},
-        "resources": {"texts": {"config": {"characters": characters}}},
-    }
-    outcome = run_job("text", root, config)
+    outcome = run_job("text", root, {"ops": {"models__text_lm": {"config": {"steps": steps}}}})
     if outcome is None:
         return False
     explain(text_plans.TRAIN)
@@ -99,11 +102,7 @@ def video_act(root: Path, count: int, steps: int) -> bool:
     videos = f"{drawn.videos:,} H.264 videos in {drawn.shards} storage shards, {drawn.video_bytes / 1e6:,.0f} MB"
     CONSOLE.print(f"{videos}; {drawn.segments:,} segments with a label and a caption")
     CONSOLE.rule("Dagster job video: register, check, index, measure, build the cache, save the streams, train")
-    config = {
-        "ops": {"models__video_cnn": {"config": {"steps": steps}}},
-        "resources": {"videos": {"config": {"count": count}}},
-    }
-    outcome = run_job("video", root, config)
+    outcome = run_job("video", root, {"ops": {"models__video_cnn": {"config": {"steps": steps}}}})
     if outcome is None:
         return False
     explain(video_plans.TRAIN)

@@ -76,7 +76,11 @@ def summary(outcome: Outcome, proof: Proof) -> Table:
         event.asset_key for event in outcome.job.get_asset_materialization_events()
     }  # a partitioned asset has several events
     table.add_row("Dagster run", f"{outcome.job.run_id[:8]}, {len(assets)} assets")
-    warned = "".join(f"; {check.check_name} warns: {check.description}" for check in checks if not check.passed)
+    warned = "".join(
+        f"; {check.check_name} warns{f': {check.description}' if check.description else ''}"
+        for check in checks
+        if not check.passed
+    )
     table.add_row("asset checks", f"{sum(check.passed for check in checks)} of {len(checks)} passed{warned}")
     if outcome.killed is not None:
         where = f"epoch {outcome.killed['epoch']}, batch {outcome.killed['batch']}"

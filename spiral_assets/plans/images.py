@@ -8,55 +8,16 @@ if TYPE_CHECKING:
 
 RELATION: Final = "vision.imagenet_train"
 LABELS: Final = "vision.imagenet_labels"
-SPLITS: Final = "vision.imagenet_splits"  # for images that come without a split
 TRAIN: Final = "images-train"
 VALIDATION: Final = "images-validation"
 COLUMN: Final = "image_ref"
 LABEL: Final = "label_id"
-JPEG: Final = "image/jpeg-ref"
 CACHED_SIDE: Final = 96  # pixels: a 500 x 375 image takes 37 KB raw, and 84 KB as the original JPEG
 SIDE: Final = 64
 BATCH: Final = 64
 EPOCHS: Final = 8
 MEAN: Final = (0.485, 0.456, 0.406)
 STD: Final = (0.229, 0.224, 0.225)
-
-DESCRIPTIONS: Final[Mapping[str, str]] = {
-    "sample_id": "Stable sample ID. Ledgers, cursors and random transforms depend on it.",
-    "split": "train or val; images of val are never trained on.",
-    COLUMN: "The JPEG image: inline bytes, or the path of a file.",
-    LABEL: "Class number, from 0.",
-    "class_name": "Class name.",
-    "width": "Width in pixels.",
-    "height": "Height in pixels.",
-    "size_bytes": "Encoded size in bytes.",
-    "source_uri": "Origin of the image.",
-    "storage_shard": "Storage shard: the group of rows stored and read together.",
-    "ingest_ts": "Time at which the row was written.",
-}
-
-# The schema that the plans below expect, by kind of source: column -> type.
-DECLARED: Final[Mapping[str, Mapping[str, str]]] = {
-    "lance": {
-        "sample_id": "string",
-        "split": "string",
-        COLUMN: JPEG,
-        LABEL: "int64",
-        "width": "int32",
-        "height": "int32",
-        "source_uri": "string",
-        "storage_shard": "string",
-        "ingest_ts": "timestamp[ns]",
-    },
-    "image_folder": {
-        "sample_id": "string",
-        COLUMN: JPEG,
-        LABEL: "int64",
-        "class_name": "string",
-        "size_bytes": "int64",
-        "storage_shard": "string",
-    },
-}
 
 
 def profile() -> "spiral.Raw":
@@ -66,30 +27,37 @@ def profile() -> "spiral.Raw":
     return spiral.Raw(shorter_side=CACHED_SIDE)
 
 
-def cache_plan(catalog: "spiral.Catalog") -> "spiral.Relation":
+def cache_plan(catalog: "spiral.Catalog", relation: str = RELATION) -> "spiral.Relation":
     """Read every image in storage order. The cache is built and checked with this plan."""
     import spiral_stream as spiral
 
     field = spiral.Stack(COLUMN, decode="jpeg", transforms=[spiral.Resize((SIDE, SIDE))])
-    relation = catalog.table(RELATION).cache(**{COLUMN: profile()})
-    return relation.sample(order=spiral.Sequential()).collate(
+    cached = catalog.table(relation).cache(**{COLUMN: profile()})
+    return cached.sample(order=spiral.Sequential()).collate(
         batch_size=1, last=spiral.KeepPartial, fields={"image": field}
     )
 
 
-def images(catalog: "spiral.Catalog", split: str) -> "spiral.Relation":
-    """Return the rows of one split, with their class names."""
+def images(catalog: "spiral.Catalog", split: str, relation: str = RELATION, splits: str = "") -> "spiral.Relation":
+    """Return the rows of one split, with their class names.
+
+    Args:
+        catalog: that has the relations.
+        split: ``train`` or ``val``.
+        relation: of images.
+        splits: the relation of splits, for images that come without one.
+    """
     import spiral_stream as spiral
 
-    relation = catalog.table(RELATION)
-    if "split" not in relation.schema.names:
-        relation = relation.join(catalog.table(SPLITS), on="sample_id")
-    if "class_name" not in relation.schema.names:
-        relation = relation.join(catalog.table(LABELS), on=LABEL)
-    return relation.filter(spiral.col("split") == split).cache(**{COLUMN: profile()})
+    rows = catalog.table(relation)
+    if splits:
+        rows = rows.join(catalog.table(splits), on="sample_id")
+    if "class_name" not in rows.schema.names:
+        rows = rows.join(catalog.table(LABELS), on=LABEL)
+    return rows.filter(spiral.col("split") == split).cache(**{COLUMN: profile()})
 
 
-def training(catalog: "spiral.Catalog") -> "spiral.Relation":
+def training(catalog: "spiral.Catalog", relation: str = RELATION, splits: str = "") -> "spiral.Relation":
     """Random crops in shuffled order, in batches of equal size."""
     import spiral_stream as spiral
 
@@ -98,15 +66,22 @@ def training(catalog: "spiral.Catalog") -> "spiral.Relation":
         spiral.RandomHorizontalFlip(),
         spiral.Normalize(MEAN, STD),
     ]
-    return _batches(images(catalog, "train"), spiral.ShardAwareShuffle(seed=17), spiral.DropPartial, transforms)
+    rows = images(catalog, "train", relation, splits)
+    return _batches(rows, spiral.ShardAwareShuffle(seed=17), spiral.DropPartial, transforms)
 
 
-def validation(catalog: "spiral.Catalog") -> "spiral.Relation":
+def validation(catalog: "spiral.Catalog", relation: str = RELATION, splits: str = "") -> "spiral.Relation":
     """Centre crops in storage order, each sample once."""
     import spiral_stream as spiral
 
     transforms = [spiral.Resize(SIDE + 8), spiral.CenterCrop(SIDE), spiral.Normalize(MEAN, STD)]
-    return _batches(images(catalog, "val"), spiral.Sequential(), spiral.KeepPartial, transforms)
+    rows = images(catalog, "val", relation, splits)
+    return _batches(rows, spiral.Sequential(), spiral.KeepPartial, transforms)
+
+
+def steps(train: "spiral.PreparedStream", validation: "spiral.PreparedStream") -> Mapping[str, Any]:
+    """Return how many batches the two streams have."""
+    return {"steps_per_epoch": len(train), "validation_steps": len(validation)}
 
 
 def _batches(relation: "spiral.Relation", order: Any, last: Any, transforms: Sequence[Any]) -> "spiral.Relation":

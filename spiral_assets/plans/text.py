@@ -6,7 +6,7 @@ streams in their proportions.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import spiral_stream as spiral
@@ -29,36 +29,6 @@ MULTIPLE: Final = 32  # batch widths are multiples of this; use 128 on a GPU
 WINDOW: Final = 128  # samples considered together when batches of similar lengths are formed
 STEPS: Final = 96
 SAVE_EVERY: Final = 8
-
-DESCRIPTIONS: Final[Mapping[str, str]] = {
-    "sample_id": "Stable sample ID, derived from the document's path.",
-    "text": "Text of the document.",
-    "lang": "Language, guessed from frequent words: en, de, or und if unknown.",
-    "language": "Programming language.",
-    "quality_score": "Quality from 0 to 1, from counts of words, letters and repeated lines.",
-    "token_count_estimate": "Estimated tokens (bytes / 4).",
-    "url": "Home page of the package.",
-    "page_id": "Article name.",
-    "repository": "Repository that the source came from.",
-    "license": "License of the source.",
-    "source_uri": "File that contains the document.",
-    "storage_shard": "Storage shard: the group of rows stored and read together.",
-}
-
-_FIRST: Final = {"sample_id": "string", "text": "string", "lang": "string"}
-_REST: Final = {
-    "quality_score": "double",
-    "token_count_estimate": "int32",
-    "source_uri": "string",
-    "storage_shard": "string",
-}
-
-# The schema that the plan below expects, by stream: column -> type.
-DECLARED: Final[Mapping[str, Mapping[str, str]]] = {
-    "fineweb": {**_FIRST, **_REST, "url": "string"},
-    "wikipedia": {**_FIRST, **_REST, "page_id": "string"},
-    "code": {**_FIRST, **_REST, "language": "string", "repository": "string", "license": "string"},
-}
 
 
 def tokenize() -> "spiral.Tokenize":
@@ -123,3 +93,8 @@ def training(catalog: "spiral.Catalog") -> "spiral.Relation":
             },
         )
     )
+
+
+def samples(_: "spiral.PreparedStream") -> Mapping[str, Any]:
+    """Return how many samples an epoch has."""
+    return {"samples_per_epoch": EPOCH_SIZE}

@@ -17,7 +17,6 @@ TRAIN: Final = "video-train"
 VALIDATION: Final = "video-validation"
 COLUMN: Final = "clip_ref"
 LABEL: Final = "label_id"
-H264: Final = "video/h264-ref"
 CACHED_SIDE: Final = 72  # pixels: 8 frames of 72 x 96 take 166 KB raw; as H.264, 60 KB and the decoding of 100 frames
 SIDE: Final = 64
 FRAMES: Final = 8
@@ -28,51 +27,6 @@ SAVE_EVERY: Final = 8
 SHORTEST_MS: Final = 2_000
 SURE: Final = 0.7
 HELD_OUT: Final = ("3", "7")  # last digits of the videos used for validation only
-
-DESCRIPTIONS: Final[Mapping[str, str]] = {
-    "sample_id": "Stable sample ID: the video, and the number of the scene in it.",
-    "video_id": "Video that contains the segment.",
-    COLUMN: "The MP4 video: a file, or a byte range inside a tar.",
-    "start_time_ms": "Start of the segment within the video, in milliseconds.",
-    "duration_ms": "Duration of the segment in milliseconds.",
-    "frame_count": "Frames shown during the segment.",
-    "width": "Width in pixels, as shown upright.",
-    "height": "Height in pixels, as shown upright.",
-    "fps": "Frames per second; the mean if the rate varies.",
-    "source": "Source of the video: upload, crawl, archive or broadcast.",
-    "creator_id": "Creator of the video.",
-    "upload_ts": "Time of upload.",
-    "storage_shard": "Storage shard: the group of rows stored and read together.",
-    LABEL: "Class number, from 0.",
-    "caption": "Description of the scene.",
-    "confidence": "Confidence of the annotator, from 0 to 1.",
-    "file": "File that holds the video: path, or path[offset+length].",
-    "segments": "Segments that refer to the file.",
-    "frames": "Frames in the whole file.",
-    "rotation": "Clockwise rotation in degrees that shows the video upright.",
-    "key_distance": "Largest distance between key frames, in frames. A seek may decode this many.",
-    "error": "Reason why the file is unusable; null if it is usable.",
-}
-
-_SEGMENTS: Final = {
-    "sample_id": "string",
-    "video_id": "string",
-    COLUMN: H264,
-    "start_time_ms": "int64",
-    "duration_ms": "int64",
-    "frame_count": "int32",
-    "width": "int32",
-    "height": "int32",
-    "fps": "float",
-    "source": "string",
-    "creator_id": "string",
-    "upload_ts": "timestamp[ns]",
-    "storage_shard": "string",
-}
-_LABELS: Final = {"sample_id": "string", LABEL: "int64", "caption": "string", "confidence": "float"}
-
-# The schema that the plans below expect, by relation: column -> type.
-DECLARED: Final[Mapping[str, Mapping[str, str]]] = {RELATION: _SEGMENTS, LABELS: _LABELS}
 
 
 def profile() -> "spiral.Frames":
@@ -137,6 +91,11 @@ def validation(catalog: "spiral.Catalog") -> "spiral.Relation":
         .sample(identity="sample_id", order=spiral.Sequential())
         .collate(batch_size=BATCH, last=spiral.KeepPartial, fields=_fields(random_crop=False))
     )
+
+
+def samples(train: "spiral.PreparedStream", validation: "spiral.PreparedStream") -> Mapping[str, Any]:
+    """Return how many samples the two streams have."""
+    return {"samples_per_epoch": train.rows, "validation_samples": validation.rows}
 
 
 def clips(*, random_crop: bool) -> "spiral.Stack":

@@ -39,6 +39,7 @@ def images(
     catalog: CatalogFolder = None,
     stream: Annotated[str, typer.Option(help="Saved stream to train from.")] = image_plans.TRAIN,
     validation: Annotated[str, typer.Option(help="Saved stream to validate on.")] = image_plans.VALIDATION,
+    labels: Annotated[str, typer.Option(help="Relation of class names.")] = image_plans.LABELS,
     epochs: Annotated[
         int, typer.Option(min=1, help="Total epochs, including those before a resume.")
     ] = image_plans.EPOCHS,
@@ -48,7 +49,7 @@ def images(
     from spiral_assets.training.images import Classifier
 
     kept, opened = Checkpoint(folder), spiral.connect(catalog)
-    classes = _classes(opened, image_plans.LABELS, image_plans.LABEL)
+    classes = _classes(opened, labels, image_plans.LABEL)
     with (
         reporter() as report,
         kept.exclusively(report.log),

@@ -31,6 +31,7 @@ class Declaration:
     descriptions: Mapping[str, str]
     unique: bool
     row_ids: bool = False  # whether rows get identities that no column stores
+    same_bytes: bool = False  # whether shards of the same bytes keep their content keys
 
     def applied(self, name: str, schema: pa.Schema) -> tuple[pa.Schema, str | None]:
         """Return the source's columns with their semantic types and descriptions, and the column that names the shards.

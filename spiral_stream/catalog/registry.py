@@ -87,6 +87,7 @@ class Registry:
         descriptions: Mapping[str, str] | None = None,
         unique: bool = True,
         replace: bool = False,
+        same_bytes: bool = False,
         report: Callable[[int, int], None] = silent,
     ) -> Entry:
         """Register a source under a name: pin its version, find its shards, check its identities.
@@ -106,6 +107,7 @@ class Registry:
             unique: refuse repeated identities. False is for relations that are only joined; it records whether
                 identities repeat.
             replace: take the place of a registered relation.
+            same_bytes: as for `refresh`.
             report: called while rows are read, with the rows that were read and those to read.
 
         Returns:
@@ -122,15 +124,17 @@ class Registry:
         if made and isinstance(given, Arrow):  # whose rows are copied: their identities are stored with them
             given, identity, made = arrow_with_row_ids(name, given), ROW_ID, False
         columns = (ROW_ID,) if made else identity_columns(name, identity)
-        declared = Declaration(columns, shard, semantic or {}, descriptions or {}, unique, made)
+        declared = Declaration(columns, shard, semantic or {}, descriptions or {}, unique, made, same_bytes)
         return self.relations.register(name, given, declared, replace=replace, report=report)
 
-    def refresh(self, name: str, report: Callable[[int, int], None] = silent) -> Entry:
+    def refresh(self, name: str, report: Callable[[int, int], None] = silent, *, same_bytes: bool = False) -> Entry:
         """Register a relation again at its source's present version. Shards that did not change are not read again.
 
         Args:
             name: of the relation.
             report: called while rows are read, with the rows that were read and those to read.
+            same_bytes: compare the bytes of files whose size or time changed: shards whose files were only touched or
+                copied count as unchanged, and so does everything derived from them. The first call reads every file.
 
         Returns:
             the relation; its ``changes`` say which shards were added, changed or removed.
@@ -139,7 +143,7 @@ class Registry:
             CatalogError: the name is unknown, or the new rows are not legal.
             SourceError: the source cannot be read, or lost a column.
         """
-        return self.relations.refresh(name, report)
+        return self.relations.refresh(name, report, same_bytes=same_bytes)
 
     def entry(self, name: str) -> Entry:
         """Return the registered relation of this name.

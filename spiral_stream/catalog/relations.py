@@ -28,6 +28,7 @@ from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.pinning import pinned
 from spiral_stream.catalog.row_identity import is_made, with_row_id
 from spiral_stream.catalog.rows import RELATIONS, entry_of, row_of
+from spiral_stream.catalog.same_bytes import keep_same
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, SpiralWarning, shown
 from spiral_stream.sources.arrow import Arrow
@@ -87,7 +88,7 @@ class Relations:
             return self._again(self.entry(name), source, declared)  # another process was faster
         return entry
 
-    def refresh(self, name: str, report: Report = silent) -> Entry:
+    def refresh(self, name: str, report: Report = silent, *, same_bytes: bool = False) -> Entry:
         """Register a relation again at its source's present version.
 
         Raises:
@@ -104,6 +105,8 @@ class Relations:
             manifest, found = shards_of(name, stored, reader, old.identity, old.shard, old, report, self._root)
             _refuse_repeats(found, old.identity_unique, types)
             manifest = pinned(manifest, reader, types, self._folder)
+            if same_bytes:
+                manifest = keep_same(old, name, stored, reader, types, manifest, self._folder)
             measured = _Measured(types, old.shard, manifest, found is None, changes(former(old), manifest))
         entry = self._entry(name, stored, old.identity, measured)
         if entry.data_version == old.data_version and entry.schema.equals(old.schema, check_metadata=True):
@@ -208,6 +211,8 @@ class Relations:
             _refuse_repeats(found, declared.unique, schema)
             if not isinstance(source, Arrow):
                 manifest = pinned(manifest, reader, schema, self._folder)
+                if declared.same_bytes:
+                    manifest = keep_same(before, name, source, reader, schema, manifest, self._folder)
             return _Measured(schema, shard, manifest, found is None, changes(former(before), manifest))
 
     def _again(self, old: Entry, source: Source, declared: Declaration) -> Entry:

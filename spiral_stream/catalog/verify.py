@@ -112,7 +112,7 @@ class _Reading:
     def own_files(self, pool: Workers) -> None:
         """Read the source's own files."""
         paths = self._relation.files()
-        self._read(pool, [own_name(name) for name in paths], lambda name: _digest(*open_file(paths[name[1:]])))
+        self._read(pool, [own_name(name) for name in paths], lambda name: digest_of_file(*open_file(paths[name[1:]])))
 
     def all_rows(self, pool: Workers, advance: Callable[[int], None]) -> None:
         """Scan every column, and read the files that references name."""
@@ -137,7 +137,7 @@ class _Reading:
 
     def _digest_of(self, uri: str) -> Digest:
         handle, _, facts = self._relation.base.open(uri, 0)
-        return _digest(handle, facts)
+        return digest_of_file(handle, facts)
 
     def _read(self, pool: Workers, names: Sequence[str], digest: Callable[[str], Digest]) -> None:
         def tried(name: str) -> Digest | str:
@@ -181,7 +181,7 @@ class _Reading:
             self.differences.append(Difference(cut(name.removeprefix(own_name(""))), found))
 
 
-def _digest(handle: int, facts: os.stat_result) -> Digest:
+def digest_of_file(handle: int, facts: os.stat_result) -> Digest:
     """Read an open file to its end, and close it."""
     state, size = xxhash.xxh3_128(), 0
     with open(handle, "rb", buffering=0) as file:

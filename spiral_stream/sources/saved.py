@@ -110,6 +110,38 @@ def source_from_json(saved: Mapping[str, Any]) -> Source:
         raise SourceError(msg) from error
 
 
+def declared_source(declared: Mapping[str, Any]) -> Source:
+    """Return the source that a person declared: its kind, and what its constructor takes.
+
+    A field that is not given has its default, and ``path`` and ``uri`` both mean where the rows lie.
+
+    Args:
+        declared: ``{"kind": "parquet", "path": "/data/photos", ...}``.
+
+    Raises:
+        SourceError: the kind is unknown, or its fields do not fit.
+    """
+    kind = declared.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        msg = f"source kind {shown(kind)} is unknown; this version knows {', '.join(_KINDS)}. Correct it, or update spiral"
+        raise SourceError(msg)
+    names = [field.name for field in dataclasses.fields(_KINDS[kind])]  # type: ignore[arg-type]  # each is a dataclass
+    place = next((name for name in ("path", "uri") if name in names), "")
+    fields = {
+        place if place and name in ("path", "uri") else name: value
+        for name, value in declared.items()
+        if name != "kind"
+    }
+    if unknown := sorted(set(fields) - set(names)):
+        msg = f"source {kind}: {unknown[0]!r} is none of its fields; it has {', '.join(names)}. Correct the name"
+        raise SourceError(msg)
+    try:
+        return _KINDS[kind](**fields)
+    except TypeError as error:
+        msg = f"source {kind}: {error}. It has {', '.join(names)}"
+        raise SourceError(msg) from error
+
+
 def _to_json(value: object) -> object:
     return source_to_json(value) if isinstance(value, Source) else value
 

@@ -20,8 +20,8 @@ VIDEO_SHARDS = 3
 class Place:
     """The code location over a folder of its own."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, data: Path) -> None:
+        self.root, self.data = root, data
         self.instance = dg.DagsterInstance.ephemeral()
         self.definitions = defs()
 
@@ -31,21 +31,11 @@ class Place:
         job: str = "images",
         checks: Sequence[tuple[str, str]] | None = None,
         ops: Mapping[str, Any] | None = None,
-        images: Mapping[str, Any] | None = None,
         run_id: str | None = None,
-        videos: Mapping[str, Any] | None = None,
         partitions: Mapping[str, Any] | None = None,
     ) -> dg.ExecuteInProcessResult:
         """Materialize these keys (``catalog/vision/imagenet_train``), or run these checks alone; of some ``partitions``."""
-        config = {
-            "loggers": {"console": {"config": {"log_level": "WARNING"}}},
-            "ops": dict(ops or {}),
-            "resources": {
-                "images": {"config": {"count": IMAGES, "shards": SHARDS, **(images or {})}},
-                "texts": {"config": {"characters": CHARACTERS}},
-                "videos": {"config": {"count": VIDEOS, "shards": VIDEO_SHARDS, **(videos or {})}},
-            },
-        }
+        config = {"loggers": {"console": {"config": {"log_level": "WARNING"}}}, "ops": dict(ops or {})}
         if checks is not None:
             wanted = dg.AssetSelection.checks(*(dg.AssetCheckKey(dg.AssetKey(a.split("/")), n) for a, n in checks))
         else:
@@ -89,13 +79,13 @@ def steps(result: dg.ExecuteInProcessResult, kind: str) -> set[str]:
 
 
 @contextmanager
-def placed(root: Path) -> Iterator[Place]:
-    """The code location over a folder, which its environment names as long."""
+def placed(root: Path, data: Path | None = None) -> Iterator[Place]:
+    """The code location over a folder, which its environment names as long; the demo's data may lie elsewhere."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("SPIRAL_CATALOG", str(root / "catalog"))
         patched.setenv("SPIRAL_CACHE", str(root / "caches"))
-        patched.setenv("SPIRAL_DATA_ROOT", str(root / "data"))
-        made = Place(root)
+        patched.setenv("SPIRAL_DATA_ROOT", str(data or root / "data"))
+        made = Place(root, data or root / "data")
         yield made
         made.instance.dispose()
 

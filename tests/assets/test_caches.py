@@ -7,7 +7,6 @@ import lance
 import pyarrow as pa
 
 import spiral_stream as spiral
-from spiral_assets.cache_rebuilds import image_code_version
 from spiral_assets.plans import images as plans
 from tests.assets.conftest import IMAGES, SHARDS, Place, data_version, evaluations, metadata
 from tests.assets.test_relations import CACHE, LABELS, TRAIN, drawn
@@ -34,7 +33,8 @@ def test_the_cache_is_built_whole_and_a_second_build_finds_nothing_to_do(place: 
     assert (again["rows_built"], again["shards_built"]) == (0, 0)
     assert data_version(place, CACHE) == version
     entry = spiral.connect(str(place.root / "catalog")).entry(plans.RELATION)
-    assert version == f"{image_code_version()}:{entry.data_version}"
+    fingerprint = spiral.cache_fingerprint(plans.RELATION, plans.COLUMN, plans.profile())
+    assert version == f"{fingerprint}:{entry.data_version}"
 
 
 def test_a_changed_shard_is_rebuilt_alone(place: Place) -> None:

@@ -1,7 +1,6 @@
 """Registration, and the checks that stop everything downstream."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import dagster as dg
 import lance
@@ -18,14 +17,10 @@ LABELS = "catalog/vision/imagenet_labels"
 CACHE = "caches/imagenet_decoded"
 
 
-def drawn(place: Place) -> lance.LanceDataset:
+def drawn(place: Place, count: int = IMAGES, shards: int = SHARDS) -> lance.LanceDataset:
     """The drawn relation, before it is registered."""
-    found = write_image_relation(place.root / "data" / "images", IMAGES, shards=SHARDS, workers=0, progress=False)
+    found = write_image_relation(place.root / "data" / "images", count, shards=shards, workers=0, progress=False)
     return lance.dataset(found.train_uri)
-
-
-def folders(place: Place, count: int = IMAGES) -> Path:
-    return Path(write_image_relation(place.root / "own", count, form="folder", workers=0, progress=False).train_uri)
 
 
 def test_the_relations_are_registered_with_the_seeds_schema(place: Place) -> None:
@@ -111,32 +106,3 @@ def test_unsound_data_fails_one_check_and_stops_what_is_built_on_it(
     assert said in (found[failing].description or "")
     assert "caches__imagenet_decoded" not in steps(result, "STEP_SUCCESS")
     assert not list((place.root / "caches").glob("caches/*/data.lance"))
-
-
-def test_a_file_that_vanished_fails_the_references_and_says_so(place: Place) -> None:
-    images = folders(place)
-    place.run(TRAIN, images={"folder": str(images)})
-    gone = next(images.glob("*/*.jpg"))
-    gone.unlink()
-
-    found = evaluations(place.run(checks=[(TRAIN, "references_resolve")], images={"folder": str(images)}))
-
-    assert not found["references_resolve"].passed
-    assert gone.parent.name in (found["references_resolve"].description or "")
-
-
-def test_class_folders_become_the_same_relations_with_a_split_of_their_own(place: Place) -> None:
-    images = folders(place)
-    result = place.run(TRAIN, LABELS, images={"folder": str(images)})
-
-    assert result.success
-    catalog = spiral.connect(str(place.root / "catalog"))
-    names = catalog.table(plans.LABELS).sort("label_id").to_arrow()["class_name"].to_pylist()
-    assert names == sorted(path.name for path in images.iterdir())
-    train, held_out = (
-        set(plans.images(catalog, split).to_arrow()["sample_id"].to_pylist()) for split in ("train", "val")
-    )
-    assert train
-    assert held_out
-    assert not train & held_out
-    assert len(train | held_out) == 54  # of 60 drawn images, "train" holds nine in ten

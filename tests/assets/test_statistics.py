@@ -21,7 +21,7 @@ def test_statistics_are_counted_shown_and_kept_for_explain(place: Place) -> None
     catalog = spiral.connect(str(place.root / "catalog"))
     skew = catalog.skew(plans.RELATION, "label_id")
     assert skew is not None
-    assert facts["label_distance_worst"] == round(max(skew.distance), 4)
+    assert facts["label_id_distance_worst"] == round(max(skew.distance), 4)
 
 
 def test_skewed_shards_are_a_warning_that_stops_nothing(place: Place) -> None:

@@ -7,11 +7,11 @@ from tests.assets.test_relations import CACHE, LABELS, TRAIN, drawn
 
 STREAMS = "streams/images"
 STATS = "stats/vision/imagenet_train/shard_stats"
-MANY = {"count": 120, "shards": 2}
 
 
 def test_the_streams_are_saved_explained_and_read_from_the_cache(place: Place) -> None:
-    facts = metadata(place.run(TRAIN, LABELS, STATS, CACHE, STREAMS, images=MANY), STREAMS)
+    drawn(place, 120, 2)
+    facts = metadata(place.run(TRAIN, LABELS, STATS, CACHE, STREAMS), STREAMS)
 
     catalog = spiral.connect(str(place.root / "catalog"))
     assert catalog.streams() == [plans.TRAIN, plans.VALIDATION]

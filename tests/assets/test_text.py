@@ -52,6 +52,7 @@ def lengths(place: Place, stream: str) -> list[int]:
 
 
 def test_caches_hold_the_tokens_of_every_document_and_a_second_build_finds_nothing_to_do(place: Place) -> None:
+    collected(place)
     result = place.run(*RELATIONS, TOKENIZER, *CACHES, LENGTHS)
 
     assert result.success
@@ -69,7 +70,7 @@ def test_caches_hold_the_tokens_of_every_document_and_a_second_build_finds_nothi
             len(counted),
             0,
         )
-        assert built["tokens_are"] == "uint16"
+        assert built["form_of_text"] == "uint16"
         assert (told[name]["documents"], told[name]["tokens"]) == (len(counted), sum(counted))
         assert told[name]["above budget"] == sum(length > plans.BUDGET for length in counted)
         texts = collected(place)[name].to_table(columns=["text"])["text"].to_pylist()
@@ -129,6 +130,7 @@ def test_a_column_of_another_type_is_named(place: Place) -> None:
 
 
 def test_the_mixture_is_saved_explained_and_read_from_the_caches(place: Place) -> None:
+    collected(place)
     facts = metadata(place.run(*RELATIONS, TOKENIZER, *CACHES, LENGTHS, STREAM), STREAM)
 
     assert catalog(place).streams() == [plans.TRAIN]
@@ -153,6 +155,7 @@ def test_the_mixture_is_saved_explained_and_read_from_the_caches(place: Place) -
 
 
 def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: Place) -> None:
+    collected(place)
     assert place.run(*RELATIONS, TOKENIZER, *CACHES, LENGTHS, STREAM).success
     run_id = "11111111-2222-3333-4444-666666666666"
     ledger = place.root / "data" / "checkpoints" / run_id / "ledger.jsonl"

@@ -2,7 +2,6 @@
 
 import json
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from spiral_assets.demo.killer import Killer
 from spiral_assets.demo.proof import prove
 from spiral_assets.plans import images as plans
 from tests.assets.conftest import Place, evaluations, metadata
-from tests.assets.test_relations import TRAIN, folders
+from tests.assets.test_relations import TRAIN, drawn
 
 MODEL = "models/images_cnn"
 EPOCHS = 3
@@ -24,18 +23,14 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def images() -> dict[str, int]:
-    """Enough for three batches an epoch."""
-    return {"count": 220, "shards": 3}
+def prepare(place: Place) -> None:
+    """Enough images for three batches an epoch."""
+    drawn(place, 220, 3)
+    assert place.run(TRAIN, *STREAMS, "streams/images").success
 
 
-def prepare(place: Place, images: dict[str, int]) -> None:
-    assert place.run(TRAIN, *STREAMS, "streams/images", images=images).success
-
-
-def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: Place, images: dict[str, int]) -> None:
-    prepare(place, images)
+def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: Place) -> None:
+    prepare(place)
     run_id = "11111111-2222-3333-4444-555555555555"
     ledger = place.root / "data" / "checkpoints" / run_id / "ledger.jsonl"
     killer = Killer(ledger)
@@ -43,7 +38,7 @@ def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: 
     watching.start()
 
     config = {"models__images_cnn": {"config": {"epochs": EPOCHS, "save_every": 1}}}
-    result = place.run(MODEL, ops=config, images=images, run_id=run_id)
+    result = place.run(MODEL, ops=config, run_id=run_id)
 
     killer.stop()
     watching.join(10)
@@ -73,11 +68,11 @@ def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: 
 
 
 def test_alone_it_reports_to_the_terminal_and_a_second_call_goes_on(
-    place: Place, images: dict[str, int], capsys: pytest.CaptureFixture[str]
+    place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from spiral_assets.training.__main__ import images as train
 
-    prepare(place, images)
+    prepare(place)
 
     train(folder=place.root / "run", epochs=1)
     assert "begins at epoch 0, batch 0" in capsys.readouterr().out
@@ -88,8 +83,8 @@ def test_alone_it_reports_to_the_terminal_and_a_second_call_goes_on(
     assert (result["steps"], result["steps_of_this_process"], result["resumed"]) == (6, 3, True)
 
 
-def test_a_checkpoint_of_another_plan_is_refused(place: Place, images: dict[str, int]) -> None:
-    prepare(place, images)
+def test_a_checkpoint_of_another_plan_is_refused(place: Place) -> None:
+    prepare(place)
     torch = pytest.importorskip("torch")
     from spiral_assets.training.checkpoint import Checkpoint
 
@@ -104,16 +99,3 @@ def test_a_checkpoint_of_another_plan_is_refused(place: Place, images: dict[str,
         pytest.raises(spiral.ResumeError, match="this is plan"),
     ):
         kept.load(model, optimizer, stream)
-
-
-def test_class_folders_train_too(place: Place) -> None:
-    images = {"folder": str(folders(place, 220))}
-    assert place.run(TRAIN, *STREAMS, "streams/images", images=images).success
-
-    result = place.run(MODEL, ops={"models__images_cnn": {"config": {"epochs": 1}}}, images=images)
-
-    assert result.success
-    facts = metadata(result, MODEL)
-    assert facts["validated_on"] > 5
-    assert not facts["resumed"]
-    assert Path(facts["checkpoint"]).name == result.run_id  # another run begins anew

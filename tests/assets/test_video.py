@@ -14,13 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as spiral
-from spiral_assets.cache_rebuilds import clip_code_version
 from spiral_assets.corpora.scenes import SAID
 from spiral_assets.corpora.videos import DrawnVideos, write_video_relations
 from spiral_assets.demo.killer import Killer
 from spiral_assets.demo.proof import prove
+from spiral_assets.partitions import group_of
 from spiral_assets.plans import video as plans
-from spiral_assets.resources import CatalogResource
 from tests.assets.conftest import VIDEO_SHARDS, VIDEOS, Place, data_version, evaluations, metadata, placed, steps
 from tests.fixtures.videos import write_sound
 
@@ -41,7 +40,7 @@ TURNED = "files/vid-0002.mp4"
 
 @pytest.fixture(scope="session")
 def footage(tmp_path_factory: pytest.TempPathFactory) -> DrawnVideos:
-    """Videos that no test writes to; at ``root / "videos"`` of the resource."""
+    """Videos that no test writes to."""
     root = tmp_path_factory.mktemp("footage") / "videos"
     return write_video_relations(root, VIDEOS, shards=VIDEO_SHARDS, workers=0, progress=False)
 
@@ -61,12 +60,15 @@ def prepared(
     footage: DrawnVideos, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Place, dg.ExecuteInProcessResult]]:
     """Everything but the training, once; for tests that only look."""
-    with placed(tmp_path_factory.mktemp("prepared")) as place:
-        yield place, place.run(job="prepare_video", videos=config(footage))
+    with placed(tmp_path_factory.mktemp("prepared"), Path(footage.root).parent) as place:
+        yield place, place.run(job="prepare_video")
 
 
-def config(footage: DrawnVideos) -> dict[str, Any]:
-    return {"root": str(Path(footage.root).parent)}
+@pytest.fixture
+def shown(footage: DrawnVideos, tmp_path: Path) -> Iterator[Place]:
+    """A place that reads the videos that no test writes to."""
+    with placed(tmp_path, Path(footage.root).parent) as place:
+        yield place
 
 
 def catalog(place: Place) -> spiral.Catalog:
@@ -99,24 +101,26 @@ def test_one_job_prepares_everything_and_all_checks_pass(prepared: tuple[Place, 
     facts = metadata(result, SEGMENTS)
     assert (facts["dagster/row_count"], facts["storage_shards"]) == (ROWS, VIDEO_SHARDS)
     columns = {column.name: column for column in facts["dagster/column_schema"].columns}
-    assert columns[plans.COLUMN].type == plans.H264
+    assert columns[plans.COLUMN].type == "video/h264-ref"
     assert columns["sample_id"].constraints.unique
     assert data_version(place, SEGMENTS) == catalog(place).entry(plans.RELATION).data_version
 
 
-def test_the_index_is_a_partition_a_storage_shard(prepared: tuple[Place, dg.ExecuteInProcessResult]) -> None:
+def test_the_index_is_built_by_groups_of_storage_shards(prepared: tuple[Place, dg.ExecuteInProcessResult]) -> None:
     place, result = prepared
     entry = catalog(place).entry(plans.RELATION)
     shards = entry.manifest().shard_names.to_pylist()
 
     key = dg.AssetKey(SHARDS_INDEX.split("/"))
-    assert place.instance.get_materialized_partitions(key) == set(shards)
+    groups = {f"group-{number:02d}" for number in range(4)}
+    assert place.instance.get_materialized_partitions(key) == groups
     events = [event.materialization for event in result.get_asset_materialization_events() if event.asset_key == key]
     told = {event.partition: event for event in events if event.partition}
     assert sum(event.metadata["rows"].value for event in told.values()) == ROWS
     assert sum(event.metadata["files"].value for event in told.values()) == VIDEOS - 1 + 5  # the last is five clips
-    versions = dict(zip(shards, entry.manifest().content_keys.to_pylist(), strict=True))
-    assert {name: (event.tags or {})["dagster/data_version"] for name, event in told.items()} == versions
+    assert {name: event.metadata["shards"].value for name, event in told.items()} == {
+        group: sum(group_of(shard, 4) == group for shard in shards) for group in groups
+    }
 
 
 def test_the_relation_of_files_says_what_is_in_them(
@@ -127,7 +131,8 @@ def test_the_relation_of_files_says_what_is_in_them(
     assert len(rows) == VIDEOS - 1 + 5
     assert sum(row["segments"] for row in rows) == ROWS
     assert {row["error"] for row in rows} == {None}
-    assert set(rows[0]) <= set(plans.DESCRIPTIONS) | {"uri", "offset", "length"}
+    columns = metadata(prepared[1], INDEX)["dagster/column_schema"].columns
+    assert all(column.description for column in columns if column.name != "storage_shard")
     for row in rows:
         if row["uri"].endswith(".mp4"):
             found = looked_at(Path(footage.root) / row["uri"])
@@ -155,7 +160,7 @@ def test_statistics_are_counted_and_shown_in_plots(prepared: tuple[Place, dg.Exe
     assert skew["source_largest_share"] == round(max(map(sources.count, sources)) / ROWS, 4)
     assert 1 <= skew["source_effective"] <= len(set(sources)) + 1e-9
     assert skew["creator_id_effective"] > skew["source_effective"]
-    assert skew["source_explained_by_upload"] > 0.5
+    assert skew["source_explained_by_upload_ts"] > 0.5
     for value in [*clips.values(), *skew.values()]:
         if hasattr(value, "records"):
             assert len(value.records) <= 50
@@ -168,7 +173,10 @@ def test_the_cache_holds_every_clip_and_the_streams_read_it(prepared: tuple[Plac
     opened = catalog(place)
 
     assert (built["rows_built"], built["rows_refused"], built["shards_built"]) == (ROWS, 0, VIDEO_SHARDS)
-    assert built["fingerprint"] == clip_code_version()
+    form = spiral.cache_fingerprint(
+        plans.RELATION, plans.COLUMN, plans.profile(), plans.clips(random_crop=False), timed=True
+    )
+    assert built["fingerprint"] == form
     labels = {row["sample_id"]: row for row in opened.table(plans.LABELS).to_arrow().to_pylist()}
     seen: dict[str, set[str]] = {}
     for name in (plans.TRAIN, plans.VALIDATION):
@@ -201,52 +209,35 @@ def test_the_cache_holds_every_clip_and_the_streams_read_it(prepared: tuple[Plac
 
 
 def test_a_second_run_builds_nothing_and_changes_no_version(
-    footage: DrawnVideos, prepared: tuple[Place, dg.ExecuteInProcessResult]
+    prepared: tuple[Place, dg.ExecuteInProcessResult],
 ) -> None:
     place, _ = prepared
     keys = (SEGMENTS, LABELS, INDEX, STATS, SKEW, CACHE, STREAM)
     versions = {key: data_version(place, key) for key in keys}
 
-    again = place.run(job="prepare_video", videos=config(footage))
+    again = place.run(job="prepare_video")
 
     assert metadata(again, CACHE)["rows_built"] == 0
     assert {key: data_version(place, key) for key in keys} == versions
 
 
-def test_a_run_for_a_partition_indexes_that_shard_alone(footage: DrawnVideos, place: Place) -> None:
-    assert place.run(SEGMENTS, videos=config(footage)).success
+def test_a_run_for_a_partition_indexes_the_shards_of_that_group_alone(shown: Place) -> None:
+    place = shown
+    assert place.run(SEGMENTS).success
+    shards = catalog(place).entry(plans.RELATION).manifest().shard_names.to_pylist()
+    group = group_of(shards[0], 4)
+    of_group = [shard for shard in shards if group_of(shard, 4) == group]
 
-    result = place.run(SHARDS_INDEX, partitions={"partition_key": "part-0001"}, videos=config(footage))
+    result = place.run(SHARDS_INDEX, partitions={"partition_key": group})
 
     key = dg.AssetKey(SHARDS_INDEX.split("/"))
-    assert place.instance.get_materialized_partitions(key) == {"part-0001"}
-    assert metadata(result, SHARDS_INDEX)["dagster/row_count"] == 5 * VIDEOS // VIDEO_SHARDS
-    assert len(list((place.root / "caches").glob("caches/*/ledger/*.json"))) == 1
-    span = {"dagster/asset_partition_range_start": "part-0000", "dagster/asset_partition_range_end": "part-0002"}
-    assert place.run(SHARDS_INDEX, partitions={"tags": span}, videos=config(footage)).success
-    assert len(place.instance.get_materialized_partitions(key)) == VIDEO_SHARDS
+    assert place.instance.get_materialized_partitions(key) == {group}
+    assert metadata(result, SHARDS_INDEX)["dagster/row_count"] == len(of_group) * 5 * VIDEOS // VIDEO_SHARDS
+    assert len(list((place.root / "caches").glob("caches/*/ledger/*.json"))) == len(of_group)
+    span = {"dagster/asset_partition_range_start": "group-00", "dagster/asset_partition_range_end": "group-03"}
+    assert place.run(SHARDS_INDEX, partitions={"tags": span}).success
+    assert len(place.instance.get_materialized_partitions(key)) == 4
     assert len(list((place.root / "caches").glob("caches/*/ledger/*.json"))) == VIDEO_SHARDS
-
-
-def test_the_sensor_asks_for_each_shard_once_and_for_a_changed_one_again(place: Place, own: Path) -> None:
-    from spiral_assets.defs.indexes.video_sensor import changed_video_shards  # loaded by `place`, which mutes Dagster
-
-    def asked() -> dict[str, str]:
-        resource = CatalogResource(uri=str(place.root / "catalog"))
-        context = dg.build_sensor_context(instance=place.instance, resources={"catalog": resource})
-        found = changed_video_shards(context)
-        assert isinstance(found, dg.SensorResult)
-        return {str(each.partition_key): str(each.run_key) for each in found.run_requests or ()}
-
-    assert asked() == {}
-    assert place.run(SEGMENTS).success
-    first = asked()
-    assert sorted(first) == [f"part-{shard:04d}" for shard in range(VIDEO_SHARDS)]
-    path = own / "training_segments" / "part-0001.parquet"
-    pq.write_table(pq.read_table(path).slice(1), path)
-    assert place.run(SEGMENTS).success
-    second = asked()
-    assert {shard for shard in first if first[shard] != second[shard]} == {"part-0001"}
 
 
 def two_labels(own: Path) -> None:
@@ -299,7 +290,7 @@ def change(own: Path, column: str, to: Callable[[Any], Any]) -> None:
 @pytest.mark.parametrize(
     ("spoil", "failing", "said", "stopped"),
     [
-        (two_labels, "one_label_a_segment", "1 identities repeat: vid-", "streams__video"),
+        (two_labels, "identity_is_unique", "1 identities repeat: vid-", "streams__video"),
         (narrow, "schema_is_as_declared", "frame_count is int64, declared int32", "caches__video_index"),
         (
             cut_short,
@@ -329,9 +320,9 @@ def test_unsound_video_fails_one_check_and_stops_what_is_built_on_it(
     result = place.run(job="prepare_video")
 
     assert not result.success
-    found = evaluations(result)
-    assert {name for name, each in found.items() if not each.passed and each.blocking} == {failing}
-    assert said in (found[failing].description or "")
+    (found,) = [each for each in result.get_asset_check_evaluations() if not each.passed and each.blocking]
+    assert found.check_name == failing
+    assert said in (found.description or "")
     assert stopped not in steps(result, "STEP_SUCCESS")
 
 
@@ -350,17 +341,17 @@ def test_segments_without_a_label_are_a_warning(place: Place, own: Path) -> None
 @pytest.mark.filterwarnings("ignore:Function `PipesMessageReader.expected_writer_count`")
 @pytest.mark.filterwarnings("ignore:AssetExecutionContext.run_id is deprecated")
 def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(
-    footage: DrawnVideos, prepared: tuple[Place, dg.ExecuteInProcessResult]
+    prepared: tuple[Place, dg.ExecuteInProcessResult],
 ) -> None:
     place, _ = prepared
     run_id = "11111111-2222-3333-4444-777777777777"
-    ledger = place.root / "data" / "checkpoints" / run_id / "ledger.jsonl"
+    ledger = place.data / "checkpoints" / run_id / "ledger.jsonl"
     killer = Killer(ledger)
     watching = threading.Thread(target=killer.watch, daemon=True)
     watching.start()
 
     ops = {"models__video_cnn": {"config": {"steps": STEPS, "save_every": 4}}}
-    result = place.run(MODEL, ops=ops, run_id=run_id, videos=config(footage))
+    result = place.run(MODEL, ops=ops, run_id=run_id)
 
     killer.stop()
     watching.join(10)
@@ -373,5 +364,5 @@ def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(
     facts = metadata(result, MODEL)
     assert facts["resumed"]
     assert (facts["steps"], facts["clips_per_s"] > 0, facts["cache_hit_rate"]) == (STEPS, True, 1.0)
-    assert facts["validated_on"] == metadata(place.run(STREAM, videos=config(footage)), STREAM)["validation_samples"]
+    assert facts["validated_on"] == metadata(place.run(STREAM), STREAM)["validation_samples"]
     assert evaluations(result)["beats_chance"].severity.value == "WARN"

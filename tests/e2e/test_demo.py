@@ -12,6 +12,7 @@ import pytest
 
 import spiral_stream as spiral
 from spiral_assets.corpora.images import write_image_relation
+from spiral_assets.demo import own_images
 from spiral_assets.plans import images as plans
 from spiral_assets.plans import text as text_plans
 from spiral_assets.plans import video as video_plans
@@ -75,8 +76,8 @@ def check(place: Path, output: str, stream: str, steps: int, checks: str) -> dic
     return result
 
 
-def check_images(place: Path, output: str, checks: str, batches: int = 8) -> None:
-    result = check(place, output, plans.TRAIN, EPOCHS * batches, checks)
+def check_images(place: Path, output: str, checks: str, stream: str = plans.TRAIN, batches: int = 8) -> None:
+    result = check(place, output, stream, EPOCHS * batches, checks)
     assert result["accuracy"] > 2 * result["chance"]
 
 
@@ -102,7 +103,7 @@ def test_the_demo_does_the_same_on_video(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("SPIRAL_CACHE", str(tmp_path / "data" / "caches"))
     output = demo(tmp_path, "--only", "video", "--videos", str(VIDEOS), "--video-steps", str(VIDEO_STEPS))
 
-    result = check(tmp_path, output, video_plans.TRAIN, VIDEO_STEPS, "11 of 11 passed")
+    result = check(tmp_path, output, video_plans.TRAIN, VIDEO_STEPS, "12 of 12 passed")
     assert result["accuracy"] > 2 * result["chance"]
     assert f"{VIDEOS - 1 + 5} files, 1 of them on their side, 0 refused" in output
 
@@ -115,4 +116,7 @@ def test_the_demo_does_the_same_on_class_folders(tmp_path: Path, monkeypatch: py
     # a class folder is a storage shard, so every shard has one label
     output = demo(tmp_path, "--only", "images", "--epochs", str(EPOCHS), "--images", own)
     # the folder has the 540 images to train on, of which every tenth is held out again
-    check_images(tmp_path, output, "6 of 7 passed; labels_are_mixed warns", batches=7)
+    check_images(tmp_path, output, "6 of 7 passed; labels_are_mixed warns", own_images.TRAIN, 7)
+    catalog = spiral.connect(str(tmp_path / "data" / "catalog"))
+    assert catalog.tables() == ["vision.own_images", "vision.own_labels", "vision.own_splits"]
+    assert catalog.entry(own_images.RELATION).source == spiral.ImageFolder(own)

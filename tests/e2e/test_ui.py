@@ -16,6 +16,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from spiral_assets.corpora.images import write_image_relation
+from spiral_assets.corpora.videos import write_video_relations
 from spiral_assets.definitions import defs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -81,14 +83,15 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def measure() -> None:
     """Register a few images and videos and measure them."""
+    data = Path(os.environ["SPIRAL_DATA_ROOT"])
+    write_image_relation(data / "images", 60, shards=3, progress=False)
+    write_video_relations(data / "videos", 4, shards=2, progress=False)
     images = (["catalog", "vision", "imagenet_train"], STATS)
     wanted = dg.AssetSelection.assets(*(dg.AssetKey(key) for key in (*images, *VIDEO)))
     job = dg.define_asset_job("measured", wanted)
     with dg.DagsterInstance.get() as instance:
         whole = dg.Definitions.merge(defs(), dg.Definitions(jobs=[job])).resolve_job_def("measured")
-        few = {"images": {"config": {"count": 60, "shards": 3}}, "videos": {"config": {"count": 4, "shards": 2}}}
-        config = {"resources": few}
-        assert whole.execute_in_process(instance=instance, run_config=config).success
+        assert whole.execute_in_process(instance=instance).success
 
 
 def wait(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
@@ -126,10 +129,10 @@ def test_the_server_knows_the_assets_and_what_was_measured(address: str) -> None
     assert {"sample_id", "label_id", "storage_shard"} <= set(columns)
 
 
-def test_the_index_is_shown_by_storage_shard_and_clips_in_plots(address: str) -> None:
+def test_the_index_is_shown_by_groups_of_shards_and_clips_in_plots(address: str) -> None:
     node = ask(address, PARTITIONS, key={"path": INDEXED})["assetNodeOrError"]
-    assert node["partitionKeys"] == ["part-0000", "part-0001"]
-    assert node["partitionStats"] == {"numPartitions": 2, "numMaterialized": 2}
+    assert node["partitionKeys"] == [f"group-{number:02d}" for number in range(4)]
+    assert node["partitionStats"] == {"numPartitions": 4, "numMaterialized": 4}
 
     found = ask(address, QUERY, key={"path": CLIPS})["assetNodeOrError"]["assetMaterializations"][0]
 
@@ -153,5 +156,5 @@ def test_a_browser_shows_the_page_of_the_statistics(address: str, tmp_path: Path
     )
 
     assert done.returncode == 0, done.stderr
-    for shown in ("label_distance_worst", "storage_shards", "part-0000", "Rows, nulls, ranges and histograms"):
+    for shown in ("label_id_distance_worst", "storage_shards", "part-0000", "Rows, nulls, ranges and histograms"):
         assert shown in done.stdout

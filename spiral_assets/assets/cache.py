@@ -1,0 +1,92 @@
+"""The asset of caches, which is built when its plan or its data is new."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from spiral_assets import automation, conventions
+from spiral_assets.caching import EXECUTORS, build
+from spiral_assets.checks import cache_check
+from spiral_assets.code_versions import code_version_of
+from spiral_assets.conventions import DATA_TEAM, Deps
+from spiral_assets.named import Plan
+from spiral_assets.resources import CatalogResource
+
+if TYPE_CHECKING:
+    import spiral_stream as spiral
+
+
+def cache_asset(
+    name: str,
+    *,
+    plan: Plan,
+    deps: Deps,
+    description: str,
+    domain: str = "",
+    code_version: str | None = None,
+    metadata: Callable[["spiral.CacheStatus"], Mapping[str, Any]] = lambda _: {},
+    owners: Sequence[str] = DATA_TEAM,
+    executor: str = "threads",
+    workers: int | None = None,
+    fresh_within_h: float | None = None,
+    automated: bool = True,
+) -> dg.AssetsDefinition:
+    """Return the asset ``caches/<name>``, which builds the caches of one plan shard by shard.
+
+    A run builds what is missing, so a retry continues after the last whole shard. The data version consists of the caches'
+    fingerprints and the relations' data versions: an identical rebuild leaves everything downstream in sync. The asset has a
+    pool of its own, so that one run at a time builds it, whoever asks for it.
+
+    Args:
+        name: last part of the asset key.
+        plan: reads every row that the caches should hold: a function, a `Named` one, or a `SavedPlan`.
+        deps: the relation, and everything else that must be registered or checked first.
+        description: shown in the UI.
+        domain: tag by which jobs select the asset.
+        code_version: changes when settings or library code change the stored bytes; by default
+            `spiral_assets.code_versions.code_version_of` of the plan.
+        metadata: returns more metadata of a built cache.
+        owners: of the asset.
+        executor: where it is built: ``threads``, ``processes`` or ``ray``.
+        workers: how many work at a time.
+        fresh_within_h: hours within which it must have been built; None for no policy.
+        automated: whether it is rebuilt when its plan or its data is new.
+
+    Raises:
+        DagsterInvalidDefinitionError: the executor is unknown, or the plan's function is not found.
+    """
+    if executor not in EXECUTORS:
+        msg = f"cache {name!r}: executor {executor!r} is unknown. Give one of {', '.join(EXECUTORS)}"
+        raise dg.DagsterInvalidDefinitionError(msg)
+
+    @dg.asset(
+        key=conventions.cache_key(name),
+        group_name=conventions.CACHES,
+        kinds={"lance"},
+        owners=owners,
+        tags=conventions.domain_tag(domain),
+        description=description,
+        code_version=code_version_of(plan) if code_version is None else code_version,
+        deps=conventions.keys(deps),
+        pool=conventions.pool_of(name),
+        automation_condition=automation.rebuild() if automated else None,
+        freshness_policy=automation.freshness(fresh_within_h),
+    )
+    def cache(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
+        with plan(catalog.open()).to_numpy() as stream:
+            return build(context, stream, metadata, executor=executor, workers=workers)
+
+    return cache
+
+
+def cache_assets(name: str, *, plan: Plan, **options: Any) -> dg.Definitions:
+    """Return `cache_asset` and the check that the caches are complete.
+
+    Args:
+        name: last part of the asset key.
+        plan: of the asset.
+        **options: as `cache_asset` takes them.
+    """
+    asset = cache_asset(name, plan=plan, **options)
+    return dg.Definitions(assets=[asset], asset_checks=[cache_check(asset, plan)])

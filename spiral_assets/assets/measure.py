@@ -1,0 +1,100 @@
+"""The asset of numbers of your own: a function that returns metadata, and checks of what it measured."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import dagster as dg
+
+from spiral_assets import automation, conventions
+from spiral_assets.code_versions import code_version_of
+from spiral_assets.conventions import DATA_TEAM, Deps
+from spiral_assets.resources import CatalogResource
+
+if TYPE_CHECKING:
+    import spiral_stream as spiral
+
+Measure = Callable[["spiral.Catalog"], tuple[str, Mapping[str, Any]]]
+
+
+@final
+@dataclass(frozen=True)
+class Check:
+    """A check of your own.
+
+    Attributes:
+        name: of the check.
+        function: gets the catalog and returns a `dagster.AssetCheckResult`.
+        description: shown in the UI.
+        blocking: whether nothing is built on the asset while it fails.
+        deps: other assets that the function reads.
+    """
+
+    name: str
+    function: Callable[["spiral.Catalog"], dg.AssetCheckResult]
+    description: str = ""
+    blocking: bool = True
+    deps: Deps = ()
+
+
+def own_check(asset: dg.AssetsDefinition, check: Check) -> dg.AssetChecksDefinition:
+    """Return a check of your own as Dagster runs it.
+
+    Args:
+        asset: that it is of.
+        check: what it does.
+    """
+
+    @dg.asset_check(
+        asset=asset,
+        name=check.name,
+        blocking=check.blocking,
+        description=check.description or None,
+        additional_deps=conventions.keys(check.deps) or None,
+    )
+    def checked(catalog: CatalogResource) -> dg.AssetCheckResult:
+        return check.function(catalog.open())
+
+    return checked
+
+
+def measure_assets(
+    key: str,
+    measure: Measure,
+    *,
+    deps: Deps,
+    description: str,
+    domain: str = "",
+    checks: Sequence[Check] = (),
+    owners: Sequence[str] = DATA_TEAM,
+    automated: bool = True,
+) -> dg.Definitions:
+    """Return the asset ``stats/<key>``, whose metadata a function of yours measures, and its checks.
+
+    Args:
+        key: after ``stats/``, such as ``text/token_lengths``.
+        measure: gets the catalog; returns the data version of what it read, and the metadata.
+        deps: what it reads.
+        description: shown in the UI.
+        domain: tag by which jobs select the asset.
+        checks: of your own.
+        owners: of the asset.
+        automated: whether it is measured again when its code or its data is new.
+    """
+
+    @dg.asset(
+        key=[conventions.STATS, *key.split("/")],
+        group_name=conventions.STATS,
+        kinds={"arrow"},
+        owners=owners,
+        tags=conventions.domain_tag(domain),
+        description=description,
+        code_version=code_version_of(measure),
+        deps=conventions.keys(deps),
+        automation_condition=automation.rebuild() if automated else None,
+    )
+    def measured(catalog: CatalogResource) -> dg.MaterializeResult[None]:
+        version, metadata = measure(catalog.open())
+        return dg.MaterializeResult(data_version=dg.DataVersion(version), metadata=metadata)
+
+    return dg.Definitions(assets=[measured], asset_checks=[own_check(measured, each) for each in checks])

@@ -1,0 +1,52 @@
+"""The asset of a relation that the catalog has: registered by the command line, by Python or by another location."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from spiral_assets import conventions
+from spiral_assets.conventions import DATA_TEAM
+from spiral_assets.registration import registered
+from spiral_assets.resources import CatalogResource
+
+
+def registered_asset(
+    name: str,
+    facts: Mapping[str, Any],
+    *,
+    description: str = "",
+    domain: str = "",
+    owners: Sequence[str] = DATA_TEAM,
+) -> dg.AssetsDefinition:
+    """Return the asset ``catalog/<name>`` of a relation that the catalog has. A run takes its data as it is now.
+
+    The source is the one that was registered; a run cannot change it.
+
+    Args:
+        name: of the relation.
+        facts: ``kind`` and ``place`` of its source.
+        description: shown in the UI.
+        domain: tag by which jobs select the asset.
+        owners: of the asset.
+    """
+    told = {
+        "dagster/table_name": name,
+        "dagster/storage_kind": facts.get("kind"),
+        "dagster/uri": facts.get("place"),
+    }
+
+    @dg.asset(
+        key=conventions.relation_key(name),
+        group_name=conventions.CATALOG,
+        kinds=conventions.icon(facts.get("kind")),
+        owners=owners,
+        tags=conventions.domain_tag(domain),
+        description=description
+        or f"The relation {name}, as it was registered in the catalog. A run takes its present data.",
+        metadata={name: value for name, value in told.items() if value},
+    )
+    def relation(catalog: CatalogResource) -> dg.MaterializeResult[None]:
+        return registered(catalog.open().refresh(name, same_bytes=True), {})
+
+    return relation

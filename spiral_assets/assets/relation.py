@@ -1,0 +1,192 @@
+"""The assets of one relation: registered, checked and measured."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import dagster as dg
+
+from spiral_assets import automation, conventions, relation_checks
+from spiral_assets.assets.measure import Check, own_check
+from spiral_assets.checks import identity_check, schema_check
+from spiral_assets.conventions import DATA_TEAM, Deps
+from spiral_assets.registration import Registration, register
+from spiral_assets.relation_statistics import measured
+from spiral_assets.resources import CatalogResource
+from spiral_assets.sources import Declared, declared, kind_of, place_of
+from spiral_assets.watching import Watched, watch_sensor
+
+SKEWED: Final = (
+    0.5  # total variation between a shard's labels and all labels; above it a shuffle block needs many shards
+)
+MOST: Final = 0.5  # share of the rows that have one origin; above it a model learns that origin
+
+
+@final
+@dataclass(frozen=True)
+class Limits:
+    """What the checks of a relation allow. None asks for no check.
+
+    Attributes:
+        skew: distance of a shard's labels to those of the whole relation, from 0 to 1.
+        largest_share: of the rows that have one origin.
+        references: how many referenced images are fetched and decoded.
+    """
+
+    skew: float | None = SKEWED
+    largest_share: float | None = MOST
+    references: int = 0
+
+
+@final
+@dataclass(frozen=True)
+class Roles:
+    """What the columns of a relation are for, where Spiral cannot know.
+
+    Attributes:
+        labels: what is predicted; shards that hold few of them shuffle badly.
+        origins: where rows come from, such as a crawl or a creator.
+        along: the column along which both may drift, such as the time of ingest.
+    """
+
+    labels: Sequence[str] = ()
+    origins: Sequence[str] = ()
+    along: str | None = None
+
+
+def relation_assets(
+    name: str,
+    source: Declared,
+    *,
+    description: str = "",
+    identity: str | Sequence[str] = "sample_id",
+    shard: str | None = None,
+    semantic: Mapping[str, str] | None = None,
+    descriptions: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | None = None,
+    labels: Sequence[str] = (),
+    origins: Sequence[str] = (),
+    along: str | None = None,
+    limits: Limits | None = None,
+    checks: Sequence[Check] = (),
+    deps: Deps = (),
+    domain: str = "",
+    owners: Sequence[str] = DATA_TEAM,
+    statistics: bool = True,
+    compare_bytes: bool = True,
+    watch_s: int | None = None,
+    fresh_within_h: float | None = None,
+) -> dg.Definitions:
+    """Return the assets ``catalog/<name>`` and ``stats/<name>/shard_stats`` of a relation, and its checks.
+
+    Everything that decides what the relation is belongs to the definition. A run has nothing to configure, so whoever
+    starts it gets the same relation.
+
+    Args:
+        name: of the relation; dots become folders of the asset key.
+        source: where its rows lie: ``{"kind": "parquet", "path": "..."}`` or a function that returns a source.
+        description: shown in the UI.
+        identity: the column (or columns) whose value identifies a row permanently.
+        shard: the column that names the storage shards; by default ``storage_shard`` if there is one.
+        semantic: column -> semantic type, such as ``image/jpeg-ref``.
+        descriptions: column -> its meaning, for people.
+        columns: column -> type that plans rely on; gives a check.
+        labels: columns that are predicted; each gives a report of skew and a check that warns.
+        origins: columns that say where rows come from; each gives a report and a check that warns.
+        along: a column along which labels and origins may drift.
+        limits: what the checks allow.
+        checks: of your own.
+        deps: other assets that a function reads to make the source.
+        domain: tag by which jobs select the assets.
+        owners: of the assets.
+        statistics: whether to measure the relation.
+        compare_bytes: compare the bytes of files whose size or time changed, so that a mere touch changes nothing. The
+            first registration reads all files once.
+        watch_s: seconds between two looks of a sensor at the source; None for no sensor.
+        fresh_within_h: hours within which it must have been registered; None for no policy.
+    """
+    limits, source = limits or Limits(), declared(source)
+    registration = Registration(
+        name, identity, shard, dict(semantic or {}), dict(descriptions or {}), compare_bytes=compare_bytes
+    )
+    asset = _relation(registration, source, description, deps, domain, owners, fresh_within_h)
+    found: list[Any] = [asset]
+    tests = [identity_check(asset, name)]
+    if columns:
+        tests.append(schema_check(asset, name, columns))
+    if limits.references:
+        pictures = [column for column, kind in registration.semantic.items() if kind == relation_checks.JPEG]
+        tests += [relation_checks.references_check(asset, name, each, limits.references) for each in pictures]
+    tests += [own_check(asset, each) for each in checks]
+    if statistics:
+        stats = _statistics(name, Roles(labels, origins, along), asset, domain, owners)
+        found.append(stats)
+        tests += _spread_checks(stats, name, Roles(labels, origins, along), limits)
+    sensors = [] if watch_s is None else [watch_sensor(name, [Watched(name, source)], every_s=watch_s)]
+    return dg.Definitions(assets=found, asset_checks=tests, sensors=sensors)
+
+
+def _relation(
+    registration: Registration,
+    source: Declared,
+    description: str,
+    deps: Deps,
+    domain: str,
+    owners: Sequence[str],
+    fresh_within_h: float | None,
+) -> dg.AssetsDefinition:
+    """The asset that registers a relation as it is now."""
+    kind, place = kind_of(source), place_of(source)
+    told = {"dagster/table_name": registration.name, "dagster/storage_kind": kind, "dagster/uri": place}
+
+    @dg.asset(
+        key=conventions.relation_key(registration.name),
+        group_name=conventions.CATALOG,
+        kinds=conventions.icon(kind),
+        owners=owners,
+        tags=conventions.domain_tag(domain),
+        description=description or f"The relation {registration.name}, as its source is now.",
+        metadata={name: value for name, value in told.items() if value},
+        deps=conventions.keys(deps),
+        freshness_policy=automation.freshness(fresh_within_h),
+    )
+    def relation(catalog: CatalogResource) -> dg.MaterializeResult[None]:
+        return register(catalog.open(), registration, source)
+
+    return relation
+
+
+def _statistics(
+    name: str, roles: Roles, asset: dg.AssetsDefinition, domain: str, owners: Sequence[str]
+) -> dg.AssetsDefinition:
+    """The asset that measures a relation."""
+
+    @dg.asset(
+        key=conventions.stats_key(name),
+        group_name=conventions.STATS,
+        kinds={"arrow"},
+        owners=owners,
+        tags=conventions.domain_tag(domain),
+        description="Rows, nulls, ranges and histograms of every column, per storage shard. Reads no payload.",
+        deps=[asset],
+        automation_condition=automation.rebuild(),
+    )
+    def shard_stats(catalog: CatalogResource) -> dg.MaterializeResult[None]:
+        return measured(catalog.open(), name, [*roles.labels, *roles.origins], roles.along)
+
+    return shard_stats
+
+
+def _spread_checks(
+    stats: dg.AssetsDefinition, name: str, roles: Roles, limits: Limits
+) -> list[dg.AssetChecksDefinition]:
+    """Checks of labels and origins, which warn. Names repeat no column where there is one column only."""
+    found = []
+    if limits.skew is not None:
+        for column in roles.labels:
+            ending = "" if len(roles.labels) == 1 else f"_{column}"
+            found.append(relation_checks.mixed_check(stats, name, column, limits.skew, f"labels_are_mixed{ending}"))
+    if limits.largest_share is not None:
+        most = limits.largest_share
+        found += [relation_checks.share_check(stats, name, column, most) for column in roles.origins]
+    return found

@@ -1,0 +1,102 @@
+"""The asset of named streams, which training opens by name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import dagster as dg
+
+from spiral_assets import automation, conventions, reports
+from spiral_assets.code_versions import code_version_of
+from spiral_assets.conventions import TRAINING_TEAM, Deps
+from spiral_assets.named import Plan
+from spiral_assets.resources import CatalogResource
+
+if TYPE_CHECKING:
+    import spiral_stream as spiral
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SavedStream:
+    """A stream to save in the catalog.
+
+    Attributes:
+        name: the name under which a training job opens it.
+        plan: builds its plan, up to `collate`.
+        prefetch: batches that a reader prepares ahead.
+    """
+
+    name: str
+    plan: Plan
+    prefetch: int = 4
+
+
+def stream_asset(
+    name: str,
+    *,
+    streams: Sequence[SavedStream],
+    deps: Deps,
+    description: str,
+    domain: str = "",
+    metadata: Callable[..., Mapping[str, Any]] = lambda *_: {},
+    owners: Sequence[str] = TRAINING_TEAM,
+    fresh_within_h: float | None = None,
+    automated: bool = True,
+) -> dg.AssetsDefinition:
+    """Return the asset ``streams/<name>``, which saves streams by name and shows EXPLAIN of the first.
+
+    Args:
+        name: last part of the asset key.
+        streams: the stream to train from, then others such as one for validation.
+        deps: caches and statistics that the plans should find.
+        description: shown in the UI.
+        domain: tag by which jobs select the asset.
+        metadata: is called with the prepared streams, in their order, and returns more metadata.
+        owners: of the asset.
+        fresh_within_h: hours within which it must have been saved; None for no policy.
+        automated: whether it is saved again when a plan or its data is new.
+    """
+
+    @dg.asset(
+        key=conventions.stream_key(name),
+        group_name=conventions.STREAMS,
+        kinds={"pytorch"},
+        owners=owners,
+        tags=conventions.domain_tag(domain),
+        description=description,
+        code_version="-".join(code_version_of(each.plan)[:16] for each in streams),
+        deps=conventions.keys(deps),
+        automation_condition=automation.rebuild() if automated else None,
+        freshness_policy=automation.freshness(fresh_within_h),
+    )
+    def saved(catalog: CatalogResource) -> dg.MaterializeResult[None]:
+        opened = catalog.open()
+        with ExitStack() as stack:
+            prepared = []
+            for each in streams:
+                prepared.append(stack.enter_context(each.plan(opened).to_torch(prefetch=each.prefetch)))
+                opened.save_stream(each.name, prepared[-1])
+            return _saved(streams[0].name, prepared, metadata(*prepared))
+
+    return saved
+
+
+def _saved(
+    name: str, prepared: Sequence["spiral.PreparedStream"], metadata: Mapping[str, Any]
+) -> dg.MaterializeResult[None]:
+    """Explain the first of the saved streams. Their plans and the data of the first are the data version."""
+    train = prepared[0]
+    explained = train.explain()
+    versions = [version for _, version in sorted(train.data_versions.items())]
+    return dg.MaterializeResult(
+        data_version=dg.DataVersion(":".join([*(stream.fingerprint for stream in prepared), *versions])),
+        metadata={
+            "explain": dg.MetadataValue.md(explained.to_markdown()),
+            "fingerprint": train.fingerprint,
+            **metadata,
+            "warnings": len(explained.to_dict()["warnings"]),
+            "open_it": reports.snippet(f'spiral_stream.open_stream("{name}", epoch=0)'),
+        },
+    )

@@ -1,0 +1,208 @@
+"""The assets of a video index: where the frames of every file are, built by groups of storage shards and shown as a relation."""
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster as dg
+
+from spiral_assets import automation, conventions, reports
+from spiral_assets.assets.measure import Check, own_check
+from spiral_assets.caching import ReportedProgress
+from spiral_assets.conventions import DATA_TEAM, Deps
+from spiral_assets.files import by_file
+from spiral_assets.partitions import requested, shard_groups
+from spiral_assets.registration import registered
+from spiral_assets.resources import CatalogResource
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+GROUPS: Final = 8
+
+
+def video_index_assets(
+    name: str,
+    *,
+    relation: str,
+    column: str,
+    index: str,
+    groups: int = GROUPS,
+    deps: Deps = (),
+    descriptions: Mapping[str, str] | None = None,
+    checks: Sequence[Check] = (),
+    domain: str = "",
+    owners: Sequence[str] = DATA_TEAM,
+    automated: bool = True,
+) -> dg.Definitions:
+    """Return the assets ``caches/<name>`` and ``catalog/<index>``, and the check that every file is usable.
+
+    Args:
+        name: of the index among the caches.
+        relation: whose videos are indexed.
+        column: of type ``video/h264-ref``.
+        index: the relation that shows one row per file.
+        groups: partitions; the shards are spread over them by name.
+        deps: more than the relation, which is one.
+        descriptions: column of the index relation -> its meaning.
+        checks: of your own, of the index relation.
+        domain: tag by which jobs select the assets.
+        owners: of the assets.
+        automated: whether it is rebuilt when the relation's data is new.
+    """
+    options: dict[str, Any] = {
+        "group_name": conventions.INDEXES,
+        "owners": owners,
+        "tags": conventions.domain_tag(domain),
+        "automation_condition": automation.rebuild() if automated else None,
+    }
+
+    @dg.asset(  # type: ignore[untyped-decorator]  # options of any type
+        key=conventions.cache_key(name),
+        kinds={"lance"},
+        description="Presentation times, key frames and packets of every file, built by groups of storage shards. "
+        "Files that are indexed already are skipped.",
+        partitions_def=shard_groups(groups),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        deps=[conventions.relation_key(relation), *conventions.keys(deps)],
+        pool=conventions.pool_of(name),
+        **options,
+    )
+    def indexed(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
+        return _build(context, catalog.open(), relation, column, groups)
+
+    @dg.asset(  # type: ignore[untyped-decorator]
+        key=conventions.relation_key(index),
+        kinds={"arrow"},
+        description="The video index as a relation: one row per file, including unusable files and the reason.",
+        deps=[indexed],
+        **options,
+    )
+    def shown(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
+        return _register(context, catalog.open(), relation, column, index, descriptions or {})
+
+    usable = _usable(shown, index)
+    return dg.Definitions(assets=[indexed, shown], asset_checks=[usable, *(own_check(shown, each) for each in checks)])
+
+
+def _build(
+    context: dg.AssetExecutionContext, catalog: Any, relation: str, column: str, groups: int
+) -> dg.MaterializeResult[None]:
+    """Index what is missing of the requested groups; without partitions, of all of them, and report each."""
+    import spiral_stream as spiral
+
+    begun, manifest = time.monotonic(), catalog.entry(relation).manifest()
+    versions = dict(zip(manifest.shard_names.to_pylist(), manifest.content_keys.to_pylist(), strict=True))
+    wanted = requested(context, list(versions), groups)
+    shards = [shard for group in wanted.values() for shard in group]
+    rows = spiral.index_videos(catalog, relation, column, shards, ReportedProgress(context)) if shards else None
+    facts = _by_group(manifest, rows, wanted)
+    for group, counts in facts.items():
+        if context.has_partition_key or context.has_partition_key_range:
+            context.add_asset_metadata(counts, partition_key=group)
+        else:
+            tags = {"dagster/data_version": _version([versions[shard] for shard in wanted[group]])}
+            event = dg.AssetMaterialization(context.asset_key, partition=group, metadata=counts, tags=tags)
+            context.log_event(event)
+    return dg.MaterializeResult(
+        data_version=dg.DataVersion(_version([versions[shard] for shard in shards])),
+        metadata={
+            "dagster/row_count": 0 if rows is None else len(rows),
+            "storage_shards": len(shards),
+            "refused": sum(counts["refused"] for counts in facts.values()),
+            "seconds": round(time.monotonic() - begun, 2),
+        },
+    )
+
+
+def _register(
+    context: dg.AssetExecutionContext,
+    catalog: Any,
+    relation: str,
+    column: str,
+    index: str,
+    descriptions: Mapping[str, str],
+) -> dg.MaterializeResult[None]:
+    """Register one row per file."""
+    import spiral_stream as spiral
+
+    files = by_file(spiral.index_videos(catalog, relation, column, None, ReportedProgress(context)))
+    entry = catalog.register(index, spiral.Arrow(files), identity="file", replace=True)
+    page = registered(entry, descriptions)
+    return page._replace(
+        metadata={
+            **(page.metadata or {}),
+            "refused": files["error"].length() - files["error"].null_count,
+            "files": reports.table(_rows(files)),
+            "open_it": reports.snippet(f'spiral_stream.table("{index}").to_arrow()'),
+        }
+    )
+
+
+def _usable(asset: dg.AssetsDefinition, index: str) -> dg.AssetChecksDefinition:
+    """The check that every file is complete video. The plans skip nothing, so a bad file would stop training."""
+
+    @dg.asset_check(
+        asset=asset,
+        name="files_are_usable",
+        blocking=True,
+        description="Every file exists and is complete H.264 video with timestamps.",
+    )
+    def files_are_usable(catalog: CatalogResource) -> dg.AssetCheckResult:
+        files = catalog.open().table(index).to_arrow().select(["file", "error"]).to_pylist()
+        bad = [row for row in files if row["error"] is not None]
+        examples = "; ".join(f"{row['file']}: {row['error']}" for row in bad[:_SHOWN])
+        return dg.AssetCheckResult(
+            passed=not bad,
+            description=f"{len(bad)} of {len(files)} files cannot be used: {examples}"
+            if bad
+            else f"{len(files):,} files",
+            metadata={"files": len(files), "refused": len(bad)},
+        )
+
+    return files_are_usable
+
+
+_SHOWN: Final = 5  # examples in a description
+
+
+def _by_group(manifest: Any, rows: "pa.Table | None", groups: Mapping[str, list[str]]) -> dict[str, dict[str, int]]:
+    """Return shards, rows, files and refused rows of each group."""
+    import numpy as np
+    import pyarrow as pa
+
+    names = np.array(manifest.shard_names.to_pylist())
+    ordinals = np.zeros(0, np.int64) if rows is None else rows["row"].to_numpy()
+    shard_of_row = names[np.searchsorted(manifest.starts, ordinals, side="right") - 1] if len(ordinals) else names[:0]
+    facts = {}
+    for group, shards in groups.items():
+        counts = {"shards": len(shards), "rows": 0, "files": 0, "refused": 0}
+        if rows is not None and shards:
+            of_group = rows.filter(pa.array(np.isin(shard_of_row, shards)))
+            errors = of_group["error"]
+            files = of_group.group_by(["uri", "offset", "length"]).aggregate([]).num_rows
+            counts |= {"rows": len(of_group), "files": files, "refused": len(errors) - errors.null_count}
+        facts[group] = counts
+    return facts
+
+
+def _version(of_shards: list[str]) -> str:
+    """Return a digest of the versions of shards."""
+    return hashlib.blake2b(" ".join(sorted(of_shards)).encode(), digest_size=16).hexdigest()
+
+
+def _rows(files: "pa.Table") -> list[dict[str, Any]]:
+    """Return the table of files, unusable ones first, in six cells: the page has no room for more."""
+    rows = sorted(files.to_pylist(), key=lambda row: (row["error"] is None, row["file"]))
+    return [
+        {
+            "file": row["file"],
+            "size": None if row["width"] is None else f"{row['width']} x {row['height']}",
+            "fps": row["fps"],
+            "frames": row["frames"],
+            "key distance": row["key_distance"],
+            "error": row["error"],
+        }
+        for row in rows
+    ]

@@ -1,0 +1,66 @@
+"""When assets are rebuilt without being asked for: when the code or the data is new, and never because something ran again.
+
+`rebuild` is the condition; Dagster evaluates it while `rebuild_sensor` is on. `freshness` says by when an asset must have
+been built. Dagster's own ``eager()`` looks at neither data versions nor code versions.
+"""
+
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, Final
+
+import dagster as dg
+
+from spiral_assets import conventions
+
+EVERY_S: Final = 30
+AUTOMATED: Final = (conventions.STATS, conventions.INDEXES, conventions.CACHES, conventions.STREAMS)
+
+
+@lru_cache(1)
+def rebuild() -> dg.AutomationCondition:  # type: ignore[type-arg]  # of any entity
+    """Request an asset whose code version or whose dependencies' data versions changed.
+
+    It waits while a dependency is missing or being built, and while a blocking check of one fails. A rematerialization
+    that gives the same data version requests nothing. An asset that was missing when the condition was first evaluated is
+    not requested: the first build is asked for by hand, by a job or by a backfill.
+    """
+    when = dg.AutomationCondition
+    news: Any = (
+        when.newly_missing()
+        | when.code_version_changed()
+        | when.any_deps_match(when.data_version_changed() | when.will_be_requested())
+    )
+    news = news.since_last_handled()
+    ready = ~when.any_deps_missing() & ~when.any_deps_in_progress() & ~when.in_progress()
+    condition: Any = when.in_latest_time_window() & news & ready & when.all_deps_blocking_checks_passed()
+    labelled: dg.AutomationCondition = condition.with_label("rebuild_on_new_plan_or_data")  # type: ignore[type-arg]  # as above
+    return labelled
+
+
+def rebuild_sensor(
+    name: str = "rebuild_what_changed", *, running: bool = True
+) -> dg.AutomationConditionSensorDefinition:
+    """Return the sensor that evaluates the condition of statistics, indexes, caches and streams; on by default.
+
+    Args:
+        name: of the sensor.
+        running: whether it is on until somebody turns it off.
+    """
+    return dg.AutomationConditionSensorDefinition(
+        name,
+        target=dg.AssetSelection.groups(*AUTOMATED),
+        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
+        minimum_interval_seconds=EVERY_S,
+        description="Rebuild what has a new plan or new data.",
+    )
+
+
+def freshness(hours: float | None) -> dg.FreshnessPolicy | None:
+    """Return the policy that an asset was built within so many hours; None for no hours.
+
+    Args:
+        hours: within which it must have been built; it warns after three quarters of them.
+    """
+    if hours is None:
+        return None
+    return dg.FreshnessPolicy.time_window(timedelta(hours=hours), timedelta(hours=0.75 * hours))

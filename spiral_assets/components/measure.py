@@ -1,0 +1,35 @@
+"""Numbers of your own in YAML."""
+
+from collections.abc import Sequence
+
+import dagster as dg
+from pydantic import Field
+
+from spiral_assets.assets.measure import measure_assets
+from spiral_assets.components.parts import FunctionByName, OwnCheck, Owned, function_of
+from spiral_assets.components.scaffolding import example
+
+
+@example(key="shop/lengths", function="spiral_assets.plans.text_facts:token_lengths", deps=["catalog/shop/photos"])
+class Measure(Owned, dg.Component, dg.Resolvable):
+    """Numbers that a function of yours measures: the asset stats/<key>."""
+
+    key: str = Field(description="The asset is stats/<key>.", examples=["text/token_lengths"])
+    function: str | FunctionByName = Field(
+        description="Gets the catalog; returns the data version of what it read, and metadata."
+    )
+    deps: Sequence[str] = Field(default=(), description="What it reads.")
+    checks: Sequence[OwnCheck] = Field(default=(), description="Checks of your own.")
+    automated: bool = Field(default=True, description="Whether it is measured again when its data is new.")
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return the asset and its checks."""
+        del context
+        return measure_assets(
+            self.key,
+            function_of(self.function),
+            deps=self.deps,
+            checks=[each.check() for each in self.checks],
+            automated=self.automated,
+            **{"description": f"Numbers of {self.key}.", **self.owned()},
+        )

@@ -1,0 +1,52 @@
+"""A cache in YAML."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import dagster as dg
+from pydantic import Field
+
+from spiral_assets.assets.cache import cache_assets
+from spiral_assets.components.parts import Owned, PlanByName, plan_of
+from spiral_assets.components.scaffolding import example
+
+if TYPE_CHECKING:
+    import spiral_stream as spiral
+
+
+@example(
+    name="photos_decoded",
+    plan="spiral_assets.plans.images:cache_plan",
+    description="Decoded product photos.",
+    deps=["catalog/shop/photos"],
+)
+class PlanCache(Owned, dg.Component, dg.Resolvable):
+    """The caches of a plan: built shard by shard, and built again when the plan or the data is new."""
+
+    name: str = Field(description="The asset is caches/<name>.", examples=["photos_decoded"])
+    plan: str | PlanByName = Field(description="module:function, or a function with arguments, or a saved stream.")
+    deps: Sequence[str] = Field(default=(), description="The relation, and what else must be there before.")
+    executor: Literal["threads", "processes", "ray"] = Field(default="threads", description="Where it is built.")
+    workers: int | None = Field(default=None, description="How many work at a time.")
+    fresh_within_h: float | None = Field(default=None, description="Hours within which it must be built.")
+    automated: bool = Field(default=True, description="Whether it is rebuilt when its plan or its data is new.")
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return the cache's asset and the check that it is complete."""
+        del context
+        return cache_assets(
+            self.name,
+            plan=plan_of(self.plan),
+            deps=self.deps,
+            metadata=form,
+            executor=self.executor,
+            workers=self.workers,
+            fresh_within_h=self.fresh_within_h,
+            automated=self.automated,
+            **{"description": f"The caches of {self.name}.", **self.owned()},
+        )
+
+
+def form(cache: "spiral.CacheStatus") -> Mapping[str, Any]:
+    """Return in which form a cache stores a column."""
+    return {f"form_of_{cache.column}": cache.form}

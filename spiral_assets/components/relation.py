@@ -1,0 +1,76 @@
+"""A relation in YAML."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from spiral_assets.assets.relation import Limits, relation_assets
+from spiral_assets.components.parts import OwnCheck, Owned
+from spiral_assets.components.scaffolding import example
+
+
+class LimitsOfRelation(dg.Model, dg.Resolvable):
+    """What the checks of a relation allow; null asks for no check."""
+
+    skew: float | None = Field(default=Limits.skew, description="Distance of a shard's labels to all labels, 0 to 1.")
+    largest_share: float | None = Field(default=Limits.largest_share, description="Share of the rows of one origin.")
+    references: int = Field(default=Limits.references, description="Referenced images that are fetched and decoded.")
+
+
+@example(
+    name="shop.photos",
+    description="Product photos.",
+    source={"kind": "image_folder", "path": "$DATA/photos"},
+    semantic={"image_ref": "image/jpeg-ref"},
+    labels=["label_id"],
+)
+class Relation(Owned, dg.Component, dg.Resolvable):
+    """A relation: registered as its source is now, checked, and measured per storage shard."""
+
+    name: str = Field(description="In the catalog.", examples=["shop.photos"])
+    source: dict[str, Any] = Field(
+        description="kind and the fields of that source; or function (module:function) and arguments. "
+        "$NAME is put in from the environment of the run.",
+        examples=[{"kind": "parquet", "path": "/data/photos"}],
+    )
+    identity: str | Sequence[str] = Field(default="sample_id", description="Column or columns that identify a row.")
+    shard: str | None = Field(default=None, description="Column that names the storage shards.")
+    semantic: dict[str, str] = Field(default_factory=dict, description="Column: semantic type, as image/jpeg-ref.")
+    descriptions: dict[str, str] = Field(default_factory=dict, description="Column: its meaning, for people.")
+    columns: dict[str, str] = Field(default_factory=dict, description="Column: type that plans rely on.")
+    labels: Sequence[str] = Field(default=(), description="Columns that are predicted.")
+    origins: Sequence[str] = Field(default=(), description="Columns that say where rows come from.")
+    along: str | None = Field(default=None, description="Column along which labels and origins may drift.")
+    limits: LimitsOfRelation = Field(default_factory=LimitsOfRelation)
+    checks: Sequence[OwnCheck] = Field(default=(), description="Checks of your own.")
+    deps: Sequence[str] = Field(default=(), description="Assets that a source function reads: catalog/shop/photos.")
+    statistics: bool = Field(default=True, description="Whether to measure the relation.")
+    compare_bytes: bool = Field(default=True, description="Compare bytes where size or time of a file changed.")
+    watch_s: int | None = Field(default=None, description="Seconds between two looks of a sensor at the source.")
+    fresh_within_h: float | None = Field(default=None, description="Hours within which it must be registered.")
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return the relation's assets and checks."""
+        del context
+        return relation_assets(
+            self.name,
+            self.source,
+            identity=self.identity,
+            shard=self.shard,
+            semantic=self.semantic,
+            descriptions=self.descriptions,
+            columns=self.columns,
+            labels=self.labels,
+            origins=self.origins,
+            along=self.along,
+            limits=Limits(self.limits.skew, self.limits.largest_share, self.limits.references),
+            checks=[each.check() for each in self.checks],
+            deps=self.deps,
+            statistics=self.statistics,
+            compare_bytes=self.compare_bytes,
+            watch_s=self.watch_s,
+            fresh_within_h=self.fresh_within_h,
+            **self.owned(),
+        )

@@ -1,0 +1,106 @@
+"""Everything in a folder, or in the catalog itself, as relations."""
+
+import json
+import os
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster.components.utils.defs_state import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
+from pydantic import Field
+
+from spiral_assets.assets.registered import registered_asset
+from spiral_assets.assets.relation import relation_assets
+from spiral_assets.components.parts import Owned
+from spiral_assets.components.relation import Relation
+from spiral_assets.components.scaffolding import example
+from spiral_assets.finding import in_catalog, in_folder
+from spiral_assets.watching import Watched, watch_sensor
+
+
+@example(folder="$DATA", prefix="shop", watch_s=60)
+class RelationCatalog(Owned, dg.StateBackedComponent, dg.Resolvable):
+    """A relation for everything in a folder of Parquet files, Lance datasets and class folders, or in the catalog itself.
+
+    What there is belongs to the state of the definitions: it is looked up when a development server starts or reloads, and
+    by ``dg utils refresh-defs-state``. Loading the definitions in a run looks at nothing.
+    """
+
+    folder: str | None = Field(
+        default=None,
+        description="Its children become relations. null takes what the catalog has, whoever registered it.",
+        examples=["$DATA"],
+    )
+    prefix: str = Field(default="", description="Before the name of each relation: shop gives shop.photos.")
+    exclude: Sequence[str] = Field(default=(), description="Names or patterns (shop.old_*) of relations to leave out.")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Fields of Relation that hold for all of them, such as identity."
+    )
+    catalog: str | None = Field(
+        default=None,
+        description="Folder of the catalog, where no folder is given; null is $SPIRAL_CATALOG, else ./catalog.",
+    )
+    watch_s: int | None = Field(default=None, description="Seconds between two looks of one sensor at all of them.")
+    defs_state: ResolvedDefsStateConfig = Field(default_factory=DefsStateConfigArgs.local_filesystem)
+
+    @property
+    def defs_state_config(self) -> DefsStateConfig:
+        """Where the state lies."""
+        place = os.path.expandvars(self.folder or self._catalog)  # each catalog has a state of its own
+        return DefsStateConfig.from_args(self.defs_state, default_key=f"RelationCatalog[{place}]")
+
+    @property
+    def _catalog(self) -> str:
+        return self.catalog or os.environ.get("SPIRAL_CATALOG") or "catalog"
+
+    def write_state_to_path(self, state_path: Path) -> None:
+        """Look what there is.
+
+        Args:
+            state_path: file of the state.
+        """
+        found = in_catalog(self._catalog) if self.folder is None else in_folder(self.folder, self.prefix)
+        state_path.parent.mkdir(parents=True, exist_ok=True)
+        state_path.write_text(json.dumps(found, indent=1))
+
+    def build_defs_from_state(self, context: dg.ComponentLoadContext, state_path: Path | None) -> dg.Definitions:
+        """Return the assets of what there was.
+
+        Args:
+            context: of the load; relations that it declares by themselves are left out.
+            state_path: file of the state; None if nobody looked yet.
+        """
+        if state_path is None or not state_path.exists():
+            return dg.Definitions()
+        declared = {each.name for each in context.component_tree.get_all_components(of_type=Relation)}
+        return self.definitions(json.loads(state_path.read_text()), declared)
+
+    def definitions(self, found: Mapping[str, Any], declared: Collection[str] = ()) -> dg.Definitions:
+        """Return the assets of what was found.
+
+        Args:
+            found: the state.
+            declared: names of relations to leave out, in addition to those that are excluded.
+        """
+        wanted = {
+            name: facts
+            for name, facts in found.items()
+            if name not in declared and not any(fnmatchcase(name, pattern) for pattern in self.exclude)
+        }
+        return self._registered(wanted) if self.folder is None else self._in_folder(wanted)
+
+    def _in_folder(self, found: Mapping[str, Any]) -> dg.Definitions:
+        options = {**self.owned(), **self.options}
+        made = [relation_assets(name, source, **options) for name, source in found.items()]
+        watched = [Watched(name, source) for name, source in found.items()]
+        sensors = [] if self.watch_s is None or not found else [self._sensor(watched)]
+        return dg.Definitions.merge(dg.Definitions(sensors=sensors), *made)
+
+    def _registered(self, found: Mapping[str, Any]) -> dg.Definitions:
+        return dg.Definitions(assets=[registered_asset(name, facts, **self.owned()) for name, facts in found.items()])
+
+    def _sensor(self, watched: Sequence[Watched]) -> dg.SensorDefinition:
+        assert self.watch_s is not None
+        return watch_sensor(self.prefix or Path(str(self.folder)).name, watched, every_s=self.watch_s)

@@ -1,0 +1,59 @@
+"""A training run in YAML, and the jobs that lead to it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from spiral_assets.assets.training import RETRIES, training_asset, training_jobs
+from spiral_assets.components.parts import Owned
+from spiral_assets.components.scaffolding import example
+
+
+@example(
+    name="photos_cnn",
+    domain="shop",
+    command=["python", "-m", "shop.train"],
+    config={"epochs": 8},
+    deps=["streams/photos"],
+    schedule="0 3 * * *",
+)
+class TrainingJob(Owned, dg.Component, dg.Resolvable):
+    """A model that a process of its own trains, a job that leads to it, and a job that prepares all but the training."""
+
+    name: str = Field(description="The asset is models/<name>.", examples=["photos_cnn"])
+    command: Sequence[str] = Field(
+        default=(),
+        description="Starts the process; python is the interpreter of the run. It gets --folder, --catalog, and the config.",
+        examples=[["python", "-m", "shop.train"]],
+    )
+    config: dict[str, Any] = Field(default_factory=dict, description="Fields of the run config, with default values.")
+    check: str = Field(default="The model is better than chance.", description="Describes the check beats_chance.")
+    kinds: Sequence[str] = Field(default=("pytorch",), description="Icons.")
+    deps: Sequence[str] = Field(default=(), description="The saved stream: streams/photos.")
+    retries: int = Field(default=RETRIES, description="Of a process that died; each continues at its checkpoint.")
+    schedule: str | None = Field(default=None, description="Cron expression of the nightly preparation.")
+    job: str | None = Field(default=None, description="Name of the jobs; by default the domain.")
+    fresh_within_h: float | None = Field(default=None, description="Hours within which it must be trained.")
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return the model's asset, and the jobs and the schedule of its domain."""
+        del context
+        owned = {"description": f"The model {self.name}.", **self.owned()}
+        domain = owned.pop("domain") or self.name
+        asset = training_asset(
+            self.name,
+            domain,
+            self.config,
+            deps=self.deps,
+            check=self.check,
+            command=self.command,
+            kinds=frozenset(self.kinds),
+            retries=self.retries,
+            fresh_within_h=self.fresh_within_h,
+            **owned,
+        )
+        return dg.Definitions.merge(
+            dg.Definitions(assets=[asset]), training_jobs(domain, schedule=self.schedule, name=self.job)
+        )

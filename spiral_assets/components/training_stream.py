@@ -1,0 +1,53 @@
+"""Named streams in YAML."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from spiral_assets.assets.stream import SavedStream, stream_asset
+from spiral_assets.components.parts import FunctionByName, Owned, PlanByName, function_of, plan_of
+from spiral_assets.components.scaffolding import example
+
+
+class NamedStream(dg.Model, dg.Resolvable):
+    """A stream that training opens by its name."""
+
+    name: str = Field(description="In the catalog.", examples=["photos-train"])
+    plan: str | PlanByName = Field(description="module:function, or a function with arguments.")
+    prefetch: int = Field(default=4, description="Batches that a reader prepares ahead.")
+
+
+@example(
+    name="photos",
+    streams=[{"name": "photos-train", "plan": "spiral_assets.plans.images:training"}],
+    deps=["caches/photos_decoded"],
+)
+class TrainingStream(Owned, dg.Component, dg.Resolvable):
+    """The streams of a training: saved by name, with EXPLAIN of the first."""
+
+    name: str = Field(description="The asset is streams/<name>.", examples=["photos"])
+    streams: Sequence[NamedStream] = Field(description="The stream to train from, then others, as for validation.")
+    deps: Sequence[str] = Field(default=(), description="Caches and statistics that the plans should find.")
+    metadata: str | FunctionByName | None = Field(
+        default=None, description="A function that gets the prepared streams and returns more metadata."
+    )
+    fresh_within_h: float | None = Field(default=None, description="Hours within which it must be saved.")
+    automated: bool = Field(default=True, description="Whether it is saved again when a plan or its data is new.")
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return the streams' asset."""
+        del context
+        more: dict[str, Any] = {} if self.metadata is None else {"metadata": function_of(self.metadata)}
+        streams = [SavedStream(each.name, plan_of(each.plan), each.prefetch) for each in self.streams]
+        asset = stream_asset(
+            self.name,
+            streams=streams,
+            deps=self.deps,
+            fresh_within_h=self.fresh_within_h,
+            automated=self.automated,
+            **{"description": "Streams, saved by name, with EXPLAIN of the first.", **self.owned()},
+            **more,
+        )
+        return dg.Definitions(assets=[asset])

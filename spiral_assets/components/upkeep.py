@@ -1,0 +1,41 @@
+"""Automation of a code location in YAML."""
+
+from collections.abc import Sequence
+
+import dagster as dg
+from pydantic import Field
+
+from spiral_assets.components.parts import FunctionByName, function_of
+from spiral_assets.components.scaffolding import example
+from spiral_assets.upkeep import GRACE_DAYS, WEEKLY, retention_job, upkeep
+
+
+class Retention(dg.Model, dg.Resolvable):
+    """When caches that nobody uses are removed."""
+
+    schedule: str | None = Field(default=WEEKLY, description="Cron expression; null for a job without a schedule.")
+    older_than_days: float = Field(default=GRACE_DAYS, description="What was used or written within them stays.")
+    trust: Sequence[str] = Field(default=(), description="Modules whose functions saved plans may name.")
+
+
+@example(retention={"schedule": "0 6 * * 0", "older_than_days": 7})
+class Upkeep(dg.Component, dg.Model, dg.Resolvable):
+    """Rebuilds what changed, removes caches that nobody uses, and tells about failed runs. One per code location."""
+
+    rebuilding: bool = Field(default=True, description="Whether the sensor that rebuilds what changed is on.")
+    retention: Retention | None = Field(default_factory=Retention)
+    on_failure: str | FunctionByName | None = Field(
+        default=None, description="A function that gets each failed run: run_id, job, error, assets, tags."
+    )
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return sensors, jobs and schedules."""
+        del context
+        kept = self.retention
+        job = (
+            None
+            if kept is None
+            else retention_job(older_than_days=kept.older_than_days, schedule=kept.schedule, trust=tuple(kept.trust))
+        )
+        alert = None if self.on_failure is None else function_of(self.on_failure)
+        return upkeep(retention=job, alert=alert, rebuilding=self.rebuilding)

@@ -1,0 +1,42 @@
+"""A video index in YAML."""
+
+from collections.abc import Sequence
+
+import dagster as dg
+from pydantic import Field
+
+from spiral_assets.assets.video_index import GROUPS, video_index_assets
+from spiral_assets.components.parts import OwnCheck, Owned
+from spiral_assets.components.scaffolding import example
+
+
+@example(name="film_index", relation="shop.films", column="clip_ref", index="shop.film_files")
+class VideoIndex(Owned, dg.Component, dg.Resolvable):
+    """Where the frames of every video file are: built by groups of storage shards, and shown as a relation."""
+
+    name: str = Field(description="The asset is caches/<name>.", examples=["video_index"])
+    relation: str = Field(description="Whose videos are indexed.", examples=["video.training_segments"])
+    column: str = Field(description="Of type video/h264-ref.", examples=["clip_ref"])
+    index: str = Field(description="The relation that shows one row per file.", examples=["video.index"])
+    groups: int = Field(default=GROUPS, description="Partitions, over which the shards are spread by name.")
+    deps: Sequence[str] = Field(default=(), description="More than the relation.")
+    descriptions: dict[str, str] = Field(default_factory=dict, description="Column of the index: its meaning.")
+    checks: Sequence[OwnCheck] = Field(default=(), description="Checks of your own, of the index relation.")
+    automated: bool = Field(default=True, description="Whether it is rebuilt when the relation's data is new.")
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return both assets and their checks."""
+        del context
+        owned = {name: value for name, value in self.owned().items() if name != "description"}
+        return video_index_assets(
+            self.name,
+            relation=self.relation,
+            column=self.column,
+            index=self.index,
+            groups=self.groups,
+            deps=self.deps,
+            descriptions=self.descriptions,
+            checks=[each.check() for each in self.checks],
+            automated=self.automated,
+            **owned,
+        )

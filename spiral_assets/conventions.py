@@ -1,0 +1,80 @@
+"""Conventions that every asset follows: keys, groups, owners, icons and pools.
+
+Keys are paths: ``catalog/<relation>``, ``stats/<relation>/<what>``, ``caches/<name>``, ``streams/<name>``,
+``tokenizers/<name>`` and ``models/<name>``; dots of a relation's name become folders. The first part is the group, with two
+exceptions: models are in `TRAINING`, and video indexes in `INDEXES`, because a cache and a relation of one index in their
+own groups would make the lineage a circle.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import dagster as dg
+
+CATALOG: Final = "catalog"
+STATS: Final = "stats"
+INDEXES: Final = "indexes"
+CACHES: Final = "caches"
+STREAMS: Final = "streams"
+TOKENIZERS: Final = "tokenizers"
+TRAINING: Final = "training"
+
+DATA_TEAM: Final = ("team:data",)
+TRAINING_TEAM: Final = ("team:training",)
+DOMAIN: Final = "domain"  # tag by which jobs select what belongs together
+
+Dep = dg.AssetsDefinition | dg.AssetSpec | dg.AssetKey | str
+Deps = Sequence[Dep]
+
+# Icons of sources whose kind is none that Dagster draws. Other kinds are shown as they are called.
+_ICONS: Final = {"image_folder": "jpeg", "video_folder": "mp4", "imported": "lance"}
+
+
+def relation_key(relation: str) -> dg.AssetKey:
+    """``vision.photos`` is ``catalog/vision/photos``."""
+    return dg.AssetKey([CATALOG, *relation.split(".")])
+
+
+def stats_key(relation: str, what: str = "shard_stats") -> dg.AssetKey:
+    """``vision.photos`` is ``stats/vision/photos/shard_stats``."""
+    return dg.AssetKey([STATS, *relation.split("."), what])
+
+
+def cache_key(name: str) -> dg.AssetKey:
+    """``photos`` is ``caches/photos``."""
+    return dg.AssetKey([CACHES, name])
+
+
+def stream_key(name: str) -> dg.AssetKey:
+    """``photos`` is ``streams/photos``."""
+    return dg.AssetKey([STREAMS, name])
+
+
+def tokenizer_key(name: str) -> dg.AssetKey:
+    """``llama-tokenizer`` is ``tokenizers/llama_tokenizer``."""
+    return dg.AssetKey([TOKENIZERS, name.replace("-", "_")])
+
+
+def model_key(name: str) -> dg.AssetKey:
+    """``photos`` is ``models/photos``."""
+    return dg.AssetKey(["models", name])
+
+
+def pool_of(name: str) -> str:
+    """The pool of one cache. Its limit is the instance's default of 1, so a cache has one builder at a time."""
+    return f"build_{name}"
+
+
+def keys(deps: Deps) -> list[dg.AssetsDefinition | dg.AssetSpec | dg.AssetKey]:
+    """Return dependencies as Dagster takes them; text is a key: ``caches/photos``."""
+    return [dg.AssetKey(each.split("/")) if isinstance(each, str) else each for each in deps]
+
+
+def icon(kind: str | None) -> set[str]:
+    """Return the kinds of an asset whose source is of this kind; empty if it is not known before it runs."""
+    return {_ICONS.get(kind, kind)} if kind else set()
+
+
+def domain_tag(domain: str) -> dict[str, str]:
+    """Return the tag of a domain; none for no domain."""
+    return {DOMAIN: domain} if domain else {}

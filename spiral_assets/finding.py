@@ -1,0 +1,70 @@
+"""What there is: relations in a folder, and relations that a catalog has."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from spiral_assets import reports
+from spiral_assets.sources import expanded
+
+_IMAGES: Final = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+_VIDEOS: Final = (".mp4", ".m4v", ".mov", ".mkv")
+
+
+def in_folder(folder: str, prefix: str = "") -> dict[str, dict[str, Any]]:
+    """Return the declared source of each child of a folder, by the relation's name.
+
+    Lance datasets, Parquet files, folders with Parquet files, and folders of class folders with images or videos become
+    relations; other children do not.
+
+    Args:
+        folder: to look into; variables of the environment are put in.
+        prefix: before each name.
+    """
+    root = Path(expanded(folder)).expanduser()
+    found = {}
+    for child in sorted(root.iterdir()):
+        kind = None if child.name.startswith(".") else _kind(child)
+        if kind is not None:
+            name = child.name.removesuffix(child.suffix) if child.suffix in {".lance", ".parquet"} else child.name
+            found[f"{prefix}.{name}" if prefix else name] = {"kind": kind, "path": f"{folder}/{child.name}"}
+    return found
+
+
+def in_catalog(folder: str) -> dict[str, dict[str, Any]]:
+    """Return kind, place and rows of each relation that a catalog has, by name.
+
+    Args:
+        folder: of the catalog; variables of the environment are put in.
+    """
+    import spiral_stream as spiral
+
+    if not Path(expanded(folder)).exists():  # opening it would make it
+        return {}
+    catalog = spiral.connect(expanded(folder))
+    entries = [catalog.entry(name) for name in catalog.tables()]
+    return {
+        entry.name: {"kind": entry.source.KIND, "place": reports.place(entry.source), "rows": entry.manifest().total}
+        for entry in entries
+    }
+
+
+def _kind(child: Path) -> str | None:
+    """Return the kind of source that a path is; None if it is none."""
+    if child.is_file():
+        return "parquet" if child.suffix == ".parquet" else None
+    if (child / "_versions").is_dir():
+        return "lance"
+    if any(child.glob("*.parquet")):
+        return "parquet"
+    endings = {path.suffix.lower() for path in _first_files(child)}
+    if endings & set(_IMAGES):
+        return "image_folder"
+    return "video_folder" if endings & set(_VIDEOS) else None
+
+
+def _first_files(folder: Path) -> Iterator[Path]:
+    """Yield a file of the first class folder that has one."""
+    for below in sorted(folder.iterdir()):
+        if below.is_dir():
+            yield from (path for path, _ in zip(below.iterdir(), range(1), strict=False))

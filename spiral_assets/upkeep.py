@@ -1,0 +1,125 @@
+"""What keeps a code location in order: caches that nobody uses are removed, and failed runs are reported."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster as dg
+
+from spiral_assets import automation, reports
+from spiral_assets.resources import CatalogResource
+
+if TYPE_CHECKING:
+    import spiral_stream as spiral
+
+GRACE_DAYS: Final = 7.0
+WEEKLY: Final = "0 6 * * 0"
+
+Alert = Callable[[dict[str, Any]], object]
+
+
+def retention_job(
+    *,
+    older_than_days: float = GRACE_DAYS,
+    schedule: str | None = WEEKLY,
+    trust: tuple[str, ...] = (),
+    running: bool = True,
+) -> dg.Definitions:
+    """Return the job ``remove_dead_caches`` and its schedule.
+
+    Dead is what no saved stream names, and what was made of shards that no relation has any more. What a process has open,
+    and what was used or written not long ago, stays. So a saved stream, a lease or a running reader keeps its cache.
+
+    Args:
+        older_than_days: what was used or written within them stays.
+        schedule: cron expression; None for a job without a schedule.
+        trust: modules whose functions saved plans may name; a plan that cannot be read keeps everything of its relations.
+        running: whether the schedule is on until somebody turns it off.
+    """
+
+    @dg.op(description="Remove what no saved stream names and no relation has.")
+    def remove_dead(context: dg.OpExecutionContext, catalog: CatalogResource) -> None:
+        found = catalog.open().caches(
+            remove_dead=True, older_than=timedelta(days=older_than_days), trust=("spiral_assets.plans", *trust)
+        )
+        removed = sum(each.removed_bytes for each in found)
+        context.log.info(f"{removed:,} bytes removed of {len(found):,} entries")  # noqa: G004  Dagster's own logger
+        context.add_output_metadata(
+            {
+                "removed_bytes": removed,
+                "live_bytes": sum(each.live_bytes for each in found),
+                "dead_bytes": sum(each.dead_bytes for each in found),
+                "entries": reports.table([_row(each) for each in found]),
+            }
+        )
+
+    @dg.job(description="Remove caches and derived data that nobody uses.", executor_def=dg.in_process_executor)
+    def remove_dead_caches() -> None:
+        remove_dead()
+
+    status = dg.DefaultScheduleStatus.RUNNING if running else dg.DefaultScheduleStatus.STOPPED
+    schedules = (
+        []
+        if schedule is None
+        else [
+            dg.ScheduleDefinition(
+                name="weekly_removal", job=remove_dead_caches, cron_schedule=schedule, default_status=status
+            )
+        ]
+    )
+    return dg.Definitions(jobs=[remove_dead_caches], schedules=schedules)
+
+
+def _row(each: "spiral.PreparedData") -> dict[str, Any]:
+    return {
+        "what": f"{each.kind} {each.name[:8]}",
+        "of": ", ".join(each.relations) or each.about,
+        "live": each.live_bytes,
+        "dead": each.dead_bytes,
+        "removed": each.removed_bytes,
+        "used by": ", ".join(each.used_by) or each.note,
+    }
+
+
+def failure_sensor(alert: Alert, *, running: bool = True) -> dg.SensorDefinition:
+    """Return the sensor ``tell_failures``, which calls a function of yours for each failed run.
+
+    Args:
+        alert: gets ``run_id``, ``job``, ``error``, ``assets`` and ``tags`` in one dictionary; it may send a message.
+        running: whether it is on until somebody turns it off.
+    """
+
+    @dg.run_failure_sensor(
+        name="tell_failures",
+        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
+        description="Tell somebody about each failed run.",
+    )
+    def tell_failures(context: dg.RunFailureSensorContext) -> None:
+        run = context.dagster_run
+        alert(
+            {
+                "run_id": run.run_id,
+                "job": run.job_name,
+                "error": context.failure_event.message or "",
+                "assets": sorted(key.to_user_string() for key in run.asset_selection or ()),
+                "tags": dict(run.tags),
+            }
+        )
+
+    return tell_failures
+
+
+def upkeep(
+    *, retention: dg.Definitions | None = None, alert: Alert | None = None, rebuilding: bool = True
+) -> dg.Definitions:
+    """Return the automation sensor, the retention job, and the failure sensor of a code location.
+
+    Args:
+        retention: from `retention_job`; None for none.
+        alert: gets each failed run; None for no sensor.
+        rebuilding: whether the sensor that rebuilds what changed is on until somebody turns it off.
+    """
+    sensors: list[Any] = [automation.rebuild_sensor(running=rebuilding)]
+    if alert is not None:
+        sensors.append(failure_sensor(alert))
+    return dg.Definitions.merge(dg.Definitions(sensors=sensors), *([] if retention is None else [retention]))

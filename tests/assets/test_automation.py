@@ -1,0 +1,122 @@
+"""What is requested on a tick: new plans and new data, and never a mere rematerialization."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from spiral_assets import automation
+from spiral_assets.definitions import defs
+
+UP, DOWN = dg.AssetKey("relation"), dg.AssetKey("cache")
+pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+
+
+class Location:
+    """A relation and a cache of it, whose data, plan and check a test sets."""
+
+    def __init__(self, instance: dg.DagsterInstance) -> None:
+        self.instance, self.cursor = instance, None
+        self.data, self.plan, self.sound = "data-1", "plan-1", True
+
+    def definitions(self) -> dg.Definitions:
+        @dg.asset(key=UP)
+        def relation() -> dg.MaterializeResult[None]:
+            return dg.MaterializeResult(data_version=dg.DataVersion(self.data))
+
+        @dg.asset_check(asset=relation, blocking=True)
+        def is_sound() -> dg.AssetCheckResult:
+            return dg.AssetCheckResult(passed=self.sound)
+
+        @dg.asset(key=DOWN, deps=[relation], code_version=self.plan, automation_condition=automation.rebuild())
+        def cache() -> dg.MaterializeResult[None]:
+            return dg.MaterializeResult(data_version=dg.DataVersion(f"{self.plan}:{self.data}"))
+
+        return dg.Definitions(assets=[relation, cache], asset_checks=[is_sound], executor=dg.in_process_executor)
+
+    def run(self, *keys: dg.AssetKey) -> None:
+        whole = dg.Definitions.merge(
+            self.definitions(), dg.Definitions(jobs=[dg.define_asset_job("now", dg.AssetSelection.assets(*keys))])
+        )
+        config = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+        job = whole.resolve_job_def("now")
+        job.execute_in_process(instance=self.instance, run_config=config, raise_on_error=False)
+
+    def tick(self) -> bool:
+        """Whether the cache is requested, and then built."""
+        found: Any = dg.evaluate_automation_conditions(self.definitions(), self.instance, cursor=self.cursor)
+        self.cursor = found.cursor
+        asked = found.get_num_requested(DOWN) > 0
+        if asked:
+            self.run(DOWN)
+        return asked
+
+
+@pytest.fixture
+def location() -> Iterator[Location]:
+    """A location in which everything is built, and the sensor has looked."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        made = Location(instance)
+        made.run(UP, DOWN)
+        made.tick()
+        assert not made.tick()
+        yield made
+
+
+def test_a_mere_rematerialization_requests_nothing(location: Location) -> None:
+    location.run(UP)
+
+    assert not location.tick()
+
+
+def test_new_data_is_requested_once(location: Location) -> None:
+    location.data = "data-2"
+    location.run(UP)
+
+    assert location.tick()
+    assert not location.tick()
+
+
+def test_a_new_plan_is_requested_once(location: Location) -> None:
+    location.plan = "plan-2"
+
+    assert location.tick()
+    assert not location.tick()
+
+
+def test_data_that_fails_a_blocking_check_waits_until_it_is_mended(location: Location) -> None:
+    location.data, location.sound = "data-2", False
+    location.run(UP)
+    assert not location.tick()
+
+    location.sound = True
+    location.run(UP)
+
+    assert location.tick()
+
+
+def test_every_cache_index_statistic_and_stream_has_the_condition_and_the_sensor_is_on() -> None:
+    location = defs()
+    graph = location.resolve_asset_graph()
+    with_condition = {
+        key.to_user_string() for key in graph.materializable_asset_keys if graph.get(key).automation_condition
+    }
+    automated = {
+        key.to_user_string()
+        for key in graph.materializable_asset_keys
+        if graph.get(key).group_name in automation.AUTOMATED
+    }
+    (sensor,) = location.get_repository_def().sensor_defs
+
+    assert with_condition == automated
+    assert sensor.default_status == dg.DefaultSensorStatus.RUNNING
+    assert isinstance(sensor, dg.AutomationConditionSensorDefinition)
+
+
+def test_freshness_warns_before_it_fails() -> None:
+    policy: Any = automation.freshness(8)
+
+    assert policy.fail_window.to_timedelta().total_seconds() == 8 * 3600
+    assert policy.warn_window.to_timedelta().total_seconds() == 6 * 3600
+    assert automation.freshness(None) is None
