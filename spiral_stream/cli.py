@@ -135,8 +135,8 @@ def report(
     name: str,
     out: Annotated[str | None, typer.Option(help="File of the page; by default beside the catalog.")] = None,
     label: Annotated[list[str] | None, typer.Option(help="A column of labels. Repeat for several.")] = None,
-    source: Annotated[list[str] | None, typer.Option(help="A column that says where rows come from. Repeat.")] = None,
-    time: Annotated[str | None, typer.Option(help="The column of ingest time.")] = None,
+    origin: Annotated[list[str] | None, typer.Option(help="A column that says where rows come from. Repeat.")] = None,
+    along: Annotated[str | None, typer.Option(help="The column of ingest time.")] = None,
     stream: Annotated[str | None, typer.Option(help="A saved stream, whose shuffle blocks are looked at.")] = None,
     where: Where = None,
     trust: Trusted = None,
@@ -146,7 +146,7 @@ def report(
     catalog.measure(name)
     with ExitStack() as stack:
         opened = None if stream is None else stack.enter_context(catalog.open_stream(stream, trust=trust or ()))
-        made = report_relation(catalog, name, labels=label, sources=source, time=time, stream=opened)
+        made = report_relation(catalog, name, labels=label, origins=origin, along=along, stream=opened)
     for note in made.notes:
         _console(plain=True).print(note, soft_wrap=True)
     _console(plain=True).print(str(made.save(out)), soft_wrap=True)

@@ -71,11 +71,11 @@ def block_mixes(spread: Spread, names: list[str], population: Population, order:
 
 
 def _sizes(total: int, chosen: int) -> list[int]:
-    """Block sizes to compare, each at least twice the one before; the chosen one and the whole are among them."""
+    """Block sizes to compare, each at least three times the one before; the chosen one and the whole are among them."""
     near = [int(chosen * factor) for factor in _FACTORS]
     fixed = {chosen, total}
     kept = [
-        size for size in near if _LEAST_ROWS <= size <= total and all(2 * size <= f or size >= 2 * f for f in fixed)
+        size for size in near if _LEAST_ROWS <= size <= total and all(3 * size <= f or size >= 3 * f for f in fixed)
     ]
     return sorted({*kept, *fixed})
 

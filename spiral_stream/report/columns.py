@@ -55,14 +55,14 @@ class ColumnSummary:
         }
 
 
-def roles_of(entry: Entry, labels: Collection[str], sources: Collection[str]) -> dict[str, tuple[str, ...]]:
+def roles_of(entry: Entry, labels: Collection[str], origins: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Return the roles of each column that has any."""
     found: dict[str, list[str]] = {name: [] for name in entry.schema.names}
     for name in entry.identity:
         found[name].append("identity")
     for field in entry.schema:
         found[field.name] += ["reference"] if semantic_of(field) is not None else []
-    for role, names in (("label", labels), ("source", sources), ("shard key", [entry.shard] if entry.shard else [])):
+    for role, names in (("label", labels), ("source", origins), ("shard key", [entry.shard] if entry.shard else [])):
         for name in names:
             found[name].append(role)
     return {name: tuple(roles) for name, roles in found.items() if roles}

@@ -26,7 +26,7 @@ from spiral_stream.semantic import semantic_of
 
 _GUESSED: Final = 3  # columns whose skew is shown if none are named
 _LABELS: Final = ("label", "class", "categor", "target")
-_SOURCES: Final = ("source", "creator", "author", "language", "lang", "domain", "license", "split")
+_ORIGINS: Final = ("source", "creator", "author", "language", "lang", "domain", "license", "split")
 
 
 @final
@@ -132,8 +132,8 @@ def report_relation(
     name: str,
     *,
     labels: Sequence[str] | None = None,
-    sources: Sequence[str] | None = None,
-    time: str | None = None,
+    origins: Sequence[str] | None = None,
+    along: str | None = None,
     stream: PreparedStream | None = None,
     block_size: int | None = None,
     samples: int = 5,
@@ -147,8 +147,9 @@ def report_relation(
         catalog: where it is registered.
         name: of the relation.
         labels: columns of labels, whose skew is shown; None takes up to three that are called like one.
-        sources: columns that say where rows come from; None takes up to three that are called like one.
-        time: the column of ingest time; None takes the one that is called like it.
+        origins: columns that say where rows come from; None takes up to three that are called like one.
+        along: the column of ingest time, or another one that labels may drift along; None takes the one that is called like
+            it, an empty name looks at none.
         stream: a stream of this relation, whose blocks are looked at; None looks at those of a `ShardAwareShuffle`.
         block_size: the ``shuffle_block_size`` without a stream; None is its default.
         samples: rows that are shown.
@@ -160,17 +161,17 @@ def report_relation(
     """
     entry = catalog.entry(name)
     with OpenRelation(entry) as relation:
-        for column in (*(labels or ()), *(sources or ()), *([time] if time else [])):
+        for column in (*(labels or ()), *(origins or ()), *([along] if along else [])):
             if column not in entry.schema.names:
                 msg = f"report of {name}: column {suggestions(column, entry.schema.names)}"
                 raise CatalogError(msg)
         statistics = load_statistics(entry)
         notes = [] if statistics is not None else [f'nothing is counted yet. Run catalog.measure("{name}")']
         labels = _guessed(entry, statistics, _LABELS) if labels is None else labels
-        sources = _guessed(entry, statistics, _SOURCES, labels) if sources is None else sources
+        origins = _guessed(entry, statistics, _ORIGINS, labels) if origins is None else origins
         blocks = default_blocks(relation, block_size) if stream is None else _blocks_of(stream, entry, notes)
-        moment = time_column(entry.schema) if time is None else time
-        skews = _skews(relation, statistics, [*labels, *sources], moment, blocks, notes) if statistics else []
+        axis = time_column(entry.schema) if along is None else along or None
+        skews = _skews(relation, statistics, [*labels, *origins], axis, blocks, notes) if statistics else []
         known = relation.manifest.shard_bytes
         return Report(
             name=name,
@@ -181,7 +182,7 @@ def report_relation(
             kind=entry.source.KIND,
             uri=place_of(entry.source),
             registered_at=entry.registered_at,
-            columns=tuple(column_summaries(entry, statistics, roles_of(entry, labels, sources))),
+            columns=tuple(column_summaries(entry, statistics, roles_of(entry, labels, origins))),
             is_measured=statistics is not None and len(statistics.columns) > 0,
             samples=tuple(sample_rows(relation, samples)),
             sheet=contact_sheet(relation, pictures) if pictures else None,
@@ -192,13 +193,14 @@ def report_relation(
 
 
 def place_of(source: Any) -> str:
-    """Return where the rows of a source lie."""
-    for name in ("uri", "path", "paths", "source"):
+    """Return where the rows of a source lie; of imported ones, where they came from."""
+    source = getattr(source, "of", source)
+    for name in ("uri", "path", "url", "repo"):
         found = getattr(source, name, None)
         if found:
             if isinstance(found, str | os.PathLike):
                 return str(found)
-            return ", ".join(map(str, found)) if isinstance(found, list | tuple) else place_of(found)
+            return ", ".join(map(str, found))
     return ""
 
 

@@ -20,7 +20,8 @@ from spiral_stream.sampling.order import Population
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 
 _ONE: Final = 1.01  # effective values of a shard that has one
-_NEAR: Final = 2.0  # times the distance by chance: blocks that are as good as random rows
+_NEAR: Final = 1.25  # times the distance by chance: blocks that are nearly as good as random rows
+_LITTLE: Final = 0.02  # a distance that nobody minds
 _MIXED: Final = 1.5  # times the distance by chance
 _LISTED: Final = 20
 
@@ -89,7 +90,7 @@ class ColumnSkew:
     @property
     def enough_rows(self) -> int | None:
         """The smallest block size that was counted whose blocks are nearly as mixed as random rows."""
-        return next((b.block_rows for b in self.blocks if b.mean <= max(_NEAR * b.by_chance, 1e-3)), None)
+        return next((b.block_rows for b in self.blocks if b.mean <= max(_NEAR * b.by_chance, _LITTLE)), None)
 
     @property
     def is_mixed(self) -> bool:

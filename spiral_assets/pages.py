@@ -1,0 +1,152 @@
+"""What the page of a relation shows in Dagster, from a `spiral_stream.Report`.
+
+Values come in the order in which they are read: how to open it first, then tables of few rows, then pictures. Pictures lie
+among the compute logs of their run, from where the webserver serves them, because markdown of more than 1,000 characters,
+such as an inline picture, is hidden behind a button. They go when the logs of the run go.
+"""
+
+import base64
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster as dg
+
+from spiral_assets import reports
+
+if TYPE_CHECKING:
+    import spiral_stream as spiral
+
+Context = dg.AssetExecutionContext
+_PLACES: Final = ("uri", "path", "url", "repo")  # fields of a source that say where its rows lie
+_WORST: Final = 10  # shards in a table
+_MEANS: Final = 8  # columns whose mean is plotted over time
+_INLINE: Final = 1 << 16  # bytes of a picture that is kept as metadata, where no file is served
+
+
+def definition_metadata(name: str, source: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the sidebar of a relation shows before anything runs: table name, storage kind and URI. Reads nothing.
+
+    Args:
+        name: of the relation.
+        source: its JSON form, such as ``{"kind": "parquet", "path": "..."}``.
+    """
+    source = source["of"] if isinstance(source.get("of"), Mapping) else source
+    place = next((source[each] for each in _PLACES if source.get(each)), None)
+    told = {
+        "dagster/table_name": name,
+        "dagster/storage_kind": source.get("kind"),
+        "dagster/uri": ", ".join(map(str, place)) if isinstance(place, list | tuple) else place,
+    }
+    return {key: str(value) for key, value in told.items() if value}
+
+
+def relation_page(context: Context, report: "spiral.Report") -> dict[str, Any]:
+    """Return what the page of a registered relation shows: how to open it, its schema, some samples, its size.
+
+    Args:
+        context: of the run that shows it; pictures are kept with it.
+        report: from `spiral_stream.report_relation`.
+    """
+    found: dict[str, Any] = {
+        "open_it": reports.snippet(report.snippet.strip()),
+        "dagster/row_count": report.rows,
+        "dagster/column_schema": table_schema(report),
+        "dagster/table_name": report.name,
+        "dagster/uri": report.uri,
+        "dagster/storage_kind": report.kind,
+        "storage_shards": report.shards,
+    }
+    if report.bytes is not None:
+        found |= {"bytes": report.bytes, "size": dict(report.facts())["size"]}
+    found["samples"] = reports.table(report.samples, cut=False)
+    if report.sheet is not None:
+        if report.sheet.jpeg:
+            found["contact_sheet"] = shown(context, f"{report.name}_{report.sheet.column}", report.sheet.jpeg, "jpg")
+        if report.sheet.faults:
+            found["cannot_be_decoded"] = reports.table([{"sample": each} for each in report.sheet.faults])
+    return found
+
+
+def statistics_page(context: Context, report: "spiral.Report") -> dict[str, Any]:
+    """Return what the page of a relation's statistics shows: its columns, and how labels and origins are spread.
+
+    The same as one HTML page is written beside the catalog.
+
+    Args:
+        context: of the run that shows it; pictures are kept with it.
+        report: from `spiral_stream.report_relation`.
+    """
+    page = report.save()
+    found: dict[str, Any] = {
+        "report": dg.MetadataValue.path(str(page)),
+        "dagster/row_count": report.rows,
+        "storage_shards": report.shards,
+        **reports.column_tables(report),
+    }
+    if report.notes:
+        found["notes"] = dg.MetadataValue.md("\n".join(f"* {note}" for note in report.notes))
+    for each in report.skews:
+        facts = "\n".join(f"* **{name}**: {words}" for name, words in each.facts())
+        found[f"{each.column}_skew"] = dg.MetadataValue.md(f"{facts}\n\n{each.advice()}.")
+        for picture in each.pictures("svg"):
+            found[picture.name] = shown(context, f"{report.name}_{picture.name}", picture.data, picture.form)
+        found[f"{each.column}_worst_shards"] = reports.table(each.worst_rows()[:_WORST], cut=False)
+    return found | dict(numbers(report))
+
+
+def numbers(report: "spiral.Report") -> Iterator[tuple[str, float]]:
+    """Yield what Dagster plots over time: missing values, means, and the skew of labels and origins."""
+    counted = [dict(each.numbers) for each in report.columns]
+    if report.is_measured:
+        yield "nulls", int(sum(each.get("nulls", 0) for each in counted))
+        yield "NaN", int(sum(each.get("nans", 0) for each in counted))
+    means = [(each.name, dict(each.numbers)["mean"]) for each in report.columns if "mean" in dict(each.numbers)]
+    for name, mean in means[:_MEANS]:
+        yield f"{name}_mean", float(f"{mean:.4g}")
+    for each in report.skews:
+        for name, value in each.numbers().items():
+            yield f"{each.column}_{name}", float(f"{value:.4g}")
+
+
+def table_schema(report: "spiral.Report") -> dg.TableSchema:
+    """Return a relation's columns with descriptions, and with their roles as tags."""
+    alone = [each.name for each in report.columns if "identity" in each.roles]
+    columns = [
+        dg.TableColumn(
+            each.name,
+            each.kind,
+            description=each.description or None,
+            constraints=dg.TableColumnConstraints(unique=alone == [each.name]),
+            tags={f"role/{role.replace(' ', '_')}": "" for role in each.roles},
+        )
+        for each in report.columns
+    ]
+    return dg.TableSchema(columns=columns)
+
+
+def shown(context: Context, name: str, data: bytes, form: str) -> dg.MetadataValue[Any]:
+    """Keep a picture with the logs of a run, and return what shows it.
+
+    Where logs are kept elsewhere than in a folder of this machine, a small picture is part of the metadata, behind a button.
+
+    Args:
+        context: of the run.
+        name: of the picture; others of this run have other names.
+        data: the picture.
+        form: ``svg``, ``png`` or ``jpg``.
+    """
+    from dagster._core.storage.local_compute_log_manager import LocalComputeLogManager
+
+    keeper = context.instance.compute_log_manager
+    file = "".join(each if each.isalnum() or each in "_-." else "-" for each in name)
+    if isinstance(keeper, LocalComputeLogManager):
+        key = [context.run.run_id, "pictures", file]
+        place = Path(keeper.get_captured_local_path(key, form))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+        return dg.MetadataValue.md(f"![{file}](/logs/{'/'.join(key)}/{form})")
+    if len(data) > _INLINE:
+        return dg.MetadataValue.text("shown in the report: no folder of logs is served here")
+    kind = {"svg": "svg+xml", "jpg": "jpeg"}.get(form, form)
+    return dg.MetadataValue.md(f"![{file}](data:image/{kind};base64,{base64.b64encode(data).decode()})")
