@@ -6,7 +6,9 @@ such as an inline picture, is hidden behind a button. They go when the logs of t
 """
 
 import base64
-from collections.abc import Iterator, Mapping
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +23,9 @@ Context = dg.AssetExecutionContext
 _PLACES: Final = ("uri", "path", "url", "repo")  # fields of a source that say where its rows lie
 _WORST: Final = 10  # shards in a table
 _MEANS: Final = 8  # columns whose mean is plotted over time
-_INLINE: Final = 1 << 16  # bytes of a picture that is kept as metadata, where no file is served
+_INLINE: Final = 1 << 14  # bytes of a picture that is kept as metadata, where no file is served
+_WORDS: Final = 40  # characters that stand for a picture
+_DIGITS: Final = 12
 
 
 def definition_metadata(name: str, source: Mapping[str, Any]) -> dict[str, str]:
@@ -62,7 +66,7 @@ def relation_page(context: Context, report: "spiral.Report") -> dict[str, Any]:
     found["samples"] = reports.table(report.samples, cut=False)
     if report.sheet is not None:
         if report.sheet.jpeg:
-            found["contact_sheet"] = shown(context, f"{report.name}_{report.sheet.column}", report.sheet.jpeg, "jpg")
+            found["contact_sheet"] = shown(context, report.name, [(report.sheet.column, "jpg", report.sheet.jpeg)])
         if report.sheet.faults:
             found["cannot_be_decoded"] = reports.table([{"sample": each} for each in report.sheet.faults])
     return found
@@ -89,8 +93,9 @@ def statistics_page(context: Context, report: "spiral.Report") -> dict[str, Any]
     for each in report.skews:
         facts = "\n".join(f"* **{name}**: {words}" for name, words in each.facts())
         found[f"{each.column}_skew"] = dg.MetadataValue.md(f"{facts}\n\n{each.advice()}.")
-        for picture in each.pictures("svg"):
-            found[picture.name] = shown(context, f"{report.name}_{picture.name}", picture.data, picture.form)
+        found[f"{each.column}_pictures"] = shown(
+            context, report.name, [(p.name, p.form, p.data) for p in each.pictures()]
+        )
         found[f"{each.column}_worst_shards"] = reports.table(each.worst_rows()[:_WORST], cut=False)
     return found | dict(numbers(report))
 
@@ -125,28 +130,30 @@ def table_schema(report: "spiral.Report") -> dg.TableSchema:
     return dg.TableSchema(columns=columns)
 
 
-def shown(context: Context, name: str, data: bytes, form: str) -> dg.MetadataValue[Any]:
-    """Keep a picture with the logs of a run, and return what shows it.
+def shown(context: Context, of: str, pictures: Sequence[tuple[str, str, bytes]]) -> dg.MetadataValue[Any]:
+    """Keep pictures with the logs of a run, and return markdown that shows them.
 
-    Where logs are kept elsewhere than in a folder of this machine, a small picture is part of the metadata, behind a button.
+    Where logs are not in a folder of this machine, nothing serves them: small pictures are then part of the metadata.
 
     Args:
         context: of the run.
-        name: of the picture; others of this run have other names.
-        data: the picture.
-        form: ``svg``, ``png`` or ``jpg``.
+        of: what they show, such as the name of a relation.
+        pictures: name, ending (``svg``, ``png`` or ``jpg``) and bytes of each.
     """
     from dagster._core.storage.local_compute_log_manager import LocalComputeLogManager
 
-    keeper = context.instance.compute_log_manager
-    file = "".join(each if each.isalnum() or each in "_-." else "-" for each in name)
-    if isinstance(keeper, LocalComputeLogManager):
-        key = [context.run.run_id, "pictures", file]
-        place = Path(keeper.get_captured_local_path(key, form))
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(data)
-        return dg.MetadataValue.md(f"![{file}](/logs/{'/'.join(key)}/{form})")
-    if len(data) > _INLINE:
-        return dg.MetadataValue.text("shown in the report: no folder of logs is served here")
-    kind = {"svg": "svg+xml", "jpg": "jpeg"}.get(form, form)
-    return dg.MetadataValue.md(f"![{file}](data:image/{kind};base64,{base64.b64encode(data).decode()})")
+    keeper, lines = context.instance.compute_log_manager, []
+    for name, form, data in pictures:
+        words = re.sub(r"[^\w -]", " ", name)[:_WORDS]
+        if isinstance(keeper, LocalComputeLogManager):
+            key = [context.run.run_id, "pictures", hashlib.sha256(f"{of}\0{name}".encode()).hexdigest()[:_DIGITS]]
+            place = Path(keeper.get_captured_local_path(key, form))
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+            lines.append(f"![{words}](/logs/{'/'.join(key)}/{form})")
+        elif len(data) <= _INLINE:
+            kind = {"svg": "svg+xml", "jpg": "jpeg"}.get(form, form)
+            lines.append(f"![{words}](data:image/{kind};base64,{base64.b64encode(data).decode()})")
+        else:
+            lines.append(f"{words}: see the report")
+    return dg.MetadataValue.md("\n\n".join(lines))

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Final
 
-from spiral_stream.report.charts import WIDTH, Picture
+from spiral_stream.report.charts import Picture
 from spiral_stream.report.columns import ColumnSummary
 from spiral_stream.report.samples import ContactSheet
 from spiral_stream.report.skewed import ColumnSkew
 
 _NUMBERS: Final = frozenset({"nulls", "NaN", "distinct", "min", "mean", "max", "distance", "values in effect"})
+_WIDTH: Final = 540  # pixels of a picture
 _STARTS: Final = frozenset("0123456789-~∞<>")
 _STYLE: Final = """
 body { font: 14px/1.45 system-ui, sans-serif; color: #222; max-width: 1400px; margin: 2em auto; padding: 0 1em }
@@ -86,7 +87,7 @@ def _skew(each: ColumnSkew) -> Iterator[str]:
 def _picture(picture: Picture) -> str:
     data = base64.b64encode(picture.data).decode()
     title = escape(picture.title.replace("\n", ": "))
-    return f'<img width="{WIDTH}" height="{picture.height}" alt="{title}" src="data:image/svg+xml;base64,{data}">'
+    return f'<img width="{_WIDTH}" alt="{title}" src="data:image/svg+xml;base64,{data}">'
 
 
 def _pairs(pairs: Iterable[tuple[str, str]]) -> str:

@@ -24,7 +24,7 @@ from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
 from spiral_stream.sources.located import locate
 from spiral_stream.sources.reference import resolve
 
-SIDE: Final = 128  # pixels of a tile
+SIDE: Final = 110  # pixels of a tile
 _GAP: Final = 4
 _ACROSS: Final = 4  # tiles in one row: as wide as the pictures of a report
 _PAPER: Final = (255, 255, 255)

@@ -123,7 +123,7 @@ class ColumnSkew:
             for k in order
         ]
 
-    def pictures(self, form: Form) -> list[Picture]:
+    def pictures(self, form: Form = "svg") -> list[Picture]:
         """Draw the pictures."""
         name, skew = self.column, self.skew
         found = [
