@@ -23,7 +23,7 @@ from spiral_stream.planner.build import caches
 from spiral_stream.planner.verify import Verification, relation_caches, relations_of, verify_relation
 from spiral_stream.report.columns import column_summaries, roles_of
 from spiral_stream.report.making import report_relation
-from spiral_stream.semantic import H264_REF, JPEG_REF
+from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
@@ -117,8 +117,9 @@ def show(name: str, where: Where = None) -> None:
     found = load_statistics(entry)
     columns = column_summaries(entry, found, roles_of(entry, (), ()))
     listing = Table("column", "type", "role")
-    for each in columns:
-        listing.add_row(each.name, each.kind, ", ".join(each.roles))
+    for field, each in zip(entry.schema, columns, strict=True):
+        named = [semantic_of(field) or role if role == "reference" else role for role in each.roles]
+        listing.add_row(each.name, str(field.type), ", ".join(named))
     _console().print(listing)
     if found is None:
         _console().print(f"statistics: unknown: materialize asset shard_stats, or catalog.measure({name!r})")

@@ -22,7 +22,7 @@ from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 _ONE: Final = 1.01  # effective values of a shard that has one
 _NEAR: Final = 1.25  # times the distance by chance: blocks that are nearly as good as random rows
 _LITTLE: Final = 0.02  # a distance that nobody minds
-_MIXED: Final = 1.5  # times the distance by chance
+_MIXED: Final = 2.5  # times the distance by chance, of the shards that are farthest from the whole
 _LISTED: Final = 20
 
 
@@ -95,7 +95,7 @@ class ColumnSkew:
     @property
     def is_mixed(self) -> bool:
         """Whether nearly all shards are as near to the whole as random rows would be."""
-        return self.skew.p95 <= _MIXED * self.by_chance
+        return self.skew.mean <= _NEAR * self.by_chance and self.skew.p95 <= _MIXED * self.by_chance
 
     def advice(self) -> str:
         """Say what to do about the skew."""

@@ -25,8 +25,8 @@ def pictures(shards: int, form: charts.Form = "png") -> list[Picture]:
     skew = skew_in(made)
     edges = np.linspace(1.7e15, 1.71e15, 6)
     rows = np.arange(10.0).reshape(5, 2)
-    line = Timeline("at", edges, True, ("a $x$", OTHER), rows, "all 45 rows", None)  # noqa: FBT003
-    blocks = [BlockMix(10, False, 1.0, 0.4, 0.5, 0.1), BlockMix(100, True, 9.5, 0.1, 0.2, 0.01)]  # noqa: FBT003
+    line = Timeline("at", edges, True, ("a $x$", OTHER), rows, "all 45 rows", None)
+    blocks = [BlockMix(10, False, 1.0, 0.4, 0.5, 0.1), BlockMix(100, True, 9.5, 0.1, 0.2, 0.01)]
     return [
         charts.worst_shards("label", skew.shard_names, skew.distance, 0.1, form),
         charts.heat_map("label", heat_of(made), form),
