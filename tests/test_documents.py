@@ -13,7 +13,7 @@ import typer.main
 import yaml
 
 import spiral_stream
-from spiral_assets import assets, checks, resources
+from spiral_assets import assets, checks, pages, resources
 from spiral_stream.cli import app
 from tests.fixtures.pages import Runner
 
@@ -161,12 +161,12 @@ def test_the_page_of_dagster_has_every_factory_and_resource() -> None:
     page = (DOCS / "reference" / "dagster.md").read_text()
     public = [
         f"{room.__name__}.{name}"
-        for room in (assets, checks, resources)
+        for room in (assets, checks, pages, resources)
         for name, value in vars(room).items()
         if not name.startswith("_") and getattr(value, "__module__", "") == room.__name__
     ]
 
-    assert len(public) == 12
+    assert len(public) == 24
     assert sorted(ENTRY.findall(page)) == sorted(public)
 
 
