@@ -45,17 +45,20 @@ def definition_metadata(name: str, source: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in told.items() if value}
 
 
-def relation_page(context: Context, report: "spiral.Report") -> dict[str, Any]:
+def relation_page(
+    context: Context, report: "spiral.Report", descriptions: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Return what the page of a registered relation shows: how to open it, its schema, some samples, its size.
 
     Args:
         context: of the run that shows it; pictures are kept with it.
         report: from `spiral_stream.report_relation`.
+        descriptions: column -> its meaning, where the relation itself says none.
     """
     found: dict[str, Any] = {
         "open_it": reports.snippet(report.snippet.strip()),
         "dagster/row_count": report.rows,
-        "dagster/column_schema": table_schema(report),
+        "dagster/column_schema": table_schema(report, descriptions),
         "dagster/table_name": report.name,
         "dagster/uri": report.uri,
         "dagster/storage_kind": report.kind,
@@ -114,14 +117,19 @@ def numbers(report: "spiral.Report") -> Iterator[tuple[str, float]]:
             yield f"{each.column}_{name}", float(f"{value:.4g}")
 
 
-def table_schema(report: "spiral.Report") -> dg.TableSchema:
-    """Return a relation's columns with descriptions, and with their roles as tags."""
+def table_schema(report: "spiral.Report", descriptions: Mapping[str, str] | None = None) -> dg.TableSchema:
+    """Return a relation's columns with descriptions, and with their roles as tags.
+
+    Args:
+        report: from `spiral_stream.report_relation`.
+        descriptions: column -> its meaning, where the relation itself says none.
+    """
     alone = [each.name for each in report.columns if "identity" in each.roles]
     columns = [
         dg.TableColumn(
             each.name,
             each.kind,
-            description=each.description or None,
+            description=each.description or (descriptions or {}).get(each.name),
             constraints=dg.TableColumnConstraints(unique=alone == [each.name]),
             tags={f"role/{role.replace(' ', '_')}": "" for role in each.roles},
         )

@@ -96,8 +96,8 @@ def worst_shards(column: str, names: Sequence[str], distance: Floats, by_chance:
             color = _GRAY if words == "mean" else _ORANGE
             right.axhline(value, color=color, linewidth=1, linestyle=style, label=f"{words} {number(value)}")
         right.set(xlabel="% of all shards, sorted", xlim=(0, 100), ylim=(0, None), ylabel="total variation")
-    handles, words = (left if right is None else right).get_legend_handles_labels()
-    figure.legend(handles, words, loc="outside lower center", ncols=3)
+    legend = (left if right is None else right).get_legend_handles_labels()
+    figure.legend(*legend, loc="outside lower center", ncols=3)
     return _drawn(figure, f"{column}_worst_shards", title, form)
 
 

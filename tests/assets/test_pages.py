@@ -50,7 +50,10 @@ def shown(catalog: spiral.Catalog, tmp_path: Path) -> Iterator[tuple[dict[str, A
     def relation(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         report = spiral.report_relation(catalog.open(), "my.images", labels=["label"], origins=())
         return dg.MaterializeResult(
-            metadata={**pages.relation_page(context, report), **pages.statistics_page(context, report)}
+            metadata={
+                **pages.relation_page(context, report, {"label": "what is seen"}),
+                **pages.statistics_page(context, report),
+            }
         )
 
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
@@ -82,6 +85,7 @@ def test_columns_show_nan_exponents_and_roles(shown: tuple[dict[str, Any], dg.Da
     assert roles["sample_id"] == {"role/identity"}
     assert roles["image_ref"] == {"role/reference"}
     assert roles["label"] == {"role/label"}
+    assert {each.description for each in found["dagster/column_schema"].schema.columns} == {None, "what is seen"}
     assert (found["NaN"].value, found["label_effective"].value) == (70, pytest.approx(SHARDS))
 
 
