@@ -36,6 +36,7 @@ DOORS = {
         "sources/lance_fragments.py",
     ),
     "lancedb": (),
+    "matplotlib": ("report/charts.py",),
     "simplejpeg": ("decoders/image.py",),
     "vortex": ("dialects/vortex.py", "sources/vortex.py"),
     "torch": ("adapters/pinned_memory.py", "adapters/torch.py"),
