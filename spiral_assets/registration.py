@@ -66,15 +66,19 @@ def registered(entry: Any, descriptions: Mapping[str, str]) -> dg.MaterializeRes
         entry: the relation, from `spiral_stream.Catalog.entry`.
         descriptions: column -> its meaning.
     """
-    manifest = entry.manifest()
+    from spiral_stream.catalog.source_facts import source_facts
+
+    manifest, source = entry.manifest(), source_facts(entry)
+    imported = {} if source.imported is None else {"imported": str(source.imported)}
     return dg.MaterializeResult(
         data_version=dg.DataVersion(entry.data_version),
         metadata={
             "dagster/row_count": manifest.total,
             "dagster/column_schema": reports.column_schema(entry.schema, entry.identity, descriptions),
             "dagster/table_name": entry.name,
-            "dagster/uri": reports.place(entry.source),
-            "dagster/storage_kind": entry.source.KIND,
+            "dagster/uri": source.place,
+            "dagster/storage_kind": source.kind,
+            **imported,
             "storage_shards": len(manifest.shard_names),
             "rows_by_shard": reports.bars(manifest.shard_rows.tolist()),
         },

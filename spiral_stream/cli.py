@@ -30,13 +30,15 @@ from spiral_stream.report.making import report_relation
 from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.guessed import source_at
-from spiral_stream.sources.lance import Lance
-from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.parts import SHARD_BYTES
-from spiral_stream.sources.source import Source
 from spiral_stream.version import __version__
 
 _SHOWN = 3  # names in one cell
+_KINDS = {
+    "auto": None,
+    "folder": "image_folder",
+    "videos": "video_folder",
+}  # of `register`; others are called as they are
 _DAYS_FROM_H = 48
 _PIPE_WIDTH = 10_000  # where no terminal shows lines: none is broken
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -48,15 +50,6 @@ Trusted = Annotated[
         "--trust", help="A module whose functions the saved plan may name; it is imported. Repeat for several."
     ),
 ]
-
-
-class SourceKind(StrEnum):
-    """The kinds of sources that a path alone describes."""
-
-    lance = "lance"
-    parquet = "parquet"
-    folder = "folder"  # images in one folder per class
-    videos = "videos"  # videos in one folder per class
 
 
 class ExecutorName(StrEnum):
@@ -90,14 +83,6 @@ def _console(*, plain: bool = False) -> Console:
 
 def _open(where: str | None) -> Catalog:
     return connect(where)
-
-
-def _source(kind: SourceKind, path: str) -> Source:
-    if kind is SourceKind.lance:
-        return Lance(path)
-    if kind is SourceKind.parquet:
-        return Parquet(path)
-    return VideoFolder(path) if kind is SourceKind.videos else ImageFolder(path)
 
 
 @app.command()
@@ -165,8 +150,10 @@ def report(
 @app.command()
 def register(
     name: str,
-    kind: SourceKind,
-    path: str,
+    kind: Annotated[
+        str, typer.Argument(help="Such as parquet, lance, jsonl, folder (of images), videos; auto: as its files say.")
+    ],
+    path: Annotated[str, typer.Argument(help="A file, a folder, or a pattern.")],
     identity: Annotated[
         list[str] | None, typer.Option(help="A column that identifies a row. Repeat for several.")
     ] = None,
@@ -182,13 +169,14 @@ def register(
     replace: Annotated[bool, typer.Option(help="Replace the relation that has this name.")] = False,
     where: Where = None,
 ) -> None:
-    """Register a Lance dataset, Parquet files, or a folder of images or videos under a name."""
-    images = image if image is not None else (["image_ref"] if kind is SourceKind.folder else [])
-    videos = video if video is not None else (["clip_ref"] if kind is SourceKind.videos else [])
+    """Register a source under a name: files of any kind that Spiral reads."""
+    source = source_at(path, _KINDS.get(kind, kind))
+    images = image if image is not None else (["image_ref"] if isinstance(source, ImageFolder) else [])
+    videos = video if video is not None else (["clip_ref"] if isinstance(source, VideoFolder) else [])
     with _rows_bar(f"register {name}") as report:
         entry = _open(where).register(
             name,
-            _source(kind, path),
+            source,
             identity=RowIdentity() if row_identity else identity or "sample_id",
             semantic=dict.fromkeys(images, JPEG_REF) | dict.fromkeys(videos, H264_REF),
             replace=replace,

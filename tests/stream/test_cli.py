@@ -242,3 +242,15 @@ def test_report_writes_a_page_beside_the_catalog_or_where_it_is_asked_to(own: sp
     shown = run(own, "show", "lance")
     assert "histogram" in shown
     assert "quartiles" in shown
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "auto"])
+def test_register_takes_every_kind_that_a_path_describes(own: sp.Catalog, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"n": {k}}}\n' for k in range(5)))
+
+    out = run(own, "register", "lines", kind, str(tmp_path / "rows.jsonl"), "--row-identity")
+
+    assert "lines: 5 rows in 1 storage shards" in out
+    assert f"source: jsonl at {tmp_path}/rows.jsonl; imported: 1 files, 45 bytes read in" in out
+    assert "jsonl" in run(own, "tables")
+    assert "source: jsonl" in run(own, "show", "lines")
