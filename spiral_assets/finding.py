@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from spiral_assets import reports
 from spiral_assets.sources import expanded
 
 _IMAGES: Final = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
@@ -38,15 +37,14 @@ def in_catalog(folder: str) -> dict[str, dict[str, Any]]:
         folder: of the catalog; variables of the environment are put in.
     """
     import spiral_stream as spiral
+    from spiral_stream.catalog.source_facts import source_facts
 
     if not Path(expanded(folder)).exists():  # opening it would make it
         return {}
     catalog = spiral.connect(expanded(folder))
     entries = [catalog.entry(name) for name in catalog.tables()]
-    return {
-        entry.name: {"kind": entry.source.KIND, "place": reports.place(entry.source), "rows": entry.manifest().total}
-        for entry in entries
-    }
+    facts = {entry.name: (source_facts(entry), entry.manifest().total) for entry in entries}
+    return {name: {"kind": source.kind, "place": source.place, "rows": rows} for name, (source, rows) in facts.items()}
 
 
 def _kind(child: Path) -> str | None:

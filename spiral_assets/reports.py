@@ -46,11 +46,6 @@ def column_schema(schema: "pa.Schema", identity: Sequence[str], descriptions: Ma
     return dg.TableSchema(columns=columns)
 
 
-def place(source: Any) -> str:
-    """Return the location of a source's rows."""
-    return str(getattr(source, "uri", None) or getattr(source, "path", ""))
-
-
 def table(
     rows: Sequence[Mapping[str, Any]], most: int = ROWS, *, cut: bool = True
 ) -> dg.TableMetadataValue | dg.TextMetadataValue:
