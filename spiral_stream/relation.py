@@ -16,6 +16,7 @@ from spiral_stream.batching.formation import Composition, Formation
 from spiral_stream.batching.tail import DropPartial, Tail, as_tail
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.row_identity import RowIdentity
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import Alias, Col, Expr, col, lit
 from spiral_stream.extras import need
@@ -238,7 +239,7 @@ class Relation:
     def sample(
         self,
         *,
-        identity: str | Sequence[str] | None = None,
+        identity: str | Sequence[str] | RowIdentity | None = None,
         order: Order,
         epoch: RuntimeParam | int | None = None,
         assignment: DataParallel | None = None,

@@ -106,7 +106,7 @@ def test_the_wheel_serves_every_version_and_holds_the_types(wheel: Path) -> None
     rooms = sorted(str(path.relative_to(ROOT).with_suffix("")) for path in (ROOT / "spiral_stream").rglob("_*.c"))
 
     assert re.fullmatch(rf"spiral-{re.escape(PROJECT['version'])}-cp311-abi3-\w+\.whl", wheel.name)
-    assert len(rooms) == 6
+    assert len(rooms) == 10
     assert [f"{room}.abi3.so" for room in rooms] == sorted(name for name in names if name.endswith(".so"))
     assert [f"{room}.pyi" for room in rooms] == sorted(name for name in names if name.endswith(".pyi"))
     assert {"spiral_stream/py.typed", "spiral_assets/py.typed"} <= set(names)

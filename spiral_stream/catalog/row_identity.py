@@ -7,6 +7,7 @@ of different units share one with probability 2**-128. Cost: about 0.1 us per ro
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -40,6 +41,10 @@ class RowIdentity:
     stored nowhere. Rows of unchanged files keep it through ``catalog.refresh`` and when the folder moves. Rows of a file
     that was written again, or whose time changed, get another one.
     """
+
+    def __iter__(self) -> Iterator[str]:
+        """The columns that tell rows apart, as a sequence of names would give them."""
+        return iter((ROW_ID,))
 
 
 FIELD: Final = pa.field(

@@ -43,7 +43,7 @@ _BLOCK: Final = 1 << 20
 
 @final
 @dataclass(frozen=True, slots=True)
-class WrittenShard:
+class PartShard:
     """One shard of a part."""
 
     file: str
@@ -96,11 +96,11 @@ class PartDraft:
 
     def __init__(self, folder: Path, name: str, schema: pa.Schema, storage_version: str | None = None) -> None:
         self._folder, self._name, self._schema, self._storage = folder, name, schema, storage_version
-        self.shards: list[WrittenShard] = []
+        self.shards: list[PartShard] = []
         with writing(folder):
             self._draft, self._held = new_draft(folder / DRAFTS / name, lambda path: path.mkdir(parents=True))
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> WrittenShard:
+    def write(self, batches: Iterable[pa.RecordBatch]) -> PartShard:
         """Write rows as one shard.
 
         Raises:
@@ -112,7 +112,7 @@ class PartDraft:
             path = self._draft / DATA / first
             name = f"{self._name}-{len(self.shards):05d}-{_digest(path)}.lance"
             path.rename(path.with_name(name))
-        self.shards.append(WrittenShard(name, found.rows, found.size_bytes, found.described))
+        self.shards.append(PartShard(name, found.rows, found.size_bytes, found.described))
         return self.shards[-1]
 
     def publish(self) -> int:
@@ -198,14 +198,14 @@ def staged(folder: Path, name: str) -> Path:
     return folder / DRAFTS / f"{_STAGED}{name}"
 
 
-def noted(part: Path) -> list[WrittenShard]:
+def noted(part: Path) -> list[PartShard]:
     """Return the shards of a finished part.
 
     Raises:
         SourceError: its note is missing or damaged.
     """
     try:
-        return [WrittenShard(**each) for each in json.loads((part / NOTE).read_text())]
+        return [PartShard(**each) for each in json.loads((part / NOTE).read_text())]
     except (OSError, ValueError, TypeError) as error:
         msg = f"part {part}: its note cannot be read: {cut(str(error))}. Remove the folder, and write the part again"
         raise SourceError(msg) from error
@@ -312,7 +312,7 @@ def _alone(folder: Path) -> Iterator[None]:
         held.release()
 
 
-def _part_of(shard: WrittenShard) -> str:
+def _part_of(shard: PartShard) -> str:
     match = _FILE.fullmatch(shard.file)
     if match is None:
         msg = f"part: {shown(shard.file)} is no name of a shard. Remove the part, and write it again"

@@ -109,8 +109,11 @@ def test_samples_have_them_without_a_word_and_are_found_by_them(catalog: sp.Cata
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: type(order).__name__)
 def test_the_laws_of_streams_hold(catalog: sp.Catalog, order: Any) -> None:
-    def make() -> sp.PreparedStream:
-        return plan(catalog, order, identity=ROW_ID).to_numpy()
+    def make(identity: Any = ROW_ID) -> sp.PreparedStream:
+        stream: sp.PreparedStream = plan(catalog, order, identity=identity).to_numpy()
+        return stream
+
+    assert make().fingerprint == make(sp.RowIdentity()).fingerprint == plan(catalog, order).to_numpy().fingerprint
 
     check_replay(make)
     check_resume(make, steps=[0, 3, 12])
