@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.sources.arrow import Arrow
+from spiral_stream.sources.folder import ImageFolder
 from spiral_stream.sources.memory import memory_reader
-from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import FormerProfile, Source, content_key, without_columns
 
 PARTS = st.lists(st.binary(max_size=2) | st.text("a1", max_size=2) | st.integers(0, 11), max_size=3)
@@ -39,7 +39,7 @@ def test_the_interface_is_called_only_as_the_profile_it_once_was() -> None:
 
 
 def test_a_source_without_versions_is_its_own_pinned_form(tmp_path: Path) -> None:
-    source = Parquet(str(tmp_path))
+    source = ImageFolder(str(tmp_path))
 
     assert source.pinned() is source
 
