@@ -8,7 +8,7 @@ folder but the source's own place.
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -143,18 +143,28 @@ def portable(root: Path, source: Source) -> str:
     """Return the source as JSON, with paths inside the catalog written relative to it."""
     inside = f"{root}{os.sep}"
     fields = source_to_json(source).items()
-    within = {k: _HERE + v[len(inside) - 1 :] if isinstance(v, str) and v.startswith(inside) else v for k, v in fields}
+    within = {
+        k: _each_text(v, lambda text: _HERE + text[len(inside) - 1 :] if text.startswith(inside) else text)
+        for k, v in fields
+    }
     return json.dumps(within, sort_keys=True)
 
 
 def _source(root: Path, text: str) -> Source:
     saved = json.loads(text)
     _need(isinstance(saved, dict), "its source is no JSON object")
-    return source_from_json({k: v.replace(_HERE, str(root), 1) if _is_here(v) else v for k, v in saved.items()})
+    return source_from_json({k: _each_text(v, lambda text: _here(root, text)) for k, v in saved.items()})
 
 
-def _is_here(value: object) -> bool:
-    return isinstance(value, str) and value.startswith(_HERE)
+def _here(root: Path, text: str) -> str:
+    return text.replace(_HERE, str(root), 1) if text.startswith(_HERE) else text
+
+
+def _each_text(value: Any, change: Callable[[str], str]) -> Any:
+    """A value of a source's field with each of its texts changed: one path, or a list of them."""
+    if isinstance(value, str):
+        return change(value)
+    return [_each_text(each, change) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _check_schema(schema: pa.Schema) -> None:

@@ -140,7 +140,7 @@ class AddedReader(Reader):
             elif name == INDEX:
                 found.append(pa.array((ordinals - self._starts[units]).astype(np.int64)))
             else:
-                found.append(self._of_units.column(name).combine_chunks().take(pa.array(units)))
+                found.append(self._of_units.column(name).chunk(0).take(pa.array(units)))
         return found
 
     def _possible(self, predicate: Expr | None, units: Sequence[int] | None) -> Sequence[int] | None:

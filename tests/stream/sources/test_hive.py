@@ -174,3 +174,15 @@ def test_partitions_of_many_files_are_opened_without_a_look(tmp_path: Path, monk
         "__file__": ["part=07/p.parquet"] * 2,
         "__index_in_file__": [0, 1],
     }
+
+
+def test_lists_of_files_inside_a_catalog_move_with_it(tmp_path: Path) -> None:
+    paths = [tmp_path / "catalog" / "files" / f"{at}.parquet" for at in range(2)]
+    for at, path in enumerate(paths):
+        write(path, id=[at])
+    spiral.connect(tmp_path / "catalog").register("t", Parquet(paths), identity="id")
+    (tmp_path / "catalog").rename(tmp_path / "moved")
+    catalog = spiral.connect(tmp_path / "moved")
+
+    assert catalog.entry("t").source.path == tuple(str(tmp_path / "moved" / "files" / each.name) for each in paths)
+    assert catalog.table("t").to_arrow()["id"].to_pylist() == [0, 1]
