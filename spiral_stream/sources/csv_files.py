@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.csv_records import Chunk, CsvForm, chunks, need_names
-from spiral_stream.sources.declared import columns, declared
+from spiral_stream.sources.declared import columns, declared, need_kept_names
 from spiral_stream.sources.halves import Record, sound
 from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.listing import file_units, listed, set_paths
@@ -35,10 +35,9 @@ _COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
 class Csv(ImportedSource):
     """Files of comma-separated values: ``.csv`` or ``.tsv``, each also ``.gz`` or ``.zst``.
 
-    The first line of each file names its columns; one without a name is called ``column_1``, by its place. In columns of
-    numbers, truth values and times, an empty field, ``NA``, ``null`` and ``nan`` are null; a column of text keeps every text
-    as it is. Empty lines are left out.
-    ``null`` and ``nan`` are null; a column of text keeps every text as it is. Empty lines are left out.
+    The first line of each file names its columns. One without a name is called ``column_1``, by its place, and a dot or a
+    backtick becomes ``_``. In columns of numbers, truth values and times, an empty field, ``NA``, ``null`` and ``nan`` are
+    null; a column of text keeps every text as it is. Empty lines are left out.
 
     Args:
         path: a file, a folder (searched below), a glob, a brace pattern such as ``part-{000..007}.csv``, or a list of these.
@@ -76,9 +75,12 @@ class Csv(ImportedSource):
                 raise SourceError(msg)
             object.__setattr__(self, "column_names", tuple(self.column_names))
             need_names(self.column_names, "column_names")
+            need_kept_names(self.column_names, "Csv: column_names", "Choose another name")
         if self.schema is not None:
             object.__setattr__(self, "schema", declared(self.schema, "Csv"))
-            _need_readable(columns(self.schema, "Csv"))
+            kinds = columns(self.schema, "Csv")
+            need_kept_names(kinds.names, "Csv: schema", "Dots and backticks of a header become _")
+            _need_readable(kinds)
 
     def import_units(self) -> Sequence[ImportUnit]:
         return file_units(*listed(self.path, "Csv", SUFFIXES), "Csv")

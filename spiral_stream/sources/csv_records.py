@@ -133,9 +133,13 @@ def _header(unit: ImportUnit, record: bytes, form: CsvForm) -> tuple[str, ...]:
     except (UnicodeDecodeError, csv.Error) as error:
         msg = f"{cut(unit.path)}, line 1: the names of the columns cannot be read: {error}. Correct the line"
         raise SourceError(msg) from error
-    names = tuple(name if name.strip() else f"column_{place}" for place, name in enumerate(fields, 1))
+    names = tuple(_kept_name(name, place) for place, name in enumerate(fields, 1))
     need_names(names, f"{cut(unit.path)}, line 1")
     return names
+
+
+def _kept_name(name: str, place: int) -> str:
+    return name.replace(".", "_").replace("`", "_") if name.strip() else f"column_{place}"
 
 
 def _fields(record: bytes, form: CsvForm) -> list[str]:

@@ -5,14 +5,16 @@ A type is its Arrow name (``"int64"``, ``"timestamp[us]"``), or a tuple: ``("lis
 ``("decimal128", precision, scale)``.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, shown
 
 Declared = tuple[tuple[str, Any], ...]
+
+_RESERVED: Final = ("_rowaddr", "_rowid")  # names of columns that Lance makes
 
 
 def declared(schema: object, what: str) -> Declared:
@@ -58,6 +60,19 @@ def columns(kept: Declared, what: str) -> pa.Schema:
             f'{what}: schema={shown(kept)} names an unknown type: {error}. Give pyarrow types, or names such as "int64"'
         )
         raise SourceError(msg) from error
+
+
+def need_kept_names(names: Sequence[str], where: str, way_out: str) -> None:
+    """Refuse names that Lance gives no column.
+
+    Raises:
+        SourceError: names the column.
+    """
+    for name in names:
+        if not name or any(letter in name for letter in ".`") or name in _RESERVED:
+            never = ", ".join(_RESERVED)
+            msg = f"{where}: a column is called {shown(name)}, and names have no dot or backtick, nor are they {never}. {way_out}"
+            raise SourceError(msg)
 
 
 def _no_schema(schema: object, what: str) -> SourceError:

@@ -16,10 +16,19 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut, shown
-from spiral_stream.sources.declared import columns, declared
+from spiral_stream.sources.declared import columns, declared, need_kept_names
 from spiral_stream.sources.halves import Record, sound
 from spiral_stream.sources.imports import RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
-from spiral_stream.sources.json_types import MixedTypesError, faults, merged, settled, shape_of, type_of
+from spiral_stream.sources.json_types import (
+    MixedTypesError,
+    adds_nothing,
+    faults,
+    merged,
+    settled,
+    shape_of,
+    type_of,
+    without_empty,
+)
 from spiral_stream.sources.listing import file_units, listed, set_paths
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar_references import TarLinks, need_references, tars_key, with_references, with_texts
@@ -72,7 +81,9 @@ class Jsonl(ImportedSource):
         object.__setattr__(self, "references", need_references("Jsonl", self.references))
         if self.schema is not None:
             object.__setattr__(self, "schema", declared(self.schema, "Jsonl"))
-            _need_readable(columns(self.schema, "Jsonl"))
+            kinds = columns(self.schema, "Jsonl")
+            need_kept_names(kinds.names, "Jsonl", "Leave it out")
+            _need_readable(kinds)
 
     def import_units(self) -> Sequence[ImportUnit]:
         units = file_units(*listed(self.path, "Jsonl", SUFFIXES), "Jsonl")
@@ -121,8 +132,8 @@ class _Lines:
 
         self._schema, self._refused, self._known_only = schema, refused, known_only
         parsed = pa.schema([field.with_type(_parsed(field.type)) for field in schema])
-        self._cast = parsed != schema
-        unknown = "error" if known_only else "ignore"
+        self._parsed = parsed
+        unknown = "infer" if known_only else "ignore"  # a key that is new may say nothing, which is no fault
         self._options = pj.ParseOptions(explicit_schema=parsed, unexpected_field_behavior=unknown)
         self._read, self._read_options = pj.read_json, pj.ReadOptions
 
@@ -167,7 +178,10 @@ class _Lines:
         if len(table) != rows:
             msg = f"it holds {len(table)} objects"
             raise ValueError(msg)
-        return table.cast(self._schema) if self._cast else table.select(self._schema.names)
+        if self._known_only and table.schema != self._parsed and not adds_nothing(table.schema, self._parsed):
+            raise ValueError("it has another field")
+        table = table.select(self._schema.names)
+        return table if table.schema == self._schema else table.cast(self._schema)
 
     def _fault(self, line: bytes) -> str:
         """What is wrong with a line."""
@@ -208,10 +222,13 @@ def _schema_of(units: Sequence[ImportUnit], on_error: str) -> pa.Schema:
                 why = str(error) if isinstance(error, MixedTypesError) else "it is nested too deeply"
                 msg = f"{cut(unit.path)}, line {number}: {why}. {_GIVE}, or make the lines alike"
                 raise SourceError(msg) from error
+    kind = without_empty(kind)
     if not kind.num_fields:
         msg = f"Jsonl: no line of {cut(units[0].path)}{' and others' if len(units) > 1 else ''} has keys. {_GIVE}"
         raise SourceError(msg)
-    return pa.schema([(field.name, settled(field.type)) for field in kind])
+    columns_found = [(field.name, settled(field.type)) for field in kind]
+    need_kept_names([name for name, _ in columns_found], f"Jsonl: {cut(units[0].path)}", f"Leave it out: {_GIVE}")
+    return pa.schema(columns_found)
 
 
 def _first_lines(unit: ImportUnit, refused: Refused, room: int) -> Iterator[tuple[int, bytes]]:

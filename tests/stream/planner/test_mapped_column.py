@@ -97,3 +97,61 @@ def test_other_readers_have_no_columns_in_place(catalog: sp.Catalog) -> None:
         assert relation.in_place == frozenset()
         with pytest.raises(SourceError, match=r"does not lie in mapped files\. Use fetch"):
             relation.spans(np.array([0], np.uint64), "tokens")
+
+
+def test_a_mixture_of_token_files_and_lists_delivers_the_documents_of_both(catalog: sp.Catalog) -> None:
+    lists = pa.table({"tokens": pa.array([[7] * n for n in range(1, 101)], pa.list_(pa.uint16()))})
+    catalog.register("sevens", sp.Arrow(lists), identity=sp.RowIdentity(), replace=True)
+    streams = [
+        sp.Stream(name, catalog.table(name).project("__row_id__", "tokens"), proportion=0.5)
+        for name in ("files", "sevens")
+    ]
+    stream = (
+        sp.mix(streams, epoch_size=200)
+        .sample(identity="__row_id__", order=sp.GlobalShuffle(seed=2))
+        .collate(batch_size=20, fields={"ids": sp.Pad("tokens", pad_value=-1), "of": sp.List("stream_id")})
+        .to_numpy()
+    )
+    files = {tuple(ids) for ids in catalog.table("files").to_arrow()["tokens"].to_pylist()}
+    seen = {"files": 0, "sevens": 0}
+    for batch in stream:
+        for row, name in zip(batch["ids"].tolist(), batch["of"], strict=True):
+            ids = tuple(token for token in row if token != -1)
+            assert ids in files if name == "files" else set(ids) == {7}
+            seen[name] += 1
+    assert seen == {"files": 100, "sevens": 100}
+
+
+def test_a_run_over_token_files_goes_on_where_it_stopped(catalog: sp.Catalog) -> None:
+    def stream() -> Any:
+        rows = catalog.table("files").sample(order=sp.GlobalShuffle(seed=4))
+        formation = sp.Packed(max_tokens=512, oversize="split", length=sp.col("length"))
+        return rows.collate(batch_size=4, formation=formation, fields={"ids": sp.Pad("tokens")}).to_numpy()
+
+    whole = [batch["ids"].copy() for batch in stream()]
+    with stream() as first:
+        run = iter(first)
+        head = [next(run)["ids"].copy() for _ in range(7)]
+        state = first.state_dict()
+    with stream() as second:
+        second.load_state_dict(state)
+        tail = [batch["ids"].copy() for batch in second]
+
+    assert len(whole) == len(head) + len(tail) > 10
+    for one, other in zip(whole, [*head, *tail], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_rows_joined_to_token_files_read_their_ids(catalog: sp.Catalog) -> None:
+    keys = catalog.table("files").to_arrow().select(["__row_id__", "length"])
+    chosen = keys.take(pa.array([5, 250, 599])).rename_columns(["sample_id", "n"])
+    catalog.register("chosen", sp.Arrow(chosen), identity="sample_id", replace=True)
+    joined = catalog.table("chosen").join(
+        catalog.table("files").project("__row_id__", "tokens"), left_on="sample_id", right_on="__row_id__"
+    )
+    [batch] = (
+        joined.sample(identity="sample_id", order=sp.Sequential())
+        .collate(batch_size=3, fields={"ids": sp.Pad("tokens", pad_value=-1), "n": sp.Stack("n")})
+        .to_numpy()
+    )
+    assert (batch["ids"] != -1).sum(1).tolist() == batch["n"].tolist()

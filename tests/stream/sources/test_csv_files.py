@@ -82,6 +82,21 @@ def test_a_column_without_a_name_is_called_by_its_place(tmp_path: Path) -> None:
     assert rows_of(Csv(tmp_path / "a.csv")).to_pydict() == {"column_1": [0, 1], "a": [5, 6]}
 
 
+def test_a_dot_in_a_name_becomes_what_a_column_may_have(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("petal.length,`n`\n1.5,2\n")
+    assert rows_of(Csv(tmp_path)).to_pydict() == {"petal_length": [1.5], "_n_": [2]}
+    for options in (
+        {"schema": {"petal.length": "double"}},
+        {"column_names": ["a.b", "c"]},
+        {"column_names": ["_rowid"]},
+    ):
+        with pytest.raises(SourceError, match=r"a column is called '.*', and names have no dot"):
+            Csv(tmp_path, **options)
+    (tmp_path / "b.csv").write_text("a.b,a_b\n1,2\n")
+    with pytest.raises(SourceError, match="two columns are called 'a_b'"):
+        rows_of(Csv(tmp_path / "b.csv"))
+
+
 def test_types_are_widened_over_files_and_columns_are_found_by_name(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("n,x,t,b,e\n1,1,1,true,\n")
     (tmp_path / "b.csv").write_text("t,e,x,n,b\n2026-11-23,,2.5,2,7\n")

@@ -96,11 +96,48 @@ def test_files_one_after_the_other_are_their_rows_one_after_the_other(
 
 
 def test_types_are_widened_over_the_lines_and_files_that_are_looked_at(tmp_path: Path) -> None:
-    written(tmp_path / "a.jsonl", [{"n": 1, "x": None, "new": {}}, {"n": 2, "x": [1]}])
+    written(tmp_path / "a.jsonl", [{"n": 1, "x": None, "new": {}}, {"n": 2, "x": [1], "never": {}}])
     written(tmp_path / "b.jsonl", [{"n": 2.5, "x": [None, 1.5], "new": {"k": "v"}}])
     assert rows_of(Jsonl(tmp_path)).schema == pa.schema(
         [("n", pa.float64()), ("x", pa.list_(pa.float64())), ("new", pa.struct([("k", pa.utf8())]))]
     )
+
+
+def test_a_key_that_is_new_and_says_nothing_is_no_fault(tmp_path: Path) -> None:
+    written(tmp_path / "a.jsonl", [{"n": 1, "m": {"x": 1}, "l": [{"y": 1}], "empty": {}, "of": [{}]}])
+    source = Jsonl(tmp_path)
+    columns = source.import_schema(source.import_units())
+    written(
+        tmp_path / "a.jsonl",
+        [
+            {"n": 2, "m": {"x": 2, "new": None, "e": {}}, "l": [{"y": 2, "z": None}], "q": None, "w": {"v": None}},
+            {"n": 3, "empty": {}, "of": [{}, {}]},
+            {"n": 4, "empty": {"now": 1}},
+            {"n": 5, "of": [{"now": 1}]},
+            {"n": 6, "m": {"new": 1}},
+            {"n": 7, "new": []},
+        ],
+    )
+    [unit] = source.import_units()
+    refused = Refused(unit, "skip")
+    found = pa.Table.from_batches(source.import_rows(unit, columns, refused))
+
+    assert columns.names == ["n", "m", "l"]
+    assert found.to_pylist() == [{"n": 2, "m": {"x": 2}, "l": [{"y": 2}]}, {"n": 3, "m": None, "l": None}]
+    assert [text.split("field ")[1].split(" is")[0] for text in refused.examples] == [
+        "'empty'",
+        "'of'",
+        "'m.new'",
+        "'new'",
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.b", "a`b", "_rowid", ""])
+def test_a_key_that_no_column_is_called_is_refused_with_a_way_out(tmp_path: Path, name: str) -> None:
+    written(tmp_path / "a.jsonl", [{"n": 1, name: 2}])
+    with pytest.raises(SourceError, match=r"a\.jsonl: a column is called '.*', and names have no dot.*Leave it out"):
+        rows_of(Jsonl(tmp_path))
+    assert rows_of(Jsonl(tmp_path, schema={"n": "int64"})).to_pydict() == {"n": [1]}
 
 
 def test_a_declared_schema_leaves_other_keys_out_and_casts(tmp_path: Path) -> None:

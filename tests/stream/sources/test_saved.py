@@ -6,14 +6,29 @@ import pytest
 
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.arrow import Arrow
+from spiral_stream.sources.csv_files import Csv
 from spiral_stream.sources.folder import ImageFolder
+from spiral_stream.sources.jsonl import Jsonl
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.saved import source_from_json, source_to_json
+from spiral_stream.sources.text_files import TextFiles
+from spiral_stream.sources.tokens import Tokens
 
 
 @pytest.mark.parametrize(
-    "make", [lambda p: Lance(p, version=3), lambda p: Parquet(f"{p}/*.parquet", base=p), ImageFolder]
+    "make",
+    [
+        lambda p: Lance(p, version=3),
+        lambda p: Parquet(f"{p}/*.parquet", base=p),
+        ImageFolder,
+        lambda p: Jsonl(
+            [p, f"{p}/x"], schema={"a": ("struct", ("b", ("list", "int64"))), "c": pa.timestamp("us", "UTC")}
+        ),
+        lambda p: Csv(p, column_names=["a", "b"], delimiter=";", base=p, on_error="skip"),
+        lambda p: TextFiles(p, "*.md"),
+        lambda p: Tokens([p], "int32", separator=5),
+    ],
 )
 def test_a_source_survives_json(make: type, tmp_path: Path) -> None:
     source = make(str(tmp_path))
