@@ -407,3 +407,27 @@ def test_the_laws_of_sources_hold(tmp_path: Path) -> None:
     )
     check_source(Mds(DATA / "streams"))
     check_source(Mds(DATA / "zstd"))
+
+
+def test_where_one_shard_is_compressed_payload_of_all_is_copied_and_later_ones_must_be_alike(tmp_path: Path) -> None:
+    shutil.copytree(DATA / "streams" / "one", tmp_path / "one")
+    raw_only = Mds(tmp_path, columns=["png", "int"])
+    schema = raw_only.import_schema(raw_only.import_units())
+    shutil.copytree(DATA / "zstd", tmp_path / "two")
+    found = rows(Mds(tmp_path, columns=["png", "int"]))
+    assert found.schema.field("png").type == pa.large_binary()
+    assert images(found["png"], tmp_path) == [*wanted("png", "streams/one"), *wanted("png", "zstd")]
+    unit = raw_only.import_units()[1]
+    with pytest.raises(
+        SourceError, match="the shard is compressed, and payload of column 'png' was registered as references"
+    ):
+        list(raw_only.import_rows(unit, schema, Refused(unit)))
+
+
+def test_folders_with_other_columns_are_refused(tmp_path: Path) -> None:
+    shutil.copytree(DATA / "streams" / "one", tmp_path / "one")
+    shutil.copytree(DATA / "raw", tmp_path / "two")
+    with pytest.raises(
+        SourceError, match=r"two/shard\.00000\.mds has columns .*relations of their own"
+    ):
+        rows(Mds(tmp_path))
