@@ -11,7 +11,7 @@ import pytest
 import simplejpeg
 
 import spiral_stream as spiral
-from spiral_assets.assets import SavedStream, cache_asset, stream_asset, training_asset
+from spiral_assets.assets import Named, SavedStream, cache_asset, stream_asset, training_asset
 from spiral_assets.checks import cache_check, identity_check, schema_check
 from spiral_assets.resources import CatalogResource, RunsResource
 
@@ -94,9 +94,14 @@ def register(catalog: spiral.Catalog, names: list[str]) -> None:
     catalog.register(PHOTOS, spiral.Arrow(table), semantic={"photo": "image/jpeg-ref"}, unique=False, replace=True)
 
 
-def run(tmp_path: Path, selection: dg.AssetSelection, ops: dict[str, Any] | None = None) -> dg.ExecuteInProcessResult:
+def run(
+    tmp_path: Path,
+    selection: dg.AssetSelection,
+    ops: dict[str, Any] | None = None,
+    decoded: dg.AssetsDefinition = photos_decoded,
+) -> dg.ExecuteInProcessResult:
     location = dg.Definitions(
-        assets=[photos_relation, photos_decoded, photos_stream, photos_model],
+        assets=[photos_relation, decoded, photos_stream, photos_model],
         asset_checks=[COMPLETE, UNIQUE, DECLARED],
         jobs=[dg.define_asset_job("part", selection)],
         resources={
@@ -128,6 +133,27 @@ def test_a_cache_is_built_once_and_its_fingerprint_is_its_code_version(catalog: 
     assert first["form"] == str(FORM)
     with photos(catalog).to_numpy() as stream:
         assert [cache.complete for cache in stream.caches()] == [True]
+
+
+def test_processes_of_this_machine_build_the_same_cache(catalog: spiral.Catalog, tmp_path: Path) -> None:
+    by_processes = cache_asset(
+        "photos_decoded",
+        plan=Named("tests.assets.test_assets:photos"),
+        deps=[photos_relation],
+        description="Decoded product photos.",
+        executor="processes",
+        workers=2,
+    )
+
+    facts = metadata(run(tmp_path, only(photos_decoded), decoded=by_processes))
+
+    assert (facts["rows_built"], facts["built_by"]) == (ROWS, "processes")
+    assert metadata(run(tmp_path, only(photos_decoded)))["rows_built"] == 0  # threads find what processes built
+
+
+def test_an_executor_that_there_is_not_is_refused() -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="Give one of threads, processes, ray"):
+        cache_asset("photos", plan=photos, deps=[], description="", executor="celery")
 
 
 def checked(tmp_path: Path, *checks: dg.AssetChecksDefinition) -> dict[str, dg.AssetCheckEvaluation]:

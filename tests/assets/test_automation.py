@@ -8,6 +8,7 @@ import pytest
 
 from spiral_assets import automation
 from spiral_assets.definitions import defs
+from spiral_assets.partitions import shard_groups
 
 UP, DOWN = dg.AssetKey("relation"), dg.AssetKey("cache")
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
@@ -94,6 +95,42 @@ def test_data_that_fails_a_blocking_check_waits_until_it_is_mended(location: Loc
     location.run(UP)
 
     assert location.tick()
+
+
+def test_new_data_requests_every_group_of_an_index_once() -> None:
+    """And the relation of the index, which has no partitions, after it."""
+    versions = ["data-1"]
+
+    @dg.asset(key=UP)
+    def relation() -> dg.MaterializeResult[None]:
+        return dg.MaterializeResult(data_version=dg.DataVersion(versions[-1]))
+
+    @dg.asset(
+        key=DOWN,
+        deps=[relation],
+        partitions_def=shard_groups(4),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        automation_condition=automation.rebuild(),
+    )
+    def index() -> dg.MaterializeResult[None]:
+        return dg.MaterializeResult(data_version=dg.DataVersion(f"index of {versions[-1]}"))
+
+    location = dg.Definitions(assets=[relation, index], executor=dg.in_process_executor)
+    with dg.DagsterInstance.ephemeral() as instance:
+        dg.materialize([relation], instance=instance)
+        for key in shard_groups(4).get_partition_keys():
+            dg.materialize([relation, index], instance=instance, partition_key=key, selection=[index])
+        cursor = None
+        asked = []
+        for data in ("data-1", "data-1", "data-2", "data-2"):
+            if data != versions[-1]:
+                versions.append(data)
+                dg.materialize([relation], instance=instance)
+            found: Any = dg.evaluate_automation_conditions(location, instance, cursor=cursor)
+            cursor = found.cursor
+            asked.append(found.get_num_requested(DOWN))
+
+    assert asked == [0, 0, 4, 0]
 
 
 def test_every_cache_index_statistic_and_stream_has_the_condition_and_the_sensor_is_on() -> None:
