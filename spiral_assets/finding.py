@@ -37,7 +37,7 @@ def in_catalog(folder: str) -> dict[str, dict[str, Any]]:
         folder: of the catalog; variables of the environment are put in.
     """
     import spiral_stream as spiral
-    from spiral_stream.catalog.source_facts import source_facts
+    from spiral_stream import source_facts
 
     if not Path(expanded(folder)).exists():  # opening it would make it
         return {}

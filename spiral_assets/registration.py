@@ -66,7 +66,7 @@ def registered(entry: Any, descriptions: Mapping[str, str]) -> dg.MaterializeRes
         entry: the relation, from `spiral_stream.Catalog.entry`.
         descriptions: column -> its meaning.
     """
-    from spiral_stream.catalog.source_facts import source_facts
+    from spiral_stream import source_facts
 
     manifest, source = entry.manifest(), source_facts(entry)
     imported = {} if source.imported is None else {"imported": str(source.imported)}

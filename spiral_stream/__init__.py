@@ -72,6 +72,7 @@ from spiral_stream.transforms.text import Tokenize
 
 if TYPE_CHECKING:
     from spiral_stream.cache.materialize import Progress
+    from spiral_stream.catalog.source_facts import SourceFacts, source_facts
     from spiral_stream.planner.build import CacheStatus
     from spiral_stream.planner.retention import PreparedData
     from spiral_stream.planner.videos import index_videos
@@ -139,6 +140,7 @@ __all__ = [
     "ShuffleBuckets",
     "Source",
     "SourceError",
+    "SourceFacts",
     "SpiralError",
     "SpiralWarning",
     "Stack",
@@ -166,6 +168,7 @@ __all__ = [
     "mix",
     "open_stream",
     "report_relation",
+    "source_facts",
     "sql",
     "table",
     "written",
@@ -174,6 +177,8 @@ __all__ = [
 _LATE: Final = {
     "CacheStatus": "spiral_stream.planner.build",
     "PreparedData": "spiral_stream.planner.retention",
+    "SourceFacts": "spiral_stream.catalog.source_facts",
+    "source_facts": "spiral_stream.catalog.source_facts",
     "PreparedStream": "spiral_stream.prepared",
     "Progress": "spiral_stream.cache.materialize",
     "Report": "spiral_stream.report.making",

@@ -2,7 +2,7 @@ r"""How files of token ids are laid out: flat ``.bin``, NumPy's ``.npy``, and th
 
 An index (version 1) is, little endian: the 9 bytes ``MMIDIDX\0\0``; uint64 version; uint8 type of the ids; uint64 S
 sequences; uint64 D marks; int32 [S] ids of each sequence; int64 [S] the byte that each begins at; int64 [D] the number of
-sequences before each document, and at the end. Format: NVIDIA Megatron-LM, megatron/core/datasets/indexed_dataset.py.
+sequences before each document, and at the end. Format: NVIDIA Megatron-LM, ``indexed_dataset`` of its core.
 """
 
 import os

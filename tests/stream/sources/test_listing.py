@@ -24,7 +24,7 @@ def found(paths: object) -> tuple[str, list[str]]:
 
 
 def test_a_folder_is_searched_below_for_files_of_the_kind(tmp_path: Path) -> None:
-    made(tmp_path, "b/2.jsonl", "a/1.jsonl.gz", "0.jsonl", "b/readme.md", "jsonl")
+    made(tmp_path, "b/2.jsonl", "a/1.jsonl.gz", "0.jsonl", "b/readme.rst", "jsonl")
     (tmp_path / "dir.jsonl").mkdir()
     assert found(tmp_path) == (str(tmp_path), ["0.jsonl", "a/1.jsonl.gz", "b/2.jsonl"])
 
