@@ -427,7 +427,5 @@ def test_where_one_shard_is_compressed_payload_of_all_is_copied_and_later_ones_m
 def test_folders_with_other_columns_are_refused(tmp_path: Path) -> None:
     shutil.copytree(DATA / "streams" / "one", tmp_path / "one")
     shutil.copytree(DATA / "raw", tmp_path / "two")
-    with pytest.raises(
-        SourceError, match=r"two/shard\.00000\.mds has columns .*relations of their own"
-    ):
+    with pytest.raises(SourceError, match=r"two/shard\.00000\.mds has columns .*relations of their own"):
         rows(Mds(tmp_path))
