@@ -1,13 +1,21 @@
-"""Check factories: what must hold of a relation or a cache before anything is built on it. All of them block."""
+"""Check factories: what must hold of a relation, a cache or a stream.
 
+Identities, declared columns and complete caches block what is built on them. The others warn.
+"""
+
+import warnings
 from collections.abc import Mapping
+from typing import Final
 
 import dagster as dg
 
 from spiral_assets.caching import complete
+from spiral_assets.findings import missing, mixed, refused, warned
 from spiral_assets.named import Plan
 from spiral_assets.registration import as_declared, unique
 from spiral_assets.resources import CatalogResource
+
+BOTH: Final = 2  # materializations that are compared
 
 
 def identity_check(
@@ -67,3 +75,149 @@ def cache_check(asset: dg.AssetsDefinition, plan: Plan) -> dg.AssetChecksDefinit
             return complete(stream)
 
     return cache_is_complete
+
+
+def row_count_check(
+    asset: dg.AssetsDefinition, *, most_change: float = 0.5, name: str = "row_count_is_near_the_last"
+) -> dg.AssetChecksDefinition:
+    """Return a check that a relation has about as many rows as the last time it was materialized. It warns.
+
+    Args:
+        asset: an asset that reports ``dagster/row_count``.
+        most_change: largest allowed change, as a share of the earlier rows.
+        name: of the check.
+    """
+
+    @dg.asset_check(
+        asset=asset,
+        name=name,
+        description=f"The number of rows changed by at most {most_change:.0%} since the last materialization.",
+    )
+    def row_count_is_near_the_last(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        found = _row_counts(context.instance, asset.key)
+        if len(found) < BOTH:
+            return warned(passed=True, description="there is no earlier number of rows to compare with")
+        now, before = found
+        change = abs(now - before) / max(1, before)
+        return warned(
+            passed=change <= most_change,
+            description=f"{now:,} rows, {before:,} before",
+            metadata={"rows": now, "before": before, "change": round(change, 4), "limit": most_change},
+        )
+
+    return row_count_is_near_the_last
+
+
+def schema_change_check(asset: dg.AssetsDefinition) -> dg.AssetChecksDefinition:
+    """Return Dagster's own check that the columns are those of the last materialization. It warns.
+
+    Args:
+        asset: an asset that reports ``dagster/column_schema``.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        (check,) = dg.build_column_schema_change_checks(assets=[asset], severity=dg.AssetCheckSeverity.WARN)
+    return check
+
+
+def missing_values_check(
+    asset: dg.AssetsDefinition,
+    relation: str,
+    *,
+    limit: float = 0.1,
+    limits: Mapping[str, float] | None = None,
+    name: str = "few_values_are_missing",
+) -> dg.AssetChecksDefinition:
+    """Return a check that few values of each column are null or NaN. It warns.
+
+    Args:
+        asset: the asset that measures the relation.
+        relation: its name in the catalog.
+        limit: largest allowed share of nulls and of NaN in any column.
+        limits: column -> its own limit.
+        name: of the check.
+    """
+
+    @dg.asset_check(asset=asset, name=name, description=f"At most {limit:.0%} of a column's values are null or NaN.")
+    def few_values_are_missing(catalog: CatalogResource) -> dg.AssetCheckResult:
+        return missing(catalog.open(), relation, limit, limits or {})
+
+    return few_values_are_missing
+
+
+def skew_check(
+    asset: dg.AssetsDefinition, relation: str, column: str, *, limit: float = 0.5, name: str | None = None
+) -> dg.AssetChecksDefinition:
+    """Return a check that each storage shard has a mix of values similar to the whole. It warns, and says what to do.
+
+    Args:
+        asset: the asset that measures the relation.
+        relation: its name in the catalog.
+        column: of labels or origins.
+        limit: largest allowed distance, from 0 (the same mix) to 1 (nothing in common).
+        name: of the check.
+    """
+
+    @dg.asset_check(
+        asset=asset,
+        name=name or f"{column}_is_mixed",
+        description=f"Each storage shard has a mix of {column} similar to the whole, so blocks of a few shards shuffle well.",
+    )
+    def is_mixed(catalog: CatalogResource) -> dg.AssetCheckResult:
+        return mixed(catalog.open(), relation, column, limit)
+
+    return is_mixed
+
+
+def import_check(
+    asset: dg.AssetsDefinition, relation: str, *, limit: float = 0.0, name: str = "few_rows_were_refused"
+) -> dg.AssetChecksDefinition:
+    """Return a check that an import could read nearly all rows of its source. It warns; other sources pass.
+
+    Args:
+        asset: the asset that registers the relation.
+        relation: its name in the catalog.
+        limit: largest allowed share of rows that could not be read.
+        name: of the check.
+    """
+
+    @dg.asset_check(asset=asset, name=name, description=f"At most {limit:.0%} of the rows could not be read.")
+    def few_rows_were_refused(catalog: CatalogResource) -> dg.AssetCheckResult:
+        return refused(catalog.open(), relation, limit)
+
+    return few_rows_were_refused
+
+
+def explain_check(
+    asset: dg.AssetsDefinition, stream: str, *, name: str = "explains_without_a_warning"
+) -> dg.AssetChecksDefinition:
+    """Return a check that EXPLAIN DATA of a saved stream has no warning. It warns, with the remedies.
+
+    Args:
+        asset: the asset that saves the stream.
+        stream: its name in the catalog.
+        name: of the check.
+    """
+
+    @dg.asset_check(asset=asset, name=name, description="EXPLAIN DATA of the stream has no warning.")
+    def explains_without_a_warning(catalog: CatalogResource) -> dg.AssetCheckResult:
+        with catalog.open().open_stream(stream, epoch=0) as opened:
+            lines = opened.explain().to_dict()["warnings"]
+        return warned(
+            passed=not lines,
+            description="; ".join(lines) or "no warning",
+            metadata={"warnings": len(lines)},
+        )
+
+    return explains_without_a_warning
+
+
+def _row_counts(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[int]:
+    """The rows of the last two materializations, the latest first."""
+    found = []
+    for record in instance.fetch_materializations(limit=BOTH, records_filter=key).records:
+        made = record.asset_materialization
+        value = None if made is None else made.metadata.get("dagster/row_count")
+        if value is not None and isinstance(value.value, int):
+            found.append(value.value)
+    return found

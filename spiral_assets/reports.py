@@ -10,7 +10,10 @@ import dagster as dg
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROWS: Final = 50  # a longer table is rendered whole and pushes everything else off the page
+    import spiral_stream as spiral
+
+ROWS: Final = 20  # a longer table is rendered whole and pushes everything else off the page
+COLUMNS: Final = 60  # of a relation that are listed
 CELL: Final = 40  # characters: six such columns fit a page
 END: Final = 18  # characters for either end of a range
 INLINE: Final = 1_000  # characters: shorter markdown is shown without a click
@@ -48,13 +51,40 @@ def place(source: Any) -> str:
     return str(getattr(source, "uri", None) or getattr(source, "path", ""))
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue | dg.TextMetadataValue:
-    """Return a table of at most `ROWS` rows, with values shortened to fit their cells."""
+def table(
+    rows: Sequence[Mapping[str, Any]], most: int = ROWS, *, cut: bool = True
+) -> dg.TableMetadataValue | dg.TextMetadataValue:
+    """Return a table, the last row of which says how many are left out, if any are.
+
+    Args:
+        rows: with the same names.
+        most: rows that are shown.
+        cut: whether to shorten values to fit their cells; cells of a `spiral_stream.Report` are.
+    """
     if not rows:
         return dg.MetadataValue.text("none")
-    return dg.MetadataValue.table(
-        [dg.TableRecord({name: short(value) for name, value in row.items()}) for row in rows[:ROWS]]
-    )
+    records = [
+        dg.TableRecord({name: short(value) if cut else value for name, value in row.items()}) for row in rows[:most]
+    ]
+    if len(rows) > most:
+        first, *others = rows[0]
+        left = f"… and {len(rows) - most + 1:,} more"
+        records[-1] = dg.TableRecord({first: left, **dict.fromkeys(others)})
+    return dg.MetadataValue.table(records)
+
+
+def column_tables(report: "spiral.Report") -> dict[str, Any]:
+    """Return tables of a relation's columns, of as many cells as a page shows without a scroll bar."""
+    rows = [each.cells() for each in report.columns if each.nulls is not None]
+    tables = {
+        "columns": ("column", "histogram", "nulls", "NaN", "distinct"),
+        "values": ("column", "min", "mean", "max"),
+        "spread": ("column", "quartiles", "most frequent"),
+    }
+    return {
+        key: table([{name: row[name] for name in names} for row in rows], COLUMNS, cut=False)
+        for key, names in tables.items()
+    }
 
 
 def snippet(code: str) -> dg.MarkdownMetadataValue:
@@ -89,7 +119,7 @@ def column_rows(shards: "pa.Table", schema: "pa.Schema") -> list[dict[str, Any]]
         low, high = extremes.get(name, (None, None))
         extremes[name] = _extreme(min, low, row["min"], types[name]), _extreme(max, high, row["max"], types[name])
     return [
-        {"column": name, "type": types[name], "nulls": nulls[name], "range": _range(*extremes[name])}
+        {"column": name, "type": types[name], "nulls": nulls[name], "range": _range(*extremes[name], types[name])}
         for name in schema.names
         if name in nulls
     ]
@@ -134,9 +164,14 @@ def _extreme(choose: Any, one: str | None, other: str | None, kind: str) -> str 
     return chosen
 
 
-def _range(low: str | None, high: str | None) -> str | None:
-    """Return "least to greatest", each shortened to fit the cell."""
+def _range(low: str | None, high: str | None, kind: str) -> str | None:
+    """Return "least to greatest". Texts are shortened to fit the cell; a number or a moment never is."""
+    import spiral_stream as spiral
+
     if low is None or high is None:
         return None
-    cut = [text if len(text) <= END else text[: END - 1] + "…" for text in (low, high)]
-    return cut[0] if low == high else " to ".join(cut)
+    if kind.startswith(("float", "double", "half", "decimal")):
+        shown = [spiral.written(float(each)) for each in (low, high)]
+    else:
+        shown = [spiral.written(each, END if kind.endswith("string") else len(each)) for each in (low, high)]
+    return shown[0] if low == high else " to ".join(shown)

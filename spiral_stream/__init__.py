@@ -1,7 +1,7 @@
 """Training streams that are planned, explained and replayable.
 
-Importing this brings what plans are made of. What runs them (`PreparedStream`, `Progress`, `index_videos`) is imported
-when it is first asked for.
+Importing this brings what plans are made of. What runs them (`PreparedStream`, `Progress`, `index_videos`,
+`report_relation`) is imported when it is first asked for.
 """
 
 from importlib import import_module
@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from spiral_stream.planner.retention import PreparedData
     from spiral_stream.planner.videos import index_videos
     from spiral_stream.prepared import PreparedStream
+    from spiral_stream.report.making import Report, report_relation
+    from spiral_stream.report.wording import written
     from spiral_stream.version import __version__
 
 __all__ = [
@@ -110,6 +112,7 @@ __all__ = [
     "RandomResizedCrop",
     "Raw",
     "Relation",
+    "Report",
     "Resize",
     "ResumeError",
     "RuntimeParam",
@@ -140,8 +143,10 @@ __all__ = [
     "lit",
     "mix",
     "open_stream",
+    "report_relation",
     "sql",
     "table",
+    "written",
 ]
 
 _LATE: Final = {
@@ -149,8 +154,11 @@ _LATE: Final = {
     "PreparedData": "spiral_stream.planner.retention",
     "PreparedStream": "spiral_stream.prepared",
     "Progress": "spiral_stream.cache.materialize",
+    "Report": "spiral_stream.report.making",
     "__version__": "spiral_stream.version",
     "index_videos": "spiral_stream.planner.videos",
+    "report_relation": "spiral_stream.report.making",
+    "written": "spiral_stream.report.wording",
 }
 
 

@@ -3,27 +3,27 @@
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from typing import Annotated
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from spiral_stream.catalog.statistics import ESTIMATED, KNOWN, load_statistics
+from spiral_stream.catalog.statistics import load_statistics
 from spiral_stream.connection import Catalog, connect
 from spiral_stream.errors import SpiralError, TrustError
 from spiral_stream.planner.build import caches
 from spiral_stream.planner.verify import Verification, relation_caches, relations_of, verify_relation
-from spiral_stream.semantic import H264_REF, JPEG_REF
+from spiral_stream.report.columns import column_summaries, roles_of
+from spiral_stream.report.making import report_relation
+from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
@@ -114,40 +114,43 @@ def show(name: str, where: Where = None) -> None:
     """Show the columns of a relation, their types and roles."""
     catalog = _open(where)
     entry = catalog.entry(name)
-    listing = Table("column", "type", "role")
-    for field in entry.schema:
-        semantic = (field.metadata or {}).get(b"spiral:semantic", b"").decode()
-        roles = [*(["identity"] if field.name in entry.identity else []), *([semantic] if semantic else [])]
-        listing.add_row(field.name, str(field.type), ", ".join(roles))
-    _console().print(listing)
     found = load_statistics(entry)
+    columns = column_summaries(entry, found, roles_of(entry, (), ()))
+    listing = Table("column", "type", "role")
+    for field, each in zip(entry.schema, columns, strict=True):
+        named = [semantic_of(field) or role if role == "reference" else role for role in each.roles]
+        listing.add_row(each.name, str(field.type), ", ".join(named))
+    _console().print(listing)
     if found is None:
         _console().print(f"statistics: unknown: materialize asset shard_stats, or catalog.measure({name!r})")
-    else:
-        _show_facts(found.columns)
+        return
+    rows = [each.cells() for each in columns if each.nulls is not None]
+    facts = Table(*(name for name in (rows[0] if rows else ()) if name != "type"))
+    for row in rows:
+        facts.add_row(*(escape(text) for name, text in row.items() if name != "type"))
+    _console().print(facts)
 
 
-def _show_facts(columns: pa.Table) -> None:
-    """Print what is known of each column. ``~`` marks what is estimated."""
-    listing = Table("column", "nulls", "NaN", "distinct", "min", "quartiles", "max", "most frequent")
-    for row in columns.filter(pc.equal(columns["mark"], KNOWN)).to_pylist():
-        frequent = ", ".join(f"{each['value']} {each['count']:,}" for each in (row["frequent"] or ())[:_SHOWN])
-        cells = [
-            row["column"],
-            f"{row['nulls']:,}",
-            f"{row['nans']:,}",
-            f"{_mark(row['distinct_mark'])}{row['distinct']:,}",
-            row["min"] or "",
-            _mark(row["quartiles_mark"]) + ", ".join(row["quartiles"]) if row["quartiles"] else "",
-            row["max"] or "",
-            _mark(row["frequent_mark"]) + frequent if frequent else "",
-        ]
-        listing.add_row(*(escape(cell[:60]) for cell in cells))
-    _console().print(listing)
-
-
-def _mark(mark: str) -> str:
-    return "~ " if mark == ESTIMATED else ""
+@app.command()
+def report(
+    name: str,
+    out: Annotated[str | None, typer.Option(help="File of the page; by default beside the catalog.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="A column of labels. Repeat for several.")] = None,
+    origin: Annotated[list[str] | None, typer.Option(help="A column that says where rows come from. Repeat.")] = None,
+    along: Annotated[str | None, typer.Option(help="The column of ingest time.")] = None,
+    stream: Annotated[str | None, typer.Option(help="A saved stream, whose shuffle blocks are looked at.")] = None,
+    where: Where = None,
+    trust: Trusted = None,
+) -> None:
+    """Write a page on a relation: columns, samples, and pictures of how labels and sources are spread over its shards."""
+    catalog = _open(where)
+    catalog.measure(name)
+    with ExitStack() as stack:
+        opened = None if stream is None else stack.enter_context(catalog.open_stream(stream, trust=trust or ()))
+        made = report_relation(catalog, name, labels=label, origins=origin, along=along, stream=opened)
+    for note in made.notes:
+        _console(plain=True).print(note, soft_wrap=True)
+    _console(plain=True).print(str(made.save(out)), soft_wrap=True)
 
 
 @app.command()

@@ -16,6 +16,7 @@ EXTRA_OF: Final[Mapping[str, str]] = {
     "av": "video",
     "dagster": "dagster",
     "jax": "jax",
+    "matplotlib": "report",
     "ray": "ray",
     "tiktoken": "text",
     "tokenizers": "text",

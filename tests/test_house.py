@@ -30,6 +30,7 @@ DOORS = {
     "jax": ("adapters/jax.py",),
     "lance": ("catalog/database.py", "cache/store.py", "sources/lance.py", "sources/lance_fragments.py"),
     "lancedb": (),
+    "matplotlib": ("report/charts.py",),
     "simplejpeg": ("decoders/image.py",),
     "torch": ("adapters/pinned_memory.py", "adapters/torch.py"),
     "torchvision": (),

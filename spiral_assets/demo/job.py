@@ -76,11 +76,7 @@ def summary(outcome: Outcome, proof: Proof) -> Table:
         event.asset_key for event in outcome.job.get_asset_materialization_events()
     }  # a partitioned asset has several events
     table.add_row("Dagster run", f"{outcome.job.run_id[:8]}, {len(assets)} assets")
-    warned = "".join(
-        f"; {check.check_name} warns{f': {check.description}' if check.description else ''}"
-        for check in checks
-        if not check.passed
-    )
+    warned = "".join(f"; {warning(check)}" for check in checks if not check.passed)
     table.add_row("asset checks", f"{sum(check.passed for check in checks)} of {len(checks)} passed{warned}")
     if outcome.killed is not None:
         where = f"epoch {outcome.killed['epoch']}, batch {outcome.killed['batch']}"
@@ -94,6 +90,14 @@ def summary(outcome: Outcome, proof: Proof) -> Table:
     table.add_row("as predicted from the plan", f"{proof.as_planned:,} of {proof.expected:,}")
     table.add_row("delivered twice (checkpoint to kill)", f"{proof.repeated_alike:,} of {proof.repeated:,} alike")
     return table
+
+
+def warning(check: dg.AssetCheckEvaluation) -> str:
+    """Say what a check warns of; one that a process reported through Pipes has numbers and no description."""
+    import spiral_stream as spiral
+
+    numbers = ", ".join(f"{name} {spiral.written(value.value)}" for name, value in check.metadata.items())
+    return f"{check.check_name} warns: {check.description or numbers or 'it gives no reason'}"
 
 
 def explain(stream: str) -> None:

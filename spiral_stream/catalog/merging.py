@@ -22,6 +22,7 @@ KNOWN: Final = "known"
 ESTIMATED: Final = "estimated"
 UNKNOWN: Final = "unknown"
 FREQUENT: Final = 8  # values of a column that are named
+BINS: Final = 20  # of equal width, from the least to the greatest finite value
 
 SHARDS: Final = pa.schema(
     [
@@ -55,6 +56,9 @@ COLUMNS: Final = pa.schema(
         ("quartiles_mark", pa.utf8()),
         ("frequent", pa.list_(pa.struct([("value", pa.utf8()), ("count", pa.int64())]))),  # most rows first
         ("frequent_mark", pa.utf8()),  # estimated: a value may have more rows, and another one may be missing
+        ("mean", pa.utf8()),  # of numbers (as of floats) and moments
+        ("bins", pa.list_(pa.int64())),  # rows of each bin, of numbers and moments
+        ("bins_mark", pa.utf8()),
     ]
 )
 
@@ -197,6 +201,7 @@ class _Column:
         least, greatest = self._extremes()
         quartiles = self._quartiles()
         frequent = self._frequent()
+        bins = self._bins()
         facts = {
             "column": self.name,
             "mark": KNOWN,
@@ -211,6 +216,9 @@ class _Column:
             "quartiles_mark": UNKNOWN if quartiles is None else ESTIMATED,
             "frequent": frequent,
             "frequent_mark": KNOWN if self.is_whole else ESTIMATED if frequent else UNKNOWN,
+            "mean": self._mean(values - nans),
+            "bins": bins,
+            "bins_mark": UNKNOWN if bins is None else KNOWN if self.is_whole else ESTIMATED,
         }
         return pa.Table.from_pylist([facts], COLUMNS)
 
@@ -248,6 +256,43 @@ class _Column:
         at = quantile_places(order, self._points, valid)[1:4]
         found: list[str] = _text(restored(points[at], self.facts.kind)).to_pylist()
         return found
+
+    def _mean(self, values: int) -> str | None:
+        kind = self.facts.kind
+        if not values or not (is_word(kind) or pa.types.is_decimal(kind)):
+            return None
+        with np.errstate(invalid="ignore", over="ignore"):
+            mean = float(self.summary("sum").view("<f8").sum()) / values
+        if pa.types.is_temporal(kind) and np.isfinite(mean):
+            return str(_text(restored(np.array([round(mean)], "<i8").view("<u8"), kind))[0].as_py())
+        return repr(mean)
+
+    def _bins(self) -> list[int] | None:
+        """How many rows lie in each bin: counted if all values are kept, else as the points stand for them."""
+        if not is_word(self.facts.kind) or not self._points.sum():
+            return None
+        if self.is_whole:
+            found, weights = self._numbers(self._joined("values")), self._counts.astype(np.float64)
+        else:
+            valid = self._rows - self.summary("nulls") - self.summary("nans")
+            found = self._numbers(self._joined("points"))
+            weights = np.repeat(valid / np.maximum(self._points, 1), self._points)
+        finite = np.isfinite(found)
+        found, weights = found[finite], weights[finite]
+        if not len(found):
+            return None
+        least, width = found.min(), found.max() / BINS - found.min() / BINS
+        with np.errstate(over="ignore"):
+            at = np.minimum((found - least) / (width or 1.0), BINS - 1).astype(np.int64)
+        summed = np.bincount(at, weights=weights, minlength=BINS)
+        counted: list[int] = np.diff(np.round(np.cumsum(summed)), prepend=0).astype(np.int64).tolist()
+        return counted
+
+    def _numbers(self, bits: NDArray[np.uint64]) -> NDArray[np.float64]:
+        kind = self.facts.kind
+        if pa.types.is_floating(kind):
+            return bits.view("<f8")
+        return (bits if pa.types.is_unsigned_integer(kind) else bits.view("<i8")).astype(np.float64)
 
     def _sorted_points(self) -> tuple[Int64, NDArray[np.uint64]]:
         points, kind = self._joined("points"), self.facts.kind

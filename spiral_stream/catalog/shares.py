@@ -111,8 +111,17 @@ def tenths_by_chance(counts_V: Int64) -> float:
     Args:
         counts_V: shape [V], rows of each value.
     """
+    return distance_by_chance(counts_V, max(1, int(counts_V.sum()) // TENTHS))
+
+
+def distance_by_chance(counts_V: Int64, size: int) -> float:
+    """Return the mean total variation of some rows drawn at random to the whole; exact.
+
+    Args:
+        counts_V: shape [V], rows of each value.
+        size: rows that are drawn, without replacement.
+    """
     rows = int(counts_V.sum())
-    size = max(1, rows // TENTHS)
     different, times = np.unique(counts_V[counts_V > 0], return_counts=True)
     each = [_mean_deviation(rows, count, size) for count in different.tolist()]
     return float(0.5 * (np.array(each) * times).sum() / size)

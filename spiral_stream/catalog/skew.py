@@ -35,17 +35,45 @@ class Skew:
         return [(self.shard_names[i], float(self.distance[i])) for i in order]
 
 
-def skew_of(statistics: Statistics, column: str) -> Skew | None:
-    """Return the skew of a column's histogram, or None where no histogram is known."""
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Spread:
+    """The rows of each value of a column in each shard: N counts that are not zero, of S shards and V values."""
+
+    shard_names: tuple[str, ...]  # [S] that hold rows, sorted
+    values: tuple[str | None, ...]  # [V] as text, in no order
+    shards: NDArray[np.int32]  # [N], non-decreasing
+    codes: NDArray[np.int32]  # [N], the value
+    counts: NDArray[np.int64]  # [N], positive
+
+
+def spread_of(statistics: Statistics, column: str) -> Spread | None:
+    """Return a column's histogram by shard, or None where none is known."""
     counted = statistics.histograms.filter(pc.equal(statistics.histograms.column("column"), column))
     if not len(counted):
         return None
     shards = counted.column("shard").combine_chunks().dictionary_encode()
     values = counted.column("value").combine_chunks().dictionary_encode(null_encoding="encode")
-    counts = counted.column("count").to_numpy()
-    distance, effective, whole = distances(shards.indices.to_numpy(), values.indices.to_numpy(), counts)
-    names = tuple(shards.dictionary.to_pylist())
-    return Skew(names, distance, effective, float(distance.mean()), float(np.quantile(distance, 0.95)), whole)
+    return Spread(
+        tuple(shards.dictionary.to_pylist()),
+        tuple(values.dictionary.to_pylist()),
+        shards.indices.to_numpy(),
+        values.indices.to_numpy(),
+        counted.column("count").to_numpy(),
+    )
+
+
+def skew_of(statistics: Statistics, column: str) -> Skew | None:
+    """Return the skew of a column's histogram, or None where no histogram is known."""
+    spread = spread_of(statistics, column)
+    return None if spread is None else skew_in(spread)
+
+
+def skew_in(spread: Spread) -> Skew:
+    """Return how far the shards of a spread differ from the whole."""
+    distance, effective, whole = distances(spread.shards, spread.codes, spread.counts)
+    mean, p95 = float(distance.mean()), float(np.quantile(distance, 0.95))
+    return Skew(spread.shard_names, distance, effective, mean, p95, whole)
 
 
 def distances(

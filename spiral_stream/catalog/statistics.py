@@ -199,6 +199,8 @@ def load_statistics(entry: Entry) -> Statistics | None:
         shards, histograms = _read(path), _read(path.with_suffix(".histograms"))
         wholes = path.with_suffix(".columns")  # none of earlier versions
         columns = _read(wholes) if wholes.exists() else COLUMNS.empty_table()
+        if columns.schema.names == COLUMNS.names[: COLUMNS.get_field_index("mean")]:  # nor did they keep means
+            columns = COLUMNS.empty_table()
         marks: dict[str, str] = json.loads(shards.schema.metadata[_MARKS])
         if not (
             shards.schema.equals(SHARDS) and histograms.schema.equals(HISTOGRAMS) and isinstance(marks, dict)

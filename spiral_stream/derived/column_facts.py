@@ -4,6 +4,7 @@
     text, lengths      of texts and decimals: the least, the greatest, and then the values, as UTF-8
     points             quantiles (`sketches`); nothing of texts
     hashes, registers  how many different values there are (`sketches`)
+    sum                of numbers and moments, as the bits of a float
 
 Numbers, moments and booleans are words of 64 bits, whose type the column says. Nulls and NaN are counted and left out.
 Texts are told apart by hashes of 64 bits: two of 10,000 values share one with a probability of 10^-12.
@@ -38,7 +39,7 @@ SLOTS: Final[Mapping[str, np.dtype[Any]]] = MappingProxyType(
     }
 )
 _TEXT_BYTES: Final = 64  # of a value whose type has no width; chunks of shards are cut by it
-VERSION: Final = 1
+VERSION: Final = 2  # since the sum is kept
 
 
 @final
@@ -53,7 +54,7 @@ class ColumnFacts(Derivation):
     """
 
     KIND: ClassVar[str] = "facts"
-    SUMMARY: ClassVar[tuple[str, ...]] = ("nulls", "nans", "distinct", "bytes", "whole")
+    SUMMARY: ClassVar[tuple[str, ...]] = ("nulls", "nans", "distinct", "bytes", "whole", "sum")
     name: str
     kind: pa.DataType
     most: int
@@ -102,7 +103,9 @@ class ColumnFacts(Derivation):
             **_sketch(hashes),
         }
         size, distinct = len(array) * self.kind.bit_width // 8, len(bits) + (nans > 0)
-        return Piece(arrays, self._summary(nulls, nans, distinct, size, whole=len(counts[at]) == len(bits)))
+        with np.errstate(invalid="ignore", over="ignore"):  # infinities of both signs have no sum
+            total = float(values.sum(dtype=np.float64))
+        return Piece(arrays, self._summary(nulls, nans, distinct, size, total, whole=len(counts[at]) == len(bits)))
 
     def _of_texts(self, column: pa.ChunkedArray, nulls: int) -> Piece:
         text = (column if _has_length(self.kind) else column.cast(pa.utf8())).cast(pa.large_utf8())
@@ -130,7 +133,8 @@ class ColumnFacts(Derivation):
             **_sketch(hashes[begins]),
         }
         size = int(ends[-1] - ends[0]) if _has_length(self.kind) else len(array) * self.kind.bit_width // 8
-        return Piece(arrays, self._summary(nulls, 0, len(begins), size, whole=len(kept) == len(begins)))
+        total = pc.sum(column.cast(pa.float64())).as_py() if pa.types.is_decimal(self.kind) else None
+        return Piece(arrays, self._summary(nulls, 0, len(begins), size, total or 0.0, whole=len(kept) == len(begins)))
 
     def _kept(self, counts: NDArray[np.int64]) -> Any:
         """Places of the values that are kept: all of them, or those with most rows that occur more than once."""
@@ -139,8 +143,9 @@ class ColumnFacts(Derivation):
         often = np.flatnonzero(counts > 1)
         return np.sort(often[np.argsort(-counts[often], kind="stable")[:MOST]])
 
-    def _summary(self, nulls: int, nans: int, distinct: int, size: int, *, whole: bool) -> dict[str, int]:
-        return {"nulls": nulls, "nans": nans, "distinct": distinct, "bytes": size, "whole": int(whole)}
+    def _summary(self, nulls: int, nans: int, distinct: int, size: int, total: float, *, whole: bool) -> dict[str, int]:
+        bits = int(np.float64(total).view(np.int64))
+        return {"nulls": nulls, "nans": nans, "distinct": distinct, "bytes": size, "whole": int(whole), "sum": bits}
 
 
 def is_word(kind: pa.DataType) -> bool:

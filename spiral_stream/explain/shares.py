@@ -102,7 +102,7 @@ def look_at(subject: Subject, stream: StreamStage, held: list[Holder], most: int
     columns: dict[str, pa.ChunkedArray] = {}
     time, axis = None, None
     for each in held:
-        own, moment = own_texts(each), _time_column(each.relation.schema)
+        own, moment = own_texts(each), time_column(each.relation.schema)
         named = [*own, *([moment] if moment is not None and time is None else [])]
         table = each.relation.fetch(each.ordinals(rows), named) if named else pa.table({})
         columns |= {name: table[name] for name in own if name not in columns}
@@ -159,7 +159,7 @@ def _delivered(subject: Subject, stream: StreamStage) -> list[str]:
     return [name for name in names if name not in hidden and kind_of(schema.field(name).type) in ("int", "bool")]
 
 
-def _time_column(schema: pa.Schema) -> str | None:
+def time_column(schema: pa.Schema) -> str | None:
     """The column that most likely says when a row came in; among several times, the name decides."""
     moments = [field.name for field in schema if kind_of(field.type) in ("time", "date")]
     rank = {name: next((i for i, word in enumerate(_TIMES) if word in name.lower()), len(_TIMES)) for name in moments}

@@ -226,3 +226,19 @@ def test_materialize_counts_the_batches_of_an_epoch(tmp_path: Path) -> None:
         assert stream.numbering.unknown(3) == 0
         assert stream.numbering.unknown(0) > 0
         assert f"epoch 3: {stream.count(3)} batches" in said
+
+
+def test_report_writes_a_page_beside_the_catalog_or_where_it_is_asked_to(own: sp.Catalog, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    own.save_stream("train", plan(own.table("lance")).to_numpy())
+    beside = run(own, "report", "lance", "--label", "label_id", "--stream", "train").strip()
+    named = run(
+        own, "report", "lance", "--label", "label_id", "--along", "ingest_ts", "--out", str(tmp_path / "page.html")
+    )
+
+    assert Path(beside) == own.root / "reports" / "lance.html"
+    assert "What shuffle_block_size leaves of the skew of label_id" in Path(beside).read_text()
+    assert named.strip() == str(tmp_path / "page.html")
+    shown = run(own, "show", "lance")
+    assert "histogram" in shown
+    assert "quartiles" in shown

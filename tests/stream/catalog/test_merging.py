@@ -1,5 +1,6 @@
 """Facts of shards say, merged, what one shard with all rows says."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiral_stream.catalog.merging import KNOWN, UNKNOWN, Merged, merged
+from spiral_stream.catalog.merging import BINS, KNOWN, UNKNOWN, Merged, merged
 from spiral_stream.derived.column_facts import ColumnFacts
 from tests.fixtures.named_shards import Shards, pieces_of
 
@@ -81,3 +82,40 @@ def test_a_column_of_nulls_alone_has_no_extremes(tmp_path: Path) -> None:
     for row in merge(tmp_path, table, [1, 3]).columns.to_pylist():
         assert (row["nulls"], row["distinct"], row["min"], row["max"], row["quartiles"]) == (4, 0, None, None, None)
         assert row["frequent"] == []
+        assert (row["mean"], row["bins"]) == (None, None)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    numbers=st.lists(st.none() | st.floats(-1e9, 1e9) | st.just(float("nan")), min_size=1, max_size=300),
+    most=st.sampled_from([1000, 0]),
+)
+def test_mean_and_bins_are_those_of_the_numbers(
+    tmp_path_factory: pytest.TempPathFactory, numbers: list[float | None], most: int
+) -> None:
+    table, half = pa.table({"n": pa.array(numbers, pa.float64())}), len(numbers) // 2
+    sizes = [half, len(numbers) - half] if half else [len(numbers)]
+    (found,) = merge(tmp_path_factory.mktemp("m"), table, sizes, most).columns.to_pylist()
+    real = np.array([n for n in numbers if n is not None and not math.isnan(n)])
+
+    if not len(real):
+        assert (found["mean"], found["bins"]) == (None, None)
+        return
+    assert float(found["mean"]) == pytest.approx(real.mean(), rel=1e-9, abs=1e-9)
+    assert sum(found["bins"]) == len(real)
+    if most:
+        width = (real.max() - real.min()) / BINS
+        at = np.minimum((real - real.min()) / (width or 1), BINS - 1).astype(int)
+        near = np.abs(np.cumsum(found["bins"]) - np.cumsum(np.bincount(at, minlength=BINS)))
+        assert found["bins_mark"] == KNOWN
+        assert near.max() <= 1 + len(real) // 20  # a value at an edge may lie on either side
+
+
+def test_infinities_and_moments_have_a_mean(tmp_path: Path) -> None:
+    moments = pa.array([0, 2_000_000], pa.timestamp("us"))
+    table = pa.table({"f": [float("inf"), 1.0], "t": moments, "d": moments.cast(pa.date32()), "b": [True, False]})
+    found = {row["column"]: row for row in merge(tmp_path, table, [1, 1]).columns.to_pylist()}
+
+    assert (found["f"]["mean"], sum(found["f"]["bins"])) == ("inf", 1)
+    assert found["t"]["mean"].startswith("1970-01-01 00:00:01")
+    assert (found["d"]["mean"], found["b"]["mean"]) == ("1970-01-01", "0.5")

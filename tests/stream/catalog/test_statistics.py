@@ -330,3 +330,22 @@ def test_columns_that_cannot_be_measured_are_refused(catalog: Registry) -> None:
         pytest.raises(CatalogError, match="'image' cannot be measured; there are sample_id"),
     ):
         measure(relation, ["image"])
+
+
+def test_statistics_of_an_earlier_version_are_counted_again(tmp_path: Path) -> None:
+    home = sp.connect(tmp_path / "catalog")
+    entry = home.register("t", Arrow(pa.table({"sample_id": ["a", "b"], "n": [1, 3]})))
+    found = home.measure("t")
+    save_statistics(
+        entry,
+        room.Statistics(
+            found.shards, found.histograms, found.marks, found.columns.drop_columns(["mean", "bins", "bins_mark"])
+        ),
+    )
+
+    kept = load_statistics(entry)
+    assert kept is not None
+    assert (len(kept.columns), kept.shards.equals(found.shards)) == (0, True)
+
+    means = {row["column"]: row["mean"] for row in home.measure("t").columns.to_pylist()}
+    assert means["n"] == "2.0"

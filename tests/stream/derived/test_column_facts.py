@@ -47,7 +47,10 @@ def test_integers_are_counted(values: list[int | None], chunks: int) -> None:
     counted = sorted(Counter(real).items())
 
     assert list(zip(values_of(found, pa.int64()), found.arrays["counts"].tolist(), strict=True)) == counted
-    assert dict(found.summary) == {
+    summary = dict(found.summary)
+    total = float(np.int64(summary.pop("sum")).view(np.float64))
+    assert total == pytest.approx(float(sum(real)), rel=1e-12, abs=64 * 60)  # of numbers up to 2**63
+    assert summary == {
         "nulls": values.count(None),
         "nans": 0,
         "distinct": len(counted),

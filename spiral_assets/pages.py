@@ -1,0 +1,167 @@
+"""What the page of a relation shows in Dagster, from a `spiral_stream.Report`.
+
+Values come in the order in which they are read: how to open it first, then tables of few rows, then pictures. Pictures lie
+among the compute logs of their run, from where the webserver serves them, because markdown of more than 1,000 characters,
+such as an inline picture, is hidden behind a button. They go when the logs of the run go.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster as dg
+
+from spiral_assets import reports
+
+if TYPE_CHECKING:
+    import spiral_stream as spiral
+
+Context = dg.AssetExecutionContext
+_PLACES: Final = ("uri", "path", "url", "repo")  # fields of a source that say where its rows lie
+_WORST: Final = 10  # shards in a table
+_MEANS: Final = 8  # columns whose mean is plotted over time
+_INLINE: Final = 1 << 14  # bytes of a picture that is kept as metadata, where no file is served
+_WORDS: Final = 40  # characters that stand for a picture
+_DIGITS: Final = 12
+
+
+def definition_metadata(name: str, source: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the sidebar of a relation shows before anything runs: table name, storage kind and URI. Reads nothing.
+
+    Args:
+        name: of the relation.
+        source: its JSON form, such as ``{"kind": "parquet", "path": "..."}``.
+    """
+    source = source["of"] if isinstance(source.get("of"), Mapping) else source
+    place = next((source[each] for each in _PLACES if source.get(each)), None)
+    told = {
+        "dagster/table_name": name,
+        "dagster/storage_kind": source.get("kind"),
+        "dagster/uri": ", ".join(map(str, place)) if isinstance(place, list | tuple) else place,
+    }
+    return {key: str(value) for key, value in told.items() if value}
+
+
+def relation_page(
+    context: Context, report: "spiral.Report", descriptions: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return what the page of a registered relation shows: how to open it, its schema, some samples, its size.
+
+    Args:
+        context: of the run that shows it; pictures are kept with it.
+        report: from `spiral_stream.report_relation`.
+        descriptions: column -> its meaning, where the relation itself says none.
+    """
+    found: dict[str, Any] = {
+        "open_it": reports.snippet(report.snippet.strip()),
+        "dagster/row_count": report.rows,
+        "dagster/column_schema": table_schema(report, descriptions),
+        "dagster/table_name": report.name,
+        "dagster/uri": report.uri,
+        "dagster/storage_kind": report.kind,
+        "storage_shards": report.shards,
+    }
+    if report.bytes is not None:
+        found |= {"bytes": report.bytes, "size": dict(report.facts())["size"]}
+    found["samples"] = reports.table(report.samples, cut=False)
+    if report.sheet is not None:
+        if report.sheet.jpeg:
+            found["contact_sheet"] = shown(context, report.name, [(report.sheet.column, "jpg", report.sheet.jpeg)])
+        if report.sheet.faults:
+            found["cannot_be_decoded"] = reports.table([{"sample": each} for each in report.sheet.faults])
+    return found
+
+
+def statistics_page(context: Context, report: "spiral.Report") -> dict[str, Any]:
+    """Return what the page of a relation's statistics shows: its columns, and how labels and origins are spread.
+
+    The same as one HTML page is written beside the catalog.
+
+    Args:
+        context: of the run that shows it; pictures are kept with it.
+        report: from `spiral_stream.report_relation`.
+    """
+    page = report.save()
+    found: dict[str, Any] = {
+        "report": dg.MetadataValue.path(str(page)),
+        "dagster/row_count": report.rows,
+        "storage_shards": report.shards,
+        **reports.column_tables(report),
+    }
+    if report.notes:
+        found["notes"] = dg.MetadataValue.md("\n".join(f"* {note}" for note in report.notes))
+    for each in report.skews:
+        facts = "\n".join(f"* **{name}**: {words}" for name, words in each.facts())
+        found[f"{each.column}_skew"] = dg.MetadataValue.md(f"{facts}\n\n{each.advice()}.")
+        found[f"{each.column}_pictures"] = shown(
+            context, report.name, [(p.name, p.form, p.data) for p in each.pictures()]
+        )
+        found[f"{each.column}_worst_shards"] = reports.table(each.worst_rows()[:_WORST], cut=False)
+    return found | dict(numbers(report))
+
+
+def numbers(report: "spiral.Report") -> Iterator[tuple[str, float]]:
+    """Yield what Dagster plots over time: missing values, means, and the skew of labels and origins."""
+    counted = [dict(each.numbers) for each in report.columns]
+    if report.is_measured:
+        yield "nulls", int(sum(each.get("nulls", 0) for each in counted))
+        yield "NaN", int(sum(each.get("nans", 0) for each in counted))
+    means = [(each.name, dict(each.numbers)["mean"]) for each in report.columns if "mean" in dict(each.numbers)]
+    for name, mean in means[:_MEANS]:
+        yield f"{name}_mean", float(f"{mean:.4g}")
+    for each in report.skews:
+        for name, value in each.numbers().items():
+            yield f"{each.column}_{name}", float(f"{value:.4g}")
+
+
+def table_schema(report: "spiral.Report", descriptions: Mapping[str, str] | None = None) -> dg.TableSchema:
+    """Return a relation's columns with descriptions, and with their roles as tags.
+
+    Args:
+        report: from `spiral_stream.report_relation`.
+        descriptions: column -> its meaning, where the relation itself says none.
+    """
+    alone = [each.name for each in report.columns if "identity" in each.roles]
+    columns = [
+        dg.TableColumn(
+            each.name,
+            each.kind,
+            description=each.description or (descriptions or {}).get(each.name),
+            constraints=dg.TableColumnConstraints(unique=alone == [each.name]),
+            tags={f"role/{role.replace(' ', '_')}": "" for role in each.roles},
+        )
+        for each in report.columns
+    ]
+    return dg.TableSchema(columns=columns)
+
+
+def shown(context: Context, of: str, pictures: Sequence[tuple[str, str, bytes]]) -> dg.MetadataValue[Any]:
+    """Keep pictures with the logs of a run, and return markdown that shows them.
+
+    Where logs are not in a folder of this machine, nothing serves them: small pictures are then part of the metadata.
+
+    Args:
+        context: of the run.
+        of: what they show, such as the name of a relation.
+        pictures: name, ending (``svg``, ``png`` or ``jpg``) and bytes of each.
+    """
+    from dagster._core.storage.local_compute_log_manager import LocalComputeLogManager
+
+    keeper, lines = context.instance.compute_log_manager, []
+    for name, form, data in pictures:
+        words = re.sub(r"[^\w -]", " ", name)[:_WORDS]
+        if isinstance(keeper, LocalComputeLogManager):
+            key = [context.run.run_id, "pictures", hashlib.sha256(f"{of}\0{name}".encode()).hexdigest()[:_DIGITS]]
+            place = Path(keeper.get_captured_local_path(key, form))
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+            lines.append(f"![{words}](/logs/{'/'.join(key)}/{form})")
+        elif len(data) <= _INLINE:
+            kind = {"svg": "svg+xml", "jpg": "jpeg"}.get(form, form)
+            lines.append(f"![{words}](data:image/{kind};base64,{base64.b64encode(data).decode()})")
+        else:
+            lines.append(f"{words}: see the report")
+    return dg.MetadataValue.md("\n\n".join(lines))

@@ -1,0 +1,255 @@
+"""Make the report of a relation: columns, samples, and how its labels and sources are spread over storage."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, final
+
+from spiral_stream.catalog.entry import STORAGE_SHARD, Entry
+from spiral_stream.catalog.manifest import UNKNOWN_BYTES
+from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.statistics import KNOWN, Statistics, load_statistics
+from spiral_stream.catalog.suggestions import suggestions
+from spiral_stream.errors import CatalogError
+from spiral_stream.explain.shares import time_column
+from spiral_stream.prepared import PreparedStream
+from spiral_stream.report.charts import Form, Picture
+from spiral_stream.report.columns import ColumnSummary, column_summaries, roles_of
+from spiral_stream.report.samples import ContactSheet, contact_sheet, sample_rows
+from spiral_stream.report.skewed import Blocks, ColumnSkew, column_skew, default_blocks
+from spiral_stream.report.wording import moment, size
+from spiral_stream.sampling.shard_aware import ShardAwareShuffle
+from spiral_stream.semantic import semantic_of
+
+_GUESSED: Final = 3  # columns whose skew is shown if none are named
+_LABELS: Final = ("label", "class", "categor", "target")
+_ORIGINS: Final = ("source", "creator", "author", "language", "lang", "domain", "license", "split")
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Report:
+    """What a relation looks like at one data version; `html` is one page that needs no other file.
+
+    Attributes:
+        name: of the relation.
+        data_version: 32 hex digits.
+        rows: of the relation.
+        shards: storage shards.
+        bytes: of them, as far as the source says; None if it does not.
+        kind: of the source.
+        uri: where the rows lie.
+        registered_at: when this version was registered.
+        columns: every column, with what was counted of it.
+        is_measured: whether statistics were kept; without them columns have types alone, and there is no skew.
+        samples: a few rows, as texts.
+        sheet: pictures of some samples; None if no column refers to images or videos.
+        skews: of labels and sources.
+        notes: what could not be shown, and why.
+        default_path: where `save` writes the page: beside the catalog.
+    """
+
+    name: str
+    data_version: str
+    rows: int
+    shards: int
+    bytes: int | None
+    kind: str
+    uri: str
+    registered_at: datetime
+    columns: tuple[ColumnSummary, ...]
+    is_measured: bool
+    samples: tuple[dict[str, str], ...]
+    sheet: ContactSheet | None
+    skews: tuple[ColumnSkew, ...]
+    notes: tuple[str, ...]
+    default_path: Path
+
+    @property
+    def snippet(self) -> str:
+        """Python code that opens the relation."""
+        root = str(self.default_path.parent.parent)
+        return f'import spiral_stream as spiral\n\nrows = spiral.connect({root!r}).table("{self.name}")\n'
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what is said of the relation as a whole, each with its name."""
+        return [
+            ("rows", f"{self.rows:,}"),
+            ("storage shards", f"{self.shards:,}"),
+            ("size", "unknown" if self.bytes is None else size(self.bytes)),
+            ("lies in", self.uri),
+            ("kind", self.kind),
+            ("data version", self.data_version),
+            ("registered", moment(str(self.registered_at.replace(microsecond=0)))),
+        ]
+
+    def pictures(self, form: Form = "svg") -> list[Picture]:
+        """Draw the pictures of skew.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+        """
+        return [picture for each in self.skews for picture in each.pictures(form)]
+
+    def html(self) -> str:
+        """Return the report as one page.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed, and there are pictures to draw.
+        """
+        from spiral_stream.report.page import page
+
+        parts = (self.columns, self.samples, self.sheet, self.skews)
+        return page(self.name, self.facts(), self.notes, self.snippet, *parts)
+
+    def save(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write the page, and return where it is.
+
+        Args:
+            path: of the file; None writes it beside the catalog, over that of an earlier version.
+
+        Raises:
+            CatalogError: it cannot be written.
+        """
+        file = self.default_path if path is None else Path(path)
+        text = self.html()
+        draft = file.with_name(f".{os.getpid()}-{file.name}")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(file)
+        except OSError as error:
+            msg = f"report of {self.name}: {file}: {error.strerror or error}. Name another file"
+            raise CatalogError(msg) from error
+        return file
+
+
+def report_relation(
+    catalog: Registry,
+    name: str,
+    *,
+    labels: Sequence[str] | None = None,
+    origins: Sequence[str] | None = None,
+    along: str | None = None,
+    stream: PreparedStream | None = None,
+    block_size: int | None = None,
+    samples: int = 5,
+    pictures: int = 12,
+) -> Report:
+    """Report what a relation looks like, from the statistics that `Catalog.measure` has kept.
+
+    Reads a few samples, and up to 65,536 rows of two columns where drift cannot be told from statistics.
+
+    Args:
+        catalog: where it is registered.
+        name: of the relation.
+        labels: columns of labels, whose skew is shown; None takes up to three that are called like one.
+        origins: columns that say where rows come from; None takes up to three that are called like one.
+        along: the column of ingest time, or another one that labels may drift along; None takes the one that is called like
+            it, an empty name looks at none.
+        stream: a stream of this relation, whose blocks are looked at; None looks at those of a `ShardAwareShuffle`.
+        block_size: the ``shuffle_block_size`` without a stream; None is its default.
+        samples: rows that are shown.
+        pictures: images, or first frames of videos, on the contact sheet.
+
+    Raises:
+        CatalogError: the relation or a column is unknown; lists similar ones.
+        SourceError: the relation cannot be read.
+    """
+    entry = catalog.entry(name)
+    with OpenRelation(entry) as relation:
+        for column in (*(labels or ()), *(origins or ()), *([along] if along else [])):
+            if column not in entry.schema.names:
+                msg = f"report of {name}: column {suggestions(column, entry.schema.names)}"
+                raise CatalogError(msg)
+        statistics = load_statistics(entry)
+        notes = [] if statistics is not None else [f'nothing is counted yet. Run catalog.measure("{name}")']
+        labels = _guessed(entry, statistics, _LABELS) if labels is None else labels
+        origins = _guessed(entry, statistics, _ORIGINS, labels) if origins is None else origins
+        blocks = default_blocks(relation, block_size) if stream is None else _blocks_of(stream, entry, notes)
+        axis = time_column(entry.schema) if along is None else along or None
+        skews = _skews(relation, statistics, [*labels, *origins], axis, blocks, notes) if statistics else []
+        known = relation.manifest.shard_bytes
+        return Report(
+            name=name,
+            data_version=entry.data_version,
+            rows=relation.manifest.total,
+            shards=len(known),
+            bytes=int(known.sum()) if len(known) and (known != UNKNOWN_BYTES).all() else None,
+            kind=entry.source.KIND,
+            uri=place_of(entry.source),
+            registered_at=entry.registered_at,
+            columns=tuple(column_summaries(entry, statistics, roles_of(entry, labels, origins))),
+            is_measured=statistics is not None and len(statistics.columns) > 0,
+            samples=tuple(sample_rows(relation, samples)),
+            sheet=contact_sheet(relation, pictures) if pictures else None,
+            skews=tuple(skews),
+            notes=tuple(notes),
+            default_path=entry.root / "reports" / f"{name}.html",
+        )
+
+
+def place_of(source: Any) -> str:
+    """Return where the rows of a source lie; of imported ones, where they came from."""
+    source = getattr(source, "of", source)
+    for name in ("uri", "path", "url", "repo"):
+        found = getattr(source, name, None)
+        if found:
+            if isinstance(found, str | os.PathLike):
+                return str(found)
+            return ", ".join(map(str, found))
+    return ""
+
+
+def _skews(
+    relation: OpenRelation,
+    statistics: Statistics,
+    columns: Sequence[str],
+    time: str | None,
+    blocks: Blocks | None,
+    notes: list[str],
+) -> list[ColumnSkew]:
+    found = []
+    for column in dict.fromkeys(columns):
+        skew = column_skew(relation, statistics, column, time, blocks)
+        if skew is None:
+            notes.append(f"{column} has no histogram: it is no text or integer column of at most 10,000 values")
+        else:
+            found.append(skew)
+    return found
+
+
+def _guessed(
+    entry: Entry, statistics: Statistics | None, words: Sequence[str], others: Sequence[str] = ()
+) -> list[str]:
+    """Columns with a histogram whose name holds one of some words, the most telling first."""
+    marks = {} if statistics is None else statistics.marks
+    hidden = {STORAGE_SHARD, *entry.identity, *others}
+    able = [
+        field.name
+        for field in entry.schema
+        if marks.get(field.name) == KNOWN and field.name not in hidden and semantic_of(field) is None
+    ]
+    if statistics is not None:  # a column that names rows is no label
+        few = {row["column"] for row in statistics.columns.to_pylist() if 2 * (row["distinct"] or 0) <= row["rows"]}
+        able = [name for name in able if name in few]
+    told = [name for word in words for name in able if word in name.lower()]
+    return list(dict.fromkeys(told))[:_GUESSED]
+
+
+def _blocks_of(stream: PreparedStream, entry: Entry, notes: list[str]) -> Blocks | None:
+    """The blocks of a stream's order of this relation."""
+    stages = stream.stages
+    order = stages.order
+    own = next((each for each in stages.streams if each.base.entry.name == entry.name), None)
+    if own is None:
+        msg = f"report of {entry.name}: the stream reads {', '.join(stream.data_versions)}. Name a stream of this relation"
+        raise CatalogError(msg)
+    if not isinstance(order, ShardAwareShuffle):
+        notes.append(f"{type(order).__name__} does not shuffle in blocks of shards, so nothing is said of block sizes")
+        return None
+    names = tuple(own.base.manifest.shard_names.to_pylist())
+    return Blocks(order, own.population, names, "of the stream")
