@@ -64,6 +64,8 @@ def relation_page(
         "dagster/storage_kind": report.kind,
         "storage_shards": report.shards,
     }
+    if report.imported:
+        found["imported"] = report.imported
     if report.bytes is not None:
         found |= {"bytes": report.bytes, "size": dict(report.facts())["size"]}
     found["samples"] = reports.table(report.samples, cut=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import dagster as dg
 
-from spiral_assets import reports
+from spiral_assets import pages, reports
 from spiral_assets.sources import Declared, made
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class Registration:
     compare_bytes: bool = True
 
 
-def register(catalog: "spiral.Catalog", registration: Registration, source: Declared) -> dg.MaterializeResult[None]:
-    """Register the data as it is now. The asset's checks decide whether it may be used.
+def register(catalog: "spiral.Catalog", registration: Registration, source: Declared) -> Any:
+    """Register the data as it is now, and return its entry. The asset's checks decide whether it may be used.
 
     Args:
         catalog: where to register it.
@@ -46,7 +46,7 @@ def register(catalog: "spiral.Catalog", registration: Registration, source: Decl
         source: where its rows are stored.
     """
     more: dict[str, Any] = {} if registration.shard is None else {"shard": registration.shard}
-    entry = catalog.register(
+    return catalog.register(
         registration.name,
         made(source, catalog),
         identity=registration.identity,
@@ -56,33 +56,29 @@ def register(catalog: "spiral.Catalog", registration: Registration, source: Decl
         same_bytes=registration.compare_bytes,
         **more,
     )
-    return registered(entry, registration.descriptions)
 
 
-def registered(entry: Any, descriptions: Mapping[str, str]) -> dg.MaterializeResult[None]:
-    """Return what the page of a registered relation shows.
+def page(
+    context: dg.AssetExecutionContext,
+    catalog: "spiral.Catalog",
+    name: str,
+    descriptions: Mapping[str, str],
+    more: Mapping[str, Any] | None = None,
+) -> dg.MaterializeResult[None]:
+    """Return what the page of a registered relation shows. Its data version is the relation's.
 
     Args:
-        entry: the relation, from `spiral_stream.Catalog.entry`.
+        context: of the run that shows it.
+        catalog: that has the relation.
+        name: of the relation.
         descriptions: column -> its meaning.
+        more: is shown too.
     """
-    from spiral_stream import source_facts
+    import spiral_stream as spiral
 
-    manifest, source = entry.manifest(), source_facts(entry)
-    imported = {} if source.imported is None else {"imported": str(source.imported)}
-    return dg.MaterializeResult(
-        data_version=dg.DataVersion(entry.data_version),
-        metadata={
-            "dagster/row_count": manifest.total,
-            "dagster/column_schema": reports.column_schema(entry.schema, entry.identity, descriptions),
-            "dagster/table_name": entry.name,
-            "dagster/uri": source.place,
-            "dagster/storage_kind": source.kind,
-            **imported,
-            "storage_shards": len(manifest.shard_names),
-            "rows_by_shard": reports.bars(manifest.shard_rows.tolist()),
-        },
-    )
+    report = spiral.report_relation(catalog, name, labels=(), origins=(), along="")
+    metadata = {**pages.relation_page(context, report, descriptions), **(more or {})}
+    return dg.MaterializeResult(data_version=dg.DataVersion(catalog.entry(name).data_version), metadata=metadata)
 
 
 def unique(catalog: "spiral.Catalog", relation: str) -> dg.AssetCheckResult:

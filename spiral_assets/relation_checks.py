@@ -1,19 +1,15 @@
-"""Checks of a relation's content: references that lead somewhere, mixed labels, and origins of which none has most rows."""
+"""Checks of a relation's content: references that lead somewhere, and origins of which none has most rows."""
 
 from typing import Any, Final
 
 import dagster as dg
 
 from spiral_assets import reports
+from spiral_assets.findings import warned
 from spiral_assets.resources import CatalogResource
 
 JPEG: Final = "image/jpeg-ref"
 _SIDE: Final = 16  # pixels of a decoded reference
-_SINGLE: Final = 1.0 + 1e-9  # effective labels of a shard that holds one
-_ONE_LABEL: Final = (
-    "Every shard holds one label, as in a folder per class: shuffle with GlobalShuffle, "
-    "or with a shuffle_block_size of many shards"
-)
 
 
 def references_check(asset: dg.AssetsDefinition, relation: str, column: str, sampled: int) -> dg.AssetChecksDefinition:
@@ -70,40 +66,6 @@ def _refused(stream: Any, sampled: int) -> Any:
             yield {"sample": stream.ledger(number)[0], "reason": str(error)}
 
 
-def mixed_check(
-    asset: dg.AssetsDefinition, relation: str, column: str, limit: float, name: str
-) -> dg.AssetChecksDefinition:
-    """Return a check that each storage shard has a mix of labels similar to the whole. It warns.
-
-    Args:
-        asset: the asset that measures the relation.
-        relation: its name in the catalog.
-        column: of labels.
-        limit: largest allowed distance, from 0 (the same mix) to 1 (nothing in common).
-        name: of the check.
-    """
-
-    @dg.asset_check(
-        asset=asset,
-        name=name,
-        description="Each storage shard has a label mix similar to the whole, so shuffling blocks of a few shards is enough.",
-    )
-    def labels_are_mixed(catalog: CatalogResource) -> dg.AssetCheckResult:
-        skew = catalog.open().skew(relation, column)
-        if skew is None:
-            return _warned(passed=False, description=f"{column} has no statistics; materialize shard_stats")
-        (shard, worst), *_ = skew.worst(1)
-        single = f". {_ONE_LABEL}" if float(skew.effective.max()) <= _SINGLE else ""
-        return _warned(
-            passed=worst < limit,
-            description=f"{column} distance of {shard} is {worst:.2f} "
-            f"(0: same mix as the whole relation, 1: nothing in common){single if worst >= limit else ''}",
-            metadata={"worst": round(float(worst), 4), "limit": limit},
-        )
-
-    return labels_are_mixed
-
-
 def share_check(asset: dg.AssetsDefinition, relation: str, column: str, limit: float) -> dg.AssetChecksDefinition:
     """Return a check that no single value of a column has most of the rows. It warns.
 
@@ -125,16 +87,10 @@ def share_check(asset: dg.AssetsDefinition, relation: str, column: str, limit: f
         rows = {row[column]: row["rows"] for row in grouped.to_arrow().to_pylist()}
         most = max(rows, key=lambda value: (rows[value], str(value)))
         share = rows[most] / sum(rows.values())
-        return _warned(
+        return warned(
             passed=share < limit,
             description=f"{column} {most} has {share:.1%} of the rows",
             metadata={"largest": round(share, 4), "limit": limit},
         )
 
     return none_has_most
-
-
-def _warned(*, passed: bool, description: str, metadata: dict[str, Any] | None = None) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(
-        passed=passed, severity=dg.AssetCheckSeverity.WARN, description=description, metadata=metadata or {}
-    )

@@ -7,7 +7,7 @@ import dagster as dg
 
 from spiral_assets import conventions
 from spiral_assets.conventions import DATA_TEAM
-from spiral_assets.registration import registered
+from spiral_assets.registration import page
 from spiral_assets.resources import CatalogResource
 
 
@@ -46,7 +46,9 @@ def registered_asset(
         or f"The relation {name}, as it was registered in the catalog. A run takes its present data.",
         metadata={name: value for name, value in told.items() if value},
     )
-    def relation(catalog: CatalogResource) -> dg.MaterializeResult[None]:
-        return registered(catalog.open().refresh(name, same_bytes=True), {})
+    def relation(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
+        opened = catalog.open()
+        opened.refresh(name, same_bytes=True)
+        return page(context, opened, name, {})
 
     return relation

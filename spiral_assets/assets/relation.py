@@ -6,14 +6,21 @@ from typing import Any, Final, final
 
 import dagster as dg
 
-from spiral_assets import automation, conventions, relation_checks
+from spiral_assets import automation, conventions, pages, relation_checks
 from spiral_assets.assets.measure import Check, own_check
-from spiral_assets.checks import identity_check, schema_check
+from spiral_assets.checks import (
+    identity_check,
+    import_check,
+    missing_values_check,
+    row_count_check,
+    schema_change_check,
+    schema_check,
+    skew_check,
+)
 from spiral_assets.conventions import DATA_TEAM, Deps
-from spiral_assets.registration import Registration, register
-from spiral_assets.relation_statistics import measured
+from spiral_assets.registration import Registration, page, register
 from spiral_assets.resources import CatalogResource
-from spiral_assets.sources import Declared, declared, kind_of, place_of
+from spiral_assets.sources import Declared, declared, kind_of
 from spiral_assets.watching import Watched, watch_sensor
 
 SKEWED: Final = (
@@ -31,11 +38,19 @@ class Limits:
         skew: distance of a shard's labels to those of the whole relation, from 0 to 1.
         largest_share: of the rows that have one origin.
         references: how many referenced images are fetched and decoded.
+        row_change: largest change of the number of rows since the last time, as a share.
+        schema_change: whether to compare the columns with those of the last time.
+        missing: largest share of a column's values that are null or NaN.
+        refused: largest share of rows that an import could not read.
     """
 
     skew: float | None = SKEWED
     largest_share: float | None = MOST
     references: int = 0
+    row_change: float | None = None
+    schema_change: bool = False
+    missing: float | None = None
+    refused: float | None = None
 
 
 @final
@@ -117,7 +132,7 @@ def relation_assets(
     if limits.references:
         pictures = [column for column, kind in registration.semantic.items() if kind == relation_checks.JPEG]
         tests += [relation_checks.references_check(asset, name, each, limits.references) for each in pictures]
-    tests += [own_check(asset, each) for each in checks]
+    tests += [*_changes(asset, name, limits), *(own_check(asset, each) for each in checks)]
     if statistics:
         stats = _statistics(name, Roles(labels, origins, along), asset, domain, owners)
         found.append(stats)
@@ -136,8 +151,8 @@ def _relation(
     fresh_within_h: float | None,
 ) -> dg.AssetsDefinition:
     """The asset that registers a relation as it is now."""
-    kind, place = kind_of(source), place_of(source)
-    told = {"dagster/table_name": registration.name, "dagster/storage_kind": kind, "dagster/uri": place}
+    kind = kind_of(source)
+    told = pages.definition_metadata(registration.name, source if isinstance(source, Mapping) else {})
 
     @dg.asset(
         key=conventions.relation_key(registration.name),
@@ -146,12 +161,14 @@ def _relation(
         owners=owners,
         tags=conventions.domain_tag(domain),
         description=description or f"The relation {registration.name}, as its source is now.",
-        metadata={name: value for name, value in told.items() if value},
+        metadata=told,
         deps=conventions.keys(deps),
         freshness_policy=automation.freshness(fresh_within_h),
     )
-    def relation(catalog: CatalogResource) -> dg.MaterializeResult[None]:
-        return register(catalog.open(), registration, source)
+    def relation(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
+        opened = catalog.open()
+        register(opened, registration, source)
+        return page(context, opened, registration.name, registration.descriptions)
 
     return relation
 
@@ -171,21 +188,47 @@ def _statistics(
         deps=[asset],
         automation_condition=automation.rebuild(),
     )
-    def shard_stats(catalog: CatalogResource) -> dg.MaterializeResult[None]:
-        return measured(catalog.open(), name, [*roles.labels, *roles.origins], roles.along)
+    def shard_stats(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
+        import spiral_stream as spiral
+
+        opened = catalog.open()
+        opened.measure(name)
+        report = spiral.report_relation(
+            opened,
+            name,
+            labels=roles.labels or None,
+            origins=roles.origins or None,
+            along=roles.along,
+            samples=0,
+            pictures=0,
+        )
+        version = dg.DataVersion(opened.entry(name).data_version)
+        return dg.MaterializeResult(data_version=version, metadata=pages.statistics_page(context, report))
 
     return shard_stats
+
+
+def _changes(asset: dg.AssetsDefinition, name: str, limits: Limits) -> list[dg.AssetChecksDefinition]:
+    """Checks that compare a registration with the last one, and with what the source has. They warn."""
+    found = []
+    if limits.row_change is not None:
+        found.append(row_count_check(asset, most_change=limits.row_change))
+    if limits.schema_change:
+        found.append(schema_change_check(asset))
+    if limits.refused is not None:
+        found.append(import_check(asset, name, limit=limits.refused))
+    return found
 
 
 def _spread_checks(
     stats: dg.AssetsDefinition, name: str, roles: Roles, limits: Limits
 ) -> list[dg.AssetChecksDefinition]:
     """Checks of labels and origins, which warn. Names repeat no column where there is one column only."""
-    found = []
+    found = [] if limits.missing is None else [missing_values_check(stats, name, limit=limits.missing)]
     if limits.skew is not None:
         for column in roles.labels:
             ending = "" if len(roles.labels) == 1 else f"_{column}"
-            found.append(relation_checks.mixed_check(stats, name, column, limits.skew, f"labels_are_mixed{ending}"))
+            found.append(skew_check(stats, name, column, limit=limits.skew, name=f"labels_are_mixed{ending}"))
     if limits.largest_share is not None:
         most = limits.largest_share
         found += [relation_checks.share_check(stats, name, column, most) for column in roles.origins]

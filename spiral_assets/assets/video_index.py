@@ -13,7 +13,7 @@ from spiral_assets.caching import ReportedProgress
 from spiral_assets.conventions import DATA_TEAM, Deps
 from spiral_assets.files import by_file
 from spiral_assets.partitions import requested, shard_groups
-from spiral_assets.registration import registered
+from spiral_assets.registration import page
 from spiral_assets.resources import CatalogResource
 
 if TYPE_CHECKING:
@@ -128,16 +128,12 @@ def _register(
     import spiral_stream as spiral
 
     files = by_file(spiral.index_videos(catalog, relation, column, None, ReportedProgress(context)))
-    entry = catalog.register(index, spiral.Arrow(files), identity="file", replace=True)
-    page = registered(entry, descriptions)
-    return page._replace(
-        metadata={
-            **(page.metadata or {}),
-            "refused": files["error"].length() - files["error"].null_count,
-            "files": reports.table(_rows(files)),
-            "open_it": reports.snippet(f'spiral_stream.table("{index}").to_arrow()'),
-        }
-    )
+    catalog.register(index, spiral.Arrow(files), identity="file", replace=True)
+    more = {
+        "refused": files["error"].length() - files["error"].null_count,
+        "files": reports.table(_rows(files)),
+    }
+    return page(context, catalog, index, descriptions, more)
 
 
 def _usable(asset: dg.AssetsDefinition, index: str) -> dg.AssetChecksDefinition:

@@ -17,6 +17,14 @@ class LimitsOfRelation(dg.Model, dg.Resolvable):
     skew: float | None = Field(default=Limits.skew, description="Distance of a shard's labels to all labels, 0 to 1.")
     largest_share: float | None = Field(default=Limits.largest_share, description="Share of the rows of one origin.")
     references: int = Field(default=Limits.references, description="Referenced images that are fetched and decoded.")
+    row_change: float | None = Field(default=Limits.row_change, description="Change of the rows since the last time.")
+    schema_change: bool = Field(
+        default=Limits.schema_change, description="Whether to compare columns with the last time."
+    )
+    missing: float | None = Field(
+        default=Limits.missing, description="Share of a column's values that are null or NaN."
+    )
+    refused: float | None = Field(default=Limits.refused, description="Share of rows that an import could not read.")
 
 
 @example(
@@ -65,7 +73,7 @@ class Relation(Owned, dg.Component, dg.Resolvable):
             labels=self.labels,
             origins=self.origins,
             along=self.along,
-            limits=Limits(self.limits.skew, self.limits.largest_share, self.limits.references),
+            limits=Limits(**self.limits.model_dump()),
             checks=[each.check() for each in self.checks],
             deps=self.deps,
             statistics=self.statistics,

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 from spiral_stream.catalog.entry import STORAGE_SHARD, Entry
 from spiral_stream.catalog.manifest import UNKNOWN_BYTES
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.source_facts import source_facts
 from spiral_stream.catalog.statistics import KNOWN, Statistics, load_statistics
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError
@@ -41,7 +42,8 @@ class Report:
         shards: storage shards.
         bytes: of them, as far as the source says; None if it does not.
         kind: of the source.
-        uri: where the rows lie.
+        uri: where the rows lie; of imported ones, where they came from.
+        imported: what importing them took; empty if they are read where they lie.
         registered_at: when this version was registered.
         columns: every column, with what was counted of it.
         is_measured: whether statistics were kept; without them columns have types alone, and there is no skew.
@@ -59,6 +61,7 @@ class Report:
     bytes: int | None
     kind: str
     uri: str
+    imported: str
     registered_at: datetime
     columns: tuple[ColumnSummary, ...]
     is_measured: bool
@@ -81,7 +84,7 @@ class Report:
             ("storage shards", f"{self.shards:,}"),
             ("size", "unknown" if self.bytes is None else size(self.bytes)),
             ("lies in", self.uri),
-            ("kind", self.kind),
+            ("kind", f"{self.kind}; {self.imported}" if self.imported else self.kind),
             ("data version", self.data_version),
             ("registered", moment(str(self.registered_at.replace(microsecond=0)))),
         ]
@@ -172,15 +175,16 @@ def report_relation(
         blocks = default_blocks(relation, block_size) if stream is None else _blocks_of(stream, entry, notes)
         axis = time_column(entry.schema) if along is None else along or None
         skews = _skews(relation, statistics, [*labels, *origins], axis, blocks, notes) if statistics else []
-        known = relation.manifest.shard_bytes
+        known, source = relation.manifest.shard_bytes, source_facts(entry)
         return Report(
             name=name,
             data_version=entry.data_version,
             rows=relation.manifest.total,
             shards=len(known),
             bytes=int(known.sum()) if len(known) and (known != UNKNOWN_BYTES).all() else None,
-            kind=entry.source.KIND,
-            uri=place_of(entry.source),
+            kind=source.kind,
+            uri=source.place,
+            imported=str(source.imported or ""),
             registered_at=entry.registered_at,
             columns=tuple(column_summaries(entry, statistics, roles_of(entry, labels, origins))),
             is_measured=statistics is not None and len(statistics.columns) > 0,
@@ -190,18 +194,6 @@ def report_relation(
             notes=tuple(notes),
             default_path=entry.root / "reports" / f"{name}.html",
         )
-
-
-def place_of(source: Any) -> str:
-    """Return where the rows of a source lie; of imported ones, where they came from."""
-    source = getattr(source, "of", source)
-    for name in ("uri", "path", "url", "repo"):
-        found = getattr(source, name, None)
-        if found:
-            if isinstance(found, str | os.PathLike):
-                return str(found)
-            return ", ".join(map(str, found))
-    return ""
 
 
 def _skews(

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import spiral_stream as spiral
 from spiral_assets.plans import images as plans
 from tests.assets.conftest import IMAGES, SHARDS, Place, data_version, evaluations, metadata
@@ -10,18 +12,20 @@ def test_statistics_are_counted_shown_and_kept_for_explain(place: Place) -> None
     drawn(place)
     facts = metadata(place.run(TRAIN, STATS), STATS)
 
-    columns = {record.data["column"]: record.data for record in facts["columns"].records}
     assert facts["dagster/row_count"] == IMAGES
-    assert (columns["label_id"]["nulls"], columns["label_id"]["range"]) == (0, "0 to 9")
     assert facts["storage_shards"] == SHARDS
     for name, value in facts.items():
         if hasattr(value, "records"):
             assert len(value.records) <= 50, name
-            assert len(value.schema.columns) <= 6, name
+    page = Path(facts["report"])
+    assert page.is_relative_to(place.root / "catalog")
+    assert "label_id" in page.read_text()
+    assert facts["label_id_pictures"]
     catalog = spiral.connect(str(place.root / "catalog"))
     skew = catalog.skew(plans.RELATION, "label_id")
     assert skew is not None
-    assert facts["label_id_distance_worst"] == round(max(skew.distance), 4)
+    numbers = [value for name, value in facts.items() if name.startswith("label_id_") and isinstance(value, float)]
+    assert float(f"{max(skew.distance):.4g}") in numbers
 
 
 def test_skewed_shards_are_a_warning_that_stops_nothing(place: Place) -> None:

@@ -157,11 +157,11 @@ def test_statistics_are_counted_and_shown_in_plots(prepared: tuple[Place, dg.Exe
     for name in ("segments_by_length", "files_by_sizes", "files_by_frame_rates", "files_by_key_distances"):
         assert clips[name].startswith("![bars](data:image/png;base64,")
     sources = rows["source"].to_pylist()
-    assert skew["source_largest_share"] == round(max(map(sources.count, sources)) / ROWS, 4)
+    assert skew["source_largest_share"] == pytest.approx(max(map(sources.count, sources)) / ROWS, rel=1e-3)
     assert 1 <= skew["source_effective"] <= len(set(sources)) + 1e-9
     assert skew["creator_id_effective"] > skew["source_effective"]
-    assert skew["source_explained_by_upload_ts"] > 0.5
-    for value in [*clips.values(), *skew.values()]:
+    assert skew["source_explained_by_time"] > 0.5
+    for value in clips.values():
         if hasattr(value, "records"):
             assert len(value.records) <= 50
             assert len(value.schema.columns) <= 6

@@ -92,7 +92,7 @@ def test_a_digest_is_that_of_the_whole_file_in_any_blocks(
     path.write_bytes(data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "_BLOCK", block)
-        size, low, high = room._digest(*open_file(str(path)))
+        size, low, high = room.digest_of_file(*open_file(str(path)))
 
     assert size == len(data)
     assert b"".join(part.to_bytes(8, "little", signed=True) for part in (low, high)) == xxhash.xxh3_128(data).digest()
