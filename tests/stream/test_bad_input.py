@@ -183,7 +183,6 @@ Verb = Callable[[sp.Relation], Any]
         (lambda r: plan(r, other=sp.List("labl_id")), "labl_id.*label_id"),
         (lambda r: plan(r, other=sp.Stack("split")), r"column is string.*Use List\(\"split\"\)"),
         (lambda r: plan(r, other=sp.Stack("image_ref")), r"which names bytes. Say how to read them: decode=\"jpeg\""),
-        (lambda r: plan(r, other=sp.List("image_ref")), r"Use Stack\(\"image_ref\", decode=\"jpeg\"\)"),
         (lambda r: plan(r, other=sp.Stack("label_id", decode="jpeg")), "label_id.*image/jpeg-ref"),
         (lambda r: sp.Stack("label_id", dtype="flaot16"), "'flaot16' is unknown; it is one of bool, uint8"),
         (lambda r: sp.Stack("label_id", layout="nchw"), r"need a decoded column. Give decode=\"jpeg\" or \"h264\""),

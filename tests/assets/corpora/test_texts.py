@@ -11,6 +11,7 @@ from spiral_assets.corpora.texts import SCHEMAS, SHARDS, write_text_relations
 from spiral_assets.corpora.tokenizer import train_tokenizer
 from spiral_assets.plans import text as plans
 from tests.fixtures import relations
+from tests.fixtures.demo_yaml import declared
 
 CHARACTERS = 150_000
 
@@ -58,8 +59,9 @@ def test_relations_have_the_seed_schema_and_one_fragment_a_shard(name: str, tmp_
     table = dataset.to_table()
 
     assert table.schema == SCHEMAS[name] == relations.SCHEMAS[plans.RELATIONS[name]]
-    assert {field.name: str(field.type) for field in table.schema} == dict(plans.DECLARED[name])
-    assert set(plans.DESCRIPTIONS) >= set(table.schema.names)
+    said = declared("text", plans.RELATIONS[name])
+    assert {field.name: str(field.type) for field in table.schema} == said["columns"]
+    assert set(said["descriptions"]) == set(table.schema.names)
     pieces = [
         set(each.to_table(columns=["storage_shard"])["storage_shard"].to_pylist()) for each in dataset.get_fragments()
     ]

@@ -16,8 +16,8 @@ from spiral_assets.corpora.encoding import TICKS, UNEVEN, Form, times
 from spiral_assets.corpora.footage import FORMS, SOURCES, SURE, planned
 from spiral_assets.corpora.scenes import MOTIONS, SAID, Grounds, Scene, split
 from spiral_assets.corpora.videos import LABELS_SCHEMA, SEGMENTS_SCHEMA, DrawnVideos, write_video_relations
-from spiral_assets.plans import video as plans
 from tests.fixtures import relations
+from tests.fixtures.demo_yaml import declared
 
 COUNT, SHARDS = 6, 3
 SHORT = 0.2
@@ -104,7 +104,9 @@ def test_the_tables_have_the_seeds_schemas_and_one_file_a_shard(drawn: DrawnVide
     assert SEGMENTS_SCHEMA.equals(relations.TRAINING_SEGMENTS)
     assert labels.schema.equals(LABELS_SCHEMA)
     assert LABELS_SCHEMA.equals(relations.SEGMENT_LABELS)
-    assert set(plans.DESCRIPTIONS) >= {*segments.schema.names, *labels.schema.names}
+    for name, table in (("training_segments", segments), ("segment_labels", labels)):
+        said = declared("video", f"video.{name}")
+        assert set(said["columns"]) == set(said["descriptions"]) == set(table.schema.names)
     pieces = [pq.read_table(path) for path in sorted(Path(drawn.segments_path).iterdir())]
     assert [set(piece["storage_shard"].to_pylist()) for piece in pieces] == [{f"part-{k:04d}"} for k in range(SHARDS)]
     assert (drawn.videos, drawn.segments, drawn.shards) == (COUNT, len(segments), SHARDS)
