@@ -25,6 +25,7 @@ from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.catalog.pinning import own_name, reference_columns, references_of
+from spiral_stream.catalog.row_identity import is_made
 from spiral_stream.catalog.verify import Digest, digest_of_file
 from spiral_stream.errors import CatalogError, SourceError
 from spiral_stream.sources.folder import ClassFolder
@@ -59,7 +60,7 @@ def keep_same(
         CatalogError: the digests cannot be written.
     """
     columns, own = reference_columns(schema), isinstance(source, Parquet)
-    if not columns and not own:
+    if (not columns and not own) or any(map(is_made, schema)):  # identities that are made follow the files' times
         return manifest
     before = None if old is None else _record(folder, name, old.data_version)
     if old is not None and before is not None and old.data_version == manifest.data_version:

@@ -137,3 +137,20 @@ def test_what_was_registered_without_digests_is_new_once(folder: Path, tmp_path:
 
     assert second != first
     assert catalog.refresh("them", same_bytes=True).data_version == second
+
+
+def test_identities_that_are_made_of_a_touched_file_are_new_and_so_is_the_data(parts: Path, tmp_path: Path) -> None:
+    catalog = spiral.connect(tmp_path / "catalog")
+    made = spiral.RowIdentity()
+
+    def register() -> tuple[str, list[str]]:
+        entry = catalog.register("them", spiral.Parquet(str(parts)), identity=made, replace=True, same_bytes=True)
+        return entry.data_version, catalog.table("them").to_arrow()["__row_id__"].to_pylist()
+
+    before = register()
+    touch(parts / "part-1.parquet")
+    after = register()
+
+    assert before[1][:4] == after[1][:4]
+    assert before[1] != after[1]
+    assert before[0] != after[0]
