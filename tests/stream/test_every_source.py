@@ -1,0 +1,45 @@
+"""Streams over every source that the library reads keep the laws: replay, resume on other ranks, and data that grows."""
+
+from pathlib import Path
+
+import pytest
+
+import spiral_stream as spiral
+from spiral_stream.sources.saved import library_kinds
+from spiral_stream.testing import check_elastic, check_resume
+from tests.fixtures.every_source import changed, made
+
+pytestmark = pytest.mark.filterwarnings("ignore::spiral_stream.SpiralWarning")
+
+
+def stream_of(catalog: spiral.Catalog) -> spiral.PreparedStream:
+    sampled = catalog.table("rows").sample(order=spiral.GlobalShuffle(seed=3))
+    fields = {"id": spiral.List("__row_id__")}
+    return sampled.collate(batch_size=3, fields=fields, last=spiral.KeepPartial()).to_numpy()
+
+
+def delivered(catalog: spiral.Catalog) -> list[str]:
+    with stream_of(catalog) as stream:
+        return [name for batch in stream for name in batch["id"]]
+
+
+@pytest.mark.parametrize("kind", sorted(library_kinds()))
+def test_streams_of_every_source_keep_the_laws(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    catalog = spiral.connect(tmp_path / "catalog")
+    source = made(kind, folder)
+    before = catalog.register("rows", source, identity=spiral.RowIdentity())
+
+    first = delivered(catalog)
+    assert len(set(first)) == len(first) == before.manifest().total
+    assert delivered(catalog) == first
+    check_resume(lambda: stream_of(catalog))
+    check_elastic(lambda: stream_of(catalog), (1, 2, 3))
+
+    changed(kind, folder)
+    after = catalog.refresh("rows")
+    assert after.changes
+    second = delivered(catalog)
+    assert len(set(second)) == len(second) == after.manifest().total
+    assert set(second) != set(first)
