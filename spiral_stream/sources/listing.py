@@ -99,16 +99,27 @@ def file_units(root: str, names: Sequence[str], what: str) -> list[ImportUnit]:
     return units
 
 
-def set_paths(source: Any, what: str) -> None:
-    """Set ``path``, ``base`` and ``allow_outside`` of a source of files, from what was given.
+def set_given_paths(source: Any, what: str) -> None:
+    """Set ``path``, ``base`` and ``allow_outside`` of a source of files, from what was given; no base stays None.
 
     Raises:
         SourceError: one is none.
     """
-    path = absolute_paths(source.path, what)
-    object.__setattr__(source, "path", path)
+    object.__setattr__(source, "path", absolute_paths(source.path, what))
     object.__setattr__(source, "allow_outside", outside_allowed(source.base, source.allow_outside))
-    object.__setattr__(source, "base", common_folder(path) if source.base is None else absolute(source.base))
+    if source.base is not None:
+        object.__setattr__(source, "base", absolute(source.base))
+
+
+def set_paths(source: Any, what: str) -> None:
+    """As `set_given_paths`; without a base it is the common folder of the files.
+
+    Raises:
+        SourceError: one is none.
+    """
+    set_given_paths(source, what)
+    if source.base is None:
+        object.__setattr__(source, "base", common_folder(source.path))
 
 
 def _absolute(path: object, what: str) -> str:

@@ -24,8 +24,8 @@ from spiral_stream.errors import SourceError, SpiralError, shown
 from spiral_stream.expr import Expr
 from spiral_stream.sources.added import need_origin, with_added
 from spiral_stream.sources.hive import has_keys, hive_columns, need_equal
-from spiral_stream.sources.listing import Paths, absolute_paths, common_folder, listed
-from spiral_stream.sources.paths import absolute, open_file, outside_allowed
+from spiral_stream.sources.listing import Paths, common_folder, listed, set_given_paths
+from spiral_stream.sources.paths import open_file
 from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.recent import Recent
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
@@ -70,10 +70,7 @@ class Parquet(Source):
     origin: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", absolute_paths(self.path, "Parquet"))
-        object.__setattr__(self, "allow_outside", outside_allowed(self.base, self.allow_outside))
-        if self.base is not None:
-            object.__setattr__(self, "base", absolute(self.base))
+        set_given_paths(self, "Parquet")
         if not isinstance(self.hive, bool | None):
             msg = f"Parquet: hive={shown(self.hive)}. Give True, False or None"
             raise SourceError(msg)

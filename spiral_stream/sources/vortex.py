@@ -22,8 +22,8 @@ from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.extras import need
 from spiral_stream.sources.added import need_origin, with_added
-from spiral_stream.sources.listing import Paths, absolute_paths, common_folder, listed
-from spiral_stream.sources.paths import absolute, open_file, outside_allowed
+from spiral_stream.sources.listing import Paths, common_folder, listed, set_given_paths
+from spiral_stream.sources.paths import open_file
 from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
 from spiral_stream.sources.views import plain
@@ -65,10 +65,7 @@ class Vortex(Source):
     origin: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", absolute_paths(self.path, "Vortex"))
-        object.__setattr__(self, "allow_outside", outside_allowed(self.base, self.allow_outside))
-        if self.base is not None:
-            object.__setattr__(self, "base", absolute(self.base))
+        set_given_paths(self, "Vortex")
         need_origin("Vortex", self.origin)
 
     @property

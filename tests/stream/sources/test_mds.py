@@ -27,23 +27,12 @@ from spiral_stream.sources.mds import Mds
 from spiral_stream.sources.payload import payload
 from spiral_stream.sources.saved import source_from_json, source_to_json
 from spiral_stream.testing import check_source
+from tests.fixtures.imported_rows import rows_of as rows
 
 DATA = Path(__file__).parents[2] / "data" / "mds"
 VALUES: dict[str, list[dict[str, Any]]] = json.loads((DATA / "values.json").read_text())
 NUMBERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 COMPRESSED = ("zstd", "gz", "bz2", "br")
-
-
-def rows(source: Mds, refused: list[str] | None = None) -> pa.Table:
-    units = source.import_units()
-    schema = source.import_schema(units)
-    batches = []
-    for unit in units:
-        left = Refused(unit, source.on_error)
-        batches += list(source.import_rows(unit, schema, left))
-        if refused is not None:
-            refused += left.examples
-    return pa.Table.from_batches(batches, schema)
 
 
 def images(column: pa.ChunkedArray, base: Path) -> list[Any]:

@@ -5,15 +5,14 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from spiral_stream.errors import SourceError
 from spiral_stream.semantic import semantic_of
-from spiral_stream.sources.imports import Refused
 from spiral_stream.sources.jsonl import Jsonl
 from spiral_stream.sources.payload import payload
 from spiral_stream.sources.saved import source_to_json
+from tests.fixtures.imported_rows import rows_of as read
 
 
 def tar(path: Path, files: dict[str, bytes]) -> Path:
@@ -30,18 +29,6 @@ def lines(path: Path, *rows: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
-
-
-def read(source: Jsonl, refused: list[str] | None = None) -> pa.Table:
-    units = source.import_units()
-    schema = source.import_schema(units)
-    batches = []
-    for unit in units:
-        left = Refused(unit, source.on_error)
-        batches += list(source.import_rows(unit, schema, left))
-        if refused is not None:
-            refused += left.examples
-    return pa.Table.from_batches(batches, schema)
 
 
 @pytest.mark.parametrize("scheme", ["tar://", ""])

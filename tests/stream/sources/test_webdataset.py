@@ -18,12 +18,12 @@ from spiral_stream.fields.list import List
 from spiral_stream.fields.stack import Stack
 from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.semantic import semantic_of
-from spiral_stream.sources.imports import Refused
 from spiral_stream.sources.reference import resolve
 from spiral_stream.sources.saved import source_from_json, source_to_json
 from spiral_stream.sources.webdataset import WebDataset
 from spiral_stream.testing import check_source
 from spiral_stream.transforms.crop_and_resize import Resize
+from tests.fixtures.imported_rows import rows_of as rows
 
 Sample = dict[str, Any]
 
@@ -66,18 +66,6 @@ def members(path: Path, files: Sequence[tuple[str, bytes]]) -> Path:
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
     return path
-
-
-def rows(source: WebDataset, refused: list[str] | None = None) -> pa.Table:
-    units = source.import_units()
-    schema = source.import_schema(units)
-    batches = []
-    for unit in units:
-        left = Refused(unit, source.on_error)
-        batches += list(source.import_rows(unit, schema, left))
-        if refused is not None:
-            refused += left.examples
-    return pa.Table.from_batches(batches, schema)
 
 
 def read_back(*paths: Path) -> list[Sample]:
