@@ -19,6 +19,7 @@ from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.opening import Opening
 from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.place import Place
+from spiral_stream.runtime.prefetch_queue import CLOSED
 from spiral_stream.runtime.steps import warn_of_nothing
 from spiral_stream.threads import CLOSE_TIMEOUT_S, ThreadShare, Workers, end_daemon_at_exit
 
@@ -114,6 +115,9 @@ class Passes:
             limits = stages.plan.prefetch, self._budget_bytes, self._threads.working()
             pipeline = Pipeline(builder, steps.epoch, due, *limits, self._metrics)
             self._pipeline, self._numbering, self._opening = pipeline, numbering, opening
+            if self._closed:  # by another thread, while the pipeline began
+                pipeline.close()
+                raise StreamError(CLOSED)
         batches = delivery.delivered(pipeline.get, devices, stages)
         try:
             for had, batch in zip(count(worker, workers), batches, strict=False):
@@ -207,9 +211,10 @@ class Passes:
             ValueError: ``timeout_s`` is not a number of seconds.
         """
         _need_seconds(timeout_s)
+        self._closed = True  # first: a pass that begins looks at it once `close` can see the pass
         pipeline, self._pipeline, self._opening = self._pipeline, None, None
         left = pipeline is not None and pipeline.close(timeout_s)
-        self._memory, self._closed = None, True
+        self._memory = None
         return left
 
 

@@ -25,7 +25,7 @@ from spiral_stream import threads
 from spiral_stream.cache.reader import CachedShard
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.errors import SpiralWarning, StreamError
-from spiral_stream.runtime import pipeline
+from spiral_stream.runtime import passes, pipeline
 from spiral_stream.testing import same
 from tests.fixtures.streams import maker, our_threads, plan
 
@@ -175,6 +175,36 @@ def test_a_loop_in_another_thread_ends_when_the_stream_is_closed_during_a_read(
 
     assert not consumer.is_alive()
     assert "closed while it was read" in heard[-1]
+
+
+def test_a_loop_in_another_thread_ends_when_the_stream_is_closed_while_the_pass_begins(
+    catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, closed = threading.Event(), threading.Event()
+
+    def slow_to_begin(*args: Any) -> pipeline.Pipeline:
+        made = pipeline.Pipeline(*args)
+        begun.set()
+        assert closed.wait(WAIT_S)
+        return made
+
+    monkeypatch.setattr(passes, "Pipeline", slow_to_begin)
+    stream = maker(catalog)()
+    heard: list[Any] = []
+
+    def loop() -> None:
+        with pytest.raises(sp.StreamError, match="closed while it was read"):
+            heard.extend(stream)
+        heard.append("ended")
+
+    consumer = threading.Thread(target=loop)
+    consumer.start()
+    assert begun.wait(WAIT_S)
+    stream.close()
+    closed.set()
+    consumer.join(WAIT_S)
+
+    assert heard == ["ended"]
 
 
 def test_memory_lives_as_long_as_a_thread_that_was_left_alone(
