@@ -4,12 +4,16 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import spiral_stream
 from spiral_stream.extras import EXTRA_OF
@@ -350,6 +354,39 @@ def test_documents_link_to_what_is_there() -> None:
     ]
 
     assert broken == []
+
+
+def installed_with(extra: str) -> set[str]:
+    """Import names of what `pip install spiral[extra]` brings on this machine."""
+    modules_of = {}
+    for module, distributions in metadata.packages_distributions().items():
+        for each in distributions:
+            modules_of.setdefault(canonicalize_name(each), set()).add(module)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    ours = {"": project["dependencies"], **project["optional-dependencies"]}
+    left, known = [Requirement(f"spiral[{extra}]")], set()
+    while left:
+        wanted = left.pop()
+        name = canonicalize_name(wanted.name)
+        for part in ("", *wanted.extras):
+            if (name, part) in known or (name != "spiral" and name not in modules_of):
+                continue
+            known.add((name, part))
+            needs = map(Requirement, ours[part] if name == "spiral" else metadata.requires(name) or ())
+            left += [each for each in needs if each.marker is None or each.marker.evaluate({"extra": part})]
+    return {module for name, _ in known for module in modules_of.get(name, ())}
+
+
+def test_what_tests_import_is_installed_for_them() -> None:
+    brought = installed_with("dev") | {*sys.stdlib_module_names, "spiral_stream", "spiral_assets", "tests"}
+    found = {
+        f"{path.relative_to(ROOT)}: {package}"
+        for path in (ROOT / "tests").rglob("*.py")
+        if ROOT / "tests" / "data" not in path.parents  # written once, in environments of their own
+        for package in packages(at_the_top(ast.parse(path.read_text()).body)) - brought
+    }
+
+    assert found == set(), "list the package in `dev` of pyproject.toml"
 
 
 def test_the_makefile_names_only_targets_that_it_has() -> None:
