@@ -4,6 +4,7 @@
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,17 +67,78 @@ class Field(ABC):
         """
 
 
-def fixed_numpy(values: pa.Array) -> NDArray[Any]:
-    """Convert a column of numbers or of fixed-size lists to an array, without Python objects.
+def fixed_parts(kind: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:
+    """Return the type and the shape of one value: of a number, of fixed-size lists in each other, or of a tensor.
+
+    ``fixed_size_list<fixed_size_list<float>[3]>[2]`` and Arrow's fixed-shape tensors of 2 by 3 have shape ``(2, 3)``.
+    """
+    shape: list[int] = []
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return kind.value_type, tuple(kind.shape[axis] for axis in _axes(kind))
+    while pa.types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
+        kind = kind.value_type
+    return kind, tuple(shape)
+
+
+def fixed_items(values: pa.Array) -> tuple[pa.Array, int | None]:
+    """Take values of one shape apart into their numbers.
 
     Args:
-        values: B numbers, booleans, timestamps or equal-length lists of them.
+        values: B values; `fixed_parts` tells their shape.
 
     Returns:
-        shape [B] or [B, K].
+        The numbers, and the place of the first value that is null or has a null in it; None if there is none. Then the
+        numbers are those of the values in order, as `fixed_numpy` shapes them.
+    """
+    inner, count = getattr(values, "storage", values), len(values)
+    while True:
+        if inner.null_count:
+            at = int(np.flatnonzero(inner.is_null().to_numpy(zero_copy_only=False))[0])
+            return inner, at * count // len(inner)
+        if not pa.types.is_fixed_size_list(inner.type):
+            return inner, None
+        inner = inner.flatten()
+
+
+def fixed_numpy(values: pa.Array) -> NDArray[Any]:
+    """Convert a column of numbers, fixed-size lists or tensors to an array, without Python objects.
+
+    Args:
+        values: B numbers, booleans, timestamps, equal-length lists of them, lists of such lists, or tensors; no nulls in
+            lists.
+
+    Returns:
+        shape [B, ...].
     """
     kind = values.type
-    if pa.types.is_fixed_size_list(kind):
-        flat = values.flatten().to_numpy(zero_copy_only=False)
-        return np.asarray(flat).reshape(len(values), kind.list_size)
-    return np.asarray(values.to_numpy(zero_copy_only=False))
+    _, shape = fixed_parts(kind)
+    inner, _ = fixed_items(values)
+    flat = np.asarray(inner.to_numpy(zero_copy_only=False))
+    if not isinstance(kind, pa.FixedShapeTensorType):
+        return flat.reshape(len(values), *shape)
+    stored = flat.reshape(len(values), *kind.shape)
+    return stored.transpose(0, *(axis + 1 for axis in _axes(kind)))
+
+
+def write(found: NDArray[Any], out: NDArray[Any]) -> NDArray[np.bool_] | None:
+    """Copy numbers to an array of another dtype.
+
+    Args:
+        found: numbers.
+        out: of the same shape; overwritten.
+
+    Returns:
+        Which numbers the dtype does not hold, of the same shape; None if it holds all.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):  # what these would warn of is returned
+        out[...] = found
+    if np.can_cast(found.dtype, out.dtype, "safe"):
+        return None
+    wrong = out != found if out.dtype.kind in "biu" else np.isinf(out) & np.isfinite(found)
+    return np.asarray(wrong) if wrong.any() else None
+
+
+def _axes(kind: pa.FixedShapeTensorType) -> Sequence[int]:
+    """Which stored axis each axis of a tensor is."""
+    return kind.permutation or range(len(kind.shape))

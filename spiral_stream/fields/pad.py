@@ -1,66 +1,115 @@
-"""`Pad` and `PadMask`: token ids as one array, and which places of it hold tokens."""
+"""`Pad` and `PadMask`: rows of unequal length as one array, and which places of it hold values."""
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import ClassVar, Final, final
 
-from spiral_stream.fields.sequence import WIDE, TokenField, TokenFill, check_dtype, check_multiple, check_value
+import numpy as np
+import pyarrow as pa
+
+from spiral_stream.errors import PlanError
+from spiral_stream.fields.field import FieldSpec
+from spiral_stream.fields.padded_rows import PaddedRows, are_rows
+from spiral_stream.fields.sequence import (
+    WIDE,
+    TokenField,
+    TokenFill,
+    check_dtype,
+    check_length,
+    check_multiple,
+    check_value,
+    is_tokens,
+)
 
 MASKS: Final = ("int64", "int32", "bool", "uint8", "int8", "int16")
+FLOATS: Final = ("float32", "float64", "float16")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Pad(TokenField):
-    """Token ids, shape ``[B, T]``, with ``pad_value`` after the last token of each row.
+    """Rows of unequal length as one array, with ``pad_value`` after the last value of each row.
 
-    T is the longest sequence of the batch, or what the formation says. All fields of a column share it.
+    | column | shape | dtype |
+    |---|---|---|
+    | lists of integers, such as the output of `Tokenize` | ``[B, T]`` | ``"int64"`` or ``"int32"`` |
+    | lists of floats, such as sound | ``[B, T]`` | ``"float32"``, ``"float64"`` or ``"float16"`` |
+    | lists of fixed-size lists of K, such as boxes; lists of tensors | ``[B, T, K]``, ``[B, T, ...]`` | any of these |
+
+    T is ``length``, or what the formation says, or else the longest row of the batch. All fields of a column share it.
 
     Args:
-        column: a column of lists of integers, such as the output of `Tokenize`.
+        column: a column of lists.
         pad_to_multiple_of: round T up to a multiple of this; None does not round. One field per column is enough.
-        pad_value: the id at padding. If the vocabulary uses this id too, tell padding apart with `PadMask`.
-        dtype: ``"int64"`` or ``"int32"``. A token that does not fit is a `DataError`.
+        pad_value: the value at padding. If the vocabulary uses this id too, tell padding apart with `PadMask`.
+        dtype: NumPy name of the result. A value that does not fit is a `DataError`.
         device: where the field is delivered; None leaves it on the host.
+        length: T of every batch. A longer row is a `DataError`: cut it before, for example with ``Tokenize(max_length=)``.
+            One field per column is enough.
 
     Raises:
-        PlanError: the dtype is unknown or cannot hold ``pad_value``, or ``pad_to_multiple_of`` is below 1.
+        PlanError: the dtype is unknown or cannot hold ``pad_value``, ``pad_to_multiple_of`` or ``length`` is below 1, or
+            ``length`` is no multiple of ``pad_to_multiple_of``.
 
     Example:
-        ``fields={"input_ids": Pad("tokens", pad_to_multiple_of=128), "attention_mask": PadMask("tokens")}``
+        ```python
+        fields={
+            "input_ids": Pad("tokens", pad_to_multiple_of=128), "attention_mask": PadMask("tokens"),
+            "boxes": Pad("boxes", dtype="float32"), "caption": Pad("caption_tokens", length=77),
+        }
+        ```
     """
 
     KIND: ClassVar[TokenFill] = TokenFill.TOKENS
     column: str
     pad_to_multiple_of: int | None = None
-    pad_value: int = 0
+    pad_value: float = 0
     dtype: str = "int64"
     device: str | None = None
+    length: int | None = None
 
     def __post_init__(self) -> None:
-        check_dtype(self, WIDE)
+        check_dtype(self, (*WIDE, *FLOATS))
         check_multiple(self, self.pad_to_multiple_of)
-        check_value(self, "pad_value")
+        check_length(self, self.length)
+        if self.dtype in WIDE:
+            check_value(self, "pad_value")
+        else:
+            _check_float(self)
 
     @property
     def padding(self) -> int:
-        return self.pad_value
+        return int(self.pad_value)
+
+    def spec(self, column: pa.Field) -> FieldSpec:
+        if are_rows(column.type) and not is_tokens(column.type):
+            return self.rows(self.multiple, self.length).spec(column)
+        if is_tokens(column.type) and self.dtype not in WIDE:
+            msg = f"Pad({self.column!r}): dtype={self.dtype!r}; the column holds integers. Give int64 or int32"
+            raise PlanError(msg)
+        return TokenField.spec(self, column)
+
+    def rows(self, multiple: int, length: int | None) -> PaddedRows:
+        return PaddedRows(self.column, self.dtype, self.pad_value, multiple, length, mask=False, device=self.device)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class PadMask(TokenField):
-    """1 where ``[B, T]`` holds a token, 0 at padding: the ``attention_mask`` of transformers.
+    """1 where ``[B, T]`` holds a value, 0 at padding: the ``attention_mask`` of transformers.
 
     In packed rows this mask does not keep samples apart: use `Segments` or `CuSeqlens`.
 
     Args:
-        column: the token column, the same as in `Pad`.
+        column: the column, the same as in `Pad`.
         pad_to_multiple_of: round T up to a multiple of this; see `Pad`.
         dtype: ``"int64"``, ``"int32"``, ``"int16"``, ``"int8"``, ``"uint8"`` or ``"bool"``.
         device: where the field is delivered; None leaves it on the host.
+        length: T of every batch; see `Pad`.
 
     Raises:
-        PlanError: the dtype is unknown, or ``pad_to_multiple_of`` is below 1.
+        PlanError: the dtype is unknown, ``pad_to_multiple_of`` or ``length`` is below 1, or ``length`` is no multiple of
+            ``pad_to_multiple_of``.
     """
 
     KIND: ClassVar[TokenFill] = TokenFill.ONES
@@ -68,7 +117,27 @@ class PadMask(TokenField):
     pad_to_multiple_of: int | None = None
     dtype: str = "int64"
     device: str | None = None
+    length: int | None = None
 
     def __post_init__(self) -> None:
         check_dtype(self, MASKS)
         check_multiple(self, self.pad_to_multiple_of)
+        check_length(self, self.length)
+
+    def spec(self, column: pa.Field) -> FieldSpec:
+        if are_rows(column.type) and not is_tokens(column.type):
+            return self.rows(self.multiple, self.length).spec(column)
+        return TokenField.spec(self, column)
+
+    def rows(self, multiple: int, length: int | None) -> PaddedRows:
+        return PaddedRows(self.column, self.dtype, 0, multiple, length, mask=True, device=self.device)
+
+
+def _check_float(field: Pad) -> None:
+    value = field.pad_value
+    number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    with np.errstate(over="ignore"):
+        if not number or not np.isfinite(np.array(value).astype(field.dtype)):
+            msg = f"Pad({field.column!r}): pad_value={value!r}. Give a finite number that fits {field.dtype}"
+            raise PlanError(msg)
+    object.__setattr__(field, "pad_value", float(value))  # 0 and 0.0 are one plan

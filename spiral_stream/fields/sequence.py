@@ -120,17 +120,32 @@ class SequenceField(Field):
         """The number that T must be a multiple of for this field."""
         return getattr(self, "pad_to_multiple_of", None) or 1
 
+    @property
+    def fixed(self) -> int | None:
+        """T of every batch, if the field says it."""
+        return getattr(self, "length", None)
+
+    def rows(self, multiple: int, length: int | None) -> Field:
+        """Return the field that pads a column of lists that are no tokens. Fields that can do without tokens have one.
+
+        Args:
+            multiple: T is a multiple of this, for all fields of the column.
+            length: T, if one of the column's fields says it.
+        """
+        del multiple, length
+        raise AssertionError(self)  # `spec` has refused the column
+
     def spec(self, column: pa.Field) -> FieldSpec:
         """Describe the entry of a batch: shape ``[B, T]``, where T varies.
 
         Raises:
             PlanError: the column does not hold lists of integers.
         """
-        kind = column.type
-        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_integer(kind.value_type):
-            msg = f"{type(self).__name__}({column.name!r}): the column is {kind}, not a list of integers. {_way_out(column)}"
+        if not is_tokens(column.type):
+            name, kind = type(self).__name__, column.type
+            msg = f"{name}({column.name!r}): the column is {kind}, not a list of integers. {_way_out(column)}"
             raise PlanError(msg)
-        return FieldSpec(self.dtype_name, (None,), None, self.device)
+        return FieldSpec(self.dtype_name, (self.fixed,), None, self.device)
 
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NoReturn:
         """Raise: a token column has to be placed first, and `fill_tokens` writes it."""
@@ -185,6 +200,11 @@ class TokenField(SequenceField):
         return out_BT
 
 
+def is_tokens(kind: pa.DataType) -> bool:
+    """Whether a column holds lists of integers: what formations count, pack and split."""
+    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and bool(pa.types.is_integer(kind.value_type))
+
+
 def check_dtype(field: TokenField, allowed: tuple[str, ...]) -> None:
     """Refuse a dtype at birth.
 
@@ -219,6 +239,20 @@ def check_multiple(field: SequenceField, value: object) -> None:
             f"{type(field).__name__}({field.column!r}): pad_to_multiple_of={value!r}. "
             "Give an integer of at least 1, such as 128, or leave it out"
         )
+        raise PlanError(msg)
+
+
+def check_length(field: SequenceField, value: object) -> None:
+    """Refuse ``length`` at birth.
+
+    Raises:
+        PlanError: it is neither None nor a positive integer, or no multiple of ``pad_to_multiple_of``.
+    """
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or value % field.multiple:
+        also = f" that is a multiple of pad_to_multiple_of={field.multiple}" if field.multiple > 1 else ""
+        msg = f"{type(field).__name__}({field.column!r}): length={value!r}. Give an integer of at least 1{also}, or leave it out"
         raise PlanError(msg)
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError, shown
-from spiral_stream.fields.field import Field, FieldSpec, fixed_numpy
+from spiral_stream.fields.field import Field, FieldSpec, fixed_items, fixed_numpy, fixed_parts, write
 from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
 
 DTYPES: Final = (
@@ -27,6 +27,7 @@ class Stack(Field):
     |---|---|---|
     | numbers, booleans | ``[B]`` | the column's, or ``dtype`` |
     | fixed-size lists of K | ``[B, K]`` | the column's, or ``dtype`` |
+    | fixed-size lists in each other, Arrow's fixed-shape tensors | ``[B, K, L, ...]`` | the column's, or ``dtype`` |
     | timestamps | ``[B]`` | int64, in the column's unit |
     | images | ``[B, 3, H, W]`` | uint8, or ``dtype`` |
     | clips | ``[B, T, 3, H, W]`` | uint8, or ``dtype`` |
@@ -142,48 +143,43 @@ class Stack(Field):
             way = f"Say how to read them: {how}" if how else f'Use List("{self.column}"), which gives the bytes'
             msg = f"Stack({self.column!r}): the column is {semantic}, which names bytes. {way}"
             raise PlanError(msg)
-        kind = _items(column.type)
-        shape = (column.type.list_size,) if pa.types.is_fixed_size_list(column.type) else ()
+        kind, shape = _items(column.type)
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             msg = (
-                f"Stack({self.column!r}): the column is {column.type}; only numbers, booleans, timestamps and fixed-size "
-                f'lists of them can be stacked. Use List("{self.column}") for Python values'
+                f"Stack({self.column!r}): the column is {column.type}; only numbers, booleans, timestamps, fixed-size "
+                f'lists of them and tensors can be stacked. Use List("{self.column}") for Python values'
             )
             raise PlanError(msg)
         dtype = self.dtype or str(np.dtype(kind.to_pandas_dtype()))
         return FieldSpec(dtype, shape, None, self.device)
 
     def copies(self, kind: pa.DataType) -> bool:
-        return self.dtype in (None, str(np.dtype(_items(kind).to_pandas_dtype())))
+        items, shape = _items(kind)
+        return len(shape) <= 1 and self.dtype in (None, str(np.dtype(items.to_pandas_dtype())))
 
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NDArray[Any]:
         assert out is not None
-        inner = values.flatten() if pa.types.is_fixed_size_list(values.type) and not values.null_count else values
-        if inner.null_count:
-            place = int(np.flatnonzero(inner.is_null().to_numpy(zero_copy_only=False))[0])
+        _, null = fixed_items(values)
+        if null is not None:
             raise self._refused(
-                place * len(values) // len(inner),
-                f"is null{'' if inner is values else ' in part'}. Filter it out before sample, "
+                null,
+                f"is null{'' if values[null].as_py() is None else ' in part'}. Filter it out before sample, "
                 f'for example .filter(~col("{self.column}").is_null()), or use List',
             )
         found = fixed_numpy(values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values)
-        with np.errstate(invalid="ignore", over="ignore"):  # what these would warn of is refused below
-            out[...] = found
-        if not np.can_cast(found.dtype, out.dtype, "safe"):
-            wrong = out != found if out.dtype.kind in "biu" else np.isinf(out) & np.isfinite(found)
-            if wrong.any():
-                row = int(np.argwhere(wrong)[0, 0])
-                value = found[wrong][0]
-                raise self._refused(
-                    row, f"{value} does not fit dtype {out.dtype}. Give a wider dtype, or compute a value that fits"
-                )
+        wrong = write(found, out)
+        if wrong is not None:
+            row, value = int(np.argwhere(wrong)[0, 0]), found[wrong][0]
+            raise self._refused(
+                row, f"{value} does not fit dtype {out.dtype}. Give a wider dtype, or compute a value that fits"
+            )
         return out
 
     def _refused(self, row: int, found: str) -> DataError:
         return DataError(f"Stack({self.column!r}): the value {found}", row=row)
 
 
-def _items(kind: pa.DataType) -> pa.DataType:
-    """The type of the numbers that a column holds; timestamps are int64."""
-    inner = kind.value_type if pa.types.is_fixed_size_list(kind) else kind
-    return pa.int64() if pa.types.is_timestamp(inner) else inner
+def _items(kind: pa.DataType) -> tuple[pa.DataType, tuple[int, ...]]:
+    """The type of the numbers that a column holds, and the shape of each value; timestamps are int64."""
+    inner, shape = fixed_parts(kind)
+    return (pa.int64() if pa.types.is_timestamp(inner) else inner), shape

@@ -135,7 +135,7 @@ def is_later(value: Any, name: str) -> bool:
     """Whether a field of a value is from after the first plans, and says nothing: such plans stay as they were."""
     if isinstance(value, Stack):
         return name == "orient" and not value.orient
-    return isinstance(value, Packed | WindowedBucket) and name == "length" and value.length is None
+    return isinstance(value, Packed | WindowedBucket | Pad | PadMask) and name == "length" and value.length is None
 
 
 def _encode(value: Any, *, code: bool) -> Any:

@@ -6,15 +6,18 @@ follow from `plan.clips.clip_parts`, images are found here. Columns before `coll
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from spiral_stream.batching.padding_width import common_multiple
 from spiral_stream.decoders.decoder import Decoder
 from spiral_stream.decoders.oriented import Oriented
 from spiral_stream.decoders.registry import CLIPS, decoder
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field, FieldSpec
+from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.clips import clip_parts, limits_of, shorthands
 from spiral_stream.semantic import H264_REF, JPEG_REF, is_list, semantic_of
@@ -44,7 +47,31 @@ def image_parts(field: Stack) -> tuple[Decoder, ImageProgram]:
 
 def field_specs(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> dict[str, FieldSpec]:
     """Return dtype and shape of every field of a batch, by name; ``have`` are the columns that it is collated from."""
-    return {name: field_spec(name, field, have.field(field.column)) for name, field in fields}
+    out = {name: field_spec(name, field, have.field(field.column)) for name, field in fields}
+    for name, field in fields:
+        if isinstance(field, SequenceField) and field.IN_SLOT:
+            _, length = widths_of(fields, field.column)
+            out[name] = replace(out[name], shape=(length, *out[name].shape[1:]))
+    return out
+
+
+def widths_of(fields: Sequence[tuple[str, Field]], column: str) -> tuple[int, int | None]:
+    """Return the number that T is a multiple of for all padded fields of a column, and T itself if one of them says it.
+
+    Raises:
+        PlanError: two fields say different lengths, or the length is no multiple.
+    """
+    some = [field for _, field in fields if isinstance(field, SequenceField) and field.column == column]
+    multiple = common_multiple(field.multiple for field in some)
+    lengths = sorted({field.fixed for field in some if field.fixed is not None})
+    if len(lengths) > 1:
+        msg = f"collate: fields of {column!r} share their width, and say {lengths}. Give one length"
+        raise PlanError(msg)
+    length = lengths[0] if lengths else None
+    if length is not None and length % multiple:
+        msg = f"collate: length={length} of {column!r} is no multiple of {multiple}, which its fields pad to. Change one of them"
+        raise PlanError(msg)
+    return multiple, length
 
 
 def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:

@@ -12,11 +12,11 @@ from spiral_stream.errors import PlanError, SpiralWarning, shown
 from spiral_stream.expr import kind_of, parse
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.list import List
-from spiral_stream.fields.sequence import SequenceField
+from spiral_stream.fields.sequence import SequenceField, is_tokens
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.checks import bound_type, device_name, need_columns, need_new_names
 from spiral_stream.plan.clips import clip_costs, shorthands
-from spiral_stream.plan.dtypes import field_spec
+from spiral_stream.plan.dtypes import field_spec, widths_of
 from spiral_stream.transforms.transform import Transform
 
 
@@ -60,6 +60,8 @@ def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
         device = field_spec(name, field, have.field(field.column)).device
         if device is not None:
             device_name(f"collate (field {name!r}): device", device)
+    for column in {field.column for _, field in fields if isinstance(field, SequenceField)}:
+        widths_of(fields, column)
 
 
 def check_formation(
@@ -71,8 +73,11 @@ def check_formation(
         PlanError: an unknown or unfit column in a key; a budget of tokens without a field of tokens.
     """
     packed = isinstance(formation, Packed)
+    tokens = [
+        field for _, field in fields if isinstance(field, SequenceField) and is_tokens(have.field(field.column).type)
+    ]
     for name, field in fields:
-        if packed and not isinstance(field, SequenceField | List):
+        if packed and field not in tokens and not isinstance(field, List):
             msg = (
                 f"collate: field {name!r}: a packed row holds several samples, which {type(field).__name__} cannot show. "
                 f"Use List({field.column!r}), or another formation"
@@ -85,12 +90,13 @@ def check_formation(
         if kind_of(kind) not in ("int", "float"):
             msg = f"collate: bucket key {text!r} is {kind}. Give a number of each sample, such as len({text})"
             raise PlanError(msg)
-    if formation.needs_lengths and not any(isinstance(field, SequenceField) for _, field in fields):
+    if formation.needs_lengths and not tokens:
         msg = (
             "collate: a budget of tokens, or packing, needs a field of tokens. "
             'Add one, for example fields={"input_ids": Pad("tokens")}'
         )
         raise PlanError(msg)
+    _check_widths(formation, tokens)
     _check_length(formation.length, have)
     costs = clip_costs(fields)
     if formation.cost_names and not costs["frames"]:
@@ -107,8 +113,18 @@ def check_formation(
                 "or ask for fewer or smaller frames (sequence_length, crop)"
             )
             raise PlanError(msg)
-    multiple = common_multiple(field.multiple for _, field in fields if isinstance(field, SequenceField))
+    multiple = common_multiple(field.multiple for field in tokens)
     formation.with_composition(None).former(Setting(0, 0, multiple, batch_size))  # refuses limits that nothing can keep
+
+
+def _check_widths(formation: Formation, tokens: Sequence[SequenceField]) -> None:
+    fixed = next((field for field in tokens if field.fixed is not None), None)
+    if formation.needs_lengths and fixed is not None:
+        msg = (
+            f"collate: {type(fixed).__name__}({fixed.column!r}, length={fixed.fixed}) fixes the width, and a budget of "
+            "tokens, or packing, settles it by batch. Leave length out, or take batch_size alone"
+        )
+        raise PlanError(msg)
 
 
 def _check_length(text: str | None, have: pa.Schema) -> None:

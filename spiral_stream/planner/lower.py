@@ -33,7 +33,7 @@ from spiral_stream.expr import parse
 from spiral_stream.extras import need as need_package
 from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.list import List
-from spiral_stream.fields.sequence import SequenceField
+from spiral_stream.fields.sequence import SequenceField, is_tokens
 from spiral_stream.fields.stack import Stack
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.faults import failed
@@ -41,7 +41,7 @@ from spiral_stream.integrity.publish import write_file
 from spiral_stream.plan import nodes
 from spiral_stream.plan.checks import unheeded_sort
 from spiral_stream.plan.clips import TIMES, clip_parts, is_clip, limits_of
-from spiral_stream.plan.dtypes import field_spec, image_parts, is_decoded
+from spiral_stream.plan.dtypes import field_specs, image_parts, is_decoded, widths_of
 from spiral_stream.plan.epoch_length import size_and_shares
 from spiral_stream.plan.fingerprint import canonical, digest, fingerprint
 from spiral_stream.plan.maps import SampleTokens
@@ -159,14 +159,20 @@ def lower(
 def _fields(collate: nodes.Collate, streams: Sequence[StreamStage], root: Path) -> list[FieldStage]:
     """Make the stage of every field of a batch, in the plan's order."""
     have, out = collate.schema(), list[FieldStage]()
+    specs = field_specs(collate.fields, have)
     for name, field in collate.fields:
-        spec = field_spec(name, field, have.field(field.column))
+        spec = specs[name]
         if is_clip(field):
             out.append(_clip(name, field, spec, streams, root))
         elif isinstance(field, Stack) and field.decode is not None:
             out.append(_image(name, field, spec, streams, root))
         elif isinstance(field, SequenceField):
-            out.append(SequenceStage(name, field, spec))
+            multiple, length = widths_of(collate.fields, field.column)
+            if is_tokens(have.field(field.column).type):
+                out.append(SequenceStage(name, field, spec, multiple, length))
+            else:
+                rows = field.rows(multiple, length)
+                out.append(PlainStage(name, rows, spec))
         else:
             is_payload = isinstance(field, List) and semantic_of(have.field(field.column)) is not None
             payloads = tuple(_payload(name, field, stream) for stream in streams) if is_payload else ()

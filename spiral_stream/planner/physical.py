@@ -12,7 +12,6 @@ import numpy as np
 
 from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.formation import Formation
-from spiral_stream.batching.padding_width import common_multiple
 from spiral_stream.cache.clips import ClipKind
 from spiral_stream.cache.images import ImageKind
 from spiral_stream.cache.kind import Kind
@@ -60,6 +59,8 @@ class SequenceStage:
     name: str
     field: SequenceField
     spec: FieldSpec
+    multiple: int = 1  # widths are multiples of this, for all fields of the column
+    length: int | None = None  # the width of every batch, if one of the column's fields says it
 
 
 @final
@@ -216,7 +217,7 @@ class Stages:
 
     def multiple(self, column: str) -> int:
         """Return the number that widths of a token column's fields are multiples of; all of them share one."""
-        return common_multiple(stage.field.multiple for stage in self.sequences if stage.field.column == column)
+        return next(stage.multiple for stage in self.sequences if stage.field.column == column)
 
     @property
     def formed(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import prod
 from typing import Any, Final, final
 
 import numpy as np
@@ -15,8 +16,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.batching.formation import Membership, Packing
+from spiral_stream.batching.padding_width import padded
 from spiral_stream.derived.gather import KeptColumn
 from spiral_stream.errors import StreamError
+from spiral_stream.fields.padded_rows import PaddedRows
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.segments import CuSeqlens
 from spiral_stream.fields.sequence import Placed, TokenField
@@ -34,7 +37,7 @@ from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.payload_bytes import stored_bytes, stored_size
 from spiral_stream.runtime.pending import Batch, Pending
-from spiral_stream.runtime.placing import as_ragged, cuts, joined, place, sample_count
+from spiral_stream.runtime.placing import as_ragged, cuts, joined, need_room, place, sample_count
 from spiral_stream.runtime.samples import Int64, SampleReader, Samples, as_lists
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
@@ -64,7 +67,6 @@ class _Sequences:
 
     column: str
     key: Stored | Made
-    multiple: int  # widths are multiples of this
     fields: Sequence[SequenceStage]
 
 
@@ -112,7 +114,7 @@ class BatchBuilder:
     def _sequences(self, column: str) -> _Sequences:
         stages, lineage = self._stages, self._reader.lineage
         fields = [stage for stage in stages.sequences if stage.field.column == column]
-        return _Sequences(column, lineage.key(column, lineage.end), stages.multiple(column), fields)
+        return _Sequences(column, lineage.key(column, lineage.end), fields)
 
     def begin(self, epoch: int, numbers: range, pool: Executor) -> Pending:
         """Settle membership and columns, and start the pieces."""
@@ -171,8 +173,13 @@ class BatchBuilder:
 
     # ---- fields that are copied from a column
 
-    def _plain_slot(self, stage: PlainStage, rows: int) -> NDArray[Any]:
+    def _plain_slot(self, stage: PlainStage, rows: int, values: pa.Array | None = None) -> NDArray[Any]:
         assert stage.spec.dtype is not None
+        if isinstance(stage.field, PaddedRows):
+            width = stage.field.length or int(padded(stage.field.longest(values), stage.field.multiple))
+            shape = (rows, width, *(size for size in stage.spec.shape[1:] if size is not None))
+            items = prod(shape)
+            return self._slots.take((items,), stage.spec.dtype, 1 << max(0, items - 1).bit_length()).reshape(shape)
         return self._slots.take(stage.shape(rows), stage.spec.dtype, room(self._stages, rows, self._merge))
 
     def _fill_plain(self, draft: _Draft, stage: PlainStage, values: pa.Array | Ragged) -> None:
@@ -187,7 +194,7 @@ class BatchBuilder:
             draft.fields[stage.name] = self._packed_lists(draft, draft.shape.packing, stage, values)
             return
         rows = draft.shape.rows
-        filled: Any = [None] * rows if stage.spec.dtype is None else self._plain_slot(stage, rows)
+        filled: Any = [None] * rows if stage.spec.dtype is None else self._plain_slot(stage, rows, values)
         draft.fields[stage.name] = filled
 
         def fill(a: int, b: int) -> None:
@@ -227,7 +234,13 @@ class BatchBuilder:
 
     def _fill_sequences(self, draft: _Draft, column: _Sequences, tokens: Ragged) -> None:
         """Fill the fields of one token column: they share one placement, and are written together."""
-        placed = place(tokens, draft.shape, column.multiple, alone=len(self._columns) == 1)
+        width = column.fields[0].length
+        if width is not None:
+            lengths = tokens.lengths
+            draft.refusals.attempt(
+                *(column.column, 0, len(lengths), lambda a, b: need_room(column.column, lengths[a:b], width))
+            )
+        placed = place(tokens, draft.shape, column.fields[0].multiple, alone=len(self._columns) == 1, fixed=width)
         written: list[tuple[TokenField, NDArray[Any]]] = []
         for stage in column.fields:
             if isinstance(stage.field, CuSeqlens):

@@ -8,10 +8,11 @@ import pyarrow as pa
 
 from spiral_stream.batching.formation import Membership, Packing
 from spiral_stream.batching.padding_width import padded
+from spiral_stream.errors import DataError
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import Placed
 from spiral_stream.runtime.chapters import Drawn
-from spiral_stream.runtime.samples import Samples
+from spiral_stream.runtime.samples import Int64, Samples
 
 PIECE_ITEMS: Final = 1 << 18  # tokens of each field that one task writes: 2 MB of int64, 1 ms
 
@@ -37,7 +38,7 @@ def joined(drawn: Sequence[Drawn]) -> Drawn:
     return Drawn(samples, Membership(numbers, int(rows[-1]), width, lengths, packing))
 
 
-def place(tokens: Ragged, shape: Membership, multiple: int, *, alone: bool) -> Placed:
+def place(tokens: Ragged, shape: Membership, multiple: int, *, alone: bool, fixed: int | None = None) -> Placed:
     """Place the sequences of one column in the rows of a batch.
 
     Args:
@@ -45,15 +46,34 @@ def place(tokens: Ragged, shape: Membership, multiple: int, *, alone: bool) -> P
         shape: the batch. Its width holds for the only sequence column; of several columns each has its own width.
         multiple: the width is a multiple of this.
         alone: whether there is only one sequence column.
+        fixed: the width, if the plan says it; longer sequences are cut here, and `need_room` refuses them.
     """
     packing = shape.packing
     if packing is not None:
         return Placed(packing.rows, packing.starts, packing.offsets, packing.lengths, shape.rows, shape.width)
     lengths = tokens.lengths if shape.lengths is None else np.minimum(tokens.lengths, shape.lengths)
+    if fixed is not None:
+        return Placed.whole(np.minimum(lengths, fixed), fixed)
     width = shape.width if alone else 0
     if not width:
         width = int(padded(lengths.max(initial=0), multiple))
     return Placed.whole(lengths, width)
+
+
+def need_room(column: str, lengths: Int64, width: int) -> None:
+    """Refuse the first sequence that is longer than a fixed width.
+
+    Raises:
+        DataError: with its place.
+    """
+    over = np.flatnonzero(lengths > width)
+    if len(over):
+        row = int(over[0])
+        msg = (
+            f"Pad({column!r}): the row has {lengths[row]:,} tokens, above length={width}. Raise it, or cut texts with "
+            f"Tokenize(max_length={width})"
+        )
+        raise DataError(msg, row=row)
 
 
 def cuts(placed: Placed) -> list[int]:

@@ -190,7 +190,7 @@ def test_the_spec_leaves_the_width_open(field: TokenField, kind: pa.DataType) ->
         (pa.utf8(), r'not a list of integers. Map it before: \.map\(Tokenize\("t", tokenizer=\.\.\.\) >> "tokens"\)'),
         (pa.large_utf8(), r'Map it before: \.map\(Tokenize\("t"'),
         (pa.int64(), r'Name the output of a Tokenize, such as "tokens"'),
-        (pa.list_(pa.float32()), "or a stored column of type list<int32>"),
+        (pa.list_(pa.utf8()), "or a stored column of type list<int32>"),
         (pa.list_(pa.int32(), 4), r'need no padding: use Stack\("t"\)'),
     ],
 )

@@ -98,6 +98,39 @@ def test_booleans_and_timestamps_stack() -> None:
     assert fill(Stack("x"), times).tolist() == [1, 2**60]
 
 
+TENSORS = [[[1, 2, 3], [4, 5, 6]], [[7, 8, 9], [0, 1, 2]], [[3, 4, 5], [6, 7, 8]]]  # [3, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", [None, "int64", "float32"])
+def test_lists_in_lists_and_tensors_stack_in_their_shape(dtype: str | None) -> None:
+    nested = pa.array(TENSORS, pa.list_(pa.list_(pa.int16(), 3), 2)).slice(1)
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.array(TENSORS, dtype=np.int16)).slice(1)
+    kind = pa.fixed_shape_tensor(pa.int16(), [3, 2], permutation=[1, 0])  # stored the other way round
+    turned = pa.ExtensionArray.from_storage(
+        kind, pa.array([np.transpose(each).ravel() for each in TENSORS], pa.list_(pa.int16(), 6))
+    ).slice(1)
+
+    for values in (nested, tensors, turned):
+        found = fill(Stack("x", dtype=dtype), values)
+        assert found.tolist() == TENSORS[1:]
+        assert found.dtype == (dtype or "int16")
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ([[[1, 2]], None, [[3, 4]]], "the value is null"),
+        ([[[1, 2]], [[3, None]], [[5, 6]]], "the value is null in part"),
+    ],
+)
+def test_a_null_in_a_nested_list_is_named_by_its_row(rows: list[Any], found: str) -> None:
+    values = pa.array([[[0, 0]], *rows], pa.list_(pa.list_(pa.int16(), 2), 1)).slice(1)
+
+    with pytest.raises(DataError, match=rf"{found}\. Filter it out") as refused:
+        fill(Stack("x"), values)
+    assert refused.value.row == 1
+
+
 @pytest.mark.parametrize("kind", [*NUMBERS, *FLOATS, pa.bool_(), pa.list_(pa.float32(), 3), pa.timestamp("us")])
 def test_numbers_are_copied_as_they_are_unless_another_dtype_is_asked_for(kind: pa.DataType) -> None:
     own = Stack("x").spec(pa.field("x", kind)).dtype
@@ -108,7 +141,7 @@ def test_numbers_are_copied_as_they_are_unless_another_dtype_is_asked_for(kind: 
 
 @pytest.mark.parametrize("kind", [pa.utf8(), pa.binary(), pa.list_(pa.int64()), pa.struct([("a", pa.int64())])])
 def test_what_does_not_stack_is_refused_with_the_way_out(kind: pa.DataType) -> None:
-    with pytest.raises(PlanError, match=r"numbers, booleans, timestamps and fixed-size lists.*Use List\(\"x\"\)"):
+    with pytest.raises(PlanError, match=r"numbers, booleans, timestamps, fixed-size lists.*Use List\(\"x\"\)"):
         Stack("x").spec(pa.field("x", kind))
 
 
