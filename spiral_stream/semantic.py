@@ -21,8 +21,9 @@ from spiral_stream.errors import PlanError
 SEMANTIC: Final = b"spiral:semantic"
 JPEG_REF: Final = "image/jpeg-ref"
 H264_REF: Final = "video/h264-ref"
-BYTES_REF: Final = "application/bytes-ref"  # what nothing here decodes
-SEMANTIC_TYPES: Final = (JPEG_REF, H264_REF, BYTES_REF)
+AUDIO_REF: Final = "audio/ref"
+BYTES_REF: Final = "application/bytes-ref"  # of no kind that is known
+SEMANTIC_TYPES: Final = (JPEG_REF, H264_REF, AUDIO_REF, BYTES_REF)
 
 
 def semantic_of(field: pa.Field) -> str | None:

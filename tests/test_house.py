@@ -28,7 +28,9 @@ FACES = {"PreparedStream", "Relation"}  # each verb is a method
 # A heavy package enters by these rooms only.
 DOORS = {
     "accelerate": (),
-    "av": tuple(f"decoders/{room}.py" for room in ("contexts", "demuxed", "packets", "probing", "rgb", "video")),
+    "av": tuple(
+        f"decoders/{room}.py" for room in ("contexts", "demuxed", "packets", "probing", "rgb", "sound", "video")
+    ),
     "dagster": (),
     "duckdb": ("relational/engine.py", "relational/sql_process.py"),
     "jax": ("adapters/jax.py",),

@@ -7,12 +7,14 @@ from typing import Final
 
 from spiral_stream.decoders.decoder import Decoder
 from spiral_stream.decoders.image import JpegDecoder, PillowDecoder
+from spiral_stream.decoders.sound_selection import SoundSelection
 from spiral_stream.errors import PlanError
 
 DECODERS: Final[Mapping[str, Decoder]] = MappingProxyType(
     {JpegDecoder.NAME: JpegDecoder(), PillowDecoder.NAME: PillowDecoder()}
 )
 CLIPS: Final[Mapping[str, int]] = MappingProxyType({"h264": 1})  # video codecs, and the version of their frames
+SOUNDS: Final[Mapping[str, int]] = MappingProxyType({"audio": SoundSelection.VERSION})  # likewise, of sound
 
 
 def decoder(name: str) -> Decoder:
@@ -21,10 +23,11 @@ def decoder(name: str) -> Decoder:
     Raises:
         PlanError: no such decoder.
     """
+    known = [*DECODERS, *CLIPS, *SOUNDS]
     if name not in DECODERS:
-        near = get_close_matches(name, [*DECODERS, *CLIPS], 1)
+        near = get_close_matches(name, known, 1)
         way_out = f"Did you mean {near[0]!r}?" if near else "Give one of them"
-        msg = f"decode: {name!r} is unknown; known are {', '.join([*DECODERS, *CLIPS])}. {way_out}"
+        msg = f"decode: {name!r} is unknown; known are {', '.join(known)}. {way_out}"
         raise PlanError(msg)
     return DECODERS[name]
 
@@ -35,4 +38,5 @@ def decode_version(name: str) -> int:
     Raises:
         PlanError: no such decoder.
     """
-    return CLIPS[name] if name in CLIPS else decoder(name).VERSION
+    others = {**CLIPS, **SOUNDS}
+    return others[name] if name in others else decoder(name).VERSION

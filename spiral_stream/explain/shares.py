@@ -90,6 +90,7 @@ def holders(subject: Subject, k: int) -> list[Holder]:
     found = {stream.base.entry.name: (stream.base, stream.selected.columns.ordinals)}
     payloads = [stage.payloads[k] for stage in subject.stages.images]
     payloads += [stage.payloads[k] for stage in subject.stages.clips]
+    payloads += [stage.payloads[k] for stage in subject.stages.sounds]
     for payload in payloads:
         found.setdefault(payload.relation.entry.name, (payload.relation, payload.ordinals))
     known = [(relation, ordinals, load_statistics(relation.entry)) for relation, ordinals in found.values()]

@@ -22,7 +22,7 @@ from spiral_stream.plan.mix import STREAM_ID
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.lineage import Stored
-from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage
+from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SoundStage
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.runtime.batch_size import OBJECT_BYTES
 
@@ -82,7 +82,8 @@ def _arrays(subject: Subject) -> Size:
     stages, merge = subject.stages, subject.bound.merge
     formation = stages.formation
     token = sum(np.dtype(stage.spec.dtype).itemsize for stage in stages.sequences if stage.spec.dtype)
-    whole: list[PlainStage | ImageStage | ClipStage] = [*stages.plains, *stages.images, *stages.clips]
+    whole: list[PlainStage | ImageStage | ClipStage | SoundStage] = [*stages.plains, *stages.images, *stages.clips]
+    whole += stages.sounds
     specs = {stage.name: stage.spec for stage in whole}
     sizes = {name: _item_bytes(spec) for name, spec in specs.items()}
     unsized = [name for name, each in sizes.items() if each is None]

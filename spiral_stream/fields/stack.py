@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError, shown
 from spiral_stream.fields.field import Field, FieldSpec, fixed_items, fixed_numpy, fixed_parts, write
-from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
+from spiral_stream.semantic import AUDIO_REF, H264_REF, JPEG_REF, semantic_of
 
 DTYPES: Final = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
@@ -31,20 +31,23 @@ class Stack(Field):
     | timestamps | ``[B]`` | int64, in the column's unit |
     | images | ``[B, 3, H, W]`` | uint8, or ``dtype`` |
     | clips | ``[B, T, 3, H, W]`` | uint8, or ``dtype`` |
+    | sound | ``[B, C, T]`` | float32; full scale is 1 |
 
     A clip is T frames of a segment of a video. All frames go through the same transforms with the same random numbers.
 
     Args:
         column: a column of numbers, booleans, timestamps or fixed-size lists of them; or, with ``decode``, a reference
             to images or videos.
-        decode: how to read a reference: ``"jpeg"``, ``"image"`` for any format that Pillow reads, or ``"h264"``.
+        decode: how to read a reference: ``"jpeg"``, ``"image"`` for any format that Pillow reads, ``"h264"``, or
+            ``"audio"`` for any that libavcodec reads.
         transforms: image transforms in order, for a decoded column. They run after the shorthands below.
         dtype: NumPy name of the result; None keeps the column's type (uint8 for images and clips).
         layout: ``"nchw"`` (default) or ``"nhwc"`` for images, ``"ntchw"`` (default) or ``"nthwc"`` for clips.
         device: where the field is delivered; None leaves it on the host.
-        sequence_length: T, the frames of a clip.
+        sequence_length: T, the frames of a clip, or the values per channel of a sound.
         stride: take every ``stride``-th frame of the segment; None spreads T frames evenly over it.
-        random_start: begin at a random frame of the segment instead of its first; needs ``stride``.
+        random_start: begin at a random frame of the segment instead of its first; needs ``stride``. Of sound: at a random
+            place.
         short: what to do with a segment that has too few frames. ``"pad"`` repeats its last frame, ``"loop"`` begins
             again at its first, and ``"drop"`` leaves the sample out before any decoding, going by column ``frame_count``.
         resize_shorter: shorthand for ``Resize(n)``: the shorter side, in pixels.
@@ -54,6 +57,9 @@ class Stack(Field):
             None means 2**26 for an image and 35.7 million for a frame.
         max_frames: most frames that may be decoded for one clip. None means 2**18.
         max_bytes: most encoded bytes that may be read for one sample. None means 2**30.
+        sample_rate: of sound, in Hz; recordings of another rate are resampled.
+        channels: of sound: 1 mixes all channels down, 2 gives stereo.
+        centre: take the middle of the segment of a sound instead of its beginning.
         orient: turn images as their EXIF tag Orientation says, before all transforms. Off, pixels are as the file has them.
 
     Raises:
@@ -84,6 +90,9 @@ class Stack(Field):
     max_frames: int | None = None
     max_bytes: int | None = None
     orient: bool = False
+    sample_rate: int | None = None
+    channels: int | None = None
+    centre: bool = False
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -103,7 +112,7 @@ class Stack(Field):
                 'decoder: decode="jpeg", "image" or "h264". To apply a function of your own, use map before collate'
             )
             raise PlanError(msg)
-        for name in ("random_start", "random_crop", "orient"):
+        for name in ("random_start", "random_crop", "orient", "centre"):
             if not isinstance(getattr(self, name), bool):
                 msg = f"Stack({self.column!r}): {name}={getattr(self, name)!r}. Give True or False"
                 raise PlanError(msg)
@@ -112,15 +121,31 @@ class Stack(Field):
             raise PlanError(msg)
 
     def _check_combination(self) -> None:
+        self._check_sound()
         shorthands = (self.resize_shorter, self.crop, self.sequence_length, self.stride)
         if self.decode is None and (self.transforms or self.layout or any(each is not None for each in shorthands)):
             msg = f'Stack({self.column!r}): transforms, layout and frames need a decoded column. Give decode="jpeg" or "h264"'
             raise PlanError(msg)
-        if self.orient and self.decode in (None, "h264"):
+        if self.orient and self.decode in (None, "h264", "audio"):
             msg = f'Stack({self.column!r}): orient=True turns images. Give decode="jpeg" or "image", or leave it out'
             raise PlanError(msg)
         if self.random_crop and self.crop is None:
             msg = f"Stack({self.column!r}): random_crop needs a size. Give crop=224"
+            raise PlanError(msg)
+
+    def _check_sound(self) -> None:
+        sound = {"sample_rate": self.sample_rate, "channels": self.channels, "centre": self.centre or None}
+        wrong = [name for name, value in sound.items() if value is not None]
+        if wrong and self.decode != "audio":
+            msg = f'Stack({self.column!r}): {wrong[0]} is of sound. Give decode="audio", or leave it out'
+            raise PlanError(msg)
+        of_pixels = ("transforms", "layout", "stride", "resize_shorter", "crop", "max_pixels")
+        wrong = [name for name in of_pixels if getattr(self, name)]
+        if wrong and self.decode == "audio":
+            msg = f"Stack({self.column!r}): {wrong[0]} is of images and clips, and decode='audio' reads sound. Leave it out"
+            raise PlanError(msg)
+        if self.centre and self.random_start:
+            msg = f"Stack({self.column!r}): centre and random_start say two places. Give one of them"
             raise PlanError(msg)
 
     def _check_limits(self) -> None:
@@ -131,7 +156,7 @@ class Stack(Field):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 msg = f"Stack({self.column!r}): {name}={value!r}. Give a whole number of at least 1, or None for the default"
                 raise PlanError(msg)
-            if self.decode is None or (name == "max_frames" and self.decode != "h264"):
+            if self.decode is None or (name == "max_frames" and self.decode not in ("h264", "audio")):
                 what = "clips" if name == "max_frames" else "decoded images and clips"
                 msg = f'Stack({self.column!r}): {name} limits {what}. Give decode="h264", or leave it out'
                 raise PlanError(msg)
@@ -139,7 +164,7 @@ class Stack(Field):
     def spec(self, column: pa.Field) -> FieldSpec:
         semantic = semantic_of(column)
         if semantic is not None:
-            how = {JPEG_REF: 'decode="jpeg"', H264_REF: 'decode="h264"'}.get(semantic)
+            how = {JPEG_REF: 'decode="jpeg"', H264_REF: 'decode="h264"', AUDIO_REF: 'decode="audio"'}.get(semantic)
             way = f"Say how to read them: {how}" if how else f'Use List("{self.column}"), which gives the bytes'
             msg = f"Stack({self.column!r}): the column is {semantic}, which names bytes. {way}"
             raise PlanError(msg)

@@ -131,10 +131,13 @@ def encode_value(value: Any, *, code: bool = False) -> dict[str, Any]:
     return {**head, **{name: _encode(each, code=code) for name, each in fields.items() if not is_later(value, name)}}
 
 
+_LATER_OF_STACK: Final = frozenset(("orient", "sample_rate", "channels", "centre"))
+
+
 def is_later(value: Any, name: str) -> bool:
     """Whether a field of a value is from after the first plans, and says nothing: such plans stay as they were."""
     if isinstance(value, Stack):
-        return name == "orient" and not value.orient
+        return name in _LATER_OF_STACK and not getattr(value, name)
     return isinstance(value, Packed | WindowedBucket | Pad | PadMask) and name == "length" and value.length is None
 
 

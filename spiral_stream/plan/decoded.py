@@ -15,6 +15,7 @@ from spiral_stream.plan import nodes
 from spiral_stream.plan.clips import TIMES, check_times, clip_parts, is_clip
 from spiral_stream.plan.dtypes import is_decoded
 from spiral_stream.plan.profiles import Frames
+from spiral_stream.plan.sounds import is_sound
 from spiral_stream.plan.tree import UNION, need, owner, profiles, replaced, walk
 from spiral_stream.transforms.crop_and_resize import CenterCrop, RandomCrop, Resize
 
@@ -39,6 +40,8 @@ def with_decoded(node: nodes.Node, fields: Mapping[str, Field]) -> nodes.Node:
         if not isinstance(field, Stack) or not is_decoded(field) or field.column not in node.schema().names:
             continue
         relation = _need_payload(node, name, field.column)
+        if is_sound(field):
+            check_times(relation, node.schema())
         if is_clip(field):
             _need_times(node, name, relation)
             _need_pixels(node, name, field)

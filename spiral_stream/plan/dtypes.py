@@ -20,7 +20,8 @@ from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.clips import clip_parts, limits_of, shorthands
-from spiral_stream.semantic import H264_REF, JPEG_REF, is_list, semantic_of
+from spiral_stream.plan.sounds import is_sound, sound_selection
+from spiral_stream.semantic import AUDIO_REF, BYTES_REF, H264_REF, JPEG_REF, is_list, semantic_of
 from spiral_stream.transforms.image import ImageProgram, compile_image
 
 
@@ -89,6 +90,10 @@ def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
             assert frames.output_shape is not None
             shape = (selection.sequence_length, *frames.output_shape)
             return FieldSpec(frames.dtype, shape, field.layout or "ntchw", field.device)
+        if is_sound(field):
+            _need_semantic(field, column, AUDIO_REF)
+            chosen = sound_selection(field)
+            return FieldSpec("float32", (chosen.channels, chosen.length), None, field.device)
         decoder(field.decode)  # an unknown one is no reason to register the column anew
         _need_semantic(field, column, JPEG_REF)
         _, program = image_parts(field)
@@ -106,6 +111,8 @@ def _need_semantic(field: Stack, column: pa.Field, semantic: str) -> None:
     if is_list(column.type):
         msg = f'{field.column!r} has a list of references per row, and one is decoded. Use List("{field.column}") for the bytes'
         raise PlanError(msg)
+    if semantic == AUDIO_REF and semantic_of(column) == BYTES_REF:  # the decoder finds out
+        return
     if semantic_of(column) != semantic:
         msg = (
             f"decode={field.decode!r} needs a column of type {semantic}; {field.column!r} is "

@@ -27,6 +27,7 @@ from spiral_stream.cache.video_index import IndexKind
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.decoders.limits import CLIPS
+from spiral_stream.decoders.sound_selection import SOUNDS
 from spiral_stream.derived.place import CACHE_ENV, derived_root, note_catalog
 from spiral_stream.errors import CacheError, PlanError, SpiralWarning
 from spiral_stream.expr import parse
@@ -48,6 +49,7 @@ from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.plan.mix import STREAM_ID, Mix, per_stream
 from spiral_stream.plan.pairs import owned_by_right_side
 from spiral_stream.plan.profiles import Frames, Original
+from spiral_stream.plan.sounds import is_sound, sound_selection
 from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spine, walk
 from spiral_stream.planner.composed import doubts
 from spiral_stream.planner.derived_relations import DerivedRelations
@@ -62,6 +64,7 @@ from spiral_stream.planner.physical import (
     PayloadCache,
     PlainStage,
     SequenceStage,
+    SoundStage,
     Stages,
     TokenStage,
 )
@@ -164,6 +167,8 @@ def _fields(collate: nodes.Collate, streams: Sequence[StreamStage], root: Path) 
         spec = specs[name]
         if is_clip(field):
             out.append(_clip(name, field, spec, streams, root))
+        elif is_sound(field):
+            out.append(_sound(name, field, spec, have.names, streams))
         elif isinstance(field, Stack) and field.decode is not None:
             out.append(_image(name, field, spec, streams, root))
         elif isinstance(field, SequenceField):
@@ -293,6 +298,13 @@ def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStag
             frames = _cached(payload, ClipKind(relation, column, selection, profile, timed, limits), root)
         sources.append(ClipSource(index, frames))
     return ClipStage(name, field.column, spec, selection, limits, program, tuple(sources))
+
+
+def _sound(name: str, field: Stack, spec: FieldSpec, have: Sequence[str], streams: Sequence[StreamStage]) -> SoundStage:
+    need_package("av", f"collate: field {name!r} (decode={field.decode!r})")
+    times = TIMES if set(TIMES) <= set(have) else ()
+    payloads = tuple(_payload(name, field, stream) for stream in streams)
+    return SoundStage(name, field.column, spec, sound_selection(field), limits_of(field, SOUNDS), payloads, times)
 
 
 def _payload(name: str, field: Field, stream: StreamStage) -> Payload:

@@ -20,6 +20,7 @@ from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.cache.video_index import IndexKind
 from spiral_stream.decoders.frame_selection import FrameSelection
 from spiral_stream.decoders.limits import SampleLimits
+from spiral_stream.decoders.sound_selection import SoundSelection
 from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.plan.nodes import Collate, Deliver, Sampled
@@ -128,7 +129,21 @@ class ClipStage:
         return tuple(each.index.payload for each in self.sources)
 
 
-FieldStage = PlainStage | SequenceStage | ImageStage | ClipStage
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SoundStage:
+    """A field of sound: which part of each recording, read anew for every batch."""
+
+    name: str
+    column: str
+    spec: FieldSpec
+    selection: SoundSelection
+    limits: SampleLimits
+    payloads: tuple[Payload, ...]  # one per stream
+    times: tuple[str, ...]  # columns that say where the row's segment lies in its file; none: it is the whole file
+
+
+FieldStage = PlainStage | SequenceStage | ImageStage | ClipStage | SoundStage
 
 
 @final
@@ -188,6 +203,11 @@ class Stages:
         return tuple(each for each in self.fields if isinstance(each, ClipStage))
 
     @property
+    def sounds(self) -> tuple[SoundStage, ...]:
+        """The fields of sound."""
+        return tuple(each for each in self.fields if isinstance(each, SoundStage))
+
+    @property
     def order(self) -> Order:
         """The plan's order."""
         return self.epochs.order
@@ -238,6 +258,7 @@ class Stages:
             *(stage.spec for stage in self.plains),
             *(stage.spec for stage in self.images),
             *(stage.spec for stage in self.clips),
+            *(stage.spec for stage in self.sounds),
             *(stage.spec for stage in self.sequences),
         )
 

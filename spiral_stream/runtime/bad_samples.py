@@ -266,7 +266,7 @@ class BatchRefusals:
         """Return for each sample the relation, the storage shard, and the reference (if there is one) that failed."""
         stages = self._stages
         read: tuple[TokenStage | ImageStage | ClipStage, ...] = (*stages.tokens, *stages.images, *stages.clips)
-        payloads = {stage.name: stage.payloads for stage in read}
+        payloads = {stage.name: stage.payloads for stage in (*read, *stages.sounds)}
         payloads |= {stage.name: stage.payloads for stage in stages.plains if stage.payloads}
         relations, shards = list[str](), list[str]()
         references: list[str | None] = []

@@ -25,7 +25,7 @@ from spiral_stream.fields.segments import CuSeqlens
 from spiral_stream.fields.sequence import Placed, TokenField
 from spiral_stream.integrity.blocks import moment, sound
 from spiral_stream.planner.lineage import Key, Made, Stored
-from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SequenceStage, Stages
+from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SequenceStage, SoundStage, Stages
 from spiral_stream.runtime.bad_samples import BatchRefusals, Refusals
 from spiral_stream.runtime.batch_size import OBJECT_BYTES, batch_bytes, capacity, object_bytes, room
 from spiral_stream.runtime.blame import blaming
@@ -39,6 +39,7 @@ from spiral_stream.runtime.payload_bytes import stored_bytes, stored_size
 from spiral_stream.runtime.pending import Batch, Pending
 from spiral_stream.runtime.placing import as_ragged, cuts, joined, need_room, place, sample_count
 from spiral_stream.runtime.samples import Int64, SampleReader, Samples, as_lists
+from spiral_stream.runtime.sounds import SoundField
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
 
@@ -94,13 +95,15 @@ class BatchBuilder:
         self._refusals = refusals
         self._images = {stage.name: ImageField(stage, metrics) for stage in stages.images}
         self._clips = {stage.name: ClipField(stage, metrics) for stage in stages.clips}
+        self._sounds = {stage.name: SoundField(stage, metrics) for stage in stages.sounds}
         self._pixels: tuple[ImageStage | ClipStage, ...] = (*stages.images, *stages.clips)
         self._programs = {
             stage.name: stage.program.on_device()[0] if stage.name in split else stage.program for stage in self._pixels
         }
-        self._draws = any(not stage.program.deterministic for stage in self._pixels) or any(
-            not stage.selection.deterministic for stage in stages.clips
-        )
+        fixed = [stage.program.deterministic for stage in self._pixels]
+        fixed += [stage.selection.deterministic for stage in stages.clips]
+        fixed += [stage.selection.deterministic for stage in stages.sounds]
+        self._draws = not all(fixed)
         self._names, lineage = stages.field_names, reader.lineage
         self._gathering = gathering = Gathering(stages, lineage)
         self._gathered = [stage for stage in stages.plains if stage.name in gathering.plains]
@@ -109,6 +112,8 @@ class BatchBuilder:
         self._columns = [self._sequences(column) for column in dict.fromkeys(s.field.column for s in stages.sequences)]
         self._keys: list[Key] = [key for _, key in self._plains]
         self._keys += [each.key for each in self._columns if each.column not in gathering.tokens]
+        named = [name for stage in stages.sounds for name in (stage.column, *stage.times)]
+        self._keys += [lineage.key(name, lineage.end) for name in named]
         self.batch_bytes = batch_bytes(stages, merge)
 
     def _sequences(self, column: str) -> _Sequences:
@@ -144,6 +149,8 @@ class BatchBuilder:
         for column in self._columns:
             tokens = gathered.get(column.column)
             self._fill_sequences(draft, column, as_ragged(samples.columns[column.key]) if tokens is None else tokens)
+        for recorded in self._stages.sounds:
+            self._fill_sound(draft, recorded)
         for stage in self._pixels:
             fill = self._fill_images if isinstance(stage, ImageStage) else self._fill_clips
             fill(draft, stage)  # type: ignore[arg-type]  # that of its kind
@@ -325,6 +332,24 @@ class BatchBuilder:
             draft.refusals.attempt(stage.name, 0, len(rows), render, rows)
 
         draft.parts += [draft.pool.submit(piece, *each) for each in pieces]
+
+    # ---- fields of sound
+
+    def _fill_sound(self, draft: _Draft, stage: SoundStage) -> None:
+        lineage, places, sounds = self._reader.lineage, draft.samples.places, self._sounds[stage.name]
+        columns = [draft.samples.columns[lineage.key(name, lineage.end)] for name in (stage.column, *stage.times)]
+        references, *times = [as_lists(each) if isinstance(each, Ragged) else each for each in columns]
+        shape = (len(places), stage.selection.channels, stage.selection.length)
+        out = self._slots.take(shape, "float32", room(self._stages, len(places), self._merge))
+        draft.fields[stage.name] = out
+
+        def render(a: int, b: int) -> None:
+            some, some_times = references.slice(a, b - a), [each.slice(a, b - a) for each in times]
+            sounds.render(places.take(np.arange(a, b)), some, some_times, draft.keys[a:b], out[a:b])
+
+        for start in range(0, len(places), PIECE_ROWS // 4):
+            stop = min(start + PIECE_ROWS // 4, len(places))
+            draft.parts.append(draft.pool.submit(draft.refusals.attempt, stage.name, start, stop, render))
 
     def _pixels_slot(self, draft: _Draft, stage: ImageStage | ClipStage, shape: tuple[int, ...]) -> NDArray[Any]:
         count = len(draft.samples)

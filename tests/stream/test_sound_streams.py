@@ -1,0 +1,117 @@
+"""Streams of sound through the public door: segments, random parts, mixtures, bad files, and the laws."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import spiral_stream as sp
+from spiral_stream.decoders.sound import decode_sound
+from spiral_stream.decoders.sound_selection import SoundSelection
+from spiral_stream.testing import check_elastic, check_replay, check_resume, same
+from tests.fixtures.sounds import CODECS, recording
+
+RATE = 8_000
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
+    folder = tmp_path_factory.mktemp("sounds")
+    names = [*CODECS] * 4
+    files = [f"{number:02}.{name}" for number, name in enumerate(names)]
+    for number, name in enumerate(names):
+        data, _, _ = recording(name, 0.5 + number / 20, pitch=200 + 10 * number)
+        (folder / files[number]).write_bytes(data)
+    made = sp.connect(folder / "catalog")
+    table = pa.table({"id": range(len(files)), "sound": files})
+    for name in ("files", "again"):
+        made.register(name, sp.Arrow(table, base=folder), identity="id", semantic={"sound": "audio/ref"})
+    inline = table.set_column(1, "sound", pa.array([(folder / name).read_bytes() for name in files]))
+    parts = inline.append_column("start_time_ms", pa.array([100] * 20)).append_column(
+        "duration_ms", pa.array([300] * 20)
+    )
+    made.register("parts", sp.Arrow(parts), identity="id", semantic={"sound": "audio/ref"})
+    (folder / "03.opus").with_name("bad.wav").write_bytes(b"RIFF no sound")
+    bad = pa.table({"id": [0, 1, 2, 3], "sound": [files[0], "bad.wav", files[1], files[2]]})
+    made.register("bad", sp.Arrow(bad, base=folder), identity="id", semantic={"sound": "audio/ref"})
+    return made
+
+
+def plan(catalog: sp.Catalog, name: str, batch_size: int = 5, **options: Any) -> Any:
+    field = sp.Stack("sound", decode="audio", sample_rate=RATE, sequence_length=2_000, **options)
+    sampled = catalog.table(name).sample(order=sp.GlobalShuffle(seed=5))
+    return sampled.collate(batch_size=batch_size, fields={"id": sp.List("id"), "x": field})
+
+
+@pytest.mark.parametrize("name", ["files", "parts"])
+def test_batches_hold_what_the_decoder_gives(catalog: sp.Catalog, name: str, tmp_path: Path) -> None:
+    with plan(catalog, name, channels=2, centre=True).to_numpy() as stream:
+        assert stream.spec()["x"].shape == (2, 2_000)
+        batch = next(iter(stream))
+    rows = catalog.table("parts").to_arrow()
+    segment = (100, 300) if name == "parts" else None
+    chosen = SoundSelection(RATE, 2_000, 2, "centre")
+    data = dict(zip(rows["id"].to_pylist(), rows["sound"].to_pylist(), strict=True))
+    for row, found in zip(batch["id"], batch["x"], strict=True):
+        assert same(found, decode_sound(data[row], chosen, segment_ms=segment))
+
+
+def test_the_laws_hold_for_random_parts_of_a_mixture(catalog: sp.Catalog) -> None:
+    field = sp.Stack("sound", decode="audio", sample_rate=RATE, sequence_length=1_000, random_start=True)
+
+    def make() -> sp.PreparedStream:
+        mixed = sp.mix(
+            [sp.Stream(n, catalog.table(n).select("id", "sound"), proportion=0.5) for n in ("files", "again")],
+            epoch_size=40,
+        )
+        return (
+            mixed.sample(order=sp.GlobalShuffle(seed=5))
+            .collate(batch_size=4, fields={"id": sp.List("id"), "x": field})
+            .to_numpy()
+        )
+
+    check_replay(make)
+    check_resume(make, steps=[0, 3, 9])
+    check_elastic(make, worlds=(1, 2))
+    with make() as stream:
+        first, second = (np.concatenate([b["x"] for b in stream]) for _ in range(2))
+    assert not np.array_equal(
+        np.sort(first.sum(axis=(1, 2))), np.sort(second.sum(axis=(1, 2)))
+    )  # another part per epoch
+
+
+def test_a_bad_recording_is_named_or_left_out(catalog: sp.Catalog) -> None:
+    with (
+        plan(catalog, "bad", 4).to_numpy() as stream,
+        pytest.raises(sp.DataError, match=r"sample id=1: audio: 13 bytes cannot be decoded"),
+    ):
+        next(iter(stream))
+    field = sp.Stack("sound", decode="audio", sample_rate=RATE, sequence_length=2_000)
+    fields = {"id": sp.List("id"), "x": field}
+    sampled = catalog.table("bad").sample(order=sp.GlobalShuffle(seed=5))
+    with sampled.collate(batch_size=4, fields=fields, on_error="skip", error_budget=1.0).to_numpy() as stream:
+        assert sorted(next(iter(stream))["id"]) == [0, 2, 3]
+        assert stream.quarantine()["reference"].to_pylist() == ["bad.wav"]
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"sample_rate": None}, "needs the rate and the number of values per channel. Add sample_rate=16_000"),
+        ({"sequence_length": None}, "Add sequence_length=16_000"),
+        ({"channels": 3}, "channels=3. Give a whole number from 1 to 2"),
+        ({"short": "drop"}, "short='drop' is not of sound. Give one of pad, loop"),
+        ({"crop": 224}, "crop is of images and clips, and decode='audio' reads sound"),
+        ({"centre": True, "random_start": True}, "centre and random_start say two places"),
+        ({"dtype": "int16"}, "dtype='int16'; sound is float32"),
+        ({"decode": "jpeg"}, 'sample_rate is of sound. Give decode="audio"'),
+    ],
+)
+def test_fields_that_make_no_sense_are_refused(catalog: sp.Catalog, options: dict[str, Any], found: str) -> None:
+    given = {"decode": "audio", "sample_rate": RATE, "sequence_length": 100, **options}
+    with pytest.raises(sp.PlanError, match=found):
+        catalog.table("files").sample(order=sp.Sequential()).collate(
+            batch_size=2, fields={"x": sp.Stack("sound", **given)}
+        )
