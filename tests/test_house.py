@@ -76,20 +76,28 @@ def tracked() -> tuple[Path, ...]:
     return tuple(path for path in paths if path.is_file() and path.suffix not in {".png", ".jpg"})
 
 
-def rooms(package: str) -> list[Path]:
-    return sorted((ROOT / package).rglob("*.py"))
+@cache
+def rooms(package: str) -> tuple[Path, ...]:
+    return tuple(sorted((ROOT / package).rglob("*.py")))
 
 
-def imported(room: Path) -> set[str]:
+@cache
+def tree_of(room: Path) -> ast.Module:
+    """A room's syntax tree, which most tests walk: all rooms take 1.5 CPU s to parse."""
+    return ast.parse(room.read_text())
+
+
+@cache
+def imported(room: Path) -> frozenset[str]:
     """Full names of the modules that a room imports anywhere in it, also inside functions."""
-    names = set()
-    for node in ast.walk(ast.parse(room.read_text())):
+    names: set[str] = set()
+    for node in ast.walk(tree_of(room)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{room.relative_to(ROOT)}: imports are absolute here"
             names.add(node.module or "")
-    return names
+    return frozenset(names)
 
 
 def room_imports(package: str) -> dict[str, set[str]]:
@@ -102,7 +110,7 @@ def room_imports(package: str) -> dict[str, set[str]]:
 def _named(room: Path) -> set[str]:
     """Modules that a room imports: ``from a import b`` is ``a.b`` where that is a room, and ``a`` otherwise."""
     out: set[str] = set()
-    for node in ast.walk(ast.parse(room.read_text())):
+    for node in ast.walk(tree_of(room)):
         if isinstance(node, ast.Import):
             out |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -182,7 +190,7 @@ def test_every_room_is_read_in_one_sitting(package: str) -> None:
 def test_no_class_has_many_public_methods() -> None:
     counts: dict[str, int] = {}
     for room in (each for package in ("spiral_stream", "spiral_assets") for each in rooms(package)):
-        for node in ast.walk(ast.parse(room.read_text())):
+        for node in ast.walk(tree_of(room)):
             if isinstance(node, ast.ClassDef):
                 methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef) and is_method(each)}
                 counts[node.name] = max(len(methods), counts.get(node.name, 0))
@@ -239,7 +247,7 @@ def test_packages_that_are_not_light_are_imported_in_functions() -> None:
         f"{name}: {package}"
         for room in rooms("spiral_stream")
         if (name := room.relative_to(home).as_posix()) not in late | BEHIND
-        for package in packages(at_the_top(ast.parse(room.read_text()).body))
+        for package in packages(at_the_top(tree_of(room).body))
         if package not in {"spiral_stream", *sys.stdlib_module_names, *LIGHT}
     }
 
@@ -250,7 +258,7 @@ def test_a_room_that_imports_a_package_of_an_extra_asks_for_it_first() -> None:
     """Or is reached only through a room that did."""
     unasked = set()
     for room in rooms("spiral_stream"):
-        name, tree = room.relative_to(ROOT / "spiral_stream").as_posix(), ast.parse(room.read_text())
+        name, tree = room.relative_to(ROOT / "spiral_stream").as_posix(), tree_of(room)
         typed = {id(each) for node in tree.body if isinstance(node, ast.If) for each in ast.walk(node)}
         wanted = packages([node for node in ast.walk(tree) if id(node) not in typed]) & set(EXTRA_OF)
         if wanted and name not in BEHIND and "spiral_stream.extras" not in imported(room):
@@ -274,7 +282,7 @@ def test_a_heavy_package_has_one_door(heavy: str) -> None:
 def test_no_public_class_name_stands_for_two_things() -> None:
     homes: dict[str, list[str]] = {}
     for room in rooms("spiral_stream"):
-        for node in ast.walk(ast.parse(room.read_text())):
+        for node in ast.walk(tree_of(room)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(str(room.relative_to(ROOT)))
 

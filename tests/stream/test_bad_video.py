@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.semantic import H264_REF
 from spiral_stream.testing import check_elastic, check_resume, same
+from tests.fixtures.examples import few
 from tests.fixtures.videos import Made, corrupt, truncate, write_sound, write_video
 
 pytestmark = pytest.mark.timeout(300)
@@ -172,7 +173,7 @@ def test_a_file_that_changes_after_it_was_indexed_is_refused_until_the_relation_
     assert np.array_equal(found, fresh)
 
 
-@settings(max_examples=max(15, settings().max_examples // 4), suppress_health_check=list(HealthCheck), deadline=None)
+@few(8, 250, suppress_health_check=list(HealthCheck), deadline=None)
 @given(
     places=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=40),
     keep=st.floats(0.2, 1),
@@ -206,6 +207,7 @@ import sys, numpy as np
 from spiral_stream.decoders.video import decode
 from spiral_stream.decoders.probe import probe
 from spiral_stream.errors import DataError, SourceError
+from tests.fixtures.examples import few
 clean = bytearray(open(sys.argv[1], "rb").read())
 index = probe(lambda o, n: memoryview(clean)[o:o + n], len(clean), "clip", 0)
 rng, good = np.random.default_rng(1), 0

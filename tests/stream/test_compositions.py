@@ -39,8 +39,15 @@ TWO = {"a": 0.75, "b": 0.25}
 FOUR = {"batch_size": 8, "composition": sp.OneStream(batches=4)}
 
 
-@pytest.mark.parametrize("window", [8_192, 96])  # 96: an epoch of one chapter, and of several
-@pytest.mark.parametrize("size", [800, 12_810])
+@pytest.mark.parametrize(
+    ("size", "window"),
+    [
+        (800, 8_192),
+        (12_810, 96),  # an epoch of several chapters
+        pytest.param(800, 96, marks=pytest.mark.slow),
+        pytest.param(12_810, 8_192, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("last", [sp.KeepPartial, sp.DropPartial, sp.PadPartial])
 def test_every_step_is_of_one_stream_and_batches_are_short_at_a_chapters_end_only(
     catalog: sp.Catalog, last: Any, size: int, window: int

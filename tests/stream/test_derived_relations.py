@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
@@ -24,6 +24,7 @@ from spiral_stream.plan.makers import rows_of
 from spiral_stream.plan.tree import spine
 from spiral_stream.testing import check_elastic, check_replay, check_resume
 from tests.fixtures import streams
+from tests.fixtures.examples import few
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
@@ -37,7 +38,7 @@ ORDERS: Final = (
     sp.ShardAwareShuffle(seed=3, shuffle_block_size=8),
 )
 NEVER: Final = timedelta(0)
-FEW: Final = settings(max_examples=max(5, settings().max_examples // 6))
+FEW: Final = few(3, 166)
 
 
 def rows(name: str, count: int, first: int = 0) -> pa.Table:
@@ -500,6 +501,7 @@ PROGRAM: Final = """
 import sys
 import spiral_stream as sp
 from tests.stream.test_derived_relations import delivered, stream
+from tests.fixtures.examples import few
 own = sp.connect(sys.argv[1])
 union = own.table("a").union(own.table("b"), own.table("c")).distinct("id")
 groups = union.group_by("id").aggregate(x=("x", "sum"))

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 
 import spiral_stream as sp
 from spiral_stream.errors import BindError, DataError, PlanError
@@ -21,11 +21,12 @@ from spiral_stream.plan.saved import from_json
 from spiral_stream.testing import check_elastic, check_replay, check_resume, frozen, same
 from tests.fixtures import chains
 from tests.fixtures.chains import DECIDED, SPAN, STEPS, expected, stream
+from tests.fixtures.examples import few
 from tests.fixtures.texts import TOKENIZER, tokenizer
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
-FEW = settings(max_examples=max(5, settings().max_examples // 8), suppress_health_check=[HealthCheck.too_slow])
+FEW = few(3, 125, suppress_health_check=[HealthCheck.too_slow])
 SPREAD = sp.GlobalShuffle(seed=8)
 Chain = list[str]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import simplejpeg
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
@@ -28,13 +28,14 @@ from tests.fixtures.damaged import (
     image_table,
     text_plan,
 )
+from tests.fixtures.examples import few
 from tests.fixtures.streams import FIXED, our_threads
 from tests.fixtures.videos import Made, corrupt, truncate, write_video
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(300)]
 
 Shelf = Mapping[tuple[str, str], sp.Catalog]
-FEW = settings(max_examples=max(8, settings().max_examples // 5), suppress_health_check=[HealthCheck.too_slow])
+FEW = few(4, 200, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")

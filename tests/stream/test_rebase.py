@@ -9,12 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import ResumeError, StreamError
 from spiral_stream.testing import check_elastic, frozen, same
+from tests.fixtures.examples import few
 from tests.fixtures.texts import SMALL_PLANS, ids_of, make_catalog
 
 SLOW_SHARES: Final = pytest.mark.filterwarnings(
@@ -22,7 +23,7 @@ SLOW_SHARES: Final = pytest.mark.filterwarnings(
 )
 pytestmark = [SMALL_PLANS, SLOW_SHARES, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
-FEW = settings(max_examples=max(5, settings().max_examples // 8), suppress_health_check=[HealthCheck.too_slow])
+FEW = few(3, 125, suppress_health_check=[HealthCheck.too_slow])
 SIZES: Final = {"a": 60, "b": 23, "c": 7, "one": 1}
 ORDER: Final = sp.ShardAwareShuffle(seed=5, shard_key=["stream_id", "storage_shard"], shuffle_block_size=16)  # type: ignore[arg-type]
 FORMATIONS: Final[Mapping[str, Mapping[str, Any]]] = {

@@ -11,13 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import ResumeError
 from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.testing import check_elastic, check_replay
+from tests.fixtures.examples import few
 
 pytestmark = [
     pytest.mark.usefixtures("no_threads_left"),
@@ -25,7 +26,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:rebase. .* from a pass that its other rows:spiral_stream.SpiralWarning"),
 ]
 
-FEW = settings(max_examples=max(5, settings().max_examples // 4), suppress_health_check=[HealthCheck.too_slow])
+FEW = few(4, 250, suppress_health_check=[HealthCheck.too_slow])
 ORDERS: Final = (sp.Sequential(), sp.GlobalShuffle(seed=3), sp.HashBucketed(seed=7, bucket_count=4))
 BUCKETS: Final = {"formation": sp.WindowedBucket(window_size=8, keys=[sp.BucketKey("digit")])}
 Shards = dict[str, list[int]]  # the identities of each file

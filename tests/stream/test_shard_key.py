@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import PlanError
 from spiral_stream.plan.fingerprint import canonical
 from spiral_stream.testing import check_elastic, check_order, check_replay, check_resume, frozen, same
+from tests.fixtures.examples import few
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
-FEW = settings(max_examples=max(8, settings().max_examples // 6), suppress_health_check=[HealthCheck.too_slow])
+FEW = few(4, 166, suppress_health_check=[HealthCheck.too_slow])
 ROWS, SHARDS = 240, 6
 COLUMNS = ("grp", "user", "storage_shard")  # whose rows lie together
 KEYS = st.lists(st.sampled_from(COLUMNS), min_size=1, max_size=3, unique=True).filter(

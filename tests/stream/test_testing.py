@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
@@ -15,25 +15,29 @@ from spiral_stream import testing
 from spiral_stream.batching.formation import Formation, Former, Membership, OversizeTally, Packing, Setting, Window
 from spiral_stream.batching.packing import STRATEGIES
 from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64
+from tests.fixtures.examples import few
 from tests.fixtures.streams import FIXED, ORDERS, RANDOM, TAILS, maker
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 WORLDS = (1, 2, 3, 4, 6)
 EVERY = list(itertools.product(ORDERS, TAILS, (1, 3)))
+PAIRS = {(order, tail): (1, 3)[number % 2] for number, (order, tail) in enumerate(itertools.product(ORDERS, TAILS))}
+# Each order meets each tail, and either meets both numbers of lanes.
+FIRST = [each if PAIRS[each[:2]] == each[2] else pytest.param(*each, marks=pytest.mark.slow) for each in EVERY]
 
 
-@pytest.mark.parametrize(("order", "tail", "lanes"), EVERY)
+@pytest.mark.parametrize(("order", "tail", "lanes"), FIRST)
 def test_every_order_tail_and_lane_count_keeps_the_laws(catalog: sp.Catalog, order: str, tail: str, lanes: int) -> None:
     transforms = RANDOM if lanes == 1 else FIXED
     make = maker(catalog, order=ORDERS[order], last=TAILS[tail], lanes=lanes, transforms=transforms, batch_size=55)
 
     testing.check_replay(make)
     testing.check_resume(make)
-    testing.check_elastic(make, WORLDS[1:] if lanes == 1 else (2, 6))  # held against world size 1
+    testing.check_elastic(make, (2, 3, 6) if lanes == 1 else (2, 6))  # held against world size 1
 
 
-@settings(max_examples=6)
+@few(3, 6)
 @given(
     order=st.sampled_from(sorted(ORDERS)),
     tail=st.sampled_from(sorted(TAILS)),

@@ -8,18 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.testing import LOOPS, check_elastic, check_loops, check_replay, check_resume, frozen, same
 from tests.fixtures.drawn_streams import CACHES, ORDERS, TOKENS, Drawn, catalogs, plans
+from tests.fixtures.examples import few
 from tests.fixtures.texts import SMALL_PLANS, ids_of
 
 pytestmark = [SMALL_PLANS, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
 Catalogs = Mapping[str, sp.Catalog]
-FEW = settings(max_examples=max(5, settings().max_examples // 8), suppress_health_check=[HealthCheck.too_slow])
+FEW = few(3, 125, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module")

@@ -8,16 +8,17 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.testing import check_elastic, check_replay, check_resume, frozen, same
 from tests.fixtures.clips import LABELS, SEGMENTS, Clips, register, video_catalog
+from tests.fixtures.examples import few
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
-FEW = settings(max_examples=max(5, settings().max_examples // 8), suppress_health_check=[HealthCheck.too_slow])
+FEW = few(3, 125, suppress_health_check=[HealthCheck.too_slow])
 CACHES: Final = ("none", "index", "half", "full")
 PROFILES: Final = (None, sp.Frames(shorter_side=40), sp.Frames(shorter_side=40, quality=85))
 ORDERS: Final = (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 import spiral_stream as sp
 from spiral_stream.testing import check_loops
@@ -22,6 +22,7 @@ with warnings.catch_warnings():
 from torch.utils.data import DataLoader  # noqa: E402  after the skip
 
 from spiral_stream.adapters.torch import StreamLoader  # noqa: E402  after the skip
+from tests.fixtures.examples import few  # noqa: E402
 
 pytestmark = [
     pytest.mark.usefixtures("no_threads_left"),
@@ -125,7 +126,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, sp.Catalog]:
     return catalogs(tmp_path_factory.mktemp("drawn"))
 
 
-@settings(max_examples=max(2, settings().max_examples // 20), suppress_health_check=[HealthCheck.too_slow])
+@few(2, 50, suppress_health_check=[HealthCheck.too_slow])
 @given(drawn=plans())
 def test_drawn_plans_keep_the_law_of_loops_in_it(
     shelf: Mapping[str, sp.Catalog], tmp_path_factory: pytest.TempPathFactory, drawn: Drawn

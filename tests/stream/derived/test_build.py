@@ -309,7 +309,7 @@ def test_pieces_that_others_commit_while_a_roster_is_read_are_seen(
 
 
 def test_builders_that_start_together_make_each_piece_once(tmp_path: Path) -> None:
-    for found in experiment(tmp_path, "together", rounds=3, seed=1):
+    for found in experiment(tmp_path, "together", rounds=2, seed=1):
         assert found["codes"] == [0] * 4
         assert found["sound"]
         assert (found["shards"], found["reads"], found["found"]) == (SHARDS, SHARDS, 1)
@@ -324,11 +324,11 @@ def need_finished(found: dict[str, Any]) -> None:
 
 
 def test_what_a_killed_builder_leaves_is_made_by_the_others(tmp_path: Path) -> None:
-    found = experiment(tmp_path, "killed", rounds=20, seed=2)
+    found = experiment(tmp_path, "killed", rounds=6, seed=2)
 
     for each in found:
         need_finished(each)
-    assert sum(each["died"] for each in found) >= 3  # the others had finished all before they were killed
+    assert sum(each["died"] for each in found) >= 1  # the others had finished all before they were killed
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream
@@ -41,6 +41,7 @@ from spiral_stream.plan.canonical import to_json
 from spiral_stream.plan.fingerprint import canonical, fingerprint
 from spiral_stream.plan.saved import from_json
 from tests.fixtures import verbs
+from tests.fixtures.examples import few
 from tests.fixtures.programs import image_catalog, image_program
 
 ROOT = Path(spiral_stream.__file__).parents[1]
@@ -96,6 +97,7 @@ def reread(catalog: Catalog, node: nodes.Node) -> nodes.Node:
     return from_json(json.loads(text), catalog._scan, catalog._sql)
 
 
+@few(10)  # whose SQL text starts a process
 @given(data=st.data())
 def test_relational_plans_come_back_equal(catalog: Catalog, data: st.DataObject) -> None:
     node = data.draw(verbs.chains(catalog, "arrow")).relation.node
@@ -108,7 +110,7 @@ def test_relational_plans_come_back_equal(catalog: Catalog, data: st.DataObject)
 
 
 @given(data=st.data())
-@settings(max_examples=100)
+@few(40, 100)
 def test_every_value_of_a_stream_comes_back_equal(images: Catalog, data: st.DataObject) -> None:
     relation = images.table("vision.imagenet_train").cache(image_ref=data.draw(profiles))
     steps = data.draw(transforms)

@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream import Arrow, Catalog, KeepPartial, List, PlanError, Relation, Sequential, col, len_
 from tests.fixtures import reads, verbs
+from tests.fixtures.examples import few
 from tests.fixtures.texts import SMALL_PLANS
 
 pytestmark = SMALL_PLANS
@@ -33,7 +34,7 @@ def streamed(chain: verbs.Chain, batch_size: int = 7) -> list[verbs.Row]:
 
 
 @given(data=st.data(), start=st.sampled_from(SOURCES))
-@settings(max_examples=30)
+@few(10)  # each may start the process of SQL text, or two
 def test_a_chain_leaves_the_rows_that_it_leaves_of_plain_dicts(
     catalog: Catalog, data: st.DataObject, start: str
 ) -> None:
@@ -46,7 +47,7 @@ def test_a_chain_leaves_the_rows_that_it_leaves_of_plain_dicts(
 
 
 @given(data=st.data(), start=st.sampled_from(SOURCES))
-@settings(max_examples=15)
+@few(5)
 def test_a_sampled_chain_delivers_them_in_relation_order(catalog: Catalog, data: st.DataObject, start: str) -> None:
     chain = data.draw(verbs.chains(catalog, start).filter(lambda c: c.sampled and c.rows and "id" in c.names))
 

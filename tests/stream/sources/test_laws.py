@@ -11,7 +11,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 import vortex
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.expr import Expr, col
@@ -23,6 +23,7 @@ from spiral_stream.sources.source import Source
 from spiral_stream.sources.vortex import Vortex
 from spiral_stream.testing import check_source
 from tests.fixtures.every_source import changed, made
+from tests.fixtures.examples import few
 from tests.fixtures.lines import Lines
 
 SCHEMA = pa.schema(
@@ -124,7 +125,7 @@ def predicates() -> st.SearchStrategy[Expr]:
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-@settings(max_examples=15)
+@few(4, 15)
 @given(table=tables(), piece=st.integers(1, 20), predicate=predicates(), seed=st.integers(0, 2**32))
 def test_a_source_of_ours_has_the_rows_that_were_written_and_keeps_the_laws(
     kind: str, table: pa.Table, piece: int, predicate: Expr, seed: int
