@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.catalog.suggestions import suggestions
-from spiral_stream.derived.identities import Identities, rows_of
+from spiral_stream.derived.identities import Identities, apart, rows_of
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.repeats import Run, repeats
 from spiral_stream.errors import CatalogError, shown
@@ -95,16 +95,18 @@ def duplicate(
     keys = manifest.content_keys.to_pylist()
     if known.issuperset(keys):
         return None
-    runs = [_run(pieces, k, known=key in known) for k, key in enumerate(keys)]
+    fresh = np.array([key not in known for key in keys], np.bool_)
+    looked = np.flatnonzero(~apart(pieces, fresh))  # known shards of other identities are not looked at
+    runs = [_run(pieces, k, known=not fresh[k]) for k in looked.tolist()]
 
     def place(shards: Int64, offsets: UInt64) -> UInt64:
-        return manifest.physical(manifest.starts[shards] + offsets)
+        return manifest.physical(manifest.starts[looked[shards]] + offsets)
 
     def values(places: UInt64) -> list[tuple[Any, ...]]:
         found = fetch(places, identities.names)
         return list(zip(*(found.column(each).to_pylist() for each in identities.names), strict=True))
 
-    found = repeats(runs, place, values)
+    found = repeats(runs, place, values, pieces.verify)
     need_sound()
     if found is None:
         return None
@@ -114,7 +116,8 @@ def duplicate(
 
 
 def _run(pieces: Pieces, shard: int, *, known: bool) -> Run:
-    return Run(pieces.array("hashes", shard), partial(rows_of, pieces, shard), known)
+    hashes = pieces.mapped("hashes", shard) if known else pieces.array("hashes", shard)
+    return Run(hashes, partial(rows_of, pieces, shard), known)
 
 
 def _refuse_nulls(name: str, manifest: Manifest, pieces: Pieces, identities: Identities) -> None:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Final, final
 
@@ -362,7 +363,7 @@ def _shard_keys(
     keys = [unit_keys[i] for i in piece_units]
     facts = list(zip(keys, offsets.tolist(), rows.tolist(), strict=True))
     bounds = zip(firsts, [*firsts[1:], len(facts)], strict=True)
-    return pa.array([content_key(*(part for fact in facts[a:b] for part in fact)) for a, b in bounds], pa.utf8())
+    return pa.array([content_key(*chain.from_iterable(facts[a:b])) for a, b in bounds], pa.utf8())
 
 
 def _one_list(value: pa.Array | NDArray[np.generic]) -> pa.Array:

@@ -1,11 +1,13 @@
-"""What is known of a relation's columns, merged from the facts of its shards. Reads no row.
+"""What is known of a relation's columns, merged from the facts of its shards by way of groups. Reads no row.
 
-Everything is gathered for all shards at once: 10,000 shards of a column take some hundredths of a second, and values are
-turned into text once each.
+Groups (`catalog.groups`) that are kept are not merged again, so one changed shard costs its group and the groups' merge.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, final
 
 import numpy as np
@@ -13,10 +15,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spiral_stream.catalog.groups import (
+    HISTOGRAMS,
+    Group,
+    coded,
+    kept_group,
+    made_group,
+    members_of,
+    numbers,
+)
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.derived.column_facts import ColumnFacts, is_word, restored
 from spiral_stream.derived.pieces import Pieces
-from spiral_stream.derived.sketches import REGISTERS, estimated_distinct, quantile_places, registers_of
+from spiral_stream.derived.roster import Keys
+from spiral_stream.derived.sketches import estimated_distinct, quantile_places, registers_of
 
 KNOWN: Final = "known"
 ESTIMATED: Final = "estimated"
@@ -37,9 +49,6 @@ SHARDS: Final = pa.schema(
         ("min", pa.utf8()),  # as text; NaN and null do not count
         ("max", pa.utf8()),
     ]
-)
-HISTOGRAMS: Final = pa.schema(
-    [("shard", pa.utf8()), ("column", pa.utf8()), ("value", pa.utf8()), ("count", pa.int64())]
 )
 COLUMNS: Final = pa.schema(
     [
@@ -62,7 +71,44 @@ COLUMNS: Final = pa.schema(
     ]
 )
 
+_NUMBERS: Final = MappingProxyType(
+    {
+        "words": np.uint64,
+        "counts": np.int64,
+        "points": np.uint64,
+        "weights": np.float64,
+        "hashes": np.uint64,
+    }
+)
+
 Int64 = NDArray[np.int64]
+
+
+@final
+class Histograms:
+    """The rows of each value in each shard, put together when they are asked for.
+
+    Args:
+        spans: groups, and which rows of their histograms, in the order of the whole.
+        known: the whole, if it is not in groups.
+    """
+
+    def __init__(self, spans: Sequence[tuple[Group, int, int]] = (), known: pa.Table | None = None) -> None:
+        self.spans = tuple(spans)
+        self._known = known
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """Schema `HISTOGRAMS`.
+
+        Raises:
+            CatalogError: a group is damaged.
+        """
+        if self._known is not None:
+            return self._known
+        return pa.concat_tables(
+            [HISTOGRAMS.empty_table(), *(group.histogram.slice(at, rows) for group, at, rows in self.spans)]
+        )
 
 
 @final
@@ -71,9 +117,19 @@ class Statistics:
     """Facts of one relation at one data version."""
 
     shards: pa.Table  # schema SHARDS: one row per shard and column
-    histograms: pa.Table  # schema HISTOGRAMS: rows of each value in each shard
+    found: Histograms
     marks: dict[str, str]  # column -> whether its histogram is known; columns not asked are not named
     columns: pa.Table = field(default_factory=COLUMNS.empty_table)  # schema COLUMNS: one row per column
+    groups: tuple[Group, ...] = ()  # what it was merged from
+
+    @property
+    def histograms(self) -> pa.Table:
+        """Schema `HISTOGRAMS`: rows of each value in each shard.
+
+        Raises:
+            CatalogError: they are damaged; says how to count again.
+        """
+        return self.found.table
 
 
 @final
@@ -82,70 +138,82 @@ class Merged:
     """Facts of the columns that were counted."""
 
     shards: list[pa.Table]
-    histograms: pa.Table
+    histograms: Histograms
     marks: dict[str, str]
     columns: pa.Table
     bytes: Int64  # [S] of the columns that were counted
+    groups: tuple[Group, ...]
 
 
 def merged(
     manifest: Manifest,
+    keys: Keys,
     counted: Sequence[tuple[ColumnFacts, Pieces]],
     candidates: Collection[str],
     most: int,
     unique: Collection[str] = (),
+    folder: Path | None = None,
 ) -> Merged:
     """Merge the facts of all shards.
 
     Args:
         manifest: the shards.
+        keys: shape [S, 2]: of their rows.
         counted: the columns.
         candidates: those that have a histogram, if they have few values.
         most: values of a column that has a histogram.
         unique: columns that are known to have another value in every row.
+        folder: of groups that are kept; nothing is written there.
 
     Raises:
         DamageError: a piece is not what was written.
     """
     order = np.array(pc.sort_indices(manifest.shard_names), np.int64)
     names, rows = manifest.shard_names.take(pa.array(order)), manifest.shard_rows.astype(np.int64)[order]
-    total = np.zeros(len(rows), np.int64)
-    columns = [_Column(facts, pieces, order, rows) for facts, pieces in counted]
-    histograms, marks = [HISTOGRAMS.empty_table()], dict[str, str]()
+    facts = [each for each, _ in counted]
+    groups = []
+    for members in members_of(names, order, rows, keys[order], facts, sorted(candidates), most):
+        kept = kept_group(folder, members.key) if folder is not None else None
+        groups.append(kept or made_group(members, counted, candidates, most))
+    columns = [_Column(each, pieces, order, rows, groups, k) for k, (each, pieces) in enumerate(counted)]
+    spans, marks = dict[str, list[tuple[Group, int, int]]](), dict[str, str]()
+    for group in groups:
+        for name, at, length in group.spans():
+            spans.setdefault(name, []).append((group, at, length))
+    known = []
     for each in sorted(columns, key=lambda column: column.name):
         if each.name in candidates:
-            known = each.is_whole and len(each.values) <= most
-            marks[each.name] = KNOWN if known else UNKNOWN
-            histograms += [each.histogram(names)] if known else []
+            is_known = each.is_whole and len(each.values) <= most
+            marks[each.name] = KNOWN if is_known else UNKNOWN
+            known += spans.get(each.name, []) if is_known else []
+    total = np.zeros(len(rows), np.int64)
     for each in columns:
         total[order] += each.summary("bytes")
     shards = [each.shards(names) for each in columns]
     wholes = [COLUMNS.empty_table(), *(each.whole(unique=each.name in unique) for each in columns)]
-    return Merged(shards, pa.concat_tables(histograms), marks, pa.concat_tables(wholes), total)
+    return Merged(shards, Histograms(known), marks, pa.concat_tables(wholes), total, tuple(groups))
 
 
 @final
 class _Column:
     """The facts of one column, of all shards in the order of their names."""
 
-    def __init__(self, facts: ColumnFacts, pieces: Pieces, order: Int64, rows: Int64) -> None:
+    def __init__(
+        self, facts: ColumnFacts, pieces: Pieces, order: Int64, rows: Int64, groups: Sequence[Group], place: int
+    ) -> None:
         self.facts, self.name = facts, facts.name
         self._pieces, self._order, self._rows = pieces, order, rows
-        self._counts = self._joined("counts").astype(np.int64)
-        self._of_shard = np.repeat(np.arange(len(order)), self._items("counts"))
+        self._groups, self._place = groups, place
         self.is_whole = bool(self.summary("whole").all())
-        self._points = self._items("points")
+        self._least, self._greatest = self._lists("least"), self._lists("greatest")
         if is_word(facts.kind):
-            bits, self._codes = np.unique(self._joined("values"), return_inverse=True)
-            self.values = _text(restored(bits, facts.kind))
-            self._least, self._greatest = self._word_ends()
+            self._bits, codes = np.unique(self._numbers("words"), return_inverse=True)
+            self.values = _text(restored(self._bits, facts.kind))
+            self._points, self._weights = self._numbers("points"), self._numbers("weights")
         else:
-            self._least, self._greatest, named = self._texts()
-            encoded = named.dictionary_encode()
-            self.values = encoded.dictionary.take(pc.sort_indices(encoded.dictionary))
-            places = np.asarray(pc.index_in(encoded.dictionary, self.values).to_numpy(zero_copy_only=False), np.int64)
-            self._codes = places[encoded.indices.to_numpy()]
-            self._sort()
+            self.values, codes = coded(self._lists("texts"))
+        counts = np.bincount(codes, weights=self._numbers("counts"), minlength=len(self.values))
+        self._counts: Int64 = counts.astype(np.int64)  # [values] rows
 
     def summary(self, name: str) -> Int64:
         """Shape [S]: a number of each shard."""
@@ -170,23 +238,6 @@ class _Column:
             )
             .select(SHARDS.names)
             .cast(SHARDS)
-        )
-
-    def histogram(self, names: pa.Array) -> pa.Table:
-        """Return the rows of each value in each shard; null comes last."""
-        nulls = self.summary("nulls")
-        without = np.flatnonzero(nulls)
-        shards = np.concatenate([self._of_shard, without])
-        order = np.argsort(shards, kind="stable")
-        values = pa.concat_arrays([self.values.take(pa.array(self._codes)), pa.nulls(len(without), pa.utf8())])
-        return pa.table(
-            {
-                "shard": names.take(pa.array(shards[order])),
-                "column": pa.repeat(self.name, len(order)),
-                "value": values.take(pa.array(order)),
-                "count": np.concatenate([self._counts, nulls[without]])[order],
-            },
-            schema=HISTOGRAMS,
         )
 
     def whole(self, *, unique: bool) -> pa.Table:
@@ -229,10 +280,10 @@ class _Column:
             return len(self.values) + (nans > 0), KNOWN
         if len(self._order) == 1:
             return int(self.summary("distinct")[0]), KNOWN
-        held, hashes = self._joined("registers").reshape(-1, REGISTERS), self._joined("hashes")
-        if not len(held):
+        held, hashes = [each for each in self._each("registers") if len(each)], self._numbers("hashes")
+        if not held:
             return len(np.unique(hashes)) + (nans > 0), KNOWN
-        found = estimated_distinct(registers_of(hashes, held.max(axis=0)))
+        found = estimated_distinct(registers_of(hashes, np.maximum.reduce([each.to_numpy() for each in held])))
         return min(max(found, int(self.summary("distinct").max())), values - max(0, nans - 1)), ESTIMATED
 
     def _extremes(self) -> tuple[str | None, str | None]:
@@ -241,20 +292,18 @@ class _Column:
             return None, None
         kind = self.facts.kind
         if is_word(kind):
-            order = self._sorted_points()[0]
-            ends = _text(restored(self._joined("points")[order[[0, -1]]], kind))
+            ends = _text(restored(self._points[self._by_value[[0, -1]]], kind))
             return ends[0].as_py(), ends[1].as_py()
         typed = pa.utf8() if _is_text(kind) else kind
         least, greatest = (each.take(pa.array(there)).cast(typed) for each in (self._least, self._greatest))
         return str(pc.min(least).as_py()), str(pc.max(greatest).as_py())
 
     def _quartiles(self) -> list[str] | None:
-        if not is_word(self.facts.kind) or not self._points.sum():
+        if not is_word(self.facts.kind) or not len(self._points):
             return None
-        order, points = self._sorted_points()
-        valid = self._rows - self.summary("nulls") - self.summary("nans")
-        at = quantile_places(order, self._points, valid)[1:4]
-        found: list[str] = _text(restored(points[at], self.facts.kind)).to_pylist()
+        valid = int((self._rows - self.summary("nulls") - self.summary("nans")).sum())
+        at = quantile_places(self._by_value, self._weights, valid)[1:4]
+        found: list[str] = _text(restored(self._points[at], self.facts.kind)).to_pylist()
         return found
 
     def _mean(self, values: int) -> str | None:
@@ -269,14 +318,11 @@ class _Column:
 
     def _bins(self) -> list[int] | None:
         """How many rows lie in each bin: counted if all values are kept, else as the points stand for them."""
-        if not is_word(self.facts.kind) or not self._points.sum():
+        if not is_word(self.facts.kind) or not len(self._points):
             return None
-        if self.is_whole:
-            found, weights = self._numbers(self._joined("values")), self._counts.astype(np.float64)
-        else:
-            valid = self._rows - self.summary("nulls") - self.summary("nans")
-            found = self._numbers(self._joined("points"))
-            weights = np.repeat(valid / np.maximum(self._points, 1), self._points)
+        bits = self._bits if self.is_whole else self._points
+        found = numbers(bits, self.facts.kind).astype(np.float64)
+        weights = self._counts.astype(np.float64) if self.is_whole else self._weights
         finite = np.isfinite(found)
         found, weights = found[finite], weights[finite]
         if not len(found):
@@ -288,60 +334,26 @@ class _Column:
         counted: list[int] = np.diff(np.round(np.cumsum(summed)), prepend=0).astype(np.int64).tolist()
         return counted
 
-    def _numbers(self, bits: NDArray[np.uint64]) -> NDArray[np.float64]:
-        kind = self.facts.kind
-        if pa.types.is_floating(kind):
-            return bits.view("<f8")
-        return (bits if pa.types.is_unsigned_integer(kind) else bits.view("<i8")).astype(np.float64)
-
-    def _sorted_points(self) -> tuple[Int64, NDArray[np.uint64]]:
-        points, kind = self._joined("points"), self.facts.kind
-        if pa.types.is_floating(kind):
-            typed: NDArray[Any] = points.view("<f8")
-        else:
-            typed = points if pa.types.is_unsigned_integer(kind) else points.view("<i8")
-        return np.argsort(typed, kind="stable"), points
+    @cached_property
+    def _by_value(self) -> Int64:
+        """The places of the points, sorted by value."""
+        return np.argsort(numbers(self._points, self.facts.kind), kind="stable")
 
     def _frequent(self) -> list[dict[str, Any]]:
-        summed = np.bincount(self._codes, weights=self._counts, minlength=len(self.values)).astype(np.int64)
-        top = np.argsort(-summed, kind="stable")[:FREQUENT]
-        return [{"value": self.values[at].as_py(), "count": int(summed[at])} for at in top.tolist()]
+        top = np.argsort(-self._counts, kind="stable")[:FREQUENT]
+        return [{"value": self.values[at].as_py(), "count": int(self._counts[at])} for at in top.tolist()]
 
-    # ---- of the shards
+    # ---- of the groups
 
-    def _sort(self) -> None:
-        """Put the values of each shard in order; those of words are."""
-        order = np.argsort(self._of_shard * (len(self.values) + 1) + self._codes, kind="stable")
-        self._codes, self._counts = self._codes[order], self._counts[order]
+    def _each(self, slot: str) -> Iterator[pa.Array]:
+        for group in self._groups:
+            yield group.facts.column(slot).chunk(0)[self._place].values
 
-    def _word_ends(self) -> tuple[pa.Array, pa.Array]:
-        points, ends = self._joined("points"), np.cumsum(self._points)
-        if not len(points):
-            return (pa.nulls(len(ends), pa.utf8()),) * 2
-        last = np.maximum(ends - 1, 0)
-        first = np.minimum(ends - self._points, len(points) - 1)
-        least, greatest = (_text(restored(points[at], self.facts.kind)) for at in (first, last))
-        return least, greatest
+    def _lists(self, slot: str) -> pa.Array:
+        return pa.concat_arrays([pa.array([], pa.utf8()), *self._each(slot)])
 
-    def _texts(self) -> tuple[pa.Array, pa.Array, pa.Array]:
-        """The least and the greatest of each shard, and the values that are kept of all of them."""
-        lengths = self._joined("lengths").astype(np.int64)
-        ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        data = pa.py_buffer(self._joined("text"))
-        text = pa.Array.from_buffers(pa.large_utf8(), len(lengths), [None, pa.py_buffer(ends), data])
-        items = self._items("lengths")
-        first = np.cumsum(items) - items
-        other = np.ones(len(lengths), np.bool_)
-        other[first] = other[first + 1] = False
-        found = (text.take(pa.array(first)), text.take(pa.array(first + 1)), text.filter(pa.array(other)))
-        least, greatest, named = (each.cast(pa.utf8()) for each in found)
-        return least, greatest, named
-
-    def _joined(self, slot: str) -> NDArray[Any]:
-        return self._pieces.joined(slot, self._order)
-
-    def _items(self, slot: str) -> Int64:
-        return self._pieces.counts[slot][self._order].astype(np.int64)
+    def _numbers(self, slot: str) -> NDArray[Any]:
+        return np.concatenate([np.zeros(0, _NUMBERS[slot]), *(each.to_numpy() for each in self._each(slot))])
 
 
 def _text(values: pa.Array) -> pa.Array:

@@ -7,34 +7,34 @@ was not read), ``unknown``.
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.entry import Entry
+from spiral_stream.catalog.groups import FACTS, HISTOGRAMS, Group, histogram_path
 from spiral_stream.catalog.manifest import UNKNOWN_BYTES
 from spiral_stream.catalog.measuring import writable_place
 from spiral_stream.catalog.merging import (
     COLUMNS,
     ESTIMATED,
-    HISTOGRAMS,
     KNOWN,
     SHARDS,
     UNKNOWN,
+    Histograms,
     Merged,
     Statistics,
     merged,
 )
 from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.catalog.sealed_tables import MARKS, read_table, write_table
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.derived.build import build, load
 from spiral_stream.derived.column_facts import ColumnFacts
@@ -50,8 +50,7 @@ HISTOGRAM_VALUES: Final = 10_000  # a column with more distinct values has no hi
 _LOOKED_AT: Final = 1 << 15  # rows, to tell whether a column has more
 _RUNS: Final = 8  # of neighbours, that those lie in
 _ATTEMPTS: Final = 8  # to make what is damaged again
-_MARKS: Final = b"spiral:marks"
-_DIGEST: Final = b"spiral:digest"
+_SPANS: Final = pa.schema([("group", pa.utf8()), ("begin", pa.int64()), ("rows", pa.int64())])
 
 
 def shard_statistics(relation: OpenRelation, columns: Sequence[str] | None = None) -> pa.Table:
@@ -82,10 +81,7 @@ def measure(relation: OpenRelation, columns: Sequence[str] | None = None) -> Sta
     with _place(relation.entry.root) as root:
         most = _most(relation, {name: kinds[name] for name in candidates}, root)
         facts = [ColumnFacts(name, kind, most.get(name, 0)) for name, kind in kinds.items()]
-        counted = list(zip(facts, _pieces(relation, facts, root), strict=True))
-        identity = relation.entry.identity
-        unique = identity if len(identity) == 1 and relation.entry.identity_unique else ()
-        found = merged(relation.manifest, counted, candidates, HISTOGRAM_VALUES, unique)
+        found = _counted(relation, facts, candidates, root)
     return _with_unread(relation, chosen, found)
 
 
@@ -117,24 +113,24 @@ def _with_many(relation: OpenRelation, names: Sequence[str]) -> set[str]:
     return {name for name in names if len(pc.unique(table.column(name))) > HISTOGRAM_VALUES}
 
 
-def _pieces(relation: OpenRelation, facts: Sequence[ColumnFacts], root: Path) -> list[Pieces]:
-    """The pieces of all columns; a damaged part is made again."""
-    if not facts:
-        return []
+def _counted(relation: OpenRelation, facts: Sequence[ColumnFacts], candidates: Sequence[str], root: Path) -> Merged:
+    """Count what is not counted yet, and merge; a damaged part is made again."""
+    identity = relation.entry.identity
+    unique = identity if len(identity) == 1 and relation.entry.identity_unique else ()
     rows = relation.by_shard()
     keys = keys_of(rows.manifest.content_keys)
     for left in reversed(range(_ATTEMPTS)):
-        rosters = build(rows, facts, root, builders_in_force)
-        found = [Pieces(RosterFile(root, each), roster, keys) for each, roster in zip(facts, rosters, strict=True)]
+        rosters = build(rows, facts, root, builders_in_force) if facts else []
+        pieces = [Pieces(RosterFile(root, each), roster, keys) for each, roster in zip(facts, rosters, strict=True)]
+        counted = list(zip(facts, pieces, strict=True))
         try:
-            for each in found:
-                each.map_all()
+            return merged(
+                relation.manifest, keys, counted, candidates, HISTOGRAM_VALUES, unique, _groups(relation.entry)
+            )
         except DamageError:  # the part is out of the roster now
             if not left:
                 raise
-        else:
-            break
-    return found
+    raise AssertionError
 
 
 def _with_unread(relation: OpenRelation, chosen: Sequence[str], found: Merged) -> Statistics:
@@ -156,6 +152,7 @@ def _with_unread(relation: OpenRelation, chosen: Sequence[str], found: Merged) -
         found.histograms,
         found.marks,
         pa.concat_tables([found.columns, *wholes]).sort_by("column"),
+        found.groups,
     )
 
 
@@ -176,14 +173,21 @@ def _place(root: Path) -> Iterator[Path]:
 
 
 def save_statistics(entry: Entry, statistics: Statistics) -> None:
-    """Keep statistics in the catalog, under the relation and its data version."""
+    """Keep statistics in the catalog, under the relation and its data version; versions share groups of shards."""
     path = _path(entry)
-    marked = statistics.shards.replace_schema_metadata({_MARKS: json.dumps(statistics.marks, sort_keys=True).encode()})
+    marked = statistics.shards.replace_schema_metadata({MARKS: json.dumps(statistics.marks, sort_keys=True).encode()})
+    spans = statistics.found.spans
     with trying(entry.root, f"keep statistics of {entry.name}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path.with_suffix(".histograms"), statistics.histograms)
-        _write(path.with_suffix(".columns"), statistics.columns)
-        _write(path, marked)  # last: its presence says that all are there
+        folder = _groups(entry)
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in statistics.groups:
+            each.save(folder)
+        named = [(group.key, at, rows) for group, at, rows in spans]
+        columns = [list(each) for each in zip(*named, strict=True)] or [[], [], []]
+        histograms = pa.table(columns, schema=_SPANS) if statistics.groups else statistics.histograms
+        write_table(path.with_suffix(".histograms"), histograms)
+        write_table(path.with_suffix(".columns"), statistics.columns)
+        write_table(path, marked)  # last: its presence says that all are there
 
 
 def load_statistics(entry: Entry) -> Statistics | None:
@@ -196,23 +200,42 @@ def load_statistics(entry: Entry) -> Statistics | None:
     if not path.exists():
         return None
     try:
-        shards, histograms = _read(path), _read(path.with_suffix(".histograms"))
+        shards, histograms = read_table(path), read_table(path.with_suffix(".histograms"))
         wholes = path.with_suffix(".columns")  # none of earlier versions
-        columns = _read(wholes) if wholes.exists() else COLUMNS.empty_table()
+        columns = read_table(wholes) if wholes.exists() else COLUMNS.empty_table()
         if columns.schema.names == COLUMNS.names[: COLUMNS.get_field_index("mean")]:  # nor did they keep means
             columns = COLUMNS.empty_table()
-        marks: dict[str, str] = json.loads(shards.schema.metadata[_MARKS])
-        if not (
-            shards.schema.equals(SHARDS) and histograms.schema.equals(HISTOGRAMS) and isinstance(marks, dict)
-        ) or not (columns.schema.equals(COLUMNS)):
+        marks: dict[str, str] = json.loads(shards.schema.metadata[MARKS])
+        if not (shards.schema.equals(SHARDS) and isinstance(marks, dict) and columns.schema.equals(COLUMNS)):
             msg = "its columns are not those of statistics"
             raise ValueError(msg)  # noqa: TRY301  one reaction to all that is wrong with them
+        found = _found(histograms.replace_schema_metadata(None), _groups(entry))
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         msg = f'statistics of {entry.name}: {path}: {cut(reason)}. Count again with catalog.measure("{entry.name}")'
         raise CatalogError(msg) from error
-    plain = [each.replace_schema_metadata(None) for each in (shards, histograms, columns)]
-    return Statistics(plain[0], plain[1], marks, plain[2])
+    shards, columns = (each.replace_schema_metadata(None) for each in (shards, columns))
+    return Statistics(shards, found, marks, columns)
+
+
+def _found(histograms: pa.Table, folder: Path) -> Histograms:
+    """Histograms as they are kept: spans of groups, or, of earlier versions, all rows."""
+    if histograms.schema.equals(HISTOGRAMS):
+        return Histograms(known=histograms)
+    if not histograms.schema.equals(_SPANS):
+        msg = "its columns are not those of histograms"
+        raise ValueError(msg)
+    groups = {key: Group(key, FACTS.empty_table(), histogram_path(folder, key)) for key in _keys(histograms)}
+    missing = [key for key in groups if not histogram_path(folder, key).exists()]
+    if missing:
+        msg = f"{histogram_path(folder, missing[0])} is missing"
+        raise ValueError(msg)
+    return Histograms([(groups[row["group"]], row["begin"], row["rows"]) for row in histograms.to_pylist()])
+
+
+def _keys(spans: pa.Table) -> list[str]:
+    keys: list[str] = spans.column("group").unique().to_pylist()
+    return keys
 
 
 def may_hold_nan(entry: Entry, column: str) -> bool:
@@ -254,61 +277,5 @@ def _path(entry: Entry) -> Path:
     return entry.root / "statistics" / entry.name / f"{entry.data_version}.arrow"
 
 
-def _read(path: Path) -> pa.Table:
-    """A table as it was written; one from before there were digests as it is."""
-    table = pa.ipc.open_file(pa.py_buffer(path.read_bytes())).read_all()
-    table.validate(full=True)
-    sealed = (table.schema.metadata or {}).get(_DIGEST)
-    if sealed is not None and sealed != _digest(table):
-        msg = "its values are not those that were written"
-        raise ValueError(msg)
-    return table
-
-
-def _digest(table: pa.Table) -> bytes:
-    """The digest of marks and values, however they are chunked: that of an Arrow stream, which is never in memory."""
-    marks = (table.schema.metadata or {}).get(_MARKS, b"")
-    plain = table.replace_schema_metadata(None)
-    whole = plain if all(column.num_chunks <= 1 for column in plain.columns) else plain.combine_chunks()
-    size = pa.MockOutputStream()
-    _stream(size, whole)
-    state = xxhash.xxh3_128()
-    for part in (len(marks), marks, size.size()):
-        state.update(part.to_bytes(8, "little") if isinstance(part, int) else part)
-    with pa.PythonFile(_Hashing(state), mode="w") as sink:
-        _stream(sink, whole)
-    return state.hexdigest().encode()
-
-
-def _stream(sink: Any, table: pa.Table) -> None:
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-
-
-@final
-class _Hashing:
-    """A file that hashes what is written."""
-
-    closed = False
-
-    def __init__(self, state: Any) -> None:
-        self._state = state
-
-    def write(self, data: Any) -> int:
-        self._state.update(data)
-        return len(data)
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def _write(path: Path, table: pa.Table) -> None:
-    table = table.combine_chunks()
-    table = table.replace_schema_metadata({**(table.schema.metadata or {}), _DIGEST: _digest(table)})
-    draft = path.with_name(f".{os.getpid()}-{path.name}")
-    with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    draft.replace(path)
+def _groups(entry: Entry) -> Path:
+    return entry.root / "statistics" / entry.name / "groups"

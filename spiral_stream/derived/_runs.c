@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../_build.h"
+
 #define P1 0x9E3779B185EBCA87ULL
 #define P2 0xC2B2AE3D27D4EB4FULL
 #define P3 0x165667B19E3779F9ULL
@@ -312,6 +314,97 @@ static PyObject *seen(PyObject *module, PyObject *args) {
   return PyLong_FromSsize_t(found);
 }
 
+/* Hashes of a run whose bit is set, into `out`; the word after the last bits is 0, and all that lie beyond have its bit. */
+static Py_ssize_t passing(
+    const uint64_t *run, Py_ssize_t count, uint64_t low, int shift, const uint64_t *bits, uint64_t spans, uint64_t *out
+) {
+  Py_ssize_t found = 0;
+  for (Py_ssize_t i = 0; i < count; i++) {
+    uint64_t span = (run[i] - low) >> shift;
+    span = span < spans ? span : spans;
+    out[found] = run[i];
+    found += bits[span >> 6] >> (span & 63) & 1;
+  }
+  return found;
+}
+
+#ifdef HAVE_X86
+__attribute__((target("avx512f,popcnt"))) static Py_ssize_t passing_avx512(
+    const uint64_t *run, Py_ssize_t count, uint64_t low, int shift, const uint64_t *bits, uint64_t spans, uint64_t *out
+) {
+  const __m512i lows = _mm512_set1_epi64((long long)low), last = _mm512_set1_epi64((long long)spans);
+  const __m512i one = _mm512_set1_epi64(1), within = _mm512_set1_epi64(63);
+  const __m128i by = _mm_cvtsi32_si128(shift);
+  Py_ssize_t found = 0, i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const __m512i hashes = _mm512_loadu_si512(run + i);
+    const __m512i span = _mm512_min_epu64(_mm512_srl_epi64(_mm512_sub_epi64(hashes, lows), by), last);
+    const __m512i words = _mm512_i64gather_epi64(_mm512_srli_epi64(span, 6), bits, 8);
+    const __mmask8 set = _mm512_test_epi64_mask(words, _mm512_sllv_epi64(one, _mm512_and_si512(span, within)));
+    if (set == 0) continue;
+    _mm512_mask_compressstoreu_epi64(out + found, set, hashes);
+    found += __builtin_popcount(set);
+  }
+  return found + passing(run + i, count - i, low, shift, bits, spans, out + found);
+}
+static int has_avx512(void) { return __builtin_cpu_supports("avx512f"); }
+#else
+#define passing_avx512 passing
+static int has_avx512(void) { return 0; }
+#endif
+
+#define AT_A_TIME 4096   /* hashes of a run, which stay in the cache */
+#define BITS_PER_HASH 128 /* then one of 128 other hashes is looked for in vain */
+
+/* Bits stand for small spans of the hashes that are wanted; only a hash that meets one is looked for. */
+static Py_ssize_t shared_by(
+    const uint64_t *addresses, const int64_t *counts, Py_ssize_t runs, const uint64_t *wanted, Py_ssize_t asked
+) {
+  int shift = 0;
+  const uint64_t low = wanted[0], width = wanted[asked - 1] - low;
+  while (width >> shift >= (uint64_t)asked * BITS_PER_HASH) shift++;
+  const uint64_t spans = (width >> shift) + 1;
+  uint64_t *bits = calloc(spans / 64 + 2, sizeof(*bits)), *out = malloc(AT_A_TIME * sizeof(*out));
+  Py_ssize_t found = -1;
+  if (bits != NULL && out != NULL) {
+    found = 0;
+    const int wide = has_avx512();
+    for (Py_ssize_t i = 0; i < asked; i++) {
+      const uint64_t span = (wanted[i] - low) >> shift;
+      bits[span >> 6] |= (uint64_t)1 << (span & 63);
+    }
+    for (Py_ssize_t k = 0; k < runs; k++) {
+      const uint64_t *run = (const uint64_t *)(uintptr_t)addresses[k];
+      for (Py_ssize_t at = 0; at < counts[k]; at += AT_A_TIME) {
+        const Py_ssize_t count = counts[k] - at < AT_A_TIME ? counts[k] - at : AT_A_TIME;
+        const Py_ssize_t met = (wide ? passing_avx512 : passing)(run + at, count, low, shift, bits, spans, out);
+        for (Py_ssize_t i = 0, from = 0; i < met; i++) {
+          from = reach(wanted, from, asked, out[i]);
+          found += from < asked && wanted[from] == out[i];
+        }
+      }
+    }
+  }
+  free(bits), free(out);
+  return found;
+}
+
+static PyObject *shared(PyObject *module, PyObject *args) {
+  PyObject *given[3];
+  Py_buffer all[3];
+  if (!PyArg_ParseTuple(args, "OOO", &given[0], &given[1], &given[2])) return NULL;
+  if (!buffers(given, all, 3, 3, 0)) return NULL;
+  const Py_ssize_t runs = all[0].len / 8, asked = all[2].len / 8;
+  const char *wrong = all[1].len != all[0].len ? "arrays of unequal length" : NULL;
+  Py_ssize_t found = 0;
+  Py_BEGIN_ALLOW_THREADS
+  if (wrong == NULL && asked > 0) found = shared_by(all[0].buf, all[1].buf, runs, all[2].buf, asked);
+  Py_END_ALLOW_THREADS
+  if (wrong != NULL) return done(all, 3, wrong);
+  release(all, 3);
+  return found < 0 ? PyErr_NoMemory() : PyLong_FromSsize_t(found);
+}
+
 static PyMethodDef methods[] = {
     {"hash_words", hash_words, METH_VARARGS, "Fold a column of 8-byte values into hashes."},
     {"hash_spans", hash_spans, METH_VARARGS, "Fold a column of texts or bytes into hashes."},
@@ -319,6 +412,7 @@ static PyMethodDef methods[] = {
     {"sort", sort, METH_VARARGS, "Sort hashes in place, and say in which row each of them stood."},
     {"cut", cut, METH_VARARGS, "Move a place in each run on to the first hash that is not below a value."},
     {"common", common, METH_VARARGS, "The places of a run whose hash is also in another run; returns how many."},
+    {"shared", shared, METH_VARARGS, "How many hashes of some runs, given by address and length, another run has."},
     {"seen", seen, METH_VARARGS, "The hashes of a run whose bit is set, and set the bits of all; returns how many."},
     {NULL, NULL, 0, NULL},
 };

@@ -28,7 +28,7 @@ from spiral_stream.sources.source import ROW
 
 CHUNK_ROWS: Final = 1 << 20
 CHUNK_BYTES: Final = 256 << 20  # of the columns that are read
-CHUNK_SHARDS: Final = 512  # each has a lease
+CHUNK_SHARDS: Final = 128  # each has a lease, and taking one costs the number of those held
 _MANY: Final = 16  # batches that are looked through for each shard
 _SMALL_BYTES: Final = 1 << 20  # of a batch on average, below which they are copied together
 COMMIT_EVERY_S: Final = 1.0

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.derived import _gather, _runs
@@ -23,6 +24,7 @@ Int64 = NDArray[np.int64]
 _HASH_BITS: Final = 64
 _INTEGER, _TEXT, _DATA = 1, 2, 3  # kinds of values
 _NARROW: Final = 1 << 32  # rows whose numbers fit 32 bits
+_SIGN: Final = 1 << 63
 _SPREAD: Final = 4.0  # standard deviations in which a hash is looked for first
 
 
@@ -38,7 +40,9 @@ class Identities(Derivation):
     """
 
     KIND: ClassVar[str] = "identities"
-    SUMMARY: ClassVar[tuple[str, ...]] = ("rows", "null_column", "null_row")  # the first null; -1 without one
+    # The first null, -1 without one; the ends of the first column, as words that sort as the values do. Shards of earlier
+    # versions have no ends: ``ranged`` is 0.
+    SUMMARY: ClassVar[tuple[str, ...]] = ("rows", "null_column", "null_row", "ranged", "least", "greatest")
     VERSION: ClassVar[int] = 1
     names: tuple[str, ...]
     types: tuple[pa.DataType, ...]
@@ -69,7 +73,15 @@ class Identities(Derivation):
         _runs.sort(hashes, rows)
         nulls = [k for k, column in enumerate(columns) if column.null_count]
         at = _first_null(columns[nulls[0]]) if nulls else -1
-        summary = {"rows": shard.rows, "null_column": nulls[0] if nulls else -1, "null_row": at}
+        least, greatest = _ends(columns[0])
+        summary = {
+            "rows": shard.rows,
+            "null_column": nulls[0] if nulls else -1,
+            "null_row": at,
+            "ranged": int(not nulls and len(hashes) > 0),
+            "least": least,
+            "greatest": greatest,
+        }
         return Piece({"hashes": hashes, "wide_rows" if wide else "rows": rows}, summary)
 
     def hashes(self, columns: Sequence[pa.ChunkedArray]) -> UInt64:
@@ -101,6 +113,35 @@ class Identities(Derivation):
 
 def _plain(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _ends(column: pa.ChunkedArray) -> tuple[int, int]:
+    """The least and the greatest value as signed words: unequal words are in the order of the values."""
+    kind = _plain(column.type)
+    column = column.cast(kind) if pa.types.is_dictionary(column.type) else column
+    ends = pc.min_max(column if pa.types.is_integer(kind) else column.cast(pa.large_binary()))
+    return _word(ends["min"].as_py(), kind), _word(ends["max"].as_py(), kind)
+
+
+def _word(value: Any, kind: pa.DataType) -> int:
+    if value is None:
+        return 0
+    if pa.types.is_integer(kind):
+        return int(value) - (_SIGN if pa.types.is_unsigned_integer(kind) else 0)
+    return int.from_bytes(value[:8].ljust(8, b"\0"), "big") - _SIGN
+
+
+def apart(pieces: Pieces, fresh: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Shape [S] -> [S], bool: shards whose first identity column has no value in the range of any fresh shard."""
+    ranged, least, greatest = (pieces.summary[name] for name in ("ranged", "least", "greatest"))
+    if not fresh.any() or not ranged[fresh].all():
+        return np.zeros(len(fresh), np.bool_)
+    order = np.argsort(least[fresh])
+    begins, ends = least[fresh][order], np.maximum.accumulate(greatest[fresh][order])
+    below = np.searchsorted(begins, greatest, side="right")  # fresh shards that begin before this one ends
+    overlaps = (below > 0) & (ends[np.maximum(below - 1, 0)] >= least)
+    found: NDArray[np.bool_] = (ranged > 0) & ~overlaps & ~fresh
+    return found
 
 
 def _first_null(column: pa.ChunkedArray) -> int:

@@ -22,6 +22,7 @@ Values = Sequence[tuple[Any, ...]]
 
 RANGE_ROWS: Final = 1 << 20
 SETTLED: Final = 1 << 14
+PART_ROWS: Final = 1 << 14  # new rows that are compared with all known ones at a time
 _BITS_PER_ROW: Final = 32  # then 3 of 100 rows meet a bit of another row
 _END: Final = 1 << 64
 
@@ -46,8 +47,15 @@ class Repeats:
     extra: int  # rows whose identity an earlier row has
 
 
+def _sound(_addresses: UInt64, _sizes: Int64) -> None:
+    """Nothing to verify."""
+
+
 def repeats(
-    runs: Sequence[Run], place: Callable[[Int64, UInt64], UInt64], values: Callable[[UInt64], Values]
+    runs: Sequence[Run],
+    place: Callable[[Int64, UInt64], UInt64],
+    values: Callable[[UInt64], Values],
+    verify: Callable[[UInt64, Int64], None] = _sound,
 ) -> Repeats | None:
     """Find identities that occur more than once; None if every row has its own.
 
@@ -55,12 +63,16 @@ def repeats(
         runs: one per shard.
         place: shards and offsets there -> the numbers of rows, by which they are compared and told.
         values: numbers of rows -> their identities.
+        verify: addresses and sizes in bytes of hashes of known runs: verifies them, just before they are read. All are.
+
+    Raises:
+        DamageError: a run is not what was written.
     """
     if all(run.known for run in runs):
         return None
     found = _Found(values)
     for low, high, begins, ends in _ranges(runs):
-        some = _Range(runs, begins, ends, place)
+        some = _Range(runs, begins, ends, place, verify)
         if some.fresh > 2 * RANGE_ROWS:  # all of one hash
             found.look(*some.sides(), some.members)
         else:
@@ -93,9 +105,14 @@ class _Range:
     """The rows whose hashes lie in one range."""
 
     def __init__(
-        self, runs: Sequence[Run], begins: Int64, ends: Int64, place: Callable[[Int64, UInt64], UInt64]
+        self,
+        runs: Sequence[Run],
+        begins: Int64,
+        ends: Int64,
+        place: Callable[[Int64, UInt64], UInt64],
+        verify: Callable[[UInt64, Int64], None],
     ) -> None:
-        self._runs, self._place = runs, place
+        self._runs, self._place, self._verify = runs, place, verify
         self._spans = [
             (k, at, min(at + RANGE_ROWS, end))  # a run that is known may be long
             for k, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True))
@@ -118,6 +135,8 @@ class _Range:
     def groups(self, low: int, high: int) -> tuple[UInt64, Int64]:
         """Return the rows that share a hash, those of one hash together and ascending, and where each hash begins."""
         places = self._candidates(low, high) if self.fresh else []
+        if not self.fresh:
+            self._shares(self._spans, np.empty(0, np.uint64))
         of = np.concatenate([np.empty(0, np.uint64), *(self._runs[k].hashes[at] for k, at in places)])
         twice = _more_than_once(of)
         if not twice.any():
@@ -143,10 +162,26 @@ class _Range:
         known = [span for span in self._spans if self._runs[span[0]].known]
         twice = [met(span, fresh=True) for span in fresh]
         every = np.sort(np.concatenate([self._hashes(span) for span in fresh])) if known else np.empty(0, np.uint64)
-        shared = [(span, _in(met(span, fresh=False), every)) for span in known]
+        shared = [(span, _in(met(span, fresh=False), every)) for span in known] if self._shares(known, every) else []
         wanted = np.sort(np.concatenate([*twice, *(hashes for _, hashes in shared)]))
         pairs = [*((span, wanted) for span in fresh), *((span, hashes) for span, hashes in shared if len(hashes))]
         return [(span[0], span[1] + _places(self._hashes(span), hashes)) for span, hashes in pairs]
+
+    def _shares(self, known: Sequence[tuple[int, int, int]], every: UInt64) -> bool:
+        """Whether a known row has one of some hashes: in parts that stay in the cache while they are verified and read."""
+        addresses = np.array([self._runs[k].hashes.ctypes.data + begin * 8 for k, begin, _ in known], np.uint64)
+        counts = np.array([end - begin for _, begin, end in known], np.int64)
+        found, begins = 0, np.zeros(len(known), np.int64)
+        for at in range(0, max(1, len(every)) if len(known) else 0, PART_ROWS):
+            part, ends = every[at : at + PART_ROWS], counts
+            if at + PART_ROWS < len(every):
+                ends = begins.copy()
+                _runs.cut(addresses, counts, int(every[at + PART_ROWS]), ends)
+            starts = addresses + begins.astype(np.uint64) * np.uint64(8)
+            self._verify(starts, (ends - begins) * 8)
+            found += _runs.shared(starts, ends - begins, part)
+            begins = ends
+        return found > 0
 
     def _hashes(self, span: tuple[int, int, int]) -> UInt64:
         k, begin, end = span

@@ -207,13 +207,14 @@ class RosterFile:
             parts = json.loads(table.schema.metadata[_PARTS])
             slots, names = list(self.derivation.slots), list(self.derivation.SUMMARY)
             columns = {name: table.column(name).to_numpy() for name in table.column_names}
+            none = np.zeros(len(table), np.int64)  # of what an earlier version did not write down
             return Roster(
                 tuple(PartFacts(*each) for each in parts),
                 np.column_stack([columns["key0"], columns["key1"]]),
                 columns["part"],
                 columns["offset"],
                 _columns([columns[f"n:{slot}"] for slot in slots], len(table), np.uint64),
-                _columns([columns[f"s:{name}"] for name in names], len(table), np.int64),
+                _columns([columns.get(f"s:{name}", none) for name in names], len(table), np.int64),
                 self._reading,
             )
 

@@ -53,21 +53,20 @@ def places_of_points(rows: int) -> NDArray[np.int64]:
     return np.arange(STEPS + 1, dtype=np.int64) * (rows - 1) // STEPS
 
 
-def quantile_places(order: NDArray[np.int64], points: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def quantile_places(order: NDArray[np.int64], weights: NDArray[np.float64], rows: int) -> NDArray[np.int64]:
     """Return which points of all shards are nearest to the minimum, the quartiles and the maximum.
 
     Args:
         order: shape [P]: the points of all shards, sorted by their value.
-        points: shape [S]: how many points each shard has.
-        rows: shape [S]: how many values they stand for.
+        weights: shape [P]: how many values each point stands for.
+        rows: how many values there are.
 
     Returns:
         shape [5]: places in the points as they were given, end to end.
     """
-    share = rows / np.maximum(points, 1)
-    weights = np.repeat(share, points)[order]
-    middle = np.cumsum(weights) - weights / 2
-    at = np.searchsorted(middle, np.array([0.25, 0.5, 0.75]) * float(rows.sum()))
+    sorted_weights = weights[order]
+    middle = np.cumsum(sorted_weights) - sorted_weights / 2
+    at = np.searchsorted(middle, np.array([0.25, 0.5, 0.75]) * rows)
     inner = np.minimum(at, len(order) - 1)
     found: NDArray[np.int64] = order[np.concatenate([[0], inner, [len(order) - 1]])]
     return found

@@ -40,6 +40,9 @@ CACHE_BYTES: Final = 256 << 20  # decoded row groups kept by one reader
 FOOTER_THREADS: Final = 8  # at most, to read footers when the files are opened
 FOOTERS: Final = 4096  # held of known files: some 10 kB each
 _SCAN_ROWS: Final = 65_536
+_SMALL_BYTES: Final = (
+    4 << 20
+)  # of row groups that one thread decodes: handing 1,000 rows to others costs twice their work
 _TAIL_BYTES: Final = 8  # footer length (4, little endian) and b"PAR1"
 
 
@@ -301,7 +304,10 @@ class ParquetReader(Reader):
         import pyarrow.parquet as pq
 
         with _storage(file), pq.ParquetFile(file.path, metadata=file.footer) as opened:
-            batches = opened.iter_batches(batch_size=_SCAN_ROWS, row_groups=groups, columns=list(columns))
+            small = sum(file.footer.row_group(g).total_byte_size for g in groups) < _SMALL_BYTES
+            batches = opened.iter_batches(
+                batch_size=_SCAN_ROWS, row_groups=groups, columns=list(columns), use_threads=not small
+            )
             while True:
                 batch = next(batches, None)
                 self._watch.need_unchanged([file.path])

@@ -28,7 +28,8 @@ def merge(folder: Path, table: pa.Table, sizes: list[int], most: int = 50, names
     pieces = [pieces_of(source, each, folder) for each in facts]
     shards = names or [f"s{k}" for k in range(len(sizes))]
     manifest: Any = Table(shards, sizes)
-    return merged(manifest, list(zip(facts, pieces, strict=True)), table.column_names, most)
+    keys = np.arange(2 * len(sizes), dtype=np.uint64).reshape(-1, 2)
+    return merged(manifest, keys, list(zip(facts, pieces, strict=True)), table.column_names, most)
 
 
 @settings(deadline=None)
@@ -55,7 +56,7 @@ def test_shards_and_their_values_come_by_name(tmp_path: Path) -> None:
     table = pa.table({"t": ["b", "a", None, "c", "c", "a"]})
     found = merge(tmp_path, table, [3, 3], names=["z", "y"])
 
-    assert [tuple(row.values()) for row in found.histograms.to_pylist()] == [
+    assert [tuple(row.values()) for row in found.histograms.table.to_pylist()] == [
         ("y", "t", "a", 1),
         ("y", "t", "c", 2),
         ("z", "t", "a", 1),
@@ -73,7 +74,7 @@ def test_a_column_that_has_more_values_in_all_shards_than_in_each_has_no_histogr
     found = merge(tmp_path, pa.table({"n": list(range(10))}), [5, 5], most=7)
 
     assert found.marks == {"n": UNKNOWN}
-    assert len(found.histograms) == 0
+    assert len(found.histograms.table) == 0
     assert found.columns["distinct"].to_pylist() == [10]
 
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from spiral_stream.catalog.merging import Histograms
 from spiral_stream.catalog.skew import distances, skew_of
 from spiral_stream.catalog.statistics import HISTOGRAMS, SHARDS, Statistics
 
@@ -28,7 +29,7 @@ def statistics(rows: list[tuple[str, str | None, int]]) -> Statistics:
     table = pa.Table.from_pylist(
         [{"shard": s, "column": "label", "value": v, "count": c} for s, v, c in rows], schema=HISTOGRAMS
     )
-    return Statistics(SHARDS.empty_table(), table, {"label": "known"})
+    return Statistics(SHARDS.empty_table(), Histograms(known=table), {"label": "known"})
 
 
 def test_shards_of_one_class_are_far_and_mixed_shards_near() -> None:

@@ -339,7 +339,7 @@ def test_statistics_of_an_earlier_version_are_counted_again(tmp_path: Path) -> N
     save_statistics(
         entry,
         room.Statistics(
-            found.shards, found.histograms, found.marks, found.columns.drop_columns(["mean", "bins", "bins_mark"])
+            found.shards, found.found, found.marks, found.columns.drop_columns(["mean", "bins", "bins_mark"])
         ),
     )
 

@@ -1,6 +1,7 @@
 """Identities of a shard: hashes that depend on the values alone, sorted with their rows, and found again by value."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,8 @@ def test_a_piece_has_the_hashes_ascending_and_the_row_of_each(table: pa.Table) -
     assert (hashes[1:] >= hashes[:-1]).all()
     assert (derivation.hashes(table.columns)[at] == hashes).all()
     assert sorted(at.tolist()) == list(range(rows))
-    assert piece.summary == {"rows": rows, "null_column": -1, "null_row": -1}
+    named = ("rows", "null_column", "null_row", "ranged")
+    assert [piece.summary[name] for name in named] == [rows, -1, -1, 1]
 
 
 def test_a_hash_is_that_of_xxhash_and_the_columns_before_are_its_seed() -> None:
@@ -142,3 +144,36 @@ def test_a_row_is_found_among_those_that_have_its_hash(
     assert [len(rows_of(pieces, k)) for k in range(4)] == counts
     for absent in (0, 1, 2**64 - 1, 2**63):
         assert len(with_hash(pieces, absent)[0]) == int((hashes == np.uint64(absent)).sum())
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    data=st.data(),
+    fresh=st.lists(st.booleans(), min_size=2, max_size=5),
+)
+def test_shards_that_are_apart_from_new_ones_share_no_value_with_them(
+    kind: pa.DataType, data: st.DataObject, fresh: list[bool]
+) -> None:
+    pool = st.lists(values_of(kind), min_size=1, max_size=3)
+    shards = [data.draw(pool) for _ in fresh]
+    derivation = Identities(("c",), (kind,))
+    pieces = []
+    for values in shards:
+        rows = np.arange(len(values), dtype=np.uint64)
+        pieces.append(derivation.piece(ShardRows(len(values), rows, pa.table({"c": pa.array(values, kind)}))))
+    summary = {name: np.array([each.summary[name] for each in pieces]) for name in Identities.SUMMARY}
+    found = room.apart(SimpleNamespace(summary=summary), np.array(fresh))
+    new = {value for values, is_new in zip(shards, fresh, strict=True) if is_new for value in values}
+
+    for values, is_new, is_apart in zip(shards, fresh, found.tolist(), strict=True):
+        assert not (is_apart and is_new)
+        assert not (is_apart and new & set(values))
+        if pa.types.is_integer(kind) and new and not is_new:
+            assert is_apart or max(values) >= min(new)
+
+
+def test_shards_of_earlier_versions_are_looked_at() -> None:
+    ends = {"ranged": np.array([0, 1, 1]), "least": np.array([0, 0, 9]), "greatest": np.array([0, 1, 9])}
+
+    assert room.apart(SimpleNamespace(summary=ends), np.array([False, False, True])).tolist() == [False, True, False]
+    assert not room.apart(SimpleNamespace(summary=ends), np.array([True, False, False])).any()
