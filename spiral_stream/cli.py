@@ -3,6 +3,7 @@
 
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -22,7 +23,7 @@ from spiral_stream.catalog.row_identity import RowIdentity
 from spiral_stream.catalog.source_facts import source_facts
 from spiral_stream.catalog.statistics import load_statistics
 from spiral_stream.connection import Catalog, connect
-from spiral_stream.errors import SpiralError, TrustError
+from spiral_stream.errors import SpiralError, TrustError, cut
 from spiral_stream.planner.build import caches
 from spiral_stream.planner.verify import Verification, relation_caches, relations_of, verify_relation
 from spiral_stream.report.columns import column_summaries, roles_of
@@ -34,6 +35,7 @@ from spiral_stream.sources.parts import SHARD_BYTES
 from spiral_stream.version import __version__
 
 _SHOWN = 3  # names in one cell
+_REFUSED = 10  # rows that an import left out
 _KINDS = {
     "auto": None,
     "folder": "image_folder",
@@ -114,7 +116,10 @@ def show(name: str, where: Where = None) -> None:
         named = [semantic_of(field) or role if role == "reference" else role for role in each.roles]
         listing.add_row(each.name, str(field.type), ", ".join(named))
     _console().print(listing)
-    _console(plain=True).print(f"source: {source_facts(entry)}", soft_wrap=True)
+    facts_of_source = source_facts(entry)
+    _console(plain=True).print(f"source: {facts_of_source}", soft_wrap=True)
+    if facts_of_source.imported is not None and facts_of_source.imported.refused:
+        _show_refused(catalog, name)
     if found is None:
         _console().print(f"statistics: unknown: materialize asset shard_stats, or catalog.measure({name!r})")
         return
@@ -123,6 +128,19 @@ def show(name: str, where: Where = None) -> None:
     for row in rows:
         facts.add_row(*(escape(text) for name, text in row.items() if name != "type"))
     _console().print(facts)
+
+
+def _show_refused(catalog: Catalog, name: str) -> None:
+    """Show the first rows that the import left out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # how many there are was said
+        rows = catalog.refused(name)
+    listing = Table("left out", "place", "reason", "found")
+    for row in rows.slice(0, _REFUSED).to_pylist():
+        listing.add_row(*(escape(cut(str(row[each]))) for each in ("__file__", "place", "reason", "data")))
+    _console().print(listing)
+    if len(rows) > _REFUSED:
+        _console(plain=True).print(f"catalog.refused({name!r}) returns {len(rows):,} such rows", soft_wrap=True)
 
 
 @app.command()

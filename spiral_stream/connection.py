@@ -1,6 +1,7 @@
 """The catalog of the public API: `connect`, relations by name, saved streams; and short forms for the default catalog."""
 
 import os
+import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
@@ -10,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from spiral_stream.catalog import registry
 from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.errors import CatalogError, PlanError, shown
+from spiral_stream.errors import CatalogError, PlanError, SpiralWarning, shown
 from spiral_stream.extras import need as need_package
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
 from spiral_stream.plan.profiles import Frames, Profile, renewed
 from spiral_stream.plan.tree import need
 from spiral_stream.relation import OTHERWISE, Relation
+from spiral_stream.sources.imported import ImportedRows
 from spiral_stream.sources.source import FormerProfile
 from spiral_stream.transforms.text import Tokenize
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from spiral_stream.catalog.shares import Concentration, Drift
@@ -100,6 +103,31 @@ class Catalog(registry.Registry):
         from spiral_stream.catalog.verify import verify
 
         return verify(self.entry(name))
+
+    def refused(self, name: str) -> "pa.Table":
+        """Return the rows that importing a relation left out (``on_error="skip"``): where each lies, why, and what it holds.
+
+        The columns are ``__file__``, ``place`` (such as ``line 17``), ``reason``, ``data`` (the first 4 KiB of what was found)
+        and ``size_bytes`` (of all of it). Up to 10,000 rows and 16 MiB of each unit (a file, or a part of 256 MiB) are
+        kept. If there were more, a warning says how many.
+
+        Args:
+            name: the relation. One that is read in place has no such rows.
+
+        Raises:
+            CatalogError: the name is unknown; the message lists similar ones.
+            SourceError: what was noted of the import is missing or damaged.
+        """
+        from spiral_stream.catalog.refused_rows import SCHEMA, refused_rows
+
+        source = self.entry(name).source
+        if not isinstance(source, ImportedRows):
+            return SCHEMA.empty_table()
+        found, count = refused_rows(source)
+        if len(found) < count:
+            msg = f"{name}: {count:,} rows were left out, of which the first {len(found):,} of their files are kept"
+            warnings.warn(msg, SpiralWarning, stacklevel=2)
+        return found
 
     def skew(self, name: str, column: str) -> "Skew | None":
         """Return how much the values of a column differ between shards; None if `measure` was not called."""

@@ -4,6 +4,7 @@ Each ``check_...`` function raises `AssertionError` at the first place where its
 
 ==================== ==========================================================================
 `check_source`       *source*: units, scans, fetches agree; content keys stand for rows
+`check_transform`    *transform*: a value depends on its row and its key alone, wherever it is made
 `check_order`        *cover*, *pure*: each pass reads every row once
 `check_formation`    *cover*, *bounded*, *pure*: each sample is in one batch, within the limits
 `check_replay`       *replay*: the same plan gives the same bytes
@@ -34,6 +35,7 @@ from spiral_stream.batching.formation import Formation, Former, Membership, Over
 from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail
 from spiral_stream.catalog.source_laws import check_source as check_source  # noqa: PLC0414  its door
 from spiral_stream.errors import SpiralWarning
+from spiral_stream.planner.transform_laws import check_transform as check_transform  # noqa: PLC0414  its door
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.sampling.order import Order, Population
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import final
 
 from spiral_stream.catalog.lock import locked
+from spiral_stream.catalog.refused_rows import sweep_refused
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.imported import ROWS, SNAPSHOTS, Snapshot
+from spiral_stream.sources.imported import ROWS, SNAPSHOTS, UNITS, Snapshot
 from spiral_stream.sources.lance_fragments import forget_versions
 
 
@@ -44,7 +45,7 @@ def import_use(folder: Path, live: Iterable[str], before: float) -> ImportUse:
 
 
 def remove_snapshots(folder: Path, names: Iterable[str]) -> bool:
-    """Remove snapshots, and the rows that no other one has; returns True.
+    """Remove snapshots, with the rows, and the refused ones, that no other one has; returns True.
 
     Raises:
         CatalogError: another process writes there for too long.
@@ -57,7 +58,17 @@ def remove_snapshots(folder: Path, names: Iterable[str]) -> bool:
                 versions.append(Snapshot.load(str(folder), name).version)
             (folder / SNAPSHOTS / f"{name}.sealed.arrow").unlink(missing_ok=True)
         forget_versions(folder / ROWS, versions)
+        with locked(folder / "entering", str(folder)):
+            sweep_refused(folder, _units(folder))
     return True
+
+
+def _units(folder: Path) -> set[str]:
+    """Content keys of the units that are kept. Notes first: what was noted is in a snapshot when the note goes."""
+    found = {path.stem for path in (folder / UNITS).glob("[!.]*.json")}
+    for path in _snapshots(folder):
+        found |= set(Snapshot.load(str(folder), _name(path)).table.column("key").to_pylist())
+    return found
 
 
 def _snapshots(folder: Path) -> list[Path]:

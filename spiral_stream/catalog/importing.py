@@ -1,9 +1,9 @@
 """Import a source's files into a catalog: each unit is read once, by anybody, and its rows become Lance fragments.
 
-One folder per (source without its place, columns) holds the rows of all units ever imported, a file per unit that is
-done, and the snapshots. Builders share the units by lease (`derived.together`). The fragments of a unit are written to a
-draft; when the unit is done its files are moved into the dataset and the unit is noted, under a lock. A killed import
-leaves drafts, which the next one removes, and units that are done, which it does not read again.
+One folder per (source without its place, columns) holds the rows of all units ever imported, a file per unit that is done,
+the rows that were refused, and the snapshots. Builders share the units by lease (`derived.together`). What is made of a unit
+is written to a draft; when the unit is done its files are moved into the dataset and the unit is noted, under a lock. A killed
+import leaves drafts, which the next one removes, and units that are done, which it does not read again.
 """
 
 import dataclasses
@@ -22,34 +22,48 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.catalog.import_work import PLACED, KeptUnit, import_units
+from spiral_stream.catalog.import_files import known_files, listed
+from spiral_stream.catalog.import_snapshot import committed
+from spiral_stream.catalog.import_work import KeptUnit, import_units
 from spiral_stream.catalog.lock import locked
+from spiral_stream.catalog.refused_rows import REFUSED, refused_path, sweep_refused
 from spiral_stream.derived.executors import Shared, builders_in_force
 from spiral_stream.derived.roster import keys_of
 from spiral_stream.derived.together import Job, Maker, Shards, Target, make, refusals
 from spiral_stream.errors import SourceError, SpiralError, SpiralWarning, cut
 from spiral_stream.integrity.locks import Held
-from spiral_stream.integrity.publish import drafts, new_draft, publish_file, sweep_draft, take_out, write_file
+from spiral_stream.integrity.publish import drafts, new_draft, sweep_draft, take_out, write_file
 from spiral_stream.integrity.seal import read_json, sealed_json
-from spiral_stream.sources.imported import ROWS, SNAPSHOT, SNAPSHOTS, ImportedRows, Snapshot, snapshot_path
+from spiral_stream.sources.imported import (
+    PLACED,
+    ROWS,
+    SNAPSHOTS,
+    UNITS,
+    ImportedRows,
+    Snapshot,
+)
 from spiral_stream.sources.imports import FILE, INDEX, ImportedSource, ImportUnit
-from spiral_stream.sources.lance_fragments import DATA, commit_fragments, files_in
+from spiral_stream.sources.lance_fragments import DATA, files_in
 from spiral_stream.sources.saved import source_to_json
 from spiral_stream.sources.source import ROW, content_key
 
 IMPORTS: Final = "imports"
-UNITS: Final = "units"
 _DRAFTS: Final = "drafts"
 JOB_BYTES: Final = 64 << 20  # small units are read together, so that a lease is worth its while
 JOB_UNITS: Final = 64
 ENTER_EVERY_S: Final = 1.0
-_VERSION: Final = 1  # of what is kept of a unit
+_VERSION: Final = 2  # of what is kept of a unit
 
 Report = Callable[[int, int], None]  # rows that were read, and rows to read
 
 
 def imported(
-    source: ImportedSource, root: Path, before: ImportedRows | None = None, report: Report = lambda _done, _total: None
+    source: ImportedSource,
+    root: Path,
+    before: ImportedRows | None = None,
+    report: Report = lambda _done, _total: None,
+    *,
+    same_bytes: bool = False,
 ) -> ImportedRows:
     """Import what is missing of a source, and return its kept rows as they are now.
 
@@ -58,17 +72,19 @@ def imported(
         root: the catalog's folder.
         before: what is registered of the same source; its columns are kept.
         report: called with rows that were read and, as far as can be told, rows to read.
+        same_bytes: keep the rows of files whose time changed and whose bytes are the same.
 
     Raises:
         SourceError: nothing is there, or a unit cannot be read; units that were read stay kept.
         CacheError: the catalog cannot be written.
     """
-    units = _listed(source)
+    files = listed(source)
     schema = (
-        _columns(source.import_schema(units)) if before is None else Snapshot.load(before.uri, before.snapshot).schema
+        _columns(source.import_schema(files)) if before is None else Snapshot.load(before.uri, before.snapshot).schema
     )
     folder = root / IMPORTS / _folder_key(source, schema)
     with refusals(root, "Give a catalog folder that can be written", root, "cannot be written"):
+        units = source.import_pieces(known_files(folder, files, same_bytes=same_bytes))
         known = _known(folder, before)
         target = _Target(folder, [unit.content_key for unit in units], known)
         missing = target.missing(np.arange(len(units)))
@@ -77,27 +93,17 @@ def imported(
             make(_Units(source, schema, units, target, report), builders_in_force)
         kept = [target.kept(unit) for unit in units]
         _warn(kept)
-        return ImportedRows(source, str(folder), _committed(folder, schema, units, kept))
+        return ImportedRows(source, str(folder), committed(folder, schema, units, kept))
 
 
 def _warn(kept: Sequence[KeptUnit]) -> None:
     """Say that rows were left out."""
     if refused := sum(each.refused for each in kept):
         first = next(text for each in kept for text in each.examples)
-        msg = f"{refused:,} rows could not be read and are left out, such as {first}. entry.source.facts().examples lists them"
+        msg = (
+            f"{refused:,} rows could not be read and are left out, such as {first}. catalog.refused(name) returns them"
+        )
         warnings.warn(msg, SpiralWarning, stacklevel=5)
-
-
-def changed_units(source: ImportedSource, kept: ImportedRows) -> list[str]:
-    """Return the names of units that were added, changed or removed since a snapshot; reads no rows.
-
-    Raises:
-        SourceError: nothing is there, or the snapshot cannot be read.
-    """
-    table = Snapshot.load(kept.uri, kept.snapshot).table
-    then = dict(zip(table.column("unit").to_pylist(), table.column("key").to_pylist(), strict=True))
-    now = {unit.name: unit.content_key for unit in _listed(source)}
-    return sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
 
 
 def forget(kept: ImportedRows, root: Path) -> None:
@@ -106,24 +112,6 @@ def forget(kept: ImportedRows, root: Path) -> None:
     if folder.parent == root / IMPORTS and folder.is_dir():
         with suppress(OSError):
             take_out(folder)
-
-
-def _listed(source: ImportedSource) -> list[ImportUnit]:
-    units = list(source.import_units())
-    kind = type(source).__name__
-    if not units:
-        msg = f"{kind}: there are no files. Correct the path"
-        raise SourceError(msg)
-    for what, values in (
-        ("name", [unit.name for unit in units]),
-        ("content key", [unit.content_key for unit in units]),
-    ):
-        if len(set(values)) < len(values):
-            twice = max(values, key=values.count)
-            names = [unit.name for unit, value in zip(units, values, strict=True) if value == twice]
-            msg = f"{kind}: units {', '.join(map(cut, names[:2]))} have the same {what}. Each file is read once; name it once"
-            raise SourceError(msg)
-    return units
 
 
 def _columns(schema: pa.Schema) -> pa.Schema:
@@ -168,6 +156,7 @@ def _kept_unit(rows: Sequence[dict[str, Any]]) -> KeptUnit:
         rows=tuple(row["rows"] for row in live),
         kept_bytes=tuple(row["kept_bytes"] for row in live),
         fragments=tuple(row["fragment"] for row in live),
+        files=tuple(file["rows"] for file in rows[0]["files"]),
         refused=rows[0]["refused"],
         examples=tuple(rows[0]["examples"]),
         cpu_s=rows[0]["cpu_s"],
@@ -185,7 +174,7 @@ class _Target(Target):
         self._seen = 0
 
     def prepare(self) -> Path:
-        for name in (UNITS, SNAPSHOTS, _DRAFTS, f"{ROWS}/{DATA}"):
+        for name in (UNITS, SNAPSHOTS, REFUSED, _DRAFTS, f"{ROWS}/{DATA}"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         return self.folder
 
@@ -282,9 +271,12 @@ class _Units(Maker[list[KeptUnit]]):
             assert isinstance(job, _Job)
             [shards] = job.leases.values()
             with locked(self._target.folder / "entering", str(self._target.folder)):
-                for k, kept in zip(shards.tolist(), made, strict=True):
+                for at, (k, kept) in enumerate(zip(shards.tolist(), made, strict=True)):
                     for fragment in kept.fragments:
-                        _move(job.draft, self._target.folder, fragment)
+                        _move_fragment(job.draft, self._target.folder, fragment)
+                    refused = job.draft / str(at) / REFUSED
+                    if refused.exists():
+                        _move(refused, refused_path(self._target.folder, self._all[k].content_key))
                     self._target.note(self._all[k].content_key, kept)
                     self._rows += sum(kept.rows)
 
@@ -301,13 +293,17 @@ def _together(sizes: NDArray[np.int64]) -> list[Shards]:
     return np.split(np.arange(len(sizes), dtype=np.int64), np.flatnonzero(np.diff(np.floor(before))) + 1)
 
 
-def _move(draft: Path, folder: Path, fragment: str) -> None:
+def _move_fragment(draft: Path, folder: Path, fragment: str) -> None:
     """Move the data files of a fragment into the dataset."""
     for file in files_in(fragment):
         [found] = draft.glob(f"*/{DATA}/{file}")
-        with found.open("rb") as handle:
-            os.fsync(handle.fileno())
-        found.replace(folder / ROWS / DATA / file)
+        _move(found, folder / ROWS / DATA / file)
+
+
+def _move(found: Path, to: Path) -> None:
+    with found.open("rb") as handle:
+        os.fsync(handle.fileno())
+    found.replace(to)
 
 
 def _drop(draft: Path, held: Held) -> None:
@@ -316,72 +312,28 @@ def _drop(draft: Path, held: Held) -> None:
 
 
 def _sweep(folder: Path, known: dict[str, KeptUnit]) -> None:
-    """Remove what killed imports left: drafts, and data files that no unit names."""
+    """Remove what killed imports left: drafts, and files that no unit names."""
     for path in drafts(folder / _DRAFTS):
         sweep_draft(path)
     data = folder / ROWS / DATA
     if not data.is_dir():
         return
     with locked(folder / "entering", str(folder)):
-        named = {file for kept in known.values() for file in _files(kept.fragments)}
+        named, keys = {file for kept in known.values() for file in _files(kept.fragments)}, set(known)
         for note in (folder / UNITS).glob("*.json"):
+            keys.add(note.stem)
             with suppress(SpiralError):
                 named |= _files(read_json(note)["fragments"])
         for snapshot in (folder / SNAPSHOTS).glob("*.sealed.arrow"):
             with suppress(SpiralError):
-                named |= _files(
-                    Snapshot.load(str(folder), snapshot.name.split(".")[0]).table.column("fragment").to_pylist()
-                )
+                table = Snapshot.load(str(folder), snapshot.name.split(".")[0]).table
+                named |= _files(table.column("fragment").to_pylist())
+                keys |= set(table.column("key").to_pylist())
         for entry in os.scandir(data):
             if entry.name not in named:
                 Path(entry.path).unlink(missing_ok=True)
+        sweep_refused(folder, keys)
 
 
 def _files(fragments: Iterable[str]) -> set[str]:
     return {file for fragment in fragments if fragment for file in files_in(fragment)}
-
-
-def _committed(folder: Path, schema: pa.Schema, units: Sequence[ImportUnit], kept: Sequence[KeptUnit]) -> str:
-    """Make the units' fragments a version of the dataset, and note it as a snapshot; returns its name."""
-    name = content_key("snapshot", *(part for unit in units for part in (unit.name, unit.content_key)))
-    if snapshot_path(str(folder), name).exists():
-        with suppress(SourceError):  # a damaged one is written again
-            Snapshot.load(str(folder), name)
-            return name
-    fragments = [text for each in kept for text in each.fragments]
-    if not fragments:
-        skipped = sum(each.refused for each in kept)
-        msg = f"the files have no rows{f'; {skipped:,} were left out, such as {kept[0].examples[0]}' if skipped else ''}. "
-        raise SourceError(msg + "Register the source when it has some")
-    with locked(folder / "committing", str(folder)):
-        version = commit_fragments(folder / ROWS, schema, fragments)
-        table = pa.Table.from_pylist(
-            [row for unit, each in zip(units, kept, strict=True) for row in _lines(unit, each)], SNAPSHOT
-        )
-        with publish_file(snapshot_path(str(folder), name)) as draft, pa.OSFile(str(draft), "wb") as sink:
-            marked = Snapshot(table, version, schema).marked()
-            with pa.ipc.new_file(sink, marked.schema) as writer:
-                writer.write_table(marked)
-    for unit in units:  # the snapshot says it now
-        (folder / UNITS / f"{unit.content_key}.json").unlink(missing_ok=True)
-    return name
-
-
-def _lines(unit: ImportUnit, kept: KeptUnit) -> list[dict[str, Any]]:
-    count = max(1, len(kept.rows))
-    return [
-        {
-            "unit": unit.name,
-            "key": unit.content_key,
-            "part": k,
-            "parts": count,
-            "rows": kept.rows[k] if kept.rows else 0,
-            "kept_bytes": kept.kept_bytes[k] if kept.rows else 0,
-            "fragment": kept.fragments[k] if kept.rows else "",
-            "source_bytes": 0 if k else unit.size_bytes,
-            "refused": 0 if k else kept.refused,
-            "examples": [] if k else list(kept.examples),
-            "cpu_s": 0.0 if k else kept.cpu_s,
-        }
-        for k in range(count)
-    ]

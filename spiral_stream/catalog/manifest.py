@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 
 from spiral_stream.catalog.shard_runs import KnownRuns, shard_runs
 from spiral_stream.errors import CatalogError, SourceError, cut
-from spiral_stream.sources.source import Reader, Unit, content_key
+from spiral_stream.sources.source import Reader, RowRuns, Unit, content_key
 
 UInt64 = NDArray[np.uint64]
 
 RUNS_PER_SHARD: Final = 4  # more on average, and the column no longer says where rows lie together
 UNKNOWN_BYTES: Final = -1
 _VERSION: Final = 1
+_RUNS: Final = ("file_keys", "file_rows", "file_firsts")  # how `Manifest.runs` is saved
 _PINS: Final = re.compile("[0-9a-f]{32}")
 _MOST_ROWS: Final = 2.0**62
 
@@ -52,6 +53,7 @@ class Manifest:
     unit_keys: pa.StringArray  # [U], content keys
     shard_note: str = ""  # why the shard column does not define the shards; "" if it does or none was asked for
     pins: str = ""  # the file next to the manifest that pins the relation's files; "" if nothing is pinned
+    runs: RowRuns | None = None  # what identities that are made come from, where the units say something else
 
     @cached_property
     def starts(self) -> UInt64:
@@ -141,11 +143,13 @@ class Manifest:
 
     def save(self, path: Path) -> None:
         """Write an Arrow IPC file: one row, one list column per field."""
-        columns = {}
+        columns: dict[str, pa.Array] = {}
         for field in fields(self):
             value = getattr(self, field.name)
-            array = pa.array([value], pa.utf8()) if isinstance(value, str) else _one_list(value)
-            columns[field.name] = array
+            if field.name == "runs":
+                columns |= {} if value is None else {name: _one_list(each) for name, each in _runs(value)}
+                continue
+            columns[field.name] = pa.array([value], pa.utf8()) if isinstance(value, str) else _one_list(value)
         table = pa.table(columns).replace_schema_metadata({"spiral:manifest": str(_VERSION)})
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
@@ -177,15 +181,15 @@ class Manifest:
         _need(marked == str(_VERSION).encode(), "it is of another version")
         table.validate(full=True)  # offsets beyond a buffer would be read
         values = {}
-        for field in fields(cls):
-            if field.name == "pins" and field.name not in table.column_names:
-                continue  # from before there were pins
-            column = table.column(field.name).chunk(0)
+        for name in table.column_names:
+            column = table.column(name).chunk(0)
             if pa.types.is_large_list(column.type):
                 items = column.values
-                values[field.name] = items if pa.types.is_string(items.type) else items.to_numpy()
+                values[name] = items if pa.types.is_string(items.type) else items.to_numpy()
             else:
-                values[field.name] = column[0].as_py()
+                values[name] = column[0].as_py()
+        if _RUNS[0] in values:
+            values["runs"] = RowRuns(*(values.pop(name) for name in _RUNS))
         manifest = cls(**values)
         check(manifest)
         return manifest
@@ -200,21 +204,26 @@ def check(manifest: Manifest) -> None:
     m = manifest
     kinds = {"shard_bytes": np.int64}
     _need(not m.pins or bool(_PINS.fullmatch(m.pins)), "its pins have no legal name")
-    for field in fields(m):
-        value = getattr(m, field.name)
+    named = [(field.name, getattr(m, field.name)) for field in fields(m) if field.name != "runs"]
+    for name, value in [*named, *(_runs(m.runs) if m.runs is not None else ())]:
         text = isinstance(value, pa.StringArray) and not value.null_count
-        whole = isinstance(value, np.ndarray) and value.dtype == kinds.get(field.name, np.uint64)
-        _need(text or whole or isinstance(value, str), f"{field.name} is of another type, or has gaps")
+        whole = isinstance(value, np.ndarray) and value.dtype == kinds.get(name, np.uint64)
+        _need(text or whole or isinstance(value, str), f"{name} is of another type, or has gaps")
     import pyarrow.compute as pc
 
     for sides in (("shard_names", "shard_rows", "shard_bytes", "content_keys"), ("run_start", "run_physical")):
         _need(len({len(getattr(m, name)) for name in sides}) == 1, f"{' and '.join(sides)} are of unequal length")
     _need(len(m.group_rows) == len(m.group_shards), "group_rows and group_shards are of unequal length")
     _need(len(m.unit_names) == len(m.unit_rows) == len(m.unit_keys), "its units are of unequal length")
-    counts = (m.shard_rows, m.group_rows, m.unit_rows)
+    counts = [m.shard_rows, m.group_rows, m.unit_rows]
+    if m.runs is not None:
+        _need(len(m.runs.keys) == len(m.runs.rows) == len(m.runs.firsts), "its files are of unequal length")
+        counts.append(m.runs.rows)
     _need(len(m.shard_rows) > 0 and bool(m.shard_rows.all()), "a shard has no rows")
     _need(all(float(each.astype(np.float64).sum()) < _MOST_ROWS for each in counts), "it has too many rows")
-    _need(len({int(each.sum()) for each in counts}) == 1, "shards, groups and units have unequal numbers of rows")
+    _need(
+        len({int(each.sum()) for each in counts}) == 1, "shards, groups, units and files have unequal numbers of rows"
+    )
     _need(bool(pc.all(pc.less(m.shard_names[:-1], m.shard_names[1:])).as_py() is not False), "names are not sorted")
     _need(bool((m.shard_bytes >= UNKNOWN_BYTES).all()), "a shard has fewer than no bytes")
     shards = np.zeros(len(m.shard_rows), np.uint64)
@@ -228,6 +237,10 @@ def check(manifest: Manifest) -> None:
     order = np.argsort(m.run_physical, kind="stable")
     tiles = np.concatenate([[0], np.cumsum(np.diff(stops)[order])[:-1]])
     _need(bool((m.run_physical[order].view(np.int64) == tiles).all()), "its runs overlap")
+
+
+def _runs(runs: RowRuns) -> list[tuple[str, pa.Array | NDArray[np.generic]]]:
+    return list(zip(_RUNS, (runs.keys, runs.rows, runs.firsts), strict=True))
 
 
 def _need(holds: bool, otherwise: str) -> None:

@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -68,6 +69,7 @@ def shards_of(
     old = former(before)
     manifest = build_manifest(reader, shard, old if before is not None and before.shard == shard else None)
     if tuple(identity) == (ROW_ID,) and ROW_ID not in reader.schema.names:
+        manifest = replace(manifest, runs=reader.row_runs())
         return manifest, repeated(manifest)
     identities = Identities(tuple(identity), tuple(reader.schema.field(column).type for column in identity))
     rows = SourceRows(source, manifest, reader)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.catalog.entry import STORAGE_SHARD, Entry
 from spiral_stream.catalog.pinning import own_name
-from spiral_stream.catalog.row_identity import ROW_ID, RowIds, is_made
+from spiral_stream.catalog.row_identity import ROW_ID, is_made, row_ids
 from spiral_stream.catalog.shard_rows import SourceRows
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import SourceError, cut
@@ -67,7 +67,7 @@ class OpenRelation:
             raise
         self._closed = False
         self.synthesised = frozenset(self.schema.names) - frozenset(self._reader.schema.names)  # storage_shard, ROW_ID
-        self._row_ids = RowIds(units.unit_keys.to_pylist(), units.unit_rows) if ROW_ID in self.synthesised else None
+        self._row_ids = row_ids(units) if ROW_ID in self.synthesised else None
 
     @property
     def base(self) -> Reach:

@@ -134,8 +134,8 @@ class Registry:
             name: of the relation.
             report: called while rows are read, with the rows that were read and those to read.
             same_bytes: compare the bytes of files whose size or time changed: shards whose files were only touched or
-                copied count as unchanged, and so does everything derived from them. The first call reads every file. Of no
-                use with `RowIdentity`, whose identities follow the times.
+                copied count as unchanged, and so does everything derived from them. The first call reads every file. With
+                `RowIdentity` of use only for files that are imported: other identities follow the files' times.
 
         Returns:
             the relation; its ``changes`` say which shards were added, changed or removed.

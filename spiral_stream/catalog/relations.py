@@ -21,7 +21,8 @@ from spiral_stream.catalog.database import Database, trying
 from spiral_stream.catalog.declaration import Declaration, complete, shard_column
 from spiral_stream.catalog.entry import Changes, Entry
 from spiral_stream.catalog.identity import check_columns
-from spiral_stream.catalog.importing import changed_units, forget, imported
+from spiral_stream.catalog.import_files import changed_files
+from spiral_stream.catalog.importing import forget, imported
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.catalog.measuring import Report, changes, former, shards_of, silent
 from spiral_stream.catalog.opened import OpenRelation
@@ -81,7 +82,7 @@ class Relations:
         if isinstance(source, Arrow):
             self._measured(name, source, declared, None, silent)  # refused rows are not copied
         with _registering(name):
-            stored = self._stored(source, report).pinned()
+            stored = self._stored(source, report, same_bytes=declared.same_bytes).pinned()
         measured = self._measured(name, stored, declared, old, report)
         entry = self._entry(name, stored, declared.identity, measured)
         if not self._database.put(RELATIONS, row_of(entry, measured.manifest), replace=replace):
@@ -97,7 +98,7 @@ class Relations:
         """
         old = self.entry(name)
         with _registering(name):
-            stored = self._latest(old.source, report).pinned()
+            stored = self._latest(old.source, report, same_bytes=same_bytes).pinned()
         with _registering(name), stored.open() as reader:
             shard_column(reader.schema, old.shard)
             types = _with_metadata_of(old.schema, reader.schema, name)
@@ -222,7 +223,7 @@ class Relations:
             CatalogError: it would make another relation; lists the differences.
         """
         with _registering(old.name):
-            found = self._other_rows(old, source)
+            found = self._other_rows(old, source, same_bytes=declared.same_bytes)
             kept = isinstance(source, Arrow | ImportedSource)  # then the rows are those that the catalog has
             if not found:
                 stored = old.source if kept else source.pinned()
@@ -241,7 +242,7 @@ class Relations:
             raise CatalogError(msg)
         return replaced(old, changes=Changes())
 
-    def _other_rows(self, old: Entry, source: Source) -> list[str]:
+    def _other_rows(self, old: Entry, source: Source, *, same_bytes: bool) -> list[str]:
         """Say how rows that are read once differ from those that the catalog keeps; empty for sources that are read in place."""
         if isinstance(source, Arrow):
             same = self._copy_of(source).uri == getattr(old.source, "uri", None)
@@ -250,7 +251,7 @@ class Relations:
             return []
         if not isinstance(old.source, ImportedRows) or old.source.of != source:
             return ["its source, or an option of it"]
-        changed = changed_units(source, old.source)
+        changed = changed_files(source, old.source, same_bytes=same_bytes)
         return [f"its data: {some(changed)}"] if changed else []
 
     def _entry(self, name: str, source: Source, identity: tuple[str, ...], measured: _Measured) -> Entry:
@@ -277,16 +278,16 @@ class Relations:
             draft.replace(self._folder / final_name)
         return final_name
 
-    def _latest(self, source: Source, report: Report) -> Source:
+    def _latest(self, source: Source, report: Report, *, same_bytes: bool) -> Source:
         """Return a registered source as it is now; files of an import that are new or changed are read."""
         if isinstance(source, ImportedRows):
-            return imported(source.of, self._root, source, report)
+            return imported(source.of, self._root, source, report, same_bytes=same_bytes)
         return replaced(source, version=None) if isinstance(source, Lance) else source
 
-    def _stored(self, source: Source, report: Report) -> Source:
+    def _stored(self, source: Source, report: Report, *, same_bytes: bool) -> Source:
         """Return the source itself, or the rows that the catalog keeps of it: from memory, or from files that are imported."""
         if isinstance(source, ImportedSource):
-            return imported(source, self._root, report=report)
+            return imported(source, self._root, report=report, same_bytes=same_bytes)
         if not isinstance(source, Arrow):
             return source
         copy = self._copy_of(source)

@@ -1,5 +1,7 @@
 """Identities for rows that have none: 128 bits of (content key of the storage unit, row in that unit).
 
+Rows that a catalog imported have the content key of their file and their place in it instead, whatever files are kept together.
+
 The column `ROW_ID` is computed whenever it is read and stored nowhere. It depends neither on the place of the files nor
 on the order in which they are listed. A file that is written again has another content key, and its rows other
 identities. Within a unit the upper 64 bits are a bijection of the row, so rows of one unit never share an identity; rows
@@ -38,8 +40,9 @@ class RowIdentity:
     """Gives every row an identity of its own: the column ``__row_id__``, 32 hex digits.
 
     It is made of the content key of the row's storage unit (a file, a fragment) and the row's place in the unit, and is
-    stored nowhere. Rows of unchanged files keep it through ``catalog.refresh`` and when the folder moves. Rows of a file
-    that was written again, or whose time changed, get another one.
+    stored nowhere. Rows of imported files take the key of their file and the place there. Rows of unchanged files keep it
+    through ``catalog.refresh`` and when the folder moves. Rows of a file that was written again, or whose time changed, get
+    another one.
     """
 
     def __iter__(self) -> Iterator[str]:
@@ -95,6 +98,14 @@ def arrow_with_row_ids(name: str, source: Arrow) -> Arrow:
     return Arrow(table, source.base, source.allow_outside)
 
 
+def row_ids(manifest: Manifest) -> "RowIds":
+    """Return the identities of a relation's rows by physical ordinal."""
+    runs = manifest.runs
+    if runs is None:
+        return RowIds(manifest.unit_keys.to_pylist(), manifest.unit_rows)
+    return RowIds(runs.keys.to_pylist(), runs.rows, runs.firsts)
+
+
 def repeated(manifest: Manifest) -> str | None:
     """Name two units that share a content key, so that their rows share identities; None if there are none."""
     keys = [key for key, rows in zip(manifest.unit_keys.to_pylist(), manifest.unit_rows, strict=True) if rows]
@@ -116,10 +127,11 @@ class RowIds:
     Args:
         keys: content keys of the units, in physical order; U of them.
         rows: shape [U]: rows of each.
+        firsts: shape [U]: what the first row of each counts as; by default 0.
     """
 
-    def __init__(self, keys: "list[str]", rows: UInt64) -> None:
-        self._keys = keys
+    def __init__(self, keys: "list[str]", rows: UInt64, firsts: UInt64 | None = None) -> None:
+        self._keys, self._firsts = keys, firsts
         self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)
         self._words_U2 = np.zeros((len(keys), 2), np.uint64)
         self._known = np.zeros(len(keys), np.bool_)
@@ -145,6 +157,8 @@ class RowIds:
         """Shape [P] -> [P, 2], big-endian: the two halves of each identity."""
         units = np.searchsorted(self._starts, physical, side="right") - 1
         rows = physical - self._starts[units]
+        if self._firsts is not None:
+            rows += self._firsts[units]
         self._know(units)
         words_P2 = np.empty((len(rows), 2), ">u8")
         for half in range(2):

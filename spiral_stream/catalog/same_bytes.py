@@ -6,7 +6,7 @@ pins are those of the files as they are now.
 
 It needs a digest (XXH3-128) of every file, which lies next to the manifests, 32 bytes each. The first registration reads all
 files; later ones read those whose size or time is another. A source whose keys cover no times, such as Lance, is not read; the
-files that its rows name are.
+files that its rows name are. Files that are imported are compared before (`catalog.import_files`).
 """
 
 import os
@@ -29,6 +29,7 @@ from spiral_stream.catalog.row_identity import is_made
 from spiral_stream.catalog.verify import Digest, digest_of_file
 from spiral_stream.errors import CatalogError, SourceError
 from spiral_stream.sources.folder import ClassFolder
+from spiral_stream.sources.imported import ImportedRows
 from spiral_stream.sources.numbers import Collected, Numbers
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.paths import open_file
@@ -60,7 +61,10 @@ def keep_same(
         CatalogError: the digests cannot be written.
     """
     columns, own = reference_columns(schema), isinstance(source, Parquet)
-    if (not columns and not own) or any(map(is_made, schema)):  # identities that are made follow the files' times
+    timed = any(map(is_made, schema)) and not isinstance(
+        source, ImportedRows
+    )  # identities that follow the files' times
+    if (not columns and not own) or timed:
         return manifest
     before = None if old is None else _record(folder, name, old.data_version)
     if old is not None and before is not None and old.data_version == manifest.data_version:

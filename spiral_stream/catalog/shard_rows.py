@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.catalog.manifest import Manifest
-from spiral_stream.catalog.row_identity import FIELD, ROW_ID, RowIds
+from spiral_stream.catalog.row_identity import FIELD, ROW_ID, row_ids
 from spiral_stream.expr import Expr
 from spiral_stream.sources.source import ROW, Reader, Source
 
@@ -71,9 +71,7 @@ class SourceRows:
         """Batches in physical order, with logical ordinals in `ROW`."""
         names = self._opened().schema.names
         stored = [name for name in columns if name in names]
-        made = (
-            RowIds(self.manifest.unit_keys.to_pylist(), self.manifest.unit_rows) if len(stored) < len(columns) else None
-        )
+        made = row_ids(self.manifest) if len(stored) < len(columns) else None
         only_made = not stored and predicate is None
         for batch in self._places(units) if only_made else self._opened().scan(stored, predicate, units):
             physical = batch.column(ROW).to_numpy()

@@ -166,6 +166,15 @@ def digest(value: Any) -> str:
         raise PlanError(msg) from error
 
 
+def value_fingerprint(value: Any) -> str:
+    """Return the fingerprint of what a plan holds: a transform, a chain of them, a user's function. 32 hex digits.
+
+    Raises:
+        PlanError: it has none; says why.
+    """
+    return digest(_value(value))
+
+
 def fingerprint(node: nodes.Node) -> str:
     """Return the fingerprint of a plan or of a part of one: 32 hex digits."""
     return digest(canonical(node))

@@ -18,7 +18,8 @@ from spiral_stream.sources.declared import columns, declared, need_kept_names
 from spiral_stream.sources.halves import Record, sound
 from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.listing import file_units, listed, set_paths
-from spiral_stream.sources.text_blocks import BLOCK_BYTES, with_compressed
+from spiral_stream.sources.pieces import pieces
+from spiral_stream.sources.text_blocks import BLOCK_BYTES, is_plain, with_compressed
 
 SUFFIXES: Final = with_compressed(".csv", ".tsv")
 SAMPLE_FILES: Final = 16  # that types are taken from, spread over all
@@ -26,6 +27,9 @@ SAMPLE_BYTES: Final = 16 << 20  # of them together
 _GIVE: Final = 'schema={"name": "type", ...}'
 _INVALID: Final = re.compile(
     r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to (.*?): invalid value '(.*)'", re.DOTALL
+)
+_ENCLOSED: Final = (
+    "a quote is not closed in its line, and newlines_in_values=False says that every field ends in its line"
 )
 _COUNT: Final = re.compile(r"Expected (\d+) columns, got (\d+)")
 
@@ -51,6 +55,8 @@ class Csv(ImportedSource):
         base: folder that relative references are resolved against; by default the common folder of the files.
         allow_outside: whether references may name files that do not lie below ``base``; by default
             only where no base is given.
+        newlines_in_values: whether a quoted field may hold a line end. If not, or without a quote, a big file that is not
+            compressed is read in parts, by as many workers as there are.
     """
 
     KIND: ClassVar[str] = "csv"
@@ -63,9 +69,13 @@ class Csv(ImportedSource):
     on_error: str = RAISE
     base: str = None  # type: ignore[assignment]  # which __post_init__ sets
     allow_outside: bool | None = None
+    newlines_in_values: bool = True
 
     def __post_init__(self) -> None:
         need_on_error("Csv", self.on_error)
+        if not isinstance(self.newlines_in_values, bool):
+            msg = f"Csv: newlines_in_values={shown(self.newlines_in_values)}. Give True or False"
+            raise SourceError(msg)
         set_paths(self, "Csv")
         for name in ("delimiter", "quote"):
             _need_letter(name, getattr(self, name))
@@ -85,6 +95,9 @@ class Csv(ImportedSource):
     def import_units(self) -> Sequence[ImportUnit]:
         return file_units(*listed(self.path, "Csv", SUFFIXES), "Csv")
 
+    def import_pieces(self, files: Sequence[ImportUnit]) -> Sequence[ImportUnit]:
+        return pieces(files, parted=lambda file: self.form_of(file.path).enclosing is None and is_plain(file.path))
+
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         if self.schema is not None:
             return columns(self.schema, "Csv")
@@ -101,7 +114,7 @@ class Csv(ImportedSource):
     def form_of(self, path: str) -> CsvForm:
         """Return how a file is written."""
         by_name = "\t" if path.endswith(with_compressed(".tsv")) else ","
-        return CsvForm(self.delimiter or by_name, self.quote, self.column_names)
+        return CsvForm(self.delimiter or by_name, self.quote, self.column_names, not self.newlines_in_values)
 
 
 @final
@@ -126,7 +139,8 @@ class _Rows:
         self._names, self._schema, self._refused = names, schema, refused
         types = {name: schema.field(name).type for name in wanted}
         self._convert = pc.ConvertOptions(column_types=types, include_columns=schema.names)
-        self._parse = _parse_options(source.form_of(unit.path))
+        self._form = source.form_of(unit.path)
+        self._parse = _parse_options(self._form)
 
     def tables(self, chunk: Chunk) -> Iterator[pa.Table]:
         """Yield the rows of a chunk."""
@@ -152,7 +166,7 @@ class _Rows:
             fault = "it cannot be read"
         except (pa.ArrowException, ValueError) as error:
             fault = self._fault(str(error), record[1])
-        self._refused.row(f"line {record[0]}", fault)
+        self._refused.line(*record, fault)
 
     def _read(self, data: bytes, rows: int) -> pa.Table:
         """The rows of records.
@@ -160,6 +174,8 @@ class _Rows:
         Raises:
             ValueError: they cannot be read; pyarrow's errors are among them.
         """
+        if self._form.lines and self._form.has_enclosed(data):
+            raise ValueError(_ENCLOSED)
         table = _read(data, self._names, self._parse, self._convert)
         if len(table) != rows:
             msg = f"it holds {len(table)} rows"
@@ -175,6 +191,8 @@ class _Rows:
             return f"column {shown(self._schema.names[int(place)])} holds {shown(value, 60)}, and is {kind}"
         if "UTF8" in said:
             return f"it is not UTF-8, near {shown(record[:60])}"
+        if said == _ENCLOSED:
+            return f"{said}. Near {shown(record[:60])}"
         return f"{cut(said)}. One row would be right"
 
 

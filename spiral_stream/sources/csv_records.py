@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from spiral_stream.sources.quoted_records import Records
 from spiral_stream.sources.text_blocks import LINE_BYTES, opened
 
 _NEWLINE, _RETURN = b"\n\r"
+_HEAD_BYTES: Final = 1 << 16  # of a file, which are looked through for its header
 
 
 @final
@@ -26,6 +27,19 @@ class CsvForm:
     delimiter: str
     quote: str | None
     column_names: tuple[str, ...] | None  # None: its first record says them
+    lines: bool = False  # whether each line is a record, so that no field holds a line end
+
+    @property
+    def enclosing(self) -> str | None:
+        """The quote that line ends may lie between; None if every one ends a record."""
+        return None if self.lines else self.quote
+
+    def has_enclosed(self, data: bytes) -> bool:
+        """Whether a line end of some lines lies between quotes."""
+        if self.quote is None or self.quote.encode() not in data:
+            return False
+        found = Records(data, self.delimiter, self.quote)
+        return found.open_at >= 0 or len(found.ends) != data.count(b"\n")
 
 
 @final
@@ -70,6 +84,8 @@ def chunks(form: CsvForm, unit: ImportUnit, refused: Refused, size: int) -> Iter
         SourceError: the file cannot be read, or its header names no columns.
     """
     names = form.column_names
+    if names is None and unit.begin:
+        names = next(chunks(form, unit.file, Refused(unit.file, refused.on_error), _HEAD_BYTES))[0]
     for chunk in _whole_records(form, unit, refused, size):
         while names is None and len(chunk.ends):
             first, chunk = chunk.without_first()  # noqa: PLW2901  blank lines before the header too
@@ -85,11 +101,11 @@ def _whole_records(form: CsvForm, unit: ImportUnit, refused: Refused, size: int)
         SourceError: the file cannot be read, or a record is too long.
     """
     line, held, ended = 1, b"", False
-    with opened(unit.path) as text:
+    with opened(unit) as text:
         while not ended:
             data = text.read(max(size, len(held)))  # a long record is looked through a few times, not often
             held, ended = held + data, not data
-            found = Records(held, form.delimiter, form.quote)
+            found = Records(held, form.delimiter, form.enclosing)
             ends = found.ends
             done = int(ends[-1]) if len(ends) else 0
             if ended and done < len(held):  # the last line has no end, or a quote is open
@@ -115,11 +131,11 @@ def _too_long(unit: ImportUnit, line: int, found: Records) -> SourceError:
 
 def _refuse_open(refused: Refused, data: bytes, at: int, line: int) -> None:
     first = line + data.count(b"\n", 0, at)
-    refused.row(
-        f"line {first}",
+    why = (
         f"a quote opens before {shown(data[at + 1 : at + 31])} and is not closed before the end of the file; all the rest "
-        "is one field. Close it, or say quote=None if fields are not quoted",
+        "is one field. Close it, or say quote=None if fields are not quoted"
     )
+    refused.line(first, data[data.rfind(b"\n", 0, at) + 1 :], why)
 
 
 def _header(unit: ImportUnit, record: bytes, form: CsvForm) -> tuple[str, ...]:

@@ -18,14 +18,18 @@ from numpy.typing import NDArray
 from spiral_stream.errors import SourceError, SpiralError
 from spiral_stream.expr import Expr
 from spiral_stream.integrity.seal import table
-from spiral_stream.sources.imports import ImportedSource
+from spiral_stream.sources.imports import INDEX, ImportedSource
 from spiral_stream.sources.lance import Lance
-from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key
+from spiral_stream.sources.predicate import needed, passing, split_without
+from spiral_stream.sources.source import ROW, Known, Reader, RowRuns, Source, Unit, content_key
 
 ROWS: Final = "rows.lance"
 SNAPSHOTS: Final = "snapshots"
+UNITS: Final = "units"
 _HEX: Final = frozenset("0123456789abcdef")
 _KEY_DIGITS: Final = 32
+PLACED: Final = b"spiral:placed"  # marks columns that no source yields: where a row comes from
+_FILES: Final = pa.list_(pa.struct([("name", pa.utf8()), ("key", pa.utf8()), ("rows", pa.int64())]))
 SNAPSHOT: Final = pa.schema(
     [
         ("unit", pa.utf8()),
@@ -39,6 +43,8 @@ SNAPSHOT: Final = pa.schema(
         ("refused", pa.int64()),
         ("examples", pa.list_(pa.utf8())),
         ("cpu_s", pa.float64()),
+        ("files", _FILES),  # of the unit, with their own content keys, in its first part
+        ("base", pa.int64()),  # of a unit that is a part of a file: rows of the file before it
     ]
 )
 
@@ -132,15 +138,35 @@ class Snapshot:
             found = table(path, sealed=True)
             about: dict[str, Any] = json.loads(found.schema.metadata[b"spiral:import"])
             schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(about["schema"])))
-            return cls(found.cast(SNAPSHOT), int(about["version"]), schema)
+            return cls(_completed(found).cast(SNAPSHOT), int(about["version"]), schema)
         except (SpiralError, OSError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
             msg = f'imported rows {path}: {error}. Read the files again with catalog.refresh("<name>")'
             raise SourceError(msg) from error
+
+    def files(self) -> dict[str, str]:
+        """Return the content keys of the files that it has the rows of, by name."""
+        pairs = self.table.column("files").combine_chunks().flatten()
+        return dict(zip(pairs.field("name").to_pylist(), pairs.field("key").to_pylist(), strict=True))
 
     def marked(self) -> pa.Table:
         """Return the table with what `load` needs."""
         about = {"version": self.version, "schema": self.schema.serialize().to_pybytes().hex()}
         return self.table.replace_schema_metadata({b"spiral:import": json.dumps(about).encode()})
+
+
+def _completed(found: pa.Table) -> pa.Table:
+    """A table that was written when every unit was one file."""
+    if "files" in found.column_names:
+        return found
+    rows: dict[str, int] = {}
+    for key, count in zip(found.column("key").to_pylist(), found.column("rows").to_pylist(), strict=True):
+        rows[key] = rows.get(key, 0) + count
+    files = [
+        [] if part else [{"name": name, "key": key, "rows": rows[key]}]
+        for name, key, part in zip(*(found.column(name).to_pylist() for name in ("unit", "key", "part")), strict=True)
+    ]
+    base = pa.array(np.zeros(len(found), np.int64))
+    return found.append_column("files", pa.array(files, _FILES)).append_column("base", base)
 
 
 def snapshot_path(uri: str, name: str) -> Path:
@@ -166,8 +192,12 @@ class ImportedReader(Reader):
         self.trusting = self._rows.trusting
         self.base, self.allow_outside = source.of.base, bool(getattr(source.of, "allow_outside", True))
         self._units, self._folder = live, Path(source.uri).name
-        counts = live.column("rows").to_numpy()
-        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
+        self._files = kept.table.column("files").combine_chunks(), kept.table.column("base").to_numpy()
+        self._starts = np.cumsum(live.column("rows").to_numpy()).astype(np.uint64)  # [U] where the next unit starts
+        self._base = live.column("base").to_numpy()
+        at = self.schema.get_field_index(INDEX)
+        based = self._base.any() and PLACED in (self.schema.field(at).metadata or {})
+        self._based = frozenset((INDEX,)) if based else frozenset[str]()  # columns that count from the unit on
 
     def units(self) -> Sequence[Unit]:
         columns = (self._units.column(name).to_pylist() for name in ("unit", "key", "part", "parts"))
@@ -189,13 +219,32 @@ class ImportedReader(Reader):
         self, columns: Sequence[str], predicate: Expr | None = None, units: Sequence[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([*(self.schema.field(name) for name in columns), pa.field(ROW, pa.uint64())])
-        for batch in self._rows.scan(columns, predicate, units):
-            yield pa.record_batch(
-                [_of_type(array, field) for array, field in zip(batch.columns, schema, strict=True)], schema
-            )
+        pushed, late = split_without(predicate, self.schema, self._based) if self._based else (predicate, None)
+        for batch in self._rows.scan(needed(columns, late), pushed, units):
+            found = batch
+            if self._based & set(batch.schema.names):
+                whole = self._with_base(pa.Table.from_batches([batch]), batch.column(ROW).to_numpy())
+                found = passing(whole, late, schema.names)
+            arrays = (each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in found.columns)
+            yield pa.record_batch([_of_type(array, field) for array, field in zip(arrays, schema, strict=True)], schema)
+
+    def row_runs(self) -> RowRuns:
+        files, base = self._files
+        flat, counts = files.flatten(), files.value_lengths().to_numpy()
+        keys = [content_key(self._folder, key) for key in flat.field("key").to_pylist()]
+        rows = flat.field("rows").to_numpy().astype(np.uint64)
+        return RowRuns(pa.array(keys, pa.utf8()), rows, np.repeat(base, counts).astype(np.uint64))
+
+    def _with_base(self, table: pa.Table, rows: NDArray[np.uint64]) -> pa.Table:
+        """The rows with places that count from the first row of their file."""
+        base = self._base[np.searchsorted(self._starts, rows, side="right")]
+        at = table.schema.get_field_index(INDEX)
+        return table.set_column(at, table.schema.field(at), pa.array(table.column(INDEX).to_numpy() + base))
 
     def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
         found = self._rows.fetch(rows, columns)
+        if self._based & set(columns):
+            found = self._with_base(found, rows)
         return found.cast(pa.schema([self.schema.field(name) for name in columns])) if columns else found
 
     def close(self) -> None:

@@ -30,9 +30,10 @@ from spiral_stream.sources.json_types import (
     without_empty,
 )
 from spiral_stream.sources.listing import file_units, listed, set_paths
+from spiral_stream.sources.pieces import pieces
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar_references import TarLinks, need_references, tars_key, with_references, with_texts
-from spiral_stream.sources.text_blocks import Block, blocks, with_compressed
+from spiral_stream.sources.text_blocks import Block, blocks, is_plain, with_compressed
 
 SUFFIXES: Final = with_compressed(".jsonl", ".ndjson", ".json")
 SAMPLE_FILES: Final = 16  # that the columns are taken from, spread over all
@@ -48,6 +49,8 @@ _GIVE: Final = 'Give the columns: schema={"name": "type", ...}'
 @dataclass(frozen=True, slots=True)
 class Jsonl(ImportedSource):
     """Files of JSON lines: ``.jsonl``, ``.ndjson`` or ``.json``, each also ``.gz`` or ``.zst``.
+
+    A big file that is not compressed is read in parts, by as many workers as there are.
 
     Objects become structs and arrays become lists. A key that a line lacks is null there.
 
@@ -90,7 +93,14 @@ class Jsonl(ImportedSource):
         if not self.references:
             return units
         keys = {folder: tars_key(self.references, folder) for folder in {_folder(unit) for unit in units}}
-        return [replace(unit, content_key=content_key(unit.content_key, keys[_folder(unit)])) for unit in units]
+        tars = [keys[_folder(unit)] for unit in units]
+        return [
+            replace(unit, content_key=content_key(unit.content_key, tar), also=tar)
+            for unit, tar in zip(units, tars, strict=True)
+        ]
+
+    def import_pieces(self, files: Sequence[ImportUnit]) -> Sequence[ImportUnit]:
+        return pieces(files, parted=lambda file: is_plain(file.path))
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         schema = self._text_schema(units)
@@ -115,7 +125,7 @@ class Jsonl(ImportedSource):
     def _texts(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.Table]:
         """The rows of a file with references as texts."""
         lines = _Lines(schema, refused, known_only=self.schema is None)
-        for block in blocks(unit.path, refused):
+        for block in blocks(unit, refused):
             yield from lines.tables(block)
 
 
@@ -157,7 +167,7 @@ class _Lines:
         return self._table(data, len(lines)) if plain else None
 
     def _refuse(self, line: Record) -> None:
-        self._refused.row(f"line {line[0]}", self._fault(line[1]))
+        self._refused.line(*line, self._fault(line[1]))
 
     def _table(self, data: bytes, rows: int) -> pa.Table | None:
         try:
@@ -211,7 +221,7 @@ def _schema_of(units: Sequence[ImportUnit], on_error: str) -> pa.Schema:
         for number, line in _first_lines(unit, refused, room):
             value, fault = _read_line(line)
             if fault:
-                refused.row(f"line {number}", fault)
+                refused.line(number, line, fault)
                 continue
             try:
                 shape = shape_of(value)
@@ -233,7 +243,7 @@ def _schema_of(units: Sequence[ImportUnit], on_error: str) -> pa.Schema:
 
 def _first_lines(unit: ImportUnit, refused: Refused, room: int) -> Iterator[tuple[int, bytes]]:
     """The first lines of a file that are not blank, with their numbers: some ``room`` bytes."""
-    for block in blocks(unit.path, refused, room):
+    for block in blocks(unit, refused, room):
         for number, line in enumerate(block.data.split(b"\n"), start=block.line):
             if line.strip(_BLANK):
                 yield number, line

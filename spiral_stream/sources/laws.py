@@ -76,6 +76,7 @@ def check_imports(source: ImportedSource) -> None:
     first = [imported(source, unit, schema) for unit in units]
     for unit, rows in zip(units, first, strict=True):
         assert unit.count in (None, len(rows)), f"import_units: {unit.name} has {len(rows)} rows, not {unit.count}"
+    _check_pieces(source, units, schema, pa.concat_tables(first))
     copy = _pickled(source)
     for k in reversed(range(len(units))):
         same(
@@ -86,6 +87,16 @@ def check_imports(source: ImportedSource) -> None:
     with ThreadPoolExecutor(_THREADS) as pool:
         for k, rows in enumerate(pool.map(lambda unit: imported(source, unit, schema), units)):
             same(rows, first[k], f"import_rows: {units[k].name} has other rows when units are read at the same time")
+
+
+def _check_pieces(source: ImportedSource, files: Sequence[ImportUnit], schema: pa.Schema, whole: pa.Table) -> None:
+    """What is read at once holds each row of the files once, in their order."""
+    pieces = source.import_pieces(files)
+    for what, values in (("name", [u.name for u in pieces]), ("content_key", [u.content_key for u in pieces])):
+        assert len(set(values)) == len(values), f"import_pieces: two units have one {what}"
+    parts = [(piece,) if source.JOINED or not piece.files else piece.files for piece in pieces]
+    found = [imported(source, unit, schema) for units in parts for unit in units]
+    same(pa.concat_tables(found), whole, "import_pieces: the rows of the pieces are not those of the files")
 
 
 def imported(source: ImportedSource, unit: ImportUnit, schema: pa.Schema) -> pa.Table:

@@ -85,12 +85,12 @@ class MdsColumns:
         arrays: dict[str, pa.Array] = {}
         for column in self.kept:
             arrays |= self._arrays(column, spans[column.at], schema, uri)
-        wrong: dict[int, str] = {}
+        wrong: dict[int, tuple[str, int]] = {}
         for column in self.kept:
             for row, reason in spans[column.at].wrong:
-                wrong.setdefault(row, f"{column.derived} {reason}")
-        for row in sorted(wrong):
-            refused.row(f"sample {spans[0].first + row:,}", wrong[row])
+                wrong.setdefault(row, (f"{column.derived} {reason}", column.at))
+        for row, (reason, at) in sorted(wrong.items()):
+            refused.row(f"sample {spans[0].first + row:,}", reason, bytes(spans[at].bytes_of(row)))
         count = len(spans[0])
         found = [arrays[each.name] if each.name in arrays else pa.nulls(count, each.type) for each in schema]
         return without_rows(pa.RecordBatch.from_arrays(found, schema=schema), wrong)

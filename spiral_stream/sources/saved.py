@@ -43,6 +43,7 @@ _MADE: Final[dict[str, type[Source]]] = {ImportedRows.KIND: ImportedRows}  # by 
 _BEFORE: Final = {
     "allow_outside": True,
     "hive": False,
+    "newlines_in_values": True,
     "origin": False,
 }  # what sources did before they had these fields
 

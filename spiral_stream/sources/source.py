@@ -76,6 +76,16 @@ class Spans:
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
+class RowRuns:
+    """What identifies rows that have no identity: runs of them, end to end in physical order; R runs."""
+
+    keys: pa.StringArray  # [R] content keys of the files that they come from
+    rows: NDArray[np.uint64]  # [R]
+    firsts: NDArray[np.uint64]  # [R] the place of the first row of each in its file
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class FormerProfile:
     """The result of ``Source()``: before 0.2 that was the cache profile now called ``Original()``."""
@@ -153,6 +163,14 @@ class Reader(ABC):
         """
         del units
         return {}
+
+    def row_runs(self) -> RowRuns | None:
+        """Return which files the rows come from, where their units say something else; None: each unit is one.
+
+        Raises:
+            SourceError: the storage failed.
+        """
+        return None
 
     def refuse_outside(self) -> None:  # noqa: B027  most sources name files in reference columns only
         """Refuse rows whose bytes the storage library itself would read from files outside the source.

@@ -4,6 +4,7 @@ Each tar is indexed once per import, from its headers: 40 bytes per member, foun
 say the size and time of their tar, so that a tar that is written again is noticed wherever they are read.
 """
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -173,7 +174,8 @@ class TarLinks:
                 values = self._column(field, values, wrong)
             arrays.append(values)
         for row in sorted(wrong):
-            refused.row(f"row {shown(next(iter(batch.slice(row, 1).to_pylist())), 80)}", wrong[row])
+            [values] = batch.slice(row, 1).to_pylist()
+            refused.row(f"row {shown(values, 80)}", wrong[row], json.dumps(values, default=str, ensure_ascii=False))
         return without_rows(pa.RecordBatch.from_arrays(arrays, schema=self._schema), wrong)
 
     def _column(self, field: pa.Field, values: pa.Array, wrong: dict[int, str]) -> pa.Array:

@@ -1,5 +1,6 @@
 """Rows of tars as record batches: values of the members of a key, joined with those of sidecar tars."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self, final
@@ -213,7 +214,7 @@ def batches(
         if group.fault is None and unknown is not None:
             group.fault = _unknown(unknown, schema)
         if group.fault is not None:
-            refused.row(group.where, group.fault)
+            refused.row(group.where, group.fault, _as_text(row))
             continue
         kept.append((group, row))
         held += sum(len(value.value) for value in row.values() if isinstance(value.value, bytes | str))
@@ -307,8 +308,13 @@ def _batch(rows: Sequence[tuple[Group, dict[str, Value]]], schema: pa.Schema, re
         for row, reason in bad:
             wrong.setdefault(row, reason)
     for at in sorted(wrong):
-        refused.row(rows[at][0].where, wrong[at])
+        refused.row(rows[at][0].where, wrong[at], _as_text(rows[at][1]))
     return without_rows(pa.RecordBatch.from_arrays(arrays, schema=schema), wrong)
+
+
+def _as_text(row: Mapping[str, Value]) -> str:
+    """What the members of a row hold, for people: payload that stays in its tar as (uri, offset, length)."""
+    return json.dumps({name: value.value for name, value in row.items()}, default=shown, ensure_ascii=False)
 
 
 def _is_payload(field: pa.Field) -> bool:

@@ -13,7 +13,7 @@ from typing import IO, Any, Final, final
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.sources.imports import Refused
+from spiral_stream.sources.imports import ROW_BYTES, ImportUnit, Refused
 from spiral_stream.sources.paths import open_file
 
 BLOCK_BYTES: Final = 4 << 20
@@ -38,36 +38,106 @@ def with_compressed(*suffixes: str) -> tuple[str, ...]:
     return tuple(f"{suffix}{end}" for suffix in suffixes for end in COMPRESSED)
 
 
+def is_plain(path: str) -> bool:
+    """Whether a file is not compressed, so that reading may begin anywhere.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    with _reading(path) as file:
+        return _codec_of(file) is None
+
+
 @contextmanager
-def opened(path: str) -> Iterator["Text"]:
-    """Open a file as a stream of its plain bytes, without a byte order mark.
+def opened(unit: ImportUnit) -> Iterator["Text"]:
+    """Open a file, or a part of one, as a stream of its plain bytes, without a byte order mark.
 
     Raises:
         SourceError: it cannot be opened or unpacked, or is UTF-16; names the file and how far it was read.
     """
     text = None
     try:
-        number, _ = open_file(path)
-        with os.fdopen(number, "rb", buffering=0) as file:
-            text = Text(path, file)
+        with _reading(unit.path) as file:
+            text = Text(unit, file)
             yield text
     except (OSError, ValueError) as error:
         where = f", after {text.read_bytes:,} bytes of text" if text is not None else ""
-        msg = f"{cut(path)}{where}: {_said(error)}. It is damaged, cut short or still being written: replace it, or leave it out"
+        raise _damaged(unit.path, where, error) from error
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[IO[bytes]]:
+    try:
+        number, _ = open_file(path)
+    except OSError as error:
+        msg = (
+            f"{cut(path)}: {_said(error)}. It is damaged, cut short or still being written: replace it, or leave it out"
+        )
         raise SourceError(msg) from error
+    with os.fdopen(number, "rb", buffering=0) as file:
+        yield file
+
+
+def _codec_of(file: IO[bytes]) -> str | None:
+    head = file.read(4)
+    file.seek(0)
+    return next((codec for magic, codec in _CODECS.items() if head.startswith(magic)), None)
+
+
+@final
+class _Lines:
+    """The lines of a plain file that begin in a range of its bytes, as a stream."""
+
+    def __init__(self, file: IO[bytes], begin: int, end: int) -> None:
+        self._file, self._end = file, end
+        self._at = max(0, begin - 1)  # of what is read next
+        self._last = b""  # the last letter that was read
+        self._held = b""
+        file.seek(self._at)
+        if begin:
+            self._held = self._after_first_end()
+
+    def read(self, size: int) -> bytes:
+        if self._held:
+            data, self._held = self._held[:size], self._held[size:]
+            return data
+        if self._at < self._end:
+            return self._next(min(size, self._end - self._at))
+        if self._last == b"\n":
+            return b""
+        data = self._next(size)  # the rest of the line that began before the end of the range
+        if found := data.find(b"\n") + 1:
+            self._last, data = b"\n", data[:found]
+        return data
+
+    def _after_first_end(self) -> bytes:
+        """What follows the first line end of the range; none if no line begins in it."""
+        while self._at < self._end:
+            data = self._next(min(BLOCK_BYTES, self._end - self._at))
+            found = data.find(b"\n") + 1
+            if found or not data:
+                return data[found:]
+        self._last = b"\n"
+        return b""
+
+    def _next(self, size: int) -> bytes:
+        data = self._file.read(size)
+        self._at += len(data)
+        self._last = data[-1:] or b"\n"
+        return data
 
 
 @final
 class Text:
-    """The plain bytes of one open file."""
+    """The plain bytes of one open file, or of a part of it."""
 
-    def __init__(self, path: str, file: IO[bytes]) -> None:
-        self.path, self.read_bytes = path, 0
-        head = file.read(4)
-        file.seek(0)
-        codec = next((codec for magic, codec in _CODECS.items() if head.startswith(magic)), None)
+    def __init__(self, unit: ImportUnit, file: IO[bytes]) -> None:
+        self.path, self.read_bytes = unit.path, 0
+        codec = None if unit.of is not None else _codec_of(file)
         self._stream: Any = file if codec is None else pa.input_stream(file, compression=codec)
-        self._first = True
+        if unit.of is not None:
+            self._stream = _Lines(file, unit.begin, unit.end)
+        self._first = not unit.begin
 
     def read(self, size: int = BLOCK_BYTES) -> bytes:
         """Return the next bytes, at most ``size``; none at the end."""
@@ -92,11 +162,11 @@ class Text:
         return False
 
 
-def blocks(path: str, refused: Refused, size: int = BLOCK_BYTES) -> Iterator[Block]:
-    """Read a file as blocks of whole lines.
+def blocks(unit: ImportUnit, refused: Refused, size: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Read a file, or a part of one, as blocks of whole lines.
 
     Args:
-        path: of the file.
+        unit: the file.
         refused: takes lines that are too long.
         size: of a block; one with a longer line is longer.
 
@@ -104,7 +174,7 @@ def blocks(path: str, refused: Refused, size: int = BLOCK_BYTES) -> Iterator[Blo
         SourceError: it cannot be read.
     """
     line, held, length = 1, list[bytes](), 0
-    with opened(path) as text:
+    with opened(unit) as text:
         while data := text.read(size):
             end = data.rfind(b"\n") + 1
             if not end and length <= LINE_BYTES:
@@ -112,7 +182,7 @@ def blocks(path: str, refused: Refused, size: int = BLOCK_BYTES) -> Iterator[Blo
                 length += len(data)
                 continue
             if length > LINE_BYTES:
-                data, length = _refuse_long(text, data, refused, line), 0
+                data, length = _refuse_long(text, data, refused, line, held), 0
                 held, line, end = [], line + 1, data.rfind(b"\n") + 1
             if end:
                 block = b"".join([*held, data[:end]])
@@ -122,17 +192,23 @@ def blocks(path: str, refused: Refused, size: int = BLOCK_BYTES) -> Iterator[Blo
             held = [*held, data[end:]] if data[end:] else held
             length = sum(map(len, held))
         if length > LINE_BYTES:
-            _refuse_long(text, b"", refused, line)
+            _refuse_long(text, b"", refused, line, held)
         elif held:
             yield Block(line, b"".join(held))
 
 
-def _refuse_long(text: Text, data: bytes, refused: Refused, line: int) -> bytes:
+def _refuse_long(text: Text, data: bytes, refused: Refused, line: int, held: list[bytes]) -> bytes:
     """Refuse a line, and read over the rest of it; returns what follows it."""
-    refused.row(f"line {line}", f"it is longer than {LINE_BYTES >> 20} MiB; a line holds one row")
+    why = f"it is longer than {LINE_BYTES >> 20} MiB; a line holds one row"
+    refused.row(refused.place_of(line), why, held[0][:ROW_BYTES], whole=False)
     while data and b"\n" not in data:
         data = text.read()
     return data[data.find(b"\n") + 1 :] if data else b""
+
+
+def _damaged(path: str, where: str, error: BaseException) -> SourceError:
+    way_out = "It is damaged, cut short or still being written: replace it, or leave it out"
+    return SourceError(f"{cut(path)}{where}: {_said(error)}. {way_out}")
 
 
 def _said(error: BaseException) -> str:

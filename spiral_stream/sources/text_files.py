@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, final
 
 import pyarrow as pa
-import xxhash
 
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.imports import FILE, RAISE, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.listing import file_units
 from spiral_stream.sources.paths import absolute, is_remote, not_found, open_file
-from spiral_stream.sources.source import content_key
+from spiral_stream.sources.pieces import joined
 
-MOST_FILES: Final = 4096  # of one unit
-CUT_EVERY: Final = 2048  # a unit ends with one name in as many
-MOST_BYTES: Final = 256 << 20  # of one unit, unless one file has more
 BATCH_BYTES: Final = 16 << 20
 FILE_BYTES: Final = 1 << 30  # of the largest file: one value of a column
 SCHEMA: Final = pa.schema([("text", pa.utf8()), ("size_bytes", pa.int64()), (FILE, pa.utf8())])
@@ -36,6 +32,7 @@ class TextFiles(ImportedSource):
     """
 
     KIND: ClassVar[str] = "text_files"
+    JOINED: ClassVar[bool] = True
     path: str
     pattern: str = "**/*.txt"
     on_error: str = RAISE
@@ -59,7 +56,10 @@ class TextFiles(ImportedSource):
         if not names:
             msg = f"TextFiles: nothing in {cut(self.path)} matches {shown(self.pattern)}. Correct the pattern"
             raise SourceError(msg)
-        return list(_units(file_units(self.path, names, "TextFiles")))
+        return file_units(self.path, names, "TextFiles")
+
+    def import_pieces(self, files: Sequence[ImportUnit]) -> Sequence[ImportUnit]:
+        return list(joined(files))
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         del units
@@ -69,44 +69,21 @@ class TextFiles(ImportedSource):
         texts: list[bytes] = []
         names: list[str] = []
         held = 0
-        for path in (unit.path, *unit.others):
-            data = _read(path)
+        for file in unit.files or (unit,):
+            data = _read(file.path)
             fault = _not_utf8(data)
             if fault:
-                refused.row(os.path.relpath(path, self.path), fault)
+                refused.unit = file
+                refused.row("the whole text", fault, data)
                 continue
             texts.append(data)
-            names.append(os.path.relpath(path, self.path))
+            names.append(file.name)
             held += len(data)
             if held >= BATCH_BYTES:
                 yield _batch(texts, names, schema)
                 texts, names, held = [], [], 0
         if texts:
             yield _batch(texts, names, schema)
-
-
-def _units(files: list[ImportUnit]) -> Iterator[ImportUnit]:
-    """Files as units of neighbours. A unit ends where the name of a file says so, so that a new file changes one unit."""
-    group: list[ImportUnit] = []
-    held = 0
-    for file in files:
-        if group and held + file.size_bytes > MOST_BYTES:
-            yield _unit(group)
-            group, held = [], 0
-        group.append(file)
-        held += file.size_bytes
-        if len(group) == MOST_FILES or xxhash.xxh3_64_intdigest(file.name.encode()) % CUT_EVERY == 0:
-            yield _unit(group)
-            group, held = [], 0
-    if group:
-        yield _unit(group)
-
-
-def _unit(files: list[ImportUnit]) -> ImportUnit:
-    """One unit of several files, named by the first of them."""
-    key = content_key("text files", *(part for file in files for part in (file.name, file.content_key)))
-    size = sum(file.size_bytes for file in files)
-    return ImportUnit(files[0].name, files[0].path, size, key, tuple(file.path for file in files[1:]), len(files))
 
 
 def _read(path: str) -> bytes:

@@ -18,7 +18,7 @@ from spiral_stream.expr import Expr
 from spiral_stream.integrity.blocks import Mapped
 from spiral_stream.sources.imports import FILE
 from spiral_stream.sources.predicate import needed, passing
-from spiral_stream.sources.source import ROW, Reader, Spans, Unit, without_columns
+from spiral_stream.sources.source import ROW, Reader, RowRuns, Spans, Unit, without_columns
 from spiral_stream.sources.token_layout import TokenLayout
 
 TOKENS: Final = "tokens"
@@ -64,6 +64,9 @@ class TokenReader(Reader):
     def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
         own = [self._path(unit) for unit in (range(len(self._units)) if units is None else units)]
         return {**self._kept.files(units), **{f"tokens/{path}": path for path in own}}
+
+    def row_runs(self) -> RowRuns | None:
+        return self._kept.row_runs()
 
     def scan(
         self, columns: Sequence[str], predicate: Expr | None = None, units: Sequence[int] | None = None

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 import spiral_stream as spiral
 from spiral_stream.catalog import import_work
 from spiral_stream.catalog.importing import IMPORTS
+from spiral_stream.catalog.refused_rows import REFUSED
 from spiral_stream.derived.executors import Executor, building_with
+from spiral_stream.sources import imports
 from spiral_stream.sources.imported import ROWS, SNAPSHOTS, ImportedRows
 from spiral_stream.testing import check_resume
 from tests.fixtures.examples import few
@@ -293,3 +295,73 @@ def test_explain_says_what_an_import_took(tmp_path: Path) -> None:
 
     size = sum(path.stat().st_size for path in folder.glob("*.num"))
     assert f"test-lines, 2 storage shards; imported: 2 files, {size} bytes read in" in " ".join(explained.split())
+
+
+def test_rows_that_are_left_out_are_kept_with_their_place_and_what_was_found(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"id": 1}\n{"id": "two"}\n{"id": 3,\n')
+    (tmp_path / "b.csv").write_text('id\n1\nx,"y"\n')
+    (tmp_path / "c.txt").write_bytes(b"sch\xf6n")
+    (tmp_path / "d.txt").write_bytes(b"good")
+    sources = {
+        "a": spiral.Jsonl(tmp_path, schema={"id": "int64"}, on_error="skip"),
+        "b": spiral.Csv(tmp_path, on_error="skip"),
+        "c": spiral.TextFiles(tmp_path, on_error="skip"),
+    }
+    catalog = spiral.connect(tmp_path / "catalog")
+    for name, source in sources.items():
+        with pytest.warns(spiral.SpiralWarning, match=r"left out.*catalog\.refused\(name\)"):
+            catalog.register(name, source, identity=spiral.RowIdentity())
+
+    refused = {name: catalog.refused(name).to_pylist() for name in sources}
+    found = {name: [(row["__file__"], row["place"], row["data"]) for row in rows] for name, rows in refused.items()}
+    assert found == {
+        "a": [("a.jsonl", "line 2", b'{"id": "two"}'), ("a.jsonl", "line 3", b'{"id": 3,')],
+        "b": [("b.csv", "line 3", b'x,"y"\n')],
+        "c": [("c.txt", "the whole text", b"sch\xf6n")],
+    }
+    assert "column 'id' holds 'two'" in refused["a"][0]["reason"]
+    assert refused["c"][0]["size_bytes"] == 5
+
+
+def test_refused_rows_are_bounded_and_go_with_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imports, "REFUSED_ROWS", 3)
+    monkeypatch.setattr(imports, "ROW_BYTES", 5)
+    folder = written(tmp_path / "in", 2)
+    (folder / "1.num").write_text("a bad line\n" * 7 + "5")
+    catalog = spiral.connect(tmp_path / "catalog")
+    with pytest.warns(spiral.SpiralWarning, match="7 rows could not be read"):
+        catalog.register("lines", Lines(str(folder), on_error="skip"), identity="number")
+
+    with pytest.warns(spiral.SpiralWarning, match="7 rows were left out, of which the first 3 of their files are kept"):
+        rows = catalog.refused("lines").to_pylist()
+    assert [(row["place"], row["data"], row["size_bytes"]) for row in rows] == [
+        (f"line {k}", b"a bad", 10) for k in (1, 2, 3)
+    ]
+    (folder / "1.num").write_text("6")
+    catalog.refresh("lines")
+    assert catalog.refused("lines").num_rows == 0
+    [import_folder] = (catalog.root / IMPORTS).iterdir()
+    assert len(list((import_folder / REFUSED).iterdir())) == 1
+    catalog.caches(remove_dead=True, older_than=timedelta(0))
+    assert list((import_folder / REFUSED).iterdir()) == []
+
+
+@pytest.mark.parametrize("same_bytes", [True, False])
+def test_a_touched_file_keeps_its_rows_where_bytes_are_compared(tmp_path: Path, same_bytes: bool) -> None:
+    folder = written(tmp_path / "in", 2, 3)
+    catalog = spiral.connect(tmp_path / "catalog")
+    identity = spiral.RowIdentity()
+    catalog.register("lines", Lines(str(folder)), identity=identity, same_bytes=same_bytes)
+    before = catalog.table("lines").to_arrow()
+    for _ in range(2):
+        os.utime(folder / "1.num", ns=(10**18, 10**18 + len(list(folder.iterdir()))))
+        changes = catalog.refresh("lines", same_bytes=same_bytes).changes
+        assert bool(changes) is not same_bytes
+        assert bool(catalog.table("lines").to_arrow().equals(before)) is same_bytes
+        (folder / "more").touch()
+    assert reads(folder) == {"0.num": 1, "1.num": 1 if same_bytes else 3}
+
+    (folder / "1.num").write_text("70\n71\n72")
+    changes = catalog.refresh("lines", same_bytes=same_bytes).changes
+    assert changes is not None
+    assert changes.changed == ("1.num",)

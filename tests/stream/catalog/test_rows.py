@@ -156,7 +156,7 @@ def one_to_one(manifest: Manifest) -> None:
 def test_shard_tables_that_contradict_themselves_are_refused(catalog: Registry, tmp_path: Path, count: int) -> None:
     """Forged by value, not by byte: lengths, orders and sums that cannot be."""
     sound = catalog.entry("t").manifest()
-    as_json = {field.name: getattr(sound, field.name) for field in fields(Manifest)}
+    as_json = {field.name: getattr(sound, field.name) for field in fields(Manifest) if field.name != "runs"}
     as_json = {name: value if isinstance(value, str) else value.tolist() for name, value in as_json.items()}
     refused = 0
     for seed in range(count):

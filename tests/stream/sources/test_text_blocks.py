@@ -1,5 +1,6 @@
 import gzip
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,13 @@ PACKED = {"plain": lambda data: data, "gzip": gzip.compress, "zstd": zstandard.c
 
 
 def read(path: Path, on_error: str = "raise", size: int = 1 << 20) -> tuple[list[Block], Refused]:
-    refused = Refused(ImportUnit(path.name, str(path), 0, "0" * 32), on_error)
-    return list(blocks(str(path), refused, size)), refused
+    unit = unit_of(path)
+    refused = Refused(unit, on_error)
+    return list(blocks(unit, refused, size)), refused
+
+
+def unit_of(path: Path) -> ImportUnit:
+    return ImportUnit(path.name, str(path), path.stat().st_size if path.is_file() else 0, "0" * 32)
 
 
 @given(
@@ -37,6 +43,32 @@ def test_blocks_are_the_files_bytes_and_end_with_a_line(
     assert [block.line for block in found] == [
         1 + sum(one.data.count(b"\n") for one in found[:k]) for k in range(len(found))
     ]
+
+
+@given(
+    lines=st.lists(st.text("ab", max_size=9).map(str.encode), max_size=20),
+    size=st.integers(1, 50),
+    part=st.integers(1, 40),
+)
+def test_each_line_is_in_the_range_in_which_it_begins(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], size: int, part: int
+) -> None:
+    data = b"x" + b"\n".join(lines)
+    path = tmp_path_factory.mktemp("ranges") / "rows"
+    path.write_bytes(data)
+    file = unit_of(path)
+    bounds = [*range(0, len(data), part), len(data)]
+    units = [
+        ImportUnit(str(begin), str(path), end - begin, "0" * 32, of=file, begin=begin, end=end)
+        for begin, end in pairwise(bounds)
+    ]
+    found = [b"".join(block.data for block in blocks(unit, Refused(unit), size)) for unit in units]
+
+    assert b"".join(found) == data
+    starts = [0, *(at + 1 for at, letter in enumerate(data[:-1]) if letter == ord("\n"))]
+    for unit, text in zip(units, found, strict=True):
+        own = [start for start in starts if unit.begin <= start < unit.end]
+        assert text == b"".join(data[start : (data.find(b"\n", start) + 1) or None] for start in own)
 
 
 @pytest.mark.parametrize("packed", PACKED)
@@ -73,7 +105,7 @@ def test_a_byte_order_mark_is_no_text_and_utf16_is_refused(tmp_path: Path) -> No
 def test_a_file_that_is_gone_or_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, said in (("gone", "No such file"), ("pipe", "a FIFO")):
-        with pytest.raises(SourceError, match=f"{name}: .*{said}"), opened(str(tmp_path / name)):
+        with pytest.raises(SourceError, match=f"{name}: .*{said}"), opened(unit_of(tmp_path / name)):
             pass
 
 

@@ -1,11 +1,13 @@
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
-from spiral_stream.sources import text_files
+from spiral_stream.sources import pieces, text_files
+from spiral_stream.sources.imports import ImportUnit
 from spiral_stream.sources.text_files import TextFiles
 from tests.fixtures.imports import read_all, rows_of
 
@@ -16,6 +18,10 @@ def written(folder: Path, **texts: str | bytes) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return folder
+
+
+def units_of(source: TextFiles) -> Sequence[ImportUnit]:
+    return source.import_pieces(source.import_units())
 
 
 def test_each_file_is_a_row_with_its_text_size_and_name(tmp_path: Path) -> None:
@@ -31,37 +37,38 @@ def test_each_file_is_a_row_with_its_text_size_and_name(tmp_path: Path) -> None:
 def test_many_small_files_are_few_units_and_a_new_one_changes_one_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_files, "CUT_EVERY", 16)
+    monkeypatch.setattr(pieces, "CUT_EVERY", 16)
     written(tmp_path, **{f"d{k % 3}__{k:04d}_txt": str(k) for k in range(400)})
-    before = TextFiles(tmp_path).import_units()
+    before = units_of(TextFiles(tmp_path))
     written(tmp_path, d1__0007x_txt="new")
-    after = TextFiles(tmp_path).import_units()
+    after = units_of(TextFiles(tmp_path))
     new = {unit.content_key for unit in after} - {unit.content_key for unit in before}
 
     assert 8 <= len(before) <= 80
-    assert sum(unit.count or 0 for unit in before) == 400
+    assert sum(len(unit.files) for unit in before) == 400
     assert len({unit.name for unit in after}) == len(after)
     assert 1 <= len(new) <= 2
     assert len(rows_of(TextFiles(tmp_path))) == 401
 
 
 def test_units_and_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_files, "MOST_FILES", 10)
+    monkeypatch.setattr(pieces, "MOST_FILES", 10)
     monkeypatch.setattr(text_files, "BATCH_BYTES", 30)
     written(tmp_path, **{f"{k:03d}_txt": "x" * 10 for k in range(35)})
     source = TextFiles(tmp_path)
-    units = source.import_units()
+    units = units_of(source)
 
-    assert max(unit.count or 0 for unit in units) <= 10
+    assert max(len(unit.files) for unit in units) <= 10
     assert [len(b) for b in source.import_rows(units[0], text_files.SCHEMA, text_files.Refused(units[0]))][:2] == [3, 3]
 
 
 def test_a_file_that_is_not_utf8_is_named_or_left_out(tmp_path: Path) -> None:
     written(tmp_path, a_txt="good", b__bad_txt="schön".encode("latin-1"))
-    with pytest.raises(SourceError, match=r"b/bad\.txt: byte 3 is .*xf6.*not UTF-8.*on_error"):
+    with pytest.raises(SourceError, match=r"b/bad\.txt, the whole text: byte 3 is .*xf6.*not UTF-8.*on_error"):
         rows_of(TextFiles(tmp_path))
-    found, [refused] = read_all(TextFiles(tmp_path, on_error="skip"))
+    found, [_, refused] = read_all(TextFiles(tmp_path, on_error="skip"))
     assert (found["text"].to_pylist(), refused.count) == (["good"], 1)
+    assert [(row.file, row.data) for row in refused.rows] == [("b/bad.txt", b"sch\xf6n")]
 
 
 def test_a_file_too_large_for_a_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +81,7 @@ def test_a_file_too_large_for_a_text_is_refused(tmp_path: Path, monkeypatch: pyt
 def test_a_file_that_is_gone_when_it_is_read_is_named(tmp_path: Path) -> None:
     written(tmp_path, a_txt="x", b_txt="y")
     source = TextFiles(tmp_path)
-    [unit] = source.import_units()
+    [unit] = units_of(source)
     (tmp_path / "b.txt").unlink()
     with pytest.raises(SourceError, match=r"b\.txt: No such file.*Restore it"):
         list(source.import_rows(unit, text_files.SCHEMA, text_files.Refused(unit)))
