@@ -63,7 +63,7 @@ def training_asset(
         DagsterInvalidDefinitionError: torchrun cannot start the command.
     """
     key = conventions.model_key(name)
-    start = _started(name, list(command) or ["python", "-m", "spiral_assets.training", domain], processes)
+    start = started(name, list(command) or ["python", "-m", "spiral_assets.training", domain], processes)
     streams = [each for each in map(_key, conventions.keys(deps)) if each.path[0] == conventions.STREAMS]
     fields = config if isinstance(config, type) else config_of(name, config)
 
@@ -168,7 +168,7 @@ def config_of(name: str, defaults: Mapping[str, Any]) -> type[dg.Config]:
     return create_model(f"{name.title().replace('_', '')}Config", __base__=dg.Config, **fields)
 
 
-def _started(name: str, command: list[str], processes: int) -> list[str]:
+def started(name: str, command: list[str], processes: int) -> list[str]:
     """Return the command with the interpreter of this process, under torchrun if there are several processes.
 
     Raises:

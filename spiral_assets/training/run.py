@@ -17,7 +17,7 @@ A training script needs five lines of it, and no Dagster to run::
 
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, final
@@ -62,16 +62,18 @@ class TrainingRun:
         self.resumed = False
         self._report: Reporter = ToNobody()
         self._stack = ExitStack()
-        self._progress = progress.ProgressFile(self.kept.folder, self.rank)
+        self._progress: progress.ProgressFile
         self._place: dict[str, Any] = {}
         self._losses, self._counted = 0.0, 0  # since the last save
 
     def __enter__(self) -> Self:
-        self._stack.callback(self._progress.close)
-        if self.rank == 0:
-            self._report = self._stack.enter_context(reporter())
-            self._stack.enter_context(self.kept.exclusively(self.log))
-        self._together()
+        with ExitStack() as stack:
+            if self.rank == 0:
+                self._report = stack.enter_context(reporter())
+                stack.enter_context(self.kept.exclusively(self.log))
+            self._together()
+            self._progress = stack.enter_context(closing(progress.ProgressFile(self.kept.folder, self.rank)))
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
