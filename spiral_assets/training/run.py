@@ -171,9 +171,10 @@ class TrainingRun:
         """
         place = self._flush()
         if self.rank == 0:
-            found = progress.read(self.kept.folder)
-            self.kept.keep_result({**self.facts(), **facts, "samples_seen": found.seen(), "final_cursor": place})
-            self._report.done(facts)
+            whole, seen = self.facts(), progress.read(self.kept.folder).seen()
+            self.kept.keep_result({**whole, **facts, "samples_seen": seen, "final_cursor": place})
+            cursor = {"raw_value": place, "type": "json"}
+            self._report.done({"cache_hit_rate": whole["cache_hit_rate"], **facts, "final_cursor": cursor})
 
     def facts(self) -> dict[str, Any]:
         """Return figures of the whole run, over all its processes: steps, speed, waiting, and cache hits of this one."""

@@ -62,6 +62,7 @@ def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: 
     assert not prove(str(place.root / "catalog"), ledger, plans.TRAIN, EPOCHS * 3).exact  # a batch is missing
     facts = metadata(result, MODEL)
     assert (facts["processes"], facts["steps"], facts["epochs"]) == (2, EPOCHS * 3, EPOCHS)
+    assert (facts["final_cursor"]["epoch"], facts["final_cursor"]["batch"]) == (EPOCHS, 0)
     assert facts["steps_per_epoch"] == 3
     assert facts["samples_per_s"] > 0
     rows = [record.data for record in facts["progress"].records]
