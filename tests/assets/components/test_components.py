@@ -136,6 +136,32 @@ def test_components_have_every_check_there_is_and_warn_or_block() -> None:
     }
 
 
+@pytest.mark.parametrize("executor", ["threads", "processes", "ray"])
+def test_a_cache_is_built_where_its_yaml_says(
+    executor: str, shop: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spiral_assets.assets import cache
+
+    asked = {}
+
+    def build(*_: object, **options: object) -> dg.MaterializeResult[None]:
+        asked.update(options)
+        return dg.MaterializeResult()
+
+    monkeypatch.setattr(cache, "build", build)
+    assert run(loaded(EIGHT_LINES), instance).success
+    catalog = spiral.connect(str(shop / "catalog"))
+    plan = catalog.table("shop.photos").sample(order=spiral.Sequential())
+    catalog.save_stream("saved", plan.collate(batch_size=10, fields={"label": spiral.Stack("label")}).to_numpy())
+    text = f"type: x.PlanCache\nattributes: {{name: p, plan: {{stream: saved}}, executor: {executor}, workers: 3}}"
+
+    run(loaded(text), instance, "caches/p")
+
+    assert asked == {"executor": executor, "workers": 3}
+    with pytest.raises(Exception, match="celery"):
+        loaded(text.replace(executor, "celery"))
+
+
 def test_options_of_a_folder_are_fields_of_a_relation(shop: Path) -> None:
     component = components.RelationCatalog.resolve_from_dict(
         {"folder": "$SHOP", "options": {"limits": {"row_change": 0.2}, "statistics": False}}
