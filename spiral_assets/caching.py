@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 EVERY_S: Final = 2.0  # between two lines of progress in the log
 EVENT_EVERY_S: Final = 20.0  # between two observations, which the asset's page shows
 EXECUTORS: Final = ("threads", "processes", "ray")
+TRUSTED: Final = ("spiral_assets.plans",)  # modules whose functions the demo's saved plans name
 
 
 def build(
     context: dg.AssetExecutionContext,
+    catalog: "spiral.Catalog",
     stream: "spiral.PreparedStream",
     metadata: Callable[["spiral.CacheStatus"], Mapping[str, Any]],
     *,
@@ -26,6 +28,7 @@ def build(
 
     Args:
         context: the asset's, for progress.
+        catalog: of the stream; says which bytes on disk are in use.
         stream: reads every row that the caches should hold.
         metadata: returns more metadata of each cache.
         executor: ``threads``, ``processes`` of this machine, or ``ray``.
@@ -52,6 +55,7 @@ def build(
             **{name: value for cache in caches for name, value in metadata(cache).items()},
             "fingerprint": ":".join(cache.fingerprint for cache in caches),
             "bytes": sum(cache.payload_bytes for cache in caches),
+            **on_disk(catalog, caches),
             "rows_built": done.rows,
             "rows_refused": done.refused,
             "shards_built": done.shards,
@@ -60,6 +64,22 @@ def build(
             "built_by": executor,
         },
     )
+
+
+def on_disk(catalog: "spiral.Catalog", caches: "list[spiral.CacheStatus]") -> dict[str, int]:
+    """Return the bytes of caches on disk: all, those in use, and those that nobody can use, such as of shards that changed.
+
+    Args:
+        catalog: whose caches they are.
+        caches: from `spiral_stream.PreparedStream.caches`.
+    """
+    folders = {cache.folder for cache in caches}
+    found = [each for each in catalog.caches(trust=TRUSTED) if each.path in folders]
+    return {
+        "bytes_on_disk": sum(each.bytes for each in found),
+        "live_bytes": sum(each.live_bytes for each in found),
+        "dead_bytes": sum(each.dead_bytes for each in found),
+    }
 
 
 def data_version(caches: "list[spiral.CacheStatus]", relations: Mapping[str, str]) -> dg.DataVersion:

@@ -189,24 +189,31 @@ def import_check(
 
 
 def explain_check(
-    asset: dg.AssetsDefinition, stream: str, *, name: str = "explains_without_a_warning"
+    asset: dg.AssetsDefinition,
+    plans: Mapping[str, Plan],
+    *,
+    most: int = 0,
+    name: str = "explains_without_a_warning",
 ) -> dg.AssetChecksDefinition:
-    """Return a check that EXPLAIN DATA of a saved stream has no warning. It warns, with the remedies.
+    """Return a check that EXPLAIN DATA of streams has no warning. It warns, with the remedies.
 
     Args:
-        asset: the asset that saves the stream.
-        stream: its name in the catalog.
+        asset: the asset that saves the streams.
+        plans: name of a stream -> its plan; `SavedPlan` is the plan of a stream that others saved.
+        most: how many warnings are allowed.
         name: of the check.
     """
 
-    @dg.asset_check(asset=asset, name=name, description="EXPLAIN DATA of the stream has no warning.")
+    @dg.asset_check(asset=asset, name=name, description="EXPLAIN DATA of the streams has no warning.")
     def explains_without_a_warning(catalog: CatalogResource) -> dg.AssetCheckResult:
-        with catalog.open().open_stream(stream, epoch=0) as opened:
-            lines = opened.explain().to_dict()["warnings"]
+        opened, lines = catalog.open(), []
+        for each, plan in plans.items():
+            with plan(opened).to_torch() as stream:
+                lines += [f"{each}: {line}" for line in stream.explain().to_dict()["warnings"]]
         return warned(
-            passed=not lines,
+            passed=len(lines) <= most,
             description="; ".join(lines) or "no warning",
-            metadata={"warnings": len(lines)},
+            metadata={"warnings": len(lines), "limit": most},
         )
 
     return explains_without_a_warning

@@ -140,6 +140,22 @@ def table_schema(report: "spiral.Report", descriptions: Mapping[str, str] | None
     return dg.TableSchema(columns=columns)
 
 
+def with_pictures(context: Context, of: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata in which each `spiral_stream.Picture` is markdown that shows it.
+
+    Args:
+        context: of the run that shows it.
+        of: what they show, such as the key of an asset.
+        metadata: by name.
+    """
+    import spiral_stream as spiral
+
+    return {
+        name: shown(context, of, [(value.name, value.form, value.data)]) if isinstance(value, spiral.Picture) else value
+        for name, value in metadata.items()
+    }
+
+
 def shown(context: Context, of: str, pictures: Sequence[tuple[str, str, bytes]]) -> dg.MetadataValue[Any]:
     """Keep pictures with the logs of a run, and return markdown that shows them.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from spiral_assets import automation, reports
+from spiral_assets.caching import TRUSTED
 from spiral_assets.resources import CatalogResource
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def retention_job(
     @dg.op(description="Remove what no saved stream names and no relation has.")
     def remove_dead(context: dg.OpExecutionContext, catalog: CatalogResource) -> None:
         found = catalog.open().caches(
-            remove_dead=True, older_than=timedelta(days=older_than_days), trust=("spiral_assets.plans", *trust)
+            remove_dead=True, older_than=timedelta(days=older_than_days), trust=(*TRUSTED, *trust)
         )
         removed = sum(each.removed_bytes for each in found)
         context.log.info(f"{removed:,} bytes removed of {len(found):,} entries")  # noqa: G004  Dagster's own logger

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from spiral_stream.planner.retention import PreparedData
     from spiral_stream.planner.videos import index_videos
     from spiral_stream.prepared import PreparedStream
+    from spiral_stream.report.charts import Picture, draw_bars, draw_curves
     from spiral_stream.report.making import Report, report_relation
     from spiral_stream.report.wording import written
     from spiral_stream.version import __version__
@@ -118,6 +119,7 @@ __all__ = [
     "PadMask",
     "PadPartial",
     "Parquet",
+    "Picture",
     "PlanError",
     "Positions",
     "PreparedData",
@@ -162,6 +164,8 @@ __all__ = [
     "col",
     "connect",
     "declared_source",
+    "draw_bars",
+    "draw_curves",
     "index_videos",
     "len_",
     "lit",
@@ -176,6 +180,7 @@ __all__ = [
 
 _LATE: Final = {
     "CacheStatus": "spiral_stream.planner.build",
+    "Picture": "spiral_stream.report.charts",
     "PreparedData": "spiral_stream.planner.retention",
     "SourceFacts": "spiral_stream.catalog.source_facts",
     "source_facts": "spiral_stream.catalog.source_facts",
@@ -183,6 +188,8 @@ _LATE: Final = {
     "Progress": "spiral_stream.cache.materialize",
     "Report": "spiral_stream.report.making",
     "__version__": "spiral_stream.version",
+    "draw_bars": "spiral_stream.report.charts",
+    "draw_curves": "spiral_stream.report.charts",
     "index_videos": "spiral_stream.planner.videos",
     "report_relation": "spiral_stream.report.making",
     "written": "spiral_stream.report.wording",

@@ -27,7 +27,7 @@ from spiral_assets.assets.cache import cache_asset, cache_assets
 from spiral_assets.assets.measure import Check, measure_assets
 from spiral_assets.assets.registered import registered_asset
 from spiral_assets.assets.relation import Limits, relation_assets
-from spiral_assets.assets.stream import SavedStream, stream_asset
+from spiral_assets.assets.stream import SavedStream, stream_asset, stream_assets
 from spiral_assets.assets.tokenizer import tokenizer_asset
 from spiral_assets.assets.training import training_asset, training_jobs
 from spiral_assets.assets.video_index import video_index_assets
@@ -46,6 +46,7 @@ __all__ = [
     "registered_asset",
     "relation_assets",
     "stream_asset",
+    "stream_assets",
     "tokenizer_asset",
     "training_asset",
     "training_jobs",

@@ -74,8 +74,9 @@ def cache_asset(
         freshness_policy=automation.freshness(fresh_within_h),
     )
     def cache(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
-        with plan(catalog.open()).to_numpy() as stream:
-            return build(context, stream, metadata, executor=executor, workers=workers)
+        opened = catalog.open()
+        with plan(opened).to_numpy() as stream:
+            return build(context, opened, stream, metadata, executor=executor, workers=workers)
 
     return cache
 

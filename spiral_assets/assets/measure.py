@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import dagster as dg
 
-from spiral_assets import automation, conventions
+from spiral_assets import automation, conventions, pages
 from spiral_assets.code_versions import code_version_of
 from spiral_assets.conventions import DATA_TEAM, Deps
 from spiral_assets.resources import CatalogResource
@@ -73,7 +73,8 @@ def measure_assets(
 
     Args:
         key: after ``stats/``, such as ``text/token_lengths``.
-        measure: gets the catalog; returns the data version of what it read, and the metadata.
+        measure: gets the catalog; returns the data version of what it read, and the metadata, which may have a
+            `spiral_stream.Picture` as a value.
         deps: what it reads.
         description: shown in the UI.
         domain: tag by which jobs select the asset.
@@ -93,8 +94,10 @@ def measure_assets(
         deps=conventions.keys(deps),
         automation_condition=automation.rebuild() if automated else None,
     )
-    def measured(catalog: CatalogResource) -> dg.MaterializeResult[None]:
+    def measured(context: dg.AssetExecutionContext, catalog: CatalogResource) -> dg.MaterializeResult[None]:
         version, metadata = measure(catalog.open())
-        return dg.MaterializeResult(data_version=dg.DataVersion(version), metadata=metadata)
+        return dg.MaterializeResult(
+            data_version=dg.DataVersion(version), metadata=pages.with_pictures(context, key, metadata)
+        )
 
     return dg.Definitions(assets=[measured], asset_checks=[own_check(measured, each) for each in checks])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 import dagster as dg
 
 from spiral_assets import automation, conventions, reports
+from spiral_assets.checks import explain_check
 from spiral_assets.code_versions import code_version_of
 from spiral_assets.conventions import TRAINING_TEAM, Deps
 from spiral_assets.named import Plan
@@ -81,6 +82,23 @@ def stream_asset(
             return _saved(streams[0].name, prepared, metadata(*prepared))
 
     return saved
+
+
+def stream_assets(
+    name: str, *, streams: Sequence[SavedStream], most_warnings: int | None = 0, **options: Any
+) -> dg.Definitions:
+    """Return `stream_asset` and the check that EXPLAIN of the streams has no warning.
+
+    Args:
+        name: of the asset.
+        streams: of the asset.
+        most_warnings: how many are allowed before the check warns; None for no check.
+        **options: as `stream_asset` takes them.
+    """
+    asset = stream_asset(name, streams=streams, **options)
+    plans = {each.name: each.plan for each in streams}
+    checks = [] if most_warnings is None else [explain_check(asset, plans, most=most_warnings)]
+    return dg.Definitions(assets=[asset], asset_checks=checks)
 
 
 def _saved(

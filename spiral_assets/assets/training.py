@@ -1,7 +1,10 @@
 """The asset of a training run, and the jobs that lead to it."""
 
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import dagster as dg
@@ -9,9 +12,11 @@ from pydantic import create_model
 
 from spiral_assets import automation, conventions
 from spiral_assets.conventions import TRAINING_TEAM, Deps
+from spiral_assets.model_page import model_page
 from spiral_assets.resources import PATIENT, CatalogResource, RunsResource
 
 RETRIES: Final = 2  # of a training process that died
+OBSERVED_S: Final = 60.0  # between two looks at a run that goes on
 
 
 def training_asset(
@@ -21,8 +26,9 @@ def training_asset(
     *,
     deps: Deps,
     description: str,
-    check: str,
+    check: str | None = None,
     command: Sequence[str] = (),
+    processes: int = 1,
     kinds: frozenset[str] = frozenset({"pytorch"}),
     owners: Sequence[str] = TRAINING_TEAM,
     retries: int = RETRIES,
@@ -32,7 +38,9 @@ def training_asset(
 
     The process gets ``--folder``, ``--catalog``, and one option per field of the config: ``save_every=8`` becomes
     ``--save-every 8``. A retry, or a re-executed run, gets the same folder, so it can resume from the checkpoint there.
-    The process reports the asset check ``beats_chance``, which warns.
+    A process that keeps a `spiral_assets.training.run.TrainingRun` gets a page: the loss curve over all retries, speed,
+    what bounds it, and which samples the model saw. The page is there after a failed try too, and every minute of a run
+    that goes on, as an observation.
 
     Args:
         name: last part of the asset key.
@@ -40,15 +48,23 @@ def training_asset(
         config: fields of the run config, or their names with default values.
         deps: the saved stream.
         description: shown in the UI.
-        check: description of ``beats_chance``.
+        check: description of the asset check ``beats_chance``, which the process has to report, and which warns; None for
+            a process that reports none.
         command: starts the process; empty runs ``python -m spiral_assets.training <domain>``. A first word ``python`` is
             the interpreter of the run.
+        processes: how many ranks torchrun starts on this machine. With more than one, the command is ``python`` and a
+            script, or ``python -m`` and a module.
         kinds: shown in the UI.
         owners: of the asset.
         retries: of a process that died.
         fresh_within_h: hours within which it must have been trained; None for no policy.
+
+    Raises:
+        DagsterInvalidDefinitionError: torchrun cannot start the command.
     """
     key = conventions.model_key(name)
+    start = started(name, list(command) or ["python", "-m", "spiral_assets.training", domain], processes)
+    streams = [each for each in map(_key, conventions.keys(deps)) if each.path[0] == conventions.STREAMS]
     fields = config if isinstance(config, type) else config_of(name, config)
 
     @dg.asset(
@@ -59,7 +75,7 @@ def training_asset(
         tags=conventions.domain_tag(domain),
         description=description,
         deps=conventions.keys(deps),
-        check_specs=[dg.AssetCheckSpec("beats_chance", asset=key, description=check)],
+        check_specs=[] if check is None else [dg.AssetCheckSpec("beats_chance", asset=key, description=check)],
         retry_policy=dg.RetryPolicy(max_retries=retries),
         freshness_policy=automation.freshness(fresh_within_h),
     )
@@ -70,12 +86,45 @@ def training_asset(
         runs: RunsResource,
         pipes: dg.PipesSubprocessClient,
     ) -> dg.MaterializeResult:  # type: ignore[type-arg]  # with a check there are two outputs, which [None] denies
-        start = _started(command) or [sys.executable, "-m", "spiral_assets.training", domain]
-        where = ("--folder", str(runs.folder(context)), "--catalog", catalog.uri)
-        run = pipes.run(context=context, command=[*start, *where, *_options(config)], env=PATIENT)
-        return run.get_materialize_result()
+        folder = runs.folder(context)
+        where = ("--folder", str(folder), "--catalog", catalog.uri)
+        with _observed(context, key, folder, streams):
+            run = pipes.run(context=context, command=[*start, *where, *_options(config)], env=PATIENT)
+        done = run.get_materialize_result()
+        told = {**model_page(context, folder, streams), **(done.metadata or {})}
+        return dg.MaterializeResult(
+            metadata=told, check_results=done.check_results, data_version=done.data_version, tags=done.tags
+        )
 
     return model
+
+
+@contextmanager
+def _observed(
+    context: dg.AssetExecutionContext, key: dg.AssetKey, folder: Path, streams: Sequence[dg.AssetKey]
+) -> Iterator[None]:
+    """Observe a run every minute, and once more if it fails: the asset's page shows how far it came."""
+    over = threading.Event()
+
+    def observe() -> None:
+        page = model_page(context, folder, streams)
+        if page:
+            context.instance.report_runless_asset_event(dg.AssetObservation(key, metadata=page))
+
+    def watch() -> None:
+        while not over.wait(OBSERVED_S):
+            observe()
+
+    watching = threading.Thread(target=watch, name="training-page", daemon=True)
+    watching.start()
+    try:
+        yield
+    except Exception:
+        observe()
+        raise
+    finally:
+        over.set()
+        watching.join()
 
 
 def training_jobs(
@@ -119,8 +168,27 @@ def config_of(name: str, defaults: Mapping[str, Any]) -> type[dg.Config]:
     return create_model(f"{name.title().replace('_', '')}Config", __base__=dg.Config, **fields)
 
 
-def _started(command: Sequence[str]) -> list[str]:
-    return [sys.executable, *command[1:]] if command and command[0] == "python" else list(command)
+def started(name: str, command: list[str], processes: int) -> list[str]:
+    """Return the command with the interpreter of this process, under torchrun if there are several processes.
+
+    Raises:
+        DagsterInvalidDefinitionError: torchrun cannot start it.
+    """
+    is_python = command[0] == "python"
+    if processes == 1:
+        return [sys.executable, *command[1:]] if is_python else command
+    if processes < 1 or not is_python or len(command) == 1 or (command[1].startswith("-") and command[1] != "-m"):
+        msg = (
+            f"training {name!r}: {processes} processes of {' '.join(command)!r}. torchrun starts one or more of a script or "
+            "module: give python and its file, or python -m and its name; or start torchrun in the command yourself"
+        )
+        raise dg.DagsterInvalidDefinitionError(msg)
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes))
+    return [sys.executable, *torchrun, *command[1:]]
+
+
+def _key(dep: dg.AssetsDefinition | dg.AssetSpec | dg.AssetKey) -> dg.AssetKey:
+    return dep if isinstance(dep, dg.AssetKey) else dep.key
 
 
 def _options(config: dg.Config) -> Iterator[str]:

@@ -62,6 +62,10 @@ class Relation(Owned, dg.Component, dg.Resolvable):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the relation's assets and checks."""
         del context
+        return self.definitions()
+
+    def definitions(self) -> dg.Definitions:
+        """Return the relation's assets and checks."""
         return relation_assets(
             self.name,
             self.source,

@@ -12,7 +12,6 @@ from dagster.components.utils.defs_state import DefsStateConfig, DefsStateConfig
 from pydantic import Field
 
 from spiral_assets.assets.registered import registered_asset
-from spiral_assets.assets.relation import relation_assets
 from spiral_assets.components.parts import Owned
 from spiral_assets.components.relation import Relation
 from spiral_assets.components.scaffolding import example
@@ -92,8 +91,11 @@ class RelationCatalog(Owned, dg.StateBackedComponent, dg.Resolvable):
         return self._registered(wanted) if self.folder is None else self._in_folder(wanted)
 
     def _in_folder(self, found: Mapping[str, Any]) -> dg.Definitions:
-        options = {**self.owned(), **self.options}
-        made = [relation_assets(name, source, **options) for name, source in found.items()]
+        said = {**self.owned(), **self.options, "name": "", "source": {}}
+        like: Relation = Relation.resolve_from_dict(said)  # checked once, not per relation
+        made = [
+            like.model_copy(update={"name": name, "source": source}).definitions() for name, source in found.items()
+        ]
         watched = [Watched(name, source) for name, source in found.items()]
         sensors = [] if self.watch_s is None or not found else [self._sensor(watched)]
         return dg.Definitions.merge(dg.Definitions(sensors=sensors), *made)

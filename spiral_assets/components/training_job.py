@@ -28,8 +28,11 @@ class TrainingJob(Owned, dg.Component, dg.Resolvable):
         description="Starts the process; python is the interpreter of the run. It gets --folder, --catalog, and the config.",
         examples=[["python", "-m", "shop.train"]],
     )
+    processes: int = Field(default=1, description="How many ranks torchrun starts on this machine.")
     config: dict[str, Any] = Field(default_factory=dict, description="Fields of the run config, with default values.")
-    check: str = Field(default="The model is better than chance.", description="Describes the check beats_chance.")
+    check: str | None = Field(
+        default=None, description="Describes the check beats_chance, which the process reports; null for none."
+    )
     kinds: Sequence[str] = Field(default=("pytorch",), description="Icons.")
     deps: Sequence[str] = Field(default=(), description="The saved stream: streams/photos.")
     retries: int = Field(default=RETRIES, description="Of a process that died; each continues at its checkpoint.")
@@ -49,6 +52,7 @@ class TrainingJob(Owned, dg.Component, dg.Resolvable):
             deps=self.deps,
             check=self.check,
             command=self.command,
+            processes=self.processes,
             kinds=frozenset(self.kinds),
             retries=self.retries,
             fresh_within_h=self.fresh_within_h,

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from spiral_assets.assets.stream import SavedStream, stream_asset
+from spiral_assets.assets.stream import SavedStream, stream_assets
 from spiral_assets.components.parts import FunctionByName, Owned, PlanByName, function_of, plan_of
 from spiral_assets.components.scaffolding import example
 
@@ -33,21 +33,24 @@ class TrainingStream(Owned, dg.Component, dg.Resolvable):
     metadata: str | FunctionByName | None = Field(
         default=None, description="A function that gets the prepared streams and returns more metadata."
     )
+    most_warnings: int | None = Field(
+        default=0, description="Warnings of EXPLAIN that are allowed before a check warns; null for no check."
+    )
     fresh_within_h: float | None = Field(default=None, description="Hours within which it must be saved.")
     automated: bool = Field(default=True, description="Whether it is saved again when a plan or its data is new.")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Return the streams' asset."""
+        """Return the streams' asset and the check of its EXPLAIN."""
         del context
         more: dict[str, Any] = {} if self.metadata is None else {"metadata": function_of(self.metadata)}
         streams = [SavedStream(each.name, plan_of(each.plan), each.prefetch) for each in self.streams]
-        asset = stream_asset(
+        return stream_assets(
             self.name,
             streams=streams,
+            most_warnings=self.most_warnings,
             deps=self.deps,
             fresh_within_h=self.fresh_within_h,
             automated=self.automated,
             **{"description": "Streams, saved by name, with EXPLAIN of the first.", **self.owned()},
             **more,
         )
-        return dg.Definitions(assets=[asset])

@@ -32,9 +32,8 @@ def token_lengths(catalog: "spiral.Catalog") -> tuple[str, dict[str, Any]]:
         "tokens": int(every.sum()),
         "streams": reports.table(rows),
         "lengths": reports.table(_quantiles(lengths)),
-        "documents_by_length": reports.bars(_histogram(every)),
-        **{f"{stream}_by_length": reports.bars(_histogram(found)) for stream, found in lengths.items()},
-        "bars": f"bar k counts documents of 2^k to 2^(k+1) tokens, k = 0 to {LARGEST_POWER}",
+        "documents_by_length": _histogram("all", every),
+        **{f"{stream}_by_length": _histogram(stream, found) for stream, found in lengths.items()},
         "above_budget": int((every > plans.BUDGET).sum()),
         "empty": sum(row["empty"] for row in rows),
     }
@@ -77,9 +76,19 @@ def _quantiles(lengths: "dict[str, NDArray[np.int64]]") -> list[dict[str, Any]]:
     ]
 
 
-def _histogram(lengths: "NDArray[np.int64]") -> list[float]:
-    """Count documents by the power of two below their length; empty ones count in the first bar."""
+def _histogram(stream: str, lengths: "NDArray[np.int64]") -> "spiral.Picture":
+    """Draw documents by the power of two at or below their length; empty ones count in the first bar."""
     import numpy as np
 
+    import spiral_stream as spiral
+
     powers = np.minimum(np.log2(np.maximum(lengths, 1)).astype(np.int64), LARGEST_POWER)
-    return list(map(float, np.bincount(powers, minlength=LARGEST_POWER + 1)))
+    counts = np.bincount(powers, minlength=LARGEST_POWER + 1).tolist()
+    names = [f"{2**power:,}" for power in range(LARGEST_POWER)] + [f"{2**LARGEST_POWER:,} +"]
+    return spiral.draw_bars(
+        f"{stream}_by_length",
+        f"{len(lengths):,} documents of {stream} by length",
+        list(zip(names, counts, strict=True)),
+        across="tokens, from this number to the next",
+        up="documents",
+    )

@@ -42,8 +42,7 @@ def clip_stats(catalog: "spiral.Catalog") -> tuple[str, dict[str, Any]]:
         "turned": int((usable["rotation"].to_numpy() != 0).sum()),
         "short_clips": int((frames < plans.FRAMES).sum()),
         "quantiles": reports.table(_quantiles(measured)),
-        "segments_by_length": reports.bars(by_length.tolist()),
-        "bars": f"segments by length, {BIN_MS} ms per bar; files by value, in the order of the tables",
+        "segments_by_length": _lengths(by_length.tolist()),
         **_counted("sizes", [f"{width} x {height}" for width, height in sides]),
         **_counted("frame_rates", np.round(rates, 2).tolist()),
         **_counted("key_distances", distances.tolist()),
@@ -61,10 +60,33 @@ def _quantiles(values: "dict[str, NDArray[np.number[Any]]]") -> list[dict[str, A
     ]
 
 
+def _lengths(counts: list[int]) -> "spiral.Picture":
+    import spiral_stream as spiral
+
+    names = [f"{at * BIN_MS / 1_000:g}" for at in range(len(counts) - 1)] + [f"{LONGEST_MS / 1_000:g} +"]
+    return spiral.draw_bars(
+        "segments_by_length",
+        f"{sum(counts):,} segments by length",
+        list(zip(names, counts, strict=True)),
+        across="seconds, from this number to the next",
+        up="segments",
+    )
+
+
 def _counted(name: str, values: list[Any]) -> dict[str, Any]:
     """Count files by a value: a table and a bar chart, in the order of the values."""
+    import spiral_stream as spiral
+
     counts: dict[Any, int] = {}
     for value in values:
         counts[value] = counts.get(value, 0) + 1
     rows = [{name: value, "files": counts[value]} for value in sorted(counts)]
-    return {name: reports.table(rows), f"files_by_{name}": reports.bars([row["files"] for row in rows])}
+    words = name.replace("_", " ")
+    picture = spiral.draw_bars(
+        f"files_by_{name}",
+        f"{len(values):,} files by {words}",
+        [(str(row[name]), row["files"]) for row in rows],
+        across=words,
+        up="files",
+    )
+    return {name: reports.table(rows), f"files_by_{name}": picture}

@@ -17,9 +17,8 @@ import spiral_stream as spiral
 from spiral_assets.plans import images as image_plans
 from spiral_assets.plans import text as text_plans
 from spiral_assets.plans import video as video_plans
-from spiral_assets.training.checkpoint import Checkpoint
-from spiral_assets.training.loop import Training
-from spiral_assets.training.reporting import Reporter, as_table, reporter
+from spiral_assets.training.loop import train
+from spiral_assets.training.run import TrainingRun
 from spiral_assets.training.score import Score, score
 
 CHECKPOINTS_PER_EPOCH = 4
@@ -48,24 +47,19 @@ def images(
     """Train a classifier of images."""
     from spiral_assets.training.images import Classifier
 
-    kept, opened = Checkpoint(folder), spiral.connect(catalog)
+    opened = spiral.connect(catalog)
     classes = _classes(opened, labels, image_plans.LABEL)
-    with (
-        reporter() as report,
-        kept.exclusively(report.log),
-        opened.open_stream(stream, trust=PLANS, device="cpu") as batches,
-    ):
+    with opened.open_stream(stream, trust=PLANS, device="cpu") as batches:
         per_epoch = len(batches)
         if per_epoch == 0:
             msg = f"stream {stream!r} has fewer images than one batch. Register more, or save it with a smaller batch_size"
             raise typer.BadParameter(msg)
-        learner = Classifier(classes)
-        every = save_every or max(1, per_epoch // CHECKPOINTS_PER_EPOCH)
-        training = Training(learner, batches, kept, epochs * per_epoch, every)
-        final = training.run(report)
-        with opened.open_stream(validation, trust=PLANS, device="cpu") as held_out:
-            found = score(learner.model, held_out, "image")
-        _judged(report, training, final, found, {"steps_per_epoch": per_epoch})
+        learner, steps = Classifier(classes), epochs * per_epoch
+        with TrainingRun(folder, batches, name=stream, steps=steps) as run:
+            train(learner, run, steps, save_every or max(1, per_epoch // CHECKPOINTS_PER_EPOCH))
+            with opened.open_stream(validation, trust=PLANS, device="cpu") as held_out:
+                found = score(learner.model, held_out, "image")
+            _judged(run, found, {"steps_per_epoch": per_epoch})
 
 
 @app.command()
@@ -80,26 +74,24 @@ def text(
     """Train a causal language model."""
     from spiral_assets.training.text import Predictor, judge
 
-    kept, opened = Checkpoint(folder), spiral.connect(catalog)
-    vocabulary = opened.tokenizer(tokenizer).vocab_size
+    opened = spiral.connect(catalog)
+    learner = Predictor(opened.tokenizer(tokenizer).vocab_size, text_plans.BUDGET)
     with (
-        reporter() as report,
-        kept.exclusively(report.log),
         opened.open_stream(stream, trust=PLANS, device="cpu") as batches,
+        TrainingRun(folder, batches, name=stream, steps=steps, unit=learner.UNIT) as run,
     ):
-        learner = Predictor(vocabulary, text_plans.BUDGET)
-        training = Training(learner, batches, kept, steps, save_every)
-        final = training.run(report)
-        found = judge(learner, batches)  # on the batches that would come next
+        train(learner, run, steps, save_every)
+        with opened.open_stream(stream, trust=PLANS, device="cpu") as following:
+            following.load_state_dict(batches.state_dict())
+            found = judge(learner, following)  # on the batches that would come next
         facts = {
             "loss": round(found.loss, 4),
             "chance": round(found.chance, 4),
             "beats_chance": found.beats_chance,
             "weights": sum(weight.numel() for weight in learner.model.parameters()),
-            **training.facts(),
         }
-        report.check("beats_chance", found.beats_chance, {"loss": facts["loss"], "chance": facts["chance"]})
-        _done(report, training, facts, final)
+        run.check("beats_chance", found.beats_chance, {"loss": facts["loss"], "chance": facts["chance"]})
+        run.done(facts)
 
 
 @app.command()
@@ -116,19 +108,16 @@ def video(
     """Train a classifier of how things move in clips."""
     from spiral_assets.training.video import MovementClassifier
 
-    kept, opened = Checkpoint(folder), spiral.connect(catalog)
-    classes = _classes(opened, video_plans.LABELS, video_plans.LABEL)
+    opened = spiral.connect(catalog)
+    learner = MovementClassifier(_classes(opened, video_plans.LABELS, video_plans.LABEL))
     with (
-        reporter() as report,
-        kept.exclusively(report.log),
         opened.open_stream(stream, trust=PLANS, device="cpu") as batches,
+        TrainingRun(folder, batches, name=stream, steps=steps, unit=learner.UNIT) as run,
     ):
-        learner = MovementClassifier(classes)
-        training = Training(learner, batches, kept, steps, save_every)
-        final = training.run(report)
+        train(learner, run, steps, save_every)
         with opened.open_stream(validation, trust=PLANS, device="cpu") as held_out:
             found = score(learner.model, held_out, "frames")
-        _judged(report, training, final, found, {})
+        _judged(run, found, {})
 
 
 def _classes(catalog: spiral.Catalog, relation: str, column: str) -> int:
@@ -136,7 +125,7 @@ def _classes(catalog: spiral.Catalog, relation: str, column: str) -> int:
     return int(catalog.table(relation).aggregate(last=(column, "max")).to_arrow()["last"][0].as_py()) + 1
 
 
-def _judged(report: Reporter, training: Training, final: dict[str, Any], found: Score, more: dict[str, Any]) -> None:
+def _judged(run: TrainingRun, found: Score, more: dict[str, Any]) -> None:
     """Report the accuracy of a classifier against chance."""
     facts = {
         "accuracy": round(found.accuracy, 4),
@@ -144,17 +133,9 @@ def _judged(report: Reporter, training: Training, final: dict[str, Any], found: 
         "beats_chance": found.beats_chance,
         "validated_on": found.samples,
         **more,
-        **training.facts(),
     }
-    report.check("beats_chance", found.beats_chance, {"accuracy": facts["accuracy"], "chance": facts["chance"]})
-    _done(report, training, facts, final)
-
-
-def _done(report: Reporter, training: Training, facts: dict[str, Any], final: dict[str, Any]) -> None:
-    """Save the results in the folder, and report them."""
-    training.kept.keep_result({**facts, "progress": training.progress, "final_cursor": final})
-    cursor = {"raw_value": final, "type": "json"}
-    report.done({**facts, "progress": as_table(training.progress), "final_cursor": cursor})
+    run.check("beats_chance", found.beats_chance, {"accuracy": facts["accuracy"], "chance": facts["chance"]})
+    run.done(facts)
 
 
 if __name__ == "__main__":

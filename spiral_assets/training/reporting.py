@@ -3,12 +3,10 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from dagster_pipes import PipesContext, open_dagster_pipes
 from rich.console import Console
-
-ROWS: Final = 50  # a longer table is rendered whole and pushes everything else off the page
 
 
 class Reporter(Protocol):
@@ -46,6 +44,19 @@ class ToDagster:
         self._pipes.report_asset_materialization(metadata=dict(facts))
 
 
+class ToNobody:
+    """Reports nothing: of several ranks, one reports."""
+
+    def log(self, text: str) -> None:
+        """Say nothing."""
+
+    def check(self, name: str, passed: bool, facts: Mapping[str, Any]) -> None:
+        """Say nothing."""
+
+    def done(self, facts: Mapping[str, Any]) -> None:
+        """Say nothing."""
+
+
 class ToTerminal:
     """Reports with rich."""
 
@@ -60,15 +71,6 @@ class ToTerminal:
     def done(self, facts: Mapping[str, Any]) -> None:
         """Print the facts."""
         Console().print(dict(facts))
-
-
-def as_table(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return rows as a Dagster Pipes table, thinned to `ROWS`; a text if there are none."""
-    if not rows:
-        return {"raw_value": "nothing was left to do", "type": "text"}
-    shown = rows[:: -max(1, -(-len(rows) // ROWS))][::-1]  # always with the last row
-    schema = [{"name": name, "type": type(value).__name__} for name, value in rows[0].items()]
-    return {"raw_value": {"records": shown, "schema": schema}, "type": "table"}
 
 
 @contextmanager

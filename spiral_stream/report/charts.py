@@ -1,10 +1,10 @@
-"""Draw pictures of a relation with matplotlib, which is imported when the first is drawn. Only this room knows it.
+"""Draw pictures of a relation, and of other numbers, with matplotlib, which is imported when the first is drawn.
 
-Every picture says how many shards it shows, and names axes and units. Lines and bars are binned before they are drawn, so
-that a picture of 20,000 shards takes no longer than one of 20.
+Only this room knows it. Every picture says how many shards it shows, and names axes and units. Lines and bars are binned
+before they are drawn, so that a picture of 20,000 shards takes no longer than one of 20.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from io import BytesIO
@@ -195,6 +195,84 @@ def block_sizes(column: str, found: Sequence[BlockMix], shard_mean: float, used_
     axes.minorticks_off()
     figure.legend(loc="outside lower center", ncols=2)
     return _drawn(figure, f"{column}_in_blocks", title, form)
+
+
+@_styled
+def draw_bars(
+    name: str, title: str, heights: Sequence[tuple[str, float]], *, across: str, up: str, form: Form = "svg"
+) -> Picture:
+    """Draw a bar chart. Neighbours among many bars are drawn as one, with their sum; none is left out.
+
+    Args:
+        name: of the picture's file, without its ending.
+        title: of the picture.
+        heights: what each bar is called, and its height.
+        across: what the bars are, with the unit.
+        up: what their heights are, with the unit.
+        form: ``svg`` or ``png``.
+    """
+    size = max(1, -(-len(heights) // _BARS))
+    groups = [heights[at : at + size] for at in range(0, len(heights), size)]
+    binned = f"\n{len(heights):,} bars in {len(groups)} groups" if len(groups) < len(heights) else ""
+    figure = _figure(220, title + binned)
+    axes = figure.subplots()
+    names = [group[0][0] if len(group) == 1 else f"{group[0][0]} … {group[-1][0]}" for group in groups]
+    axes.bar(range(len(groups)), [sum(height for _, height in group) for group in groups], color=_BLUE, width=0.8)
+    if names:
+        _ticks(axes.set_xticks, names, rotation=60 if max(map(len, names)) * len(names) > 6 * _TICK else 0)
+    axes.set(xlabel=across, ylabel=up, ylim=(0, None))
+    return _drawn(figure, name, title, form)
+
+
+@_styled
+def draw_curves(
+    name: str,
+    title: str,
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
+    *,
+    across: str,
+    marks: Sequence[float] = (),
+    marked: str = "",
+    form: Form = "svg",
+) -> Picture:
+    """Draw curves over one axis, panel below panel. Of many points the mean of neighbours is drawn.
+
+    Args:
+        name: of the picture's file, without its ending.
+        title: of the picture.
+        panels: what goes up in a panel, with the unit -> name of a curve -> its points, from left to right.
+        across: what all panels have across, with the unit.
+        marks: places that a vertical line marks.
+        marked: what the marks are.
+        form: ``svg`` or ``png``.
+    """
+    from matplotlib import colormaps
+
+    figure = _figure(60 + 160 * len(panels), title)
+    every = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (up, curves) in zip(every, panels.items(), strict=True):
+        for k, (words, points) in enumerate(curves.items()):
+            x, y = _thinned(np.asarray(points, np.float64).reshape(-1, 2))
+            style = "o-" if len(x) < _TICKS else "-"
+            axes.plot(x, y, style, color=colormaps["tab10"](k % 10), linewidth=1.2, markersize=3, label=words)
+        for k, at in enumerate(marks):
+            axes.axvline(at, color=_ORANGE, linewidth=1, linestyle="--", label=marked if k == 0 else None)
+        axes.set_ylabel(up)
+        if len(curves) + bool(marks) > 1:
+            axes.legend(loc="best")
+    every[-1].set_xlabel(across)
+    return _drawn(figure, name, title, form)
+
+
+def _thinned(points: Floats) -> tuple[Floats, Floats]:
+    """Return at most `_POINTS` points: the means of neighbours, the last point as it is."""
+    size = -(-len(points) // _POINTS)
+    if size <= 1:
+        return points[:, 0], points[:, 1]
+    starts = np.arange(0, len(points), size)
+    counts = np.diff(np.append(starts, len(points)))[:, None]
+    means = np.add.reduceat(points, starts) / counts
+    return np.append(means[:, 0], points[-1, 0]), np.append(means[:, 1], points[-1, 1])
 
 
 def _figure(height: int, title: str) -> "Figure":

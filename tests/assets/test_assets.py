@@ -11,7 +11,7 @@ import pytest
 import simplejpeg
 
 import spiral_stream as spiral
-from spiral_assets.assets import Named, SavedStream, cache_asset, stream_asset, training_asset
+from spiral_assets.assets import Named, SavedStream, cache_asset, stream_asset, training, training_asset
 from spiral_assets.checks import cache_check, identity_check, schema_check
 from spiral_assets.resources import CatalogResource, RunsResource
 
@@ -192,3 +192,24 @@ def test_a_training_process_gets_its_folder_the_catalog_and_its_config(catalog: 
     options = {"--folder": str(folder), "--catalog": str(tmp_path / "catalog"), "--steps": "7", "--save-every": "2"}
     assert metadata(result)["options"] == [word for option in options.items() for word in option]
     assert [check.passed for check in result.get_asset_check_evaluations()] == [True]
+
+
+@pytest.mark.parametrize(
+    ("command", "started"),
+    [
+        (["python", "train.py", "--fast"], ["train.py", "--fast"]),
+        (["python", "-m", "shop.train"], ["-m", "shop.train"]),
+    ],
+)
+def test_several_processes_are_started_by_torchrun(command: list[str], started: list[str]) -> None:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+    assert training.started("m", command, 2) == [sys.executable, *torchrun, *started]
+    assert training.started("m", command, 1) == [sys.executable, *started]
+    assert training.started("m", ["bash", "x.sh"], 1) == ["bash", "x.sh"]
+
+
+@pytest.mark.parametrize(("command", "processes"), [(["bash", "x.sh"], 2), (["python", "-c", "1"], 2), (["python"], 0)])
+def test_what_torchrun_cannot_start_is_refused(command: list[str], processes: int) -> None:
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="start torchrun in the command yourself"):
+        training_asset("m", "d", {}, deps=[], description="", command=command, processes=processes)

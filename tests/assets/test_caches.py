@@ -5,6 +5,7 @@ from pathlib import Path
 
 import lance
 import pyarrow as pa
+import pytest
 
 import spiral_stream as spiral
 from spiral_assets.plans import images as plans
@@ -41,6 +42,8 @@ def test_a_changed_shard_is_rebuilt_alone(place: Place) -> None:
     images = drawn(place)
     place.run(TRAIN, LABELS, CACHE)
     version = data_version(place, CACHE)
+    place.run("streams/images", "stats/vision/imagenet_train/shard_stats")  # a saved stream keeps the cache
+    before = metadata(place.run(CACHE), CACHE)
     change_one_shard(images)
 
     result = place.run(TRAIN, CACHE)
@@ -48,6 +51,10 @@ def test_a_changed_shard_is_rebuilt_alone(place: Place) -> None:
     facts = metadata(result, CACHE)
     assert (facts["rows_built"], facts["shards_built"]) == (IMAGES // SHARDS, 1)
     assert data_version(place, CACHE) != version
+    assert (before["live_bytes"], before["dead_bytes"]) == (before["bytes_on_disk"], 0)
+    on_disk = sum(file.stat().st_size for file in (place.root / "caches" / "caches").rglob("*") if file.is_file())
+    assert facts["bytes_on_disk"] == facts["live_bytes"] + facts["dead_bytes"] == pytest.approx(on_disk, rel=0.05)
+    assert facts["dead_bytes"] == pytest.approx(before["live_bytes"] / SHARDS, rel=0.3)  # of the shard as it was
 
 
 def test_a_cache_that_lost_a_shard_fails_its_check_until_it_is_built_again(place: Place) -> None:

@@ -11,6 +11,7 @@ import pytest
 import spiral_stream as spiral
 from spiral_assets import checks
 from spiral_assets.findings import missing, mixed, refused
+from spiral_assets.named import SavedPlan
 from spiral_assets.resources import CatalogResource
 
 
@@ -115,13 +116,13 @@ def test_rows_and_columns_are_compared_with_the_last_time(tmp_path: Path) -> Non
 def test_a_stream_that_explains_with_a_warning_says_it(tmp_path: Path, batch_size: int, *, passes: bool) -> None:
     catalog = rows(tmp_path)
     sampled = catalog.table("t").sample(order=spiral.GlobalShuffle(seed=0))
-    plan = sampled.collate(batch_size=batch_size, fields={"label": spiral.Stack("label")}).to_numpy()
-    catalog.save_stream("train", plan)
+    plan = sampled.collate(batch_size=batch_size, fields={"label": spiral.Stack("label")})
+    catalog.save_stream("train", plan.to_numpy())
 
     @dg.asset
     def saved() -> None: ...
 
-    check = checks.explain_check(saved, "train")
+    check = checks.explain_check(saved, {"train": SavedPlan("train")})
     with dg.DagsterInstance.ephemeral() as instance:
         resources = {"catalog": CatalogResource(uri=str(catalog.root))}
         result = dg.materialize([saved, check], instance=instance, resources=resources)
@@ -129,4 +130,5 @@ def test_a_stream_that_explains_with_a_warning_says_it(tmp_path: Path, batch_siz
 
     assert found.passed == passes
     assert found.severity == dg.AssetCheckSeverity.WARN
+    assert str(found.description).startswith("train: ") != passes
     assert ("600 rows do not fill one of 10000" in str(found.description)) != passes

@@ -17,6 +17,7 @@ from tests.stream.report.test_samples import picture
 
 SHARDS = 70
 ROWS = 700
+INLINE = 1_000  # characters: longer markdown is hidden behind a button
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,7 @@ def test_pictures_lie_where_the_webserver_reads_logs_and_their_markdown_is_inlin
     for key, count in (("contact_sheet", 1), ("label_pictures", 4)):
         text = found[key].value
         paths = re.findall(r"!\[[\w -]+\]\(/logs/([^)]+)\)", text)
-        assert len(text) < reports.INLINE
+        assert len(text) < INLINE
         assert len(paths) == count
         for path in paths:
             *log_key, ending = path.split("/")
@@ -143,3 +144,13 @@ def test_a_definition_says_where_a_relation_lies(source: dict[str, Any], told: t
         "dagster/uri": uri,
     }
     assert pages.definition_metadata("my.rows", {}) == {"dagster/table_name": "my.rows"}
+
+
+def test_pictures_among_metadata_are_shown_and_the_rest_stays() -> None:
+    bars = spiral.draw_bars("files", "Files", [("a", 1), ("b", 2)], across="name", up="files", form="png")
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = dg.build_asset_context(instance=instance)
+        found = pages.with_pictures(context, "stats/x", {"files": bars, "count": 2})
+
+    assert found["count"] == 2
+    assert found["files"].value.startswith("![files](data:image/png;base64,")

@@ -175,7 +175,7 @@ def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: 
     assert (proof.processes, proof.expected, proof.repeated_alike) == (2, STEPS, proof.repeated)
     assert proof.resumed_at > (0, 0)
     facts = metadata(result, MODEL)
-    assert facts["resumed"]
+    assert facts["processes"] == 2
     assert (facts["steps"], facts["tokens_per_s"] > 0) == (STEPS, True)
     assert [record.data["step"] for record in facts["progress"].records][-1] == STEPS
     assert evaluations(result)["beats_chance"].severity.value == "WARN"

@@ -2,7 +2,9 @@
 
 import json
 import threading
+from pathlib import Path
 
+import dagster as dg
 import pytest
 
 import spiral_stream as spiral
@@ -59,11 +61,16 @@ def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: 
     ledger.write_text("\n".join(lines[:-1]))
     assert not prove(str(place.root / "catalog"), ledger, plans.TRAIN, EPOCHS * 3).exact  # a batch is missing
     facts = metadata(result, MODEL)
-    assert facts["resumed"]
+    assert (facts["processes"], facts["steps"], facts["epochs"]) == (2, EPOCHS * 3, EPOCHS)
     assert (facts["final_cursor"]["epoch"], facts["final_cursor"]["batch"]) == (EPOCHS, 0)
     assert facts["steps_per_epoch"] == 3
     assert facts["samples_per_s"] > 0
-    assert [record.data["epoch"] for record in facts["progress"].records][-1] == EPOCHS - 1
+    rows = [record.data for record in facts["progress"].records]
+    assert [row["step"] for row in rows] == list(range(1, EPOCHS * 3 + 1))  # of both processes
+    assert [row["epoch"] for row in rows] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert facts["bound_by"] in {"compute", "data (fetch)", "data (transform)"}
+    assert facts["stream"] == dg.AssetKey(["streams", "images"])
+    assert Path(facts["ledger"]) == ledger
     assert evaluations(result)["beats_chance"].severity.value == "WARN"
 
 
@@ -79,8 +86,9 @@ def test_alone_it_reports_to_the_terminal_and_a_second_call_goes_on(
     train(folder=place.root / "run", epochs=2)
     assert "resumes at epoch 1, batch 0" in capsys.readouterr().out
     result = json.loads((place.root / "run" / "result.json").read_text())
-    assert {row["epoch"] for row in result["progress"]} == {1}
-    assert (result["steps"], result["steps_of_this_process"], result["resumed"]) == (6, 3, True)
+    assert (result["steps"], result["processes"]) == (6, 2)
+    (part,) = result["samples_seen"]
+    assert (part["begin"], part["end"], part["steps"]) == ([0, 0], [2, 0], 6)
 
 
 def test_a_checkpoint_of_another_plan_is_refused(place: Place) -> None:
@@ -92,10 +100,10 @@ def test_a_checkpoint_of_another_plan_is_refused(place: Place) -> None:
     kept, model = Checkpoint(place.root / "run"), torch.nn.Linear(1, 1)
     optimizer = torch.optim.AdamW(model.parameters())
     with catalog.open_stream(plans.VALIDATION, device="cpu") as other:
-        kept.save(model, optimizer, other.state_dict(), 0)
+        kept.save(other.state_dict(), 0, {"model": model, "optimizer": optimizer})
 
     with (
         catalog.open_stream(plans.TRAIN, device="cpu") as stream,
         pytest.raises(spiral.ResumeError, match="this is plan"),
     ):
-        kept.load(model, optimizer, stream)
+        kept.load(stream, {"model": model, "optimizer": optimizer})

@@ -139,7 +139,7 @@ def test_the_index_is_shown_by_groups_of_shards_and_clips_in_plots(address: str)
     entries = {entry["label"]: entry for entry in found["metadataEntries"]}
     assert entries["turned"]["intValue"] == 1
     for plot in ("segments_by_length", "files_by_sizes", "files_by_frame_rates", "files_by_key_distances"):
-        assert "data:image/png;base64," in entries[plot]["mdStr"]
+        assert f"![{plot}](/logs/" in entries[plot]["mdStr"]
 
 
 def test_a_browser_shows_the_page_of_the_statistics(address: str, tmp_path: Path) -> None:

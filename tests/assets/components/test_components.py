@@ -90,6 +90,92 @@ def test_eight_lines_register_check_and_measure_a_relation(shop: Path, instance:
     assert node.kinds == {"parquet"}
 
 
+CHECKED = """
+type: spiral_assets.components.Relation
+attributes:
+  name: shop.photos
+  source: {kind: image_folder, path: $SHOP/photos}
+  semantic: {image_ref: image/jpeg-ref}
+  columns: {sample_id: string}
+  labels: [label]
+  origins: [camera]
+  limits: {references: 4, row_change: 0.5, schema_change: true, missing: 0.1, refused: 0.01}
+---
+type: spiral_assets.components.PlanCache
+attributes: {name: photos, plan: "spiral_assets.plans.images:cache_plan"}
+---
+type: spiral_assets.components.TrainingStream
+attributes:
+  name: photos
+  streams: [{name: train, plan: "spiral_assets.plans.images:training"}]
+---
+type: spiral_assets.components.TrainingJob
+attributes: {name: photos, command: [python, train.py], processes: 2, check: Better than chance.}
+"""
+
+
+def test_components_have_every_check_there_is_and_warn_or_block() -> None:
+    graph = loaded(CHECKED).resolve_asset_graph()
+    found = {key.name: graph.get_check_spec(key).blocking for key in graph.asset_check_keys}
+
+    assert {name for name, blocks in found.items() if blocks} == {
+        "cache_is_complete",
+        "identity_is_unique",
+        "references_resolve",
+        "schema_is_as_declared",
+    }
+    assert {name for name, blocks in found.items() if not blocks} == {
+        "beats_chance",
+        "column_schema_change",
+        "explains_without_a_warning",
+        "few_rows_were_refused",
+        "few_values_are_missing",
+        "labels_are_mixed",
+        "no_camera_has_most",
+        "row_count_is_near_the_last",
+    }
+
+
+@pytest.mark.parametrize("executor", ["threads", "processes", "ray"])
+def test_a_cache_is_built_where_its_yaml_says(
+    executor: str, shop: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spiral_assets.assets import cache
+
+    asked = {}
+
+    def build(*_: object, **options: object) -> dg.MaterializeResult[None]:
+        asked.update(options)
+        return dg.MaterializeResult()
+
+    monkeypatch.setattr(cache, "build", build)
+    assert run(loaded(EIGHT_LINES), instance).success
+    catalog = spiral.connect(str(shop / "catalog"))
+    plan = catalog.table("shop.photos").sample(order=spiral.Sequential())
+    catalog.save_stream("saved", plan.collate(batch_size=10, fields={"label": spiral.Stack("label")}).to_numpy())
+    text = f"type: x.PlanCache\nattributes: {{name: p, plan: {{stream: saved}}, executor: {executor}, workers: 3}}"
+
+    run(loaded(text), instance, "caches/p")
+
+    assert asked == {"executor": executor, "workers": 3}
+    with pytest.raises(Exception, match="celery"):
+        loaded(text.replace(executor, "celery"))
+
+
+def test_options_of_a_folder_are_fields_of_a_relation(shop: Path) -> None:
+    component = components.RelationCatalog.resolve_from_dict(
+        {"folder": "$SHOP", "options": {"limits": {"row_change": 0.2}, "statistics": False}}
+    )
+
+    made = component.definitions({"photos": {"kind": "parquet", "path": "$SHOP/photos"}})
+    graph = dg.Definitions.merge(made, dg.Definitions(resources=standard_resources())).resolve_asset_graph()
+
+    assert {key.name for key in graph.asset_check_keys} == {"identity_is_unique", "row_count_is_near_the_last"}
+    wrong = components.RelationCatalog.resolve_from_dict({"folder": "$SHOP", "options": {"limts": {}}})
+    with pytest.raises(Exception, match="limts"):
+        wrong.definitions({"photos": {"kind": "parquet", "path": "$SHOP/photos"}})
+
+
 def test_a_variable_that_is_not_set_fails_the_run_and_is_named(
     shop: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

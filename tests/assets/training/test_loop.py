@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import spiral_stream as spiral
-from spiral_assets.training.checkpoint import Checkpoint
-from spiral_assets.training.loop import Learner, Training
-from spiral_assets.training.reporting import ToTerminal
+from spiral_assets.training.loop import Learner, train
+from spiral_assets.training.run import TrainingRun
 
 ROWS, BATCH = 20, 4
 EPOCH = ROWS // BATCH
@@ -40,9 +39,11 @@ def stream(tmp_path: Path) -> spiral.PreparedStream:
     return plan.collate(batch_size=BATCH, fields=fields).to_torch().bind(device="cpu", epoch=0)
 
 
-def train(stream: spiral.PreparedStream, folder: Path, steps: int) -> tuple[Training, dict[str, Any]]:
-    training = Training(Line(), stream, Checkpoint(folder), steps, save_every=3)
-    return training, training.run(ToTerminal())
+def trained(stream: spiral.PreparedStream, folder: Path, steps: int) -> tuple[Line, TrainingRun, dict[str, Any]]:
+    learner = Line()
+    with TrainingRun(folder, stream, name="points", steps=steps) as run:
+        train(learner, run, steps, save_every=3)
+        return learner, run, stream.state_dict()
 
 
 def ledger(folder: Path) -> list[tuple[int, int, list[list[str]]]]:
@@ -55,23 +56,15 @@ def test_a_resumed_run_sees_the_batches_and_reaches_the_weights_of_an_uninterrup
 ) -> None:
     with stream:
         start = stream.state_dict()
-        whole, _ = train(stream, tmp_path / "whole", 2 * EPOCH)
+        whole, _, _ = trained(stream, tmp_path / "whole", 2 * EPOCH)
         stream.load_state_dict(start)
-        first, _ = train(stream, tmp_path / "parts", EPOCH + 2)
+        _, first, _ = trained(stream, tmp_path / "parts", EPOCH + 2)
         stream.load_state_dict(start)
-        second, state = train(stream, tmp_path / "parts", 2 * EPOCH)
+        learner, second, state = trained(stream, tmp_path / "parts", 2 * EPOCH)
 
     assert ledger(tmp_path / "parts") == ledger(tmp_path / "whole")
     assert (first.resumed, second.resumed) == (False, True)
-    assert (second.facts()["steps_of_this_process"], second.facts()["steps"]) == (EPOCH - 2, 2 * EPOCH)
+    assert (second.facts()["steps"], second.facts()["processes"]) == (2 * EPOCH, 2)
     assert (state["epoch"], state["batch"]) == (2, 0)
-    for one, other in zip(whole.learner.model.parameters(), second.learner.model.parameters(), strict=True):
+    for one, other in zip(whole.model.parameters(), learner.model.parameters(), strict=True):
         assert torch.equal(one, other)
-
-
-def test_progress_has_one_row_per_checkpoint(stream: spiral.PreparedStream, tmp_path: Path) -> None:
-    with stream:
-        training, _ = train(stream, tmp_path, EPOCH + 2)
-
-    assert [row["step"] for row in training.progress] == [3, 6, 7]
-    assert all(row["samples/s"] > 0 for row in training.progress)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import spiral_stream as sp
 from spiral_stream.catalog.skew import skew_in
 from spiral_stream.errors import MissingExtraError
 from spiral_stream.report import charts
@@ -50,6 +51,40 @@ def test_pictures_fit_the_page_and_name_all_shards(shards: int) -> None:
 
 def test_the_same_data_gives_the_same_picture() -> None:
     assert [each.data for each in pictures(3, "svg")] == [each.data for each in pictures(3, "svg")]
+
+
+@pytest.mark.parametrize("count", [0, 1, 40, 41, 20_000])
+def test_no_bar_is_left_out(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[list[float]] = []
+    monkeypatch.setattr("matplotlib.axes.Axes.bar", lambda _, at, heights, **more: drawn.append(heights))
+
+    made = sp.draw_bars("files", "Files", [(f"value {k}", k) for k in range(count)], across="value", up="files")
+
+    assert len(drawn[0]) == min(count, -(-count // -(-count // 40 or 1)) if count else 0)
+    assert sum(drawn[0]) == sum(range(count))
+    assert (made.form, f"{count:,} bars in" in made.title) == ("svg", False)
+
+
+@pytest.mark.parametrize("count", [0, 1, 30, 30_000])
+def test_a_long_curve_is_drawn_by_its_means_up_to_its_last_point(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    drawn, plot = [], Axes.plot
+
+    def watched(axes: Axes, x: list[float], y: list[float], *more: object, **style: object) -> object:
+        drawn.append((x, y))
+        return plot(axes, x, y, *more, **style)
+
+    monkeypatch.setattr(Axes, "plot", watched)
+    points = [(float(k), 2.0 * k) for k in range(count)]
+
+    made = sp.draw_curves("curve", "A curve", {"loss": {"a": points}, "rate": {"b": points}}, across="step", marks=[3])
+
+    assert made.name == "curve"
+    (x, y), (other, _) = drawn
+    assert len(x) == len(other) <= 501
+    assert list(y) == [2 * each for each in x]
+    assert not count or x[-1] == count - 1
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,126 @@
+"""What the page of a trained model shows in Dagster: the curve of the whole run, its speed, and what the model saw.
+
+All of it comes from files in the folder of the run (`spiral_assets.training.progress`), so it covers every process of a run
+that was killed and retried, and it is there while the run goes on and after it failed.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+import dagster as dg
+
+from spiral_assets import pages, reports
+from spiral_assets.training import progress
+from spiral_assets.training.progress import Facts, Progress
+
+POINTS: Final = 500  # of a curve
+PICTURE: Final = "training_curve"
+
+
+def model_page(
+    context: dg.AssetExecutionContext, folder: Path, streams: Sequence[dg.AssetKey] = ()
+) -> dict[str, dg.MetadataValue[Any]]:
+    """Return what the page of a trained model shows; empty if the process told no progress.
+
+    Args:
+        context: of the run that shows it; the picture is kept with it, and beside the checkpoint.
+        folder: of the training run.
+        streams: assets of the stream that it trained from.
+    """
+    found = progress.read(folder)
+    if not found.step:
+        return {}
+    share, bound_by = found.waiting()
+    value, begun = dg.MetadataValue, found.begins[-1]
+    seen = found.seen()
+    told: dict[str, dg.MetadataValue[Any]] = {
+        "curve": _picture(context, folder, found),
+        "progress": reports.table(list(_rows(found)), cut=False),
+        "steps": value.int(found.step),
+        "epochs": value.int(_epochs(found)),
+        "last_loss": value.float(float(f"{found.main[-1]['loss']:.4g}")),
+        f"{found.unit}_per_s": value.float(float(f"{found.rate():.4g}")),
+        "waiting_share": value.float(round(share, 4)),
+        "bound_by": value.text(bound_by),
+        "processes": value.int(len(found.begins)),
+        "ranks": value.int(int(begun["world"])),
+        "stream_name": value.text(str(begun["stream"]) or "not saved by name"),
+        "fingerprint": value.text(str(begun["fingerprint"])),
+        "samples_seen": value.json(seen),
+        "replay": reports.snippet(_replay(seen)),
+        "checkpoint": value.path(str(folder.resolve())),
+    }
+    ledgers = sorted(folder.glob("ledger*.jsonl"))
+    if ledgers:
+        told["ledger"] = value.path(str(ledgers[0].resolve()))
+    return told | {("stream" if len(streams) == 1 else f"stream_{key.path[-1]}"): value.asset(key) for key in streams}
+
+
+def _picture(context: dg.AssetExecutionContext, folder: Path, found: Progress) -> dg.MetadataValue[Any]:
+    """Draw loss, speed and waiting over the steps of the run; lines mark where a process resumed."""
+    import spiral_stream as spiral
+
+    resumed = sorted({begun["step"] for begun in found.begins if begun["step"]})
+    rows = list(_binned(found, POINTS))
+    picture = spiral.draw_curves(
+        PICTURE,
+        f"{found.step:,} steps, {len(found.begins)} process{'es' * (len(found.begins) > 1)}"
+        + (f", of {found.begins[-1]['world']} ranks" if found.begins[-1]["world"] > 1 else ""),
+        {
+            "mean loss": {"loss": [(row["step"], row["loss"]) for row in rows]},
+            f"{found.unit} per s": {found.unit: [(row["step"], row["rate"]) for row in rows]},
+            "% of time waiting": {"for batches": [(row["step"], 100 * row["waiting"]) for row in rows]},
+        },
+        across="step",
+        marks=resumed,
+        marked="resumed after a kill or failure",
+    )
+    (folder / f"{PICTURE}.svg").write_bytes(picture.data)
+    return pages.shown(context, str(folder), [(picture.name, picture.form, picture.data)])
+
+
+def _rows(found: Progress) -> Iterator[Facts]:
+    """Yield rows of the table, at most as many as a page shows."""
+    for row in _binned(found, reports.ROWS):
+        yield {
+            "step": row["step"],
+            "epoch": row["epoch"],
+            "loss": float(f"{row['loss']:.4g}"),
+            f"{found.unit} per s": float(f"{row['rate']:.4g}"),
+            "waiting": f"{row['waiting']:.0%}",
+        }
+
+
+def _binned(found: Progress, most: int) -> Iterator[Facts]:
+    """Yield loss, speed and waiting of at most so many stretches of the run, of all ranks."""
+    width = -(-found.step // most)
+    every = sorted((line for lines in found.lines.values() for line in lines), key=lambda line: line["step"])
+    for _, group in groupby(every, key=lambda line: (line["step"] - 1) // width):
+        lines = list(group)
+        steps, seconds = (sum(line[name] for line in lines) for name in ("steps", "seconds"))
+        last, ranks = lines[-1], len(found.lines)
+        yield {
+            "step": last["step"],
+            "epoch": last["epoch"] - (last["batch"] == 0),  # a step that ended an epoch belongs to it
+            "loss": sum(line["loss"] * line["steps"] for line in lines) / steps,
+            "rate": ranks * sum(line["units"] for line in lines) / seconds if seconds else 0.0,
+            "waiting": min(1.0, sum(line["consumer_waited_s"] for line in lines) / seconds) if seconds else 0.0,
+        }
+
+
+def _epochs(found: Progress) -> int:
+    """Return of how many epochs the model saw samples."""
+    last = found.main[-1]
+    return int(last["epoch"]) + bool(last["batch"])
+
+
+def _replay(seen: Sequence[Facts]) -> str:
+    """Return code that lists what the model saw."""
+    return (
+        "import json\nimport spiral_stream\nfrom spiral_assets.training.seen import samples_seen\n\n"
+        f"seen = json.loads('''{json.dumps(seen)}''')\n"
+        "for epoch, batch, samples in samples_seen(spiral_stream.connect(), seen):\n    print(epoch, batch, samples)"
+    )

@@ -1,0 +1,209 @@
+"""One process of a training run: where it goes on, what it tells, and what stays when it is killed.
+
+A training script needs five lines of it, and no Dagster to run::
+
+    with connect(catalog).open_stream("photos") as stream, TrainingRun(folder, stream, name="photos") as run:
+        run.resume(model=model, optimizer=optimizer)
+        while run.step < steps:
+            for batch in stream:
+                ...
+                run.record(loss.item(), len(batch["label"]))
+                if run.step % 100 == 0 or run.step == steps:
+                    run.save(model=model, optimizer=optimizer)
+                if run.step == steps:
+                    break
+        run.done({"accuracy": 0.93})
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self, final
+
+import torch
+
+import spiral_stream as spiral
+from spiral_assets.training import progress
+from spiral_assets.training.checkpoint import Checkpoint, Stateful
+from spiral_assets.training.reporting import Reporter, ToNobody, reporter
+
+
+@final
+class TrainingRun:
+    """One process of a training run in a folder.
+
+    It resumes from the checkpoint in the folder, writes loss and speed there, and reports to Dagster if Dagster started it.
+    Of several processes that torchrun starts, each makes one; the first of them saves and reports. While another process
+    still trains in the folder, it waits.
+
+    Args:
+        folder: of the run; a retry gets the same.
+        stream: that the run trains from.
+        name: under which the stream is saved, so that others can replay what the model saw.
+        steps: of the whole run, if that is known.
+        unit: what `record` counts: ``samples``, ``tokens``.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        stream: spiral.PreparedStream,
+        *,
+        name: str = "",
+        steps: int | None = None,
+        unit: str = "samples",
+    ) -> None:
+        self.stream, self.name, self.steps, self.unit = stream, name, steps, unit
+        self.rank, self.world = (int(os.environ.get(each, given)) for each, given in (("RANK", 0), ("WORLD_SIZE", 1)))
+        self.kept = Checkpoint(Path(folder), self.rank)
+        self.step = 0
+        self.resumed = False
+        self._report: Reporter = ToNobody()
+        self._stack = ExitStack()
+        self._progress: progress.ProgressFile
+        self._place: dict[str, Any] = {}
+        self._losses, self._counted = 0.0, 0  # since the last save
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            if self.rank == 0:
+                self._report = stack.enter_context(reporter())
+                stack.enter_context(self.kept.exclusively(self.log))
+            self._together()
+            self._progress = stack.enter_context(closing(progress.ProgressFile(self.kept.folder, self.rank)))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def resume(self, **parts: Stateful) -> int:
+        """Go to the checkpoint, if there is one: load every part, and move the stream to its next batch.
+
+        Args:
+            **parts: by the names under which `save` gets them: ``model=``, ``optimizer=``.
+
+        Returns:
+            the steps done so far, 0 at the start; `step` has them too.
+
+        Raises:
+            ResumeError: the stream's plan or data changed since, or a part was not saved.
+        """
+        done = self.kept.load(self.stream, parts)
+        self.resumed, self.step = done is not None, done or 0
+        state = self._place = self.stream.state_dict()
+        verb = "resumes" if self.resumed else "begins"
+        self.log(f"process {os.getpid()} {verb} at epoch {state['epoch']}, batch {state['batch']}")
+        told = {
+            "process": os.getpid(),
+            "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "rank": self.rank,
+            "world": self.world,
+            "unit": self.unit,
+            "stream": self.name,
+            "fingerprint": self.stream.fingerprint,
+            "data_versions": self.stream.data_versions,
+            "run_seed": state["run_seed"],
+            "step": self.step,
+            "epoch": state["epoch"],
+            "batch": state["batch"],
+        }
+        self._progress.begin(told)
+        return self.step
+
+    def record(self, loss: float, units: int, batch: Mapping[str, Any] | None = None) -> int:
+        """Count a step that is done.
+
+        Args:
+            loss: its mean loss.
+            units: how many samples, or tokens, its batch held on this rank.
+            batch: is entered in the ledger of the run, if it is given: its ``sample_id`` and a digest of its tensors.
+
+        Returns:
+            the steps done so far.
+        """
+        if batch is not None:
+            place = self._place["epoch"], self._place["batch"] + self.rank
+            self.kept.enter(place, batch, self.step, self.steps)
+            self._place = self.stream.state_dict()
+        self.step += 1
+        self._losses, self._counted = self._losses + loss, self._counted + 1
+        if self._progress.add(loss, units):
+            self._flush()
+        return self.step
+
+    def save(self, **parts: Stateful) -> None:
+        """Replace the checkpoint: the parts, the steps done, and the stream's place. A kill leaves the old or the new one.
+
+        Args:
+            **parts: what has a state: ``model=``, ``optimizer=``.
+        """
+        place = self._flush()
+        if self.rank == 0:
+            self.kept.save(place, self.step, parts)
+        if self._counted:
+            of = "" if self.steps is None else f"/{self.steps}"
+            loss = self._losses / self._counted
+            self.log(f"step {self.step}{of}, epoch {place['epoch']}, batch {place['batch']}: loss {loss:.3f}")
+        self._losses, self._counted = 0.0, 0
+
+    def log(self, text: str) -> None:
+        """Write a line to the log of the run; the first rank does."""
+        self._report.log(text)
+
+    def check(self, name: str, passed: bool, facts: Mapping[str, Any]) -> None:
+        """Report an asset check of the model's asset, which warns.
+
+        Args:
+            name: as the asset declares it: ``beats_chance``.
+            passed: whether it holds.
+            facts: the figures.
+        """
+        self._report.check(name, passed, facts)
+
+    def done(self, facts: Mapping[str, Any]) -> None:
+        """Report the results, and keep them in ``result.json`` with what the model saw.
+
+        Args:
+            facts: numbers, texts or truth values by name.
+        """
+        place = self._flush()
+        if self.rank == 0:
+            whole, seen = self.facts(), progress.read(self.kept.folder).seen()
+            self.kept.keep_result({**whole, **facts, "samples_seen": seen, "final_cursor": place})
+            cursor = {"raw_value": place, "type": "json"}
+            self._report.done({"cache_hit_rate": whole["cache_hit_rate"], **facts, "final_cursor": cursor})
+
+    def facts(self) -> dict[str, Any]:
+        """Return figures of the whole run, over all its processes: steps, speed, waiting, and cache hits of this one."""
+        found = progress.read(self.kept.folder)
+        share, bound_by = found.waiting()
+        hits = self.stream.metrics()["cache_hit_rate"]
+        return {
+            "steps": found.step,
+            f"{found.unit}_per_s": round(found.rate(), 1),
+            "waiting_share": round(share, 4),
+            "bound_by": bound_by,
+            "processes": len(found.begins),
+            "cache_hit_rate": 0.0 if hits is None else round(hits, 4),
+            "checkpoint": str(self.kept.folder.resolve()),
+        }
+
+    def _flush(self) -> dict[str, Any]:
+        place: dict[str, Any] = self.stream.state_dict()
+        self._progress.flush(self.step, place, self.stream.metrics())
+        return place
+
+    def _together(self) -> None:
+        """Wait for the first rank, which waits for whoever trains in the folder."""
+        if self.world == 1:
+            return
+        if not torch.distributed.is_initialized():
+            msg = (
+                f"TrainingRun: this is rank {self.rank} of {self.world}, and they cannot wait for each other. "
+                'Call torch.distributed.init_process_group("gloo"), or "nccl", before'
+            )
+            raise spiral.StreamError(msg)
+        torch.distributed.barrier()
