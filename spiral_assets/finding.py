@@ -8,13 +8,14 @@ from spiral_assets.sources import expanded
 
 _IMAGES: Final = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 _VIDEOS: Final = (".mp4", ".m4v", ".mov", ".mkv")
+_FILES: Final = {".parquet": "parquet", ".jsonl": "jsonl"}  # kinds of one file, and of a folder of them
 
 
 def in_folder(folder: str, prefix: str = "") -> dict[str, dict[str, Any]]:
     """Return the declared source of each child of a folder, by the relation's name.
 
-    Lance datasets, Parquet files, folders with Parquet files, and folders of class folders with images or videos become
-    relations; other children do not.
+    Lance datasets, files of Parquet or JSON lines, folders of such files, and folders of class folders with images or
+    videos become relations; other children do not.
 
     Args:
         folder: to look into; variables of the environment are put in.
@@ -25,7 +26,7 @@ def in_folder(folder: str, prefix: str = "") -> dict[str, dict[str, Any]]:
     for child in sorted(root.iterdir()):
         kind = None if child.name.startswith(".") else _kind(child)
         if kind is not None:
-            name = child.name.removesuffix(child.suffix) if child.suffix in {".lance", ".parquet"} else child.name
+            name = child.name.removesuffix(child.suffix) if child.suffix in {".lance", *_FILES} else child.name
             found[f"{prefix}.{name}" if prefix else name] = {"kind": kind, "path": f"{folder}/{child.name}"}
     return found
 
@@ -50,11 +51,12 @@ def in_catalog(folder: str) -> dict[str, dict[str, Any]]:
 def _kind(child: Path) -> str | None:
     """Return the kind of source that a path is; None if it is none."""
     if child.is_file():
-        return "parquet" if child.suffix == ".parquet" else None
+        return _FILES.get(child.suffix)
     if (child / "_versions").is_dir():
         return "lance"
-    if any(child.glob("*.parquet")):
-        return "parquet"
+    for ending, kind in _FILES.items():
+        if any(child.glob(f"*{ending}")):
+            return kind
     endings = {path.suffix.lower() for path in _first_files(child)}
     if endings & set(_IMAGES):
         return "image_folder"

@@ -29,17 +29,23 @@ class CatalogResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # yie
 class RunsResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # yields itself
     """The folder of training checkpoints."""
 
-    root: str = Field(default=dg.EnvVar("SPIRAL_DATA_ROOT"), description="Folder of checkpoints.")
+    root: str = Field(default=dg.EnvVar("SPIRAL_DATA_ROOT"), description="Checkpoints lie in its folder checkpoints.")
 
     def folder(self, context: dg.AssetExecutionContext) -> Path:
-        """Return the folder of a run. Retries and re-executions of a run share one folder."""
-        return Path(self.root) / "checkpoints" / (context.run.root_run_id or context.run.run_id)
+        """Return the folder of a model in a run. Retries and re-executions of a run share one folder."""
+        run = context.run.root_run_id or context.run.run_id
+        return Path(self.root) / "checkpoints" / run / context.asset_key.path[-1]
 
 
-def standard_resources() -> dict[str, Any]:
-    """Return the resources that the assets ask for: the catalog, the folder of checkpoints, and Dagster's Pipes."""
+def standard_resources(catalog: str | None = None, root: str | None = None) -> dict[str, Any]:
+    """Return the resources that the assets ask for: the catalog, the folder of checkpoints, and Dagster's Pipes.
+
+    Args:
+        catalog: folder of the catalog; None for ``$SPIRAL_CATALOG``.
+        root: checkpoints lie in its folder ``checkpoints``; None for ``$SPIRAL_DATA_ROOT``.
+    """
     return {
-        "catalog": CatalogResource(uri=dg.EnvVar("SPIRAL_CATALOG")),
-        "runs": RunsResource(root=dg.EnvVar("SPIRAL_DATA_ROOT")),
+        "catalog": CatalogResource(uri=catalog or dg.EnvVar("SPIRAL_CATALOG")),
+        "runs": RunsResource(root=root or dg.EnvVar("SPIRAL_DATA_ROOT")),
         "pipes": dg.PipesSubprocessClient(),
     }

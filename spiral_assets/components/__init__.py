@@ -3,6 +3,7 @@
 Each is a thin face of a factory of `spiral_assets.assets`: its fields are the factory's arguments.
 """
 
+from spiral_assets.components.catalog import Catalog
 from spiral_assets.components.measure import Measure
 from spiral_assets.components.plan_cache import PlanCache
 from spiral_assets.components.relation import Relation
@@ -14,6 +15,7 @@ from spiral_assets.components.upkeep import Upkeep
 from spiral_assets.components.video_index import VideoIndex
 
 __all__ = [
+    "Catalog",
     "Measure",
     "PlanCache",
     "Relation",

@@ -21,7 +21,7 @@ from spiral_assets.watching import Watched, watch_sensor
 
 @example(folder="$DATA", prefix="shop", watch_s=60)
 class RelationCatalog(Owned, dg.StateBackedComponent, dg.Resolvable):
-    """A relation for everything in a folder of Parquet files, Lance datasets and class folders, or in the catalog itself.
+    """A relation for everything in a folder of Parquet, JSON lines, Lance and class folders, or in the catalog itself.
 
     What there is belongs to the state of the definitions: it is looked up when a development server starts or reloads, and
     by ``dg utils refresh-defs-state``. Loading the definitions in a run looks at nothing.

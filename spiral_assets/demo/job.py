@@ -49,14 +49,15 @@ def run_job(name: str, root: Path, config: Mapping[str, Any]) -> Outcome | None:
     Args:
         name: of the job.
         root: folder of checkpoints.
-        config: run config.
+        config: run config, with that of the model.
     """
     # Dagster warns of parts of its own Pipes; `make demo` is no place for it.
     warnings.simplefilter("ignore", dg.PreviewWarning)
     from spiral_assets.definitions import defs
 
     run_id = str(uuid.uuid4())
-    folder = root / "checkpoints" / run_id
+    (node,) = config["ops"]
+    folder = root / "checkpoints" / run_id / str(node).removeprefix("models__")
     whole = dg.Definitions.merge(defs(), dg.Definitions(loggers={"brief": dg.LoggerDefinition(_brief)}))
     with dg.DagsterInstance.get() as instance, _killing(folder / "ledger.jsonl") as killer:
         job = whole.resolve_job_def(name).execute_in_process(

@@ -75,7 +75,8 @@ class Report:
     def snippet(self) -> str:
         """Python code that opens the relation."""
         root = str(self.default_path.parent.parent)
-        return f'import spiral_stream as spiral\n\nrows = spiral.connect({root!r}).table("{self.name}")\n'
+        lines = ("import spiral_stream as spiral", "", f"catalog = spiral.connect({root!r})")
+        return "\n".join([*lines, f'rows = catalog.table("{self.name}")', ""])
 
     def facts(self) -> list[tuple[str, str]]:
         """Return what is said of the relation as a whole, each with its name."""

@@ -188,7 +188,7 @@ def test_streams_are_saved_by_name_and_the_first_is_explained(catalog: spiral.Ca
 def test_a_training_process_gets_its_folder_the_catalog_and_its_config(catalog: spiral.Catalog, tmp_path: Path) -> None:
     result = run(tmp_path, only(photos_model), ops={"models__photos_model": {"config": {"steps": 7}}})
 
-    folder = tmp_path / "runs" / "checkpoints" / result.run_id
+    folder = tmp_path / "runs" / "checkpoints" / result.run_id / "photos_model"
     options = {"--folder": str(folder), "--catalog": str(tmp_path / "catalog"), "--steps": "7", "--save-every": "2"}
     assert metadata(result)["options"] == [word for option in options.items() for word in option]
     assert [check.passed for check in result.get_asset_check_evaluations()] == [True]

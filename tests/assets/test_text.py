@@ -158,7 +158,7 @@ def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: 
     collected(place)
     assert place.run(*RELATIONS, TOKENIZER, *CACHES, LENGTHS, STREAM).success
     run_id = "11111111-2222-3333-4444-666666666666"
-    ledger = place.root / "data" / "checkpoints" / run_id / "ledger.jsonl"
+    ledger = place.root / "data" / "checkpoints" / run_id / "text_lm" / "ledger.jsonl"
     killer = Killer(ledger)
     watching = threading.Thread(target=killer.watch, daemon=True)
     watching.start()

@@ -34,7 +34,7 @@ def prepare(place: Place) -> None:
 def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: Place) -> None:
     prepare(place)
     run_id = "11111111-2222-3333-4444-555555555555"
-    ledger = place.root / "data" / "checkpoints" / run_id / "ledger.jsonl"
+    ledger = place.root / "data" / "checkpoints" / run_id / "images_cnn" / "ledger.jsonl"
     killer = Killer(ledger)
     watching = threading.Thread(target=killer.watch, daemon=True)
     watching.start()

@@ -345,7 +345,7 @@ def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(
 ) -> None:
     place, _ = prepared
     run_id = "11111111-2222-3333-4444-777777777777"
-    ledger = place.data / "checkpoints" / run_id / "ledger.jsonl"
+    ledger = place.data / "checkpoints" / run_id / "video_cnn" / "ledger.jsonl"
     killer = Killer(ledger)
     watching = threading.Thread(target=killer.watch, daemon=True)
     watching.start()

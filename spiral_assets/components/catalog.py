@@ -1,0 +1,25 @@
+"""Where everything lies, in YAML."""
+
+import dagster as dg
+from pydantic import Field
+
+from spiral_assets.components.scaffolding import example
+from spiral_assets.resources import standard_resources
+
+
+@example(path="{{ context.project_root }}/catalog", root="{{ context.project_root }}")
+class Catalog(dg.Component, dg.Model, dg.Resolvable):
+    """Where the catalog and the checkpoints of a code location lie. One per location; its runs have one process."""
+
+    path: str | None = Field(
+        default=None,
+        description="Folder of the catalog; null is $SPIRAL_CATALOG. Caches lie under $SPIRAL_CACHE, or next to it.",
+    )
+    root: str | None = Field(
+        default=None, description="Checkpoints lie in its folder checkpoints; null is $SPIRAL_DATA_ROOT."
+    )
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return the resources and the executor."""
+        del context
+        return dg.Definitions(resources=standard_resources(self.path, self.root), executor=dg.in_process_executor)
