@@ -43,8 +43,11 @@ from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
 from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
+from spiral_stream.sampling.shard_order import ExpandedRange, WithinShards
 from spiral_stream.sampling.shuffle import GlobalShuffle
+from spiral_stream.sampling.weighted import Weighted
 from spiral_stream.sampling.window_shuffle import WindowShuffle
+from spiral_stream.sampling.with_replacement import WithReplacement
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.csv_files import Csv
 from spiral_stream.sources.folder import ImageFolder, VideoFolder
@@ -98,6 +101,7 @@ __all__ = [
     "DataError",
     "DataParallel",
     "DropPartial",
+    "ExpandedRange",
     "Frames",
     "GlobalShuffle",
     "HashBucketed",
@@ -156,8 +160,11 @@ __all__ = [
     "VideoFolder",
     "Vortex",
     "WebDataset",
+    "Weighted",
     "WindowShuffle",
     "WindowedBucket",
+    "WithReplacement",
+    "WithinShards",
     "Writer",
     "__version__",
     "cache_fingerprint",

@@ -26,10 +26,12 @@ from spiral_stream.derived.executors import Executor
 from spiral_stream.errors import BindError, SpiralError, StreamError
 from spiral_stream.explain import Explanation, explain_stream
 from spiral_stream.fields.field import FieldSpec
+from spiral_stream.plan.drawn_seeds import drawn_seed, with_recorded
 from spiral_stream.plan.dtypes import field_specs
+from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.plan.tree import need
-from spiral_stream.planner.bind import Bindings, Bound, epoch_number, resumed, settle
+from spiral_stream.planner.bind import Bindings, Bound, epoch_number, need_known_seed, resumed, settle
 from spiral_stream.planner.build import CacheStatus, caches, status
 from spiral_stream.planner.evaluation import evaluation
 from spiral_stream.planner.physical import Stages
@@ -43,6 +45,7 @@ from spiral_stream.runtime.delivery import Delivery, Devices, HostDelivery
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering, batch_number
 from spiral_stream.runtime.opening import Opening
+from spiral_stream.runtime.ordered_rows import OneSample, OrderedRows, alone, position_in
 from spiral_stream.runtime.passes import Passes
 from spiral_stream.runtime.place import Place, Reached
 from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
@@ -269,6 +272,7 @@ class PreparedStream:
         return self._passes.run(self._now, self._delivery, 0, 1)
 
     def _now(self) -> tuple[Opening, Bound, Devices]:
+        need_known_seed(self._sample.order, self._bound())
         return self._open(), self._bound(), self._devices_here()
 
     def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Any]:
@@ -318,6 +322,25 @@ class PreparedStream:
             raise IndexError(msg)
         self.numbering.every.limits.need_near(drawn, batch_number(number), "batch")
         return self._passes.build(self._now, self._delivery, drawn, delivered)
+
+    def sample(self, position: int, epoch: int | None = None) -> dict[str, Any]:
+        """Build one sample by itself: its fields, as in a batch, without the dimension of the batch.
+
+        Args:
+            position: its place in the epoch's order, from 0; -1 is the last. `order` says which sample stands where.
+            epoch: None takes the present epoch.
+
+        Raises:
+            IndexError: the epoch has no such position.
+            StreamError: samples are packed, or a filter, flat_map or assemble decides which there are; or it is unreadable.
+        """
+        drawn = self._place.drawn(epoch)
+        one = OneSample(self.stages, position_in(self.stages, drawn, position))
+        return alone(self._passes.build(self._now, self._delivery, drawn, 0, one))
+
+    def order(self, epoch: int | None = None) -> OrderedRows:
+        """Return the order of an epoch (None: the present one): ``rows(positions)`` and ``positions(identity)``."""
+        return OrderedRows(self.stages, self._place.drawn(epoch))
 
     def ledger(self, number: int, epoch: int | None = None) -> list[Any]:
         """Return which samples a global batch holds; reads payload only where the answer depends on it.
@@ -403,6 +426,7 @@ class PreparedStream:
             return
         self._passes.need_idle("load_state_dict")
         saved = SavedState.from_json(state)
+        self._take_seed(saved)
         epoch = self._place.drawn(saved.cursor.epoch)
         admitted = self._open().admitted(saved, epoch, self._bindings, self._resumed_seed)
         # from here on nothing is refused
@@ -411,6 +435,16 @@ class PreparedStream:
         edited = self._go_on_with(admitted.opening)
         self.numbering.anchor(epoch, admitted.anchors)
         self._place.move(admitted.cursor, edited=edited)
+
+    def _take_seed(self, saved: SavedState) -> None:
+        """Go on with the order's seed of a state, where this process and the one that saved it drew one each."""
+        if saved.drawn_seed is None or drawn_seed(self._sample.order) is None:
+            return
+        plan = with_recorded(self.plan, saved.drawn_seed)
+        if fingerprint(plan) == saved.plan:
+            self.plan, self._sample = plan, need(plan, Sample)
+            self._opening.close()
+            self._opening = Opening(plan, self.catalog, self._metrics, None, NOTHING, self._threads)
 
     def rebase(self, earlier: "PreparedStream | Mapping[str, Any]") -> None:
         """Go on where a run with another plan or other data stands (docs/decisions/0013, 0039); the state records it.

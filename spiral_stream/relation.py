@@ -21,14 +21,16 @@ from spiral_stream.errors import PlanError, shown
 from spiral_stream.expr import Alias, Col, Expr, col, lit
 from spiral_stream.extras import need
 from spiral_stream.fields.field import Field
+from spiral_stream.fields.list import List
 from spiral_stream.params import RuntimeParam
-from spiral_stream.plan import combining, maps, nodes, splits
+from spiral_stream.plan import combining, extents, maps, nodes, splits
 from spiral_stream.plan.bad_samples import OnError
 from spiral_stream.plan.checks import column_list, column_names, need_name, need_new_names, warn_of_unheeded_sort
 from spiral_stream.plan.decoded import with_decoded
 from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.makers import natural_identity, sample_identity
 from spiral_stream.plan.profiles import Profile, renewed
+from spiral_stream.plan.tree import spine
 from spiral_stream.planner.meaning import settled, tokenized
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from spiral_stream.adapters.torch import TorchStream
     from spiral_stream.explain import Explanation
     from spiral_stream.prepared import PreparedStream
+    from spiral_stream.runtime.ordered_rows import OrderedRows
 
 OTHERWISE: Final = "use to_numpy()"  # needs no framework
 _RANKS = DataParallel(RuntimeParam("data_parallel_rank"), RuntimeParam("data_parallel_world_size"))
@@ -210,9 +213,23 @@ class Relation:
         found = splits.folds(count, splits.deciding("folds", by, natural_identity(self.node)), seed)
         return [(self.filter(training), self.filter(validation)) for training, validation in found]
 
-    def limit(self, count: int) -> "Relation":
-        """Keep the first ``count`` rows."""
+    def limit(self, count: int, *, fixed: bool = False) -> "Relation":
+        """Keep the first ``count`` rows. After `sample`, the first ``count`` samples of every epoch.
+
+        Args:
+            count: rows or samples.
+            fixed: after `sample`, take the samples that epoch 0 begins with in every epoch, shuffled anew.
+        """
+        if isinstance(self.node, nodes.Sampled):
+            return self._with(extents.SampleLimit(self.node, count, fixed))
+        if fixed:
+            msg = "limit: fixed=True is of samples. Write it after sample; before, the rows are the same in every epoch"
+            raise PlanError(msg)
         return self._with(nodes.Limit(self.node, count))
+
+    def repeat(self, times: int | None = None) -> "Relation":
+        """After `sample`: make an epoch of several passes, without a short batch between them; None never ends."""
+        return self._with(extents.SampleRepeat(self.node, times))
 
     def union(self, *others: "Relation") -> "Relation":
         """Append the rows of other relations, which have the same columns.
@@ -445,6 +462,13 @@ class Relation:
         from spiral_stream.planner.select import collect
 
         return collect(self.node, lambda name: OpenRelation(self.catalog.entry(name)))
+
+    def order(self, epoch: int = 0) -> "OrderedRows":
+        """Return the order of an epoch, after `sample`: ``rows(positions)`` and ``positions(identity)``. Reads no payload."""
+        if isinstance(self.node, nodes.Sampled):
+            identity = next(each.identity for each in spine(self.node) if isinstance(each, nodes.Sample))
+            return self.collate(batch_size=1, fields={name: List(name) for name in identity}).order(epoch)
+        return self.to_numpy().order(epoch)
 
     def explain(self) -> "Explanation":
         """Return the outline of the plan. `PreparedStream.explain` has every section."""

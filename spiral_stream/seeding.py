@@ -5,8 +5,9 @@ draw can therefore be repeated by itself, in any order, on any worker. Strings a
 specified at xxhash.com). Integers are mixed by the finalizer of SplitMix64 (Steele, Lea and Flood 2014), on arrays.
 """
 
+import secrets
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final, Self, final
 
 import numpy as np
 import xxhash
@@ -18,6 +19,36 @@ _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _M1: Final = np.uint64(0xBF58476D1CE4E5B9)
 _M2: Final = np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31, _S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
+
+
+@final
+class DrawnSeed(int):
+    """A seed that this process drew, where none was given. It is written like any integer.
+
+    ``recorded`` says whether it comes from a saved state: then other processes can know it.
+    """
+
+    recorded: bool
+
+    def __new__(cls, value: int, *, recorded: bool = False) -> Self:
+        seed = super().__new__(cls, value)
+        seed.recorded = recorded
+        return seed
+
+    @classmethod
+    def fresh(cls) -> Self:
+        """Draw a seed of 48 bits from the operating system."""
+        return cls(secrets.randbits(48))
+
+    def __repr__(self) -> str:
+        return f"{int(self)} (drawn)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_drawn, (int(self), self.recorded))
+
+
+def _drawn(value: int, recorded: bool) -> DrawnSeed:
+    return DrawnSeed(value, recorded=recorded)
 
 
 def mix64(values: UInt64) -> UInt64:
@@ -93,6 +124,23 @@ def identity_hashes(stream: str, identities: Sequence[str | bytes | int] | Itera
     return np.frombuffer(bytes(out), dtype=">u8").astype(np.uint64).reshape(-1, 2)
 
 
+def fractions(keys: UInt64) -> NDArray[np.float64]:
+    """Return the numbers in [0, 1) that keys stand for: multiples of 2**-53, of the same shape, float64."""
+    return (np.asarray(keys, dtype=np.uint64) >> _S11).astype(np.float64) * 2.0**-53
+
+
+def below(keys: UInt64, size: int) -> UInt64:
+    """Return the number in [0, size) that each key stands for: the high word of ``key * size``, of the same shape.
+
+    A number is more likely than another by less than ``size / 2**64``.
+    """
+    x, low = np.asarray(keys, dtype=np.uint64), np.uint64(0xFFFFFFFF)
+    n_high, n_low, half = np.uint64(size >> 32), np.uint64(size & 0xFFFFFFFF), np.uint64(32)
+    x_high, x_low = x >> half, x & low
+    middle = x_high * n_low + ((x_low * n_low) >> half)
+    return np.asarray(x_high * n_high + (middle >> half) + (((middle & low) + x_low * n_high) >> half))
+
+
 def sample_keys(run_seed: int, epoch: int, hashes_N2: UInt64, occurrences: UInt64) -> UInt64:
     """Make the keys of the samples' own random bits.
 
@@ -125,4 +173,4 @@ def uniforms(keys: UInt64, name: str, nth: int, count: int) -> NDArray[np.float6
     own = combine(np.asarray(keys, dtype=np.uint64), np.uint64(key("transform", name, nth)))
     counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
     words = mix64(own[:, None] + counters[None, :])
-    return (words >> _S11).astype(np.float64) * 2.0**-53
+    return fractions(words)

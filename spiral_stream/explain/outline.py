@@ -7,7 +7,7 @@ from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.expr import Expr
 from spiral_stream.fields.stack import Stack
-from spiral_stream.plan import combining, maps, nodes
+from spiral_stream.plan import combining, extents, maps, nodes
 from spiral_stream.plan.clips import clip_parts, is_clip, shorthands
 from spiral_stream.plan.mix import Mix, Part
 from spiral_stream.plan.tree import spine, walk
@@ -96,6 +96,10 @@ def describe(node: nodes.Node) -> str:  # noqa: C901, PLR0911, PLR0912  one retu
             test = node.predicate
             what = test if isinstance(test, Expr) else f"{test.name}({', '.join(test.columns)})"
             return f"Filter after sample {what}"
+        case extents.SampleLimit():
+            return f"First {node.count:,} samples of {'epoch 0, in every epoch' if node.fixed else 'every epoch'}"
+        case extents.SampleRepeat():
+            return "Repeat without end" if node.times is None else f"Repeat {node.times:,} times per epoch"
         case nodes.Collate():
             return _collated(node)
         case nodes.Deliver():

@@ -114,7 +114,8 @@ def look_at(subject: Subject, stream: StreamStage, held: list[Holder], most: int
         fetched = stream.selected.columns.fetch(rows, seen)
         columns |= {name: fetched[name] for name in seen}
     arranged = subject.stages.order.arrange(stream.population, 0 if subject.stages.mixed else subject.bound.epoch)
-    places = arranged.positions(rows).astype(np.int64) if len(rows) >= _LEAST_ROWS else None
+    placed = len(rows) >= _LEAST_ROWS and not subject.stages.order.repeats_rows
+    places = arranged.positions(rows).astype(np.int64) if placed else None
     shards = stream.base.manifest.shard_of(stream.selected.columns.ordinals(rows)) if whole else None
     found = [_shares(stream, name, column, axis, places, shards) for name, column in columns.items()]
     few = [each for each in found if each is not None and 1 < each.spread.values <= each.spread.rows // 2]

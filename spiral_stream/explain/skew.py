@@ -23,6 +23,7 @@ from spiral_stream.sampling.hash_bucketed import HashBucketed
 from spiral_stream.sampling.order import Order
 from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
+from spiral_stream.sampling.shard_order import ExpandedRange, WithinShards
 from spiral_stream.sampling.window_shuffle import WindowShuffle
 
 _STREAMS: Final = 16  # most streams of a mixture whose rows are inspected
@@ -127,7 +128,7 @@ def _untimed(times: list[str]) -> str:
     return "unknown: the relation has no timestamp column. Register one to see whether values follow it"
 
 
-def order_text(order: Order) -> str:
+def order_text(order: Order) -> str:  # noqa: PLR0911  one return an order
     """Say what an order does about ingest time."""
     name = type(order).__name__
     if isinstance(order, HashBucketed):
@@ -138,6 +139,12 @@ def order_text(order: Order) -> str:
         return f"{name} keeps the order of storage, and with it that of ingest"
     if isinstance(order, WindowShuffle):
         return f"{name} keeps the order of storage, and with it that of ingest, beyond {2 * order.window:,} rows"
+    if isinstance(order, WithinShards):
+        return f"{name} keeps shards together: ingest order is gone as far as shards are not ordered by it"
+    if isinstance(order, ExpandedRange):
+        return (
+            f"{name} mixes rows over {order.expanded_range:,} places: ingest order is gone as far as these mix shards"
+        )
     return f"{name} ignores ingest order: any row at any place; its tenths are as far as random ones"
 
 

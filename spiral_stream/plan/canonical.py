@@ -23,14 +23,17 @@ from spiral_stream.fields.pad import Pad, PadMask
 from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
 from spiral_stream.fields.stack import Stack
 from spiral_stream.params import RuntimeParam
-from spiral_stream.plan import combining, maps, mix, nodes, profiles
+from spiral_stream.plan import combining, extents, maps, mix, nodes, profiles
 from spiral_stream.plan.code import code_fingerprint, stable_name
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
 from spiral_stream.sampling.sequential import Sequential
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
+from spiral_stream.sampling.shard_order import ExpandedRange, WithinShards
 from spiral_stream.sampling.shuffle import GlobalShuffle
+from spiral_stream.sampling.weighted import Weighted
 from spiral_stream.sampling.window_shuffle import WindowShuffle
+from spiral_stream.sampling.with_replacement import WithReplacement
 from spiral_stream.transforms import crop_and_resize as images
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text import Tokenize
@@ -57,6 +60,7 @@ NODES: Final = {
             maps.SampleFlatMap,
             maps.SampleAssembly,
         ),
+        *(extents.SampleLimit, extents.SampleRepeat),
     )
 }
 _SAVED_AS: Final[dict[type, str]] = {
@@ -73,7 +77,8 @@ VALUES: Final = {
     saved_name(cls): cls
     for cls in (
         *(DropPartial, KeepPartial, PadPartial, List, Stack, RuntimeParam, DataParallel),
-        *(HashBucketed, ShuffleBuckets, Sequential, ShardAwareShuffle, GlobalShuffle, WindowShuffle),
+        *(ExpandedRange, GlobalShuffle, HashBucketed, Sequential, ShardAwareShuffle, ShuffleBuckets),
+        *(Weighted, WindowShuffle, WithReplacement, WithinShards),
         *(profiles.Original, profiles.Raw, profiles.Jpeg, profiles.Frames),
         *(mix.Part, WindowedBucket, BucketKey, BatchBudget, StratifiedByStream, OneStream, Packed),
         *(Pad, PadMask, ShiftedLabels, Labels, Segments, Positions, CuSeqlens, Tokenize),

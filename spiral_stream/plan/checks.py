@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Protocol
 import pyarrow as pa
 
 from spiral_stream.errors import PlanError, SpiralWarning, shown
-from spiral_stream.expr import Cast, Col, Expr, bind, kind_of, name_of, type_of
+from spiral_stream.expr import Cast, Col, Expr, bind, kind_of, name_of, parse, type_of
 from spiral_stream.sampling.order import LARGEST, Order
 from spiral_stream.semantic import semantic_of
 
@@ -188,6 +188,21 @@ def need_steady(verb: str, unsteady: tuple[str, ...]) -> None:
 
 def _is_mixed(node: Verb) -> bool:
     return node.VERB == "mix" or any(_is_mixed(each) for each in node.inputs()[:1])
+
+
+def need_weights(text: str, have: pa.Schema) -> None:
+    """Refuse weights that are no numbers.
+
+    Raises:
+        PlanError: the text is no expression, names an unknown column, or has values of another type.
+    """
+    try:
+        kind = bound_type("Weighted (weights)", parse(text), have)
+    except PlanError as error:
+        raise error if str(error).startswith("Weighted") else PlanError(f"Weighted (weights): {error}") from error
+    if kind_of(kind) not in ("int", "float"):
+        msg = f"Weighted: weights={shown(text)} is {kind}, no number. Name a column of numbers, or cast it"
+        raise PlanError(msg)
 
 
 def need_like_keys(left: pa.Field, right: pa.Field) -> None:

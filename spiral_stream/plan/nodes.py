@@ -30,6 +30,7 @@ from spiral_stream.plan.checks import (
     need_new_names,
     need_sorted_alone,
     need_steady,
+    need_weights,
     need_whole,
 )
 from spiral_stream.plan.fields import check_fields, check_formation, warn_of_fields_drawn_alike
@@ -285,7 +286,7 @@ class Sample(Simple, Sampled):
         if not isinstance(self.order, Order):
             msg = (
                 f"sample: order={shown(self.order)} is not an order. Give ShardAwareShuffle(seed=...), HashBucketed(...), "
-                "GlobalShuffle(...), WindowShuffle(...) or Sequential()"
+                "GlobalShuffle(...), WindowShuffle(...), Weighted(...) or Sequential()"
             )
             raise PlanError(msg)
         need_sorted_alone(self.source, self.order)
@@ -293,6 +294,8 @@ class Sample(Simple, Sampled):
             need_steady(self.VERB, text.unsteady)
         if isinstance(self.order, ShardAwareShuffle) and (key := tuple(sorted(set(self.order.shard_key) - _PLACES))):
             need_compared("sample (shard_key)", key, self.source.schema())
+        if self.order.weighted_by is not None:
+            need_weights(self.order.weighted_by, self.source.schema())
         if not isinstance(self.assignment, DataParallel):
             msg = f"sample: assignment={shown(self.assignment)}. Give DataParallel(rank=..., world_size=...)"
             raise PlanError(msg)

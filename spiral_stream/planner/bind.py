@@ -10,8 +10,10 @@ from spiral_stream import params
 from spiral_stream.cursor import LAST_EPOCH
 from spiral_stream.errors import BindError, PlanError, ResumeError, shown
 from spiral_stream.plan.checks import device_name
+from spiral_stream.plan.drawn_seeds import drawn_seed
 from spiral_stream.plan.nodes import Sample
 from spiral_stream.planner.mesh import place_in_mesh
+from spiral_stream.sampling.order import Order
 
 _RANK, _WORLD = "data_parallel_rank", "data_parallel_world_size"
 
@@ -135,6 +137,21 @@ def settle(bindings: Bindings, sample: Sample) -> Bound:
         )
         raise BindError(msg)
     return settled
+
+
+def need_known_seed(order: Order, bound: Bound) -> None:
+    """Refuse several ranks whose processes each drew a seed of their own.
+
+    Raises:
+        BindError: says how they get one seed.
+    """
+    seed = drawn_seed(order)
+    if seed is not None and not seed.recorded and bound.world_size > 1:
+        msg = (
+            f"bind: the order has seed=None, so each of {bound.world_size} ranks draws another order. Give a seed, load a state "
+            "that one rank saved, or open the stream that one process saved: catalog.save_stream(name, plan)"
+        )
+        raise BindError(msg)
 
 
 def resumed(bindings: Bindings, run_seed: int, earlier: int | None) -> Bindings:

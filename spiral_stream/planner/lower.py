@@ -44,6 +44,7 @@ from spiral_stream.plan.checks import unheeded_sort
 from spiral_stream.plan.clips import TIMES, clip_parts, is_clip, limits_of
 from spiral_stream.plan.dtypes import field_specs, image_parts, is_decoded, widths_of
 from spiral_stream.plan.epoch_length import size_and_shares
+from spiral_stream.plan.extents import Extends, extent_of
 from spiral_stream.plan.fingerprint import canonical, digest, fingerprint
 from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.plan.mix import STREAM_ID, Mix, per_stream
@@ -69,10 +70,11 @@ from spiral_stream.planner.physical import (
     TokenStage,
 )
 from spiral_stream.planner.rebase_record import Rebase
-from spiral_stream.planner.selection_on_disk import select
+from spiral_stream.planner.selection_on_disk import Selected, select
 from spiral_stream.planner.sorting import sorted_rows
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.planner.surviving import Workplace
+from spiral_stream.planner.weights import SelectedWeights
 from spiral_stream.relational.join import FanOutError
 from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.sampling.mixture import Mixture, apportion
@@ -127,14 +129,20 @@ def lower(
     mixture = _mixture(sample, streams, rebase.epoch if rebase else 0)
     left_overs = [rebase.left_over(stream.name) for stream in streams] if rebase else []
     epochs = EpochOrder(
-        sample.order, [stream.population for stream in streams], mixture, left_overs, rebase.epoch if rebase else None
+        sample.order,
+        [stream.population for stream in streams],
+        mixture,
+        left_overs,
+        rebase.epoch if rebase else None,
+        extent_of(collate.source, sample.order),
     )
     for stream in streams:
         read = 0 if former else sum(each.selected.total for each in streams)  # nothing of former rows can be kept anew
         stream.selected.kept.keep(_read_by_batches(collate, sample), read)
     whole = fingerprint(plan)
     _keep_plan(place.root, whole, canonical(plan))
-    maps = tuple(each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled))[1:]
+    sampled = [each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled)]
+    maps = tuple(each for each in sampled[1:] if not isinstance(each, Extends))
     fields = _fields(collate, streams, place.root)
     tokens = [_tokens(each, streams, catalog, place.root) for each in maps if isinstance(each, SampleTokens)]
     _warn_of_too_few(collate, epochs.total)
@@ -231,14 +239,24 @@ def _stream(name: str, node: nodes.Node, sample: nodes.Sample, place: Workplace)
     runs = selected.runs(grouped_by) if grouped_by else None
     in_order = sample.order.follows_sort and unheeded_sort(node) is not None
     arranged = sorted_rows(selected, node, place.open_relation) if in_order else None
-    return StreamStage(name, node, base, selected, Population(unit_rows, unit_shards, name, index, runs, arranged))
+    weights = _weights(selected, sample, name)
+    population = Population(unit_rows, unit_shards, name, index, runs, arranged, weights)
+    return StreamStage(name, node, base, selected, population)
+
+
+def _weights(selected: Selected, sample: nodes.Sample, name: str) -> SelectedWeights | None:
+    text = sample.order.weighted_by
+    if text is None:
+        return None
+    selected.kept.keep(sorted(parse(text).columns() - {STREAM_ID}), selected.total)
+    return SelectedWeights(selected, text, sample.identity, name)
 
 
 def _mixture(sample: nodes.Sample, streams: Sequence[StreamStage], first_epoch: int) -> Mixture | None:
     mix = find(sample.source, Mix)
     if mix is None:
         return None
-    totals = [stream.selected.total for stream in streams]
+    totals = [sample.order.size(stream.population) for stream in streams]
     masses = None if mix.by is None else [stream.selected.mean(mix.by) for stream in streams]
     for stream, mass in zip(streams, masses or [], strict=False):
         if mass <= 0:

@@ -33,6 +33,7 @@ _KEYS: Final = (
     "chapters",
     "rebase",
     "skips",
+    "drawn_seed",
 )  # the values that the checksum covers
 _HEX: Final = re.compile("[0-9a-f]{1,64}")
 _CHAPTERS: Final = "chapters cannot be read:"
@@ -46,7 +47,8 @@ class SavedState:
     """Where a run stands, and of which plan, data and seed.
 
     ``chapters`` says where the chapters of formed batches begin; None where batches are counted, or where the state does
-    not say. ``sealed`` says whether the state has a checksum; old states have none.
+    not say. ``sealed`` says whether the state has a checksum; old states have none. ``drawn_seed`` is the order's, if the
+    process that began the run drew it.
     """
 
     plan: str
@@ -57,6 +59,7 @@ class SavedState:
     rebase: Rebase | None = None
     skips: Skips = NOTHING
     sealed: bool = True
+    drawn_seed: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as JSON values, with a checksum over all of them."""
@@ -73,6 +76,8 @@ class SavedState:
             out["rebase"] = self.rebase.to_json()
         if self.skips:
             out["skips"] = self.skips.to_json()
+        if self.drawn_seed is not None:
+            out["drawn_seed"] = int(self.drawn_seed)
         return sealed(out)
 
     @classmethod
@@ -100,7 +105,9 @@ class SavedState:
         pairs = tuple(sorted(data.items()))  # type: ignore[union-attr]  # checked above
         skips = Skips.from_json(state.get("skips"))
         _need(not skips or "checksum" in state, "skips have no checksum")
-        read = cls(plan, pairs, seed, cursor, chapters, rebase, skips, "checksum" in state)  # type: ignore[arg-type]  # as above
+        drawn = state.get("drawn_seed")
+        _need(drawn is None or _is_whole(drawn), f"drawn_seed is {shown(drawn)}, not an integer")
+        read = cls(plan, pairs, seed, cursor, chapters, rebase, skips, "checksum" in state, drawn)  # type: ignore[arg-type]  # as above
         need_sealed(state, read.to_json())
         return read
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -13,6 +13,7 @@ from spiral_stream.cursor import Cursor
 from spiral_stream.derived.executors import Executor, building_with
 from spiral_stream.derived.readers import Reading, reading
 from spiral_stream.errors import ResumeError, shown
+from spiral_stream.plan.drawn_seeds import drawn_seed
 from spiral_stream.plan.fingerprint import digest
 from spiral_stream.plan.maps import SampleFilter, SampleFlatMap, SampleMap
 from spiral_stream.plan.nodes import Deliver
@@ -157,7 +158,8 @@ class Opening:
         anchors = numbering.anchors(epoch, cursor.batch)
         data = tuple(sorted(stages.data_versions.items()))
         chapters = None if anchors is None else tuple(anchors)
-        return SavedState(stages.fingerprint, data, run_seed, cursor, chapters, self.rebase, self.skips)
+        saved = SavedState(stages.fingerprint, data, run_seed, cursor, chapters, self.rebase, self.skips)
+        return replace(saved, drawn_seed=drawn_seed(stages.order))
 
     def samples(self, run_seed: int, epoch: int, number: int) -> tuple[Stages, Samples] | None:
         """Return the samples of a global batch, with identities, and the lowered plan; None if the run skips the batch.

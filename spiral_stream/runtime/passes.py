@@ -131,27 +131,40 @@ class Passes:
         finally:
             self._leave(pipeline)
 
-    def build(self, now: Now, delivery: Delivery, epoch: int, number: int) -> Any:
+    def build(self, now: Now, delivery: Delivery, epoch: int, number: int, numbering: Numbering | None = None) -> Any:
         """Build one global batch by itself, with threads of its own.
+
+        Args:
+            now: what is read.
+            delivery: what the batch becomes.
+            epoch: the epoch.
+            number: the batch's number.
+            numbering: which samples it holds; None takes the stream's own.
 
         Raises:
             IndexError: the epoch has no such batch.
         """
         opening, bound, devices = now()
-        builder = self._builder(opening, bound, 1, delivery, devices)
+        builder = self._builder(opening, bound, 1, delivery, devices, numbering)
         with Workers(self._threads.working(), "spiral-batch") as pool:
             done = builder.begin(epoch, range(number, number + 1), pool).result()
         return next(delivery.delivered(iter([done, None]).__next__, devices, opening.stages))
 
     def _builder(
-        self, opening: Opening, bound: Bound, merge: int, delivery: Delivery, devices: Devices
+        self,
+        opening: Opening,
+        bound: Bound,
+        merge: int,
+        delivery: Delivery,
+        devices: Devices,
+        numbering: Numbering | None = None,
     ) -> BatchBuilder:
-        reader, numbering = opening.read(bound.run_seed)
+        reader, own = opening.read(bound.run_seed)
         if self._memory is None:
             self._memory = Slots(delivery.allocate(devices))
         split = delivery.split(devices)
         return BatchBuilder(
-            opening.stages, numbering, reader, self._metrics, self._memory, opening.refusals, merge, split
+            opening.stages, numbering or own, reader, self._metrics, self._memory, opening.refusals, merge, split
         )
 
     def need_idle(self, verb: str, way_out: str = "Leave the loop first") -> None:

@@ -15,7 +15,7 @@ from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.planner.surviving import read_by
 from spiral_stream.runtime.numbering import Numbering
-from spiral_stream.runtime.rows_left import owed_again, rows_left
+from spiral_stream.runtime.rows_left import need_whole_passes, owed_again, rows_left
 from spiral_stream.sampling.left_over import LeftOver, as_ranges, joined_ranges
 from spiral_stream.sampling.mixture import Mixture
 
@@ -98,6 +98,8 @@ def left_over(before: Before, now: Stages, root: Path) -> Rebase:
         out[stream.name] = LeftOver(rest, after)
         goes_on = there.get(stream.name)
         if goes_on is not None and (earlier.order != now.order or _rows_of(stream, earlier) != _rows_of(goes_on, now)):
+            need_whole_passes(earlier)
+            need_whole_passes(now)
             out[stream.name] = owed_again(stream, earlier.order, out[stream.name], goes_on, now.order, root)
     rebase = Rebase(epoch + (number > 0), tuple(out.items()))
     _warn_of_long_waits(rebase, now)

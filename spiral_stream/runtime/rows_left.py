@@ -120,6 +120,8 @@ def _need_places(earlier: Stages, now: Stages) -> None:
         found = f"has {lanes} lanes" if lanes > 1 else "assembles samples"
         msg = f"rebase: the earlier plan {found}; only a plan of one lane can hand its place on. {_AT_ITS_END}"
         raise ResumeError(msg)
+    for at in (earlier, now):
+        need_whole_passes(at)
     pinned = next((at for at in (earlier, now) if isinstance(need(at.plan, Sample).epoch, int)), None)
     if pinned is not None:
         msg = (
@@ -130,6 +132,21 @@ def _need_places(earlier: Stages, now: Stages) -> None:
     was, found = earlier.streams[0].base.entry.name, now.streams[0].base.entry.name
     if was != found:
         msg = f"rebase: the samples were rows of {was} and are rows of {found}, so none is found again. {_AT_ITS_END}"
+        raise ResumeError(msg)
+
+
+def need_whole_passes(stages: Stages) -> None:
+    """Refuse a plan that does not read every row once in a pass, or whose epochs are not passes.
+
+    Raises:
+        ResumeError: says which.
+    """
+    order, extent = stages.order, stages.epochs.extent
+    if order.repeats_rows or order.weighted_by is not None:
+        msg = f"rebase: {type(order).__name__} draws rows, so none of an epoch is left over for another plan. {_AT_ITS_END}"
+        raise ResumeError(msg)
+    if extent.parts:
+        msg = f"rebase: a plan has limit or repeat after sample, so its epochs are not passes over its rows. {_AT_ITS_END}"
         raise ResumeError(msg)
 
 

@@ -16,6 +16,7 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.sampling.extent import Extent
 from spiral_stream.sampling.left_over import LeftOver
 from spiral_stream.sampling.mixture import Mixture
 from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64
@@ -65,6 +66,7 @@ class EpochOrder:
         mixture: Mixture | None,
         left_overs: Sequence[LeftOver | None] = (),
         rebased: int | None = None,
+        extent: Extent | None = None,
     ) -> None:
         """Order the epochs of a plan.
 
@@ -74,14 +76,18 @@ class EpochOrder:
             mixture: None if there is one stream only.
             left_overs: what each stream has left of an earlier plan.
             rebased: without a mixture, the epoch that an earlier plan began; only what is left over belongs to it.
+            extent: without a mixture, how much of its passes an epoch takes; None takes one.
         """
         self.order = order
         self.mixture = mixture
-        self.total = populations[0].total if mixture is None else mixture.total
+        self.extent = extent or Extent()
+        self._sizes = [order.size(population) for population in populations]
+        self.total = self.extent.length(self._sizes[0]) if mixture is None else mixture.total
         self._populations = tuple(populations)
         self._left_overs = dict(enumerate(left_overs))
         self._rebased = rebased if mixture is None else None
-        self._arrangement = lru_cache(max(_ARRANGEMENTS, 2 * len(populations)))(self._arranged)
+        kept = 2 * len(populations) if order.large_passes else max(_ARRANGEMENTS, 2 * len(populations))
+        self._arrangement = lru_cache(kept)(self._arranged)
         self._chunk_size = min(max(_LEAST_CHUNK, _PER_STREAM * len(populations)), _MOST_CHUNK)
         self._chunk = lru_cache(_CHUNKS)(self._placed)
 
@@ -97,8 +103,7 @@ class EpochOrder:
             positions: shape [P], uint64, each in [0, length).
         """
         if self.mixture is None:
-            rows = self._arrangement(0, epoch).rows(self._of_pass(epoch, positions))
-            return Places(np.zeros(len(rows), dtype=np.int32), rows, np.full(len(rows), epoch, dtype=np.uint64))
+            return self._of_one(epoch, positions)
         numbers = positions // np.uint64(self._chunk_size)
         found = []
         for number in np.unique(numbers).tolist():
@@ -112,12 +117,33 @@ class EpochOrder:
         back = np.argsort(np.concatenate([at for at, _ in found]), kind="stable")
         return Places.concat([part for _, part in found]).take(back)
 
+    def _of_one(self, epoch: int, positions: UInt64) -> Places:
+        """The samples of positions, where one stream alone is read."""
+        size = self._sizes[0]
+        if not self.extent.parts and not self.order.repeats_rows:
+            rows = self._arrangement(0, epoch).rows(self._of_pass(epoch, positions))
+            return Places(np.zeros(len(rows), dtype=np.int32), rows, np.full(len(rows), epoch, dtype=np.uint64))
+        passes, offsets = self.extent.back(epoch, self._of_pass(epoch, positions), size)
+        rows = np.empty(len(offsets), dtype=np.uint64)
+        for number in np.unique(passes).tolist():
+            at = np.flatnonzero(passes == number)
+            rows[at] = self._arrangement(0, number).rows(offsets[at])
+        if self.order.repeats_rows:
+            passes = self._draws(passes, offsets, np.uint64(size))
+        return Places(np.zeros(len(rows), dtype=np.int32), rows, passes)
+
+    @staticmethod
+    def _draws(passes: UInt64, offsets: UInt64, sizes: UInt64 | np.uint64) -> UInt64:
+        """The number of each draw over all passes, which stands for the pass where a pass may read a row twice."""
+        with np.errstate(over="ignore"):
+            return passes * sizes + offsets
+
     def _placed(self, epoch: int, chunk: int) -> Places:
         """The samples of a chunk of positions of a mixture: each stream is asked once for many of them."""
         end = min(self.total, (chunk + 1) * self._chunk_size)
         positions = np.arange(chunk * self._chunk_size, end, dtype=np.uint64)
         streams, uses = self.uses(epoch, positions)
-        sizes = np.array([population.total for population in self._populations], dtype=np.uint64)[streams]
+        sizes = np.array(self._sizes, dtype=np.uint64)[streams]
         passes, offsets = pass_of(uses, sizes)
         rows = np.empty(len(streams), dtype=np.uint64)
         by = np.lexsort((passes, streams))
@@ -125,7 +151,7 @@ class EpochOrder:
         for at in np.split(by, turns) if len(by) else ():  # one turn per stream and pass
             arranged = self._arrangement(int(streams[at[0]]), int(passes[at[0]]))
             rows[at] = arranged.rows(offsets[at])
-        return Places(streams, rows, passes)
+        return Places(streams, rows, self._draws(passes, offsets, sizes) if self.order.repeats_rows else passes)
 
     def uses(self, epoch: int, positions: UInt64) -> tuple[NDArray[np.int32], UInt64]:
         """Return stream and use of each position of a mixture.
@@ -151,29 +177,29 @@ class EpochOrder:
         return 0 if left_over is None else left_over.count
 
     def positions(self, epoch: int, stream: int, row: int) -> list[int]:
-        """Return the positions of a row in an epoch, ascending: one without a mixture, one per use with one.
+        """Return the positions of a row in an epoch, ascending: without a mixture most often one, with one per use.
 
         A row that an earlier plan delivered has none in the epoch in which the run was rebased.
         """
-        wanted = np.array([row], dtype=np.uint64)
         if self.mixture is None:
-            found = self._arrangement(0, epoch).positions(wanted)
+            found = self.extent.on(epoch, lambda number: self._arrangement(0, number).places_of(row), self._sizes[0])
             if epoch == self._rebased:
-                own = self._left_overs[0].own(found + np.uint64(epoch * self.total))  # type: ignore[union-attr]  # rebased
-                return [int(own[0])] if 0 <= own[0] < self.length(epoch) else []
-            return [int(found[0])]
-        total = self._populations[stream].total
+                begun = np.array(found, dtype=np.uint64) + np.uint64(epoch * self.total)
+                own = self._left_overs[0].own(begun)  # type: ignore[union-attr]  # rebased
+                return [int(each) for each in own if 0 <= each < self.length(epoch)]
+            return found
+        total = self._sizes[stream]
         begin = int(self.mixture.first_uses(epoch)[stream])
         own = (begin, begin + int(self.mixture.quotas(epoch)[stream]))
         uses = []
         for first, end in self.next_uses(stream, *own):
             for number in passes_of(first, end, total):
-                use = use_of(number, int(self._arrangement(stream, number).positions(wanted)[0]), total)
-                uses += [use] if first <= use < end else []
-        found = np.array(uses, dtype=np.uint64)
+                each = [use_of(number, place, total) for place in self._arrangement(stream, number).places_of(row)]
+                uses += [use for use in each if first <= use < end]
+        used = np.array(uses, dtype=np.uint64)
         left_over = self._left_overs.get(stream)
-        numbers = found if left_over is None else left_over.own(found).astype(np.uint64)
-        return sorted(self.mixture.join(epoch, np.full(len(found), stream, dtype=np.int32), numbers).tolist())
+        numbers = used if left_over is None else left_over.own(used).astype(np.uint64)
+        return sorted(self.mixture.join(epoch, np.full(len(used), stream, dtype=np.int32), numbers).tolist())
 
     def _of_pass(self, epoch: int, positions: UInt64) -> UInt64:
         """Without a mixture, translate positions of an epoch to positions of its pass."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.sampling.laid_out import Layout
-from spiral_stream.sampling.order import Arrangement, BucketIndex, Order, Population, UInt64, check_whole
+from spiral_stream.sampling.order import Arrangement, BucketIndex, Order, Population, UInt64, check_whole, settled_seed
 from spiral_stream.sampling.permutation import permute, unpermute
 from spiral_stream.sampling.shuffle_key import shuffle_key
 from spiral_stream.seeding import combine
@@ -41,12 +41,12 @@ class HashBucketed(Order):
     unless given.
     """
 
-    seed: int
+    seed: int | None
     bucket_count: int = 8192
     bucket_order: ShuffleBuckets | None = None
 
     def __post_init__(self) -> None:
-        check_whole("HashBucketed", "seed", self.seed)
+        object.__setattr__(self, "seed", settled_seed("HashBucketed", self.seed))
         check_whole("HashBucketed", "bucket_count", self.bucket_count, least=1)
         if self.bucket_count & (self.bucket_count - 1) or self.bucket_count > MOST_BUCKETS:
             fitting = min(1 << self.bucket_count.bit_length(), MOST_BUCKETS)
@@ -56,7 +56,7 @@ class HashBucketed(Order):
             )
             raise PlanError(msg)
         if self.bucket_order is None:
-            object.__setattr__(self, "bucket_order", ShuffleBuckets(self.seed))
+            object.__setattr__(self, "bucket_order", ShuffleBuckets(self.run_seed))
         elif not isinstance(self.bucket_order, ShuffleBuckets):
             msg = f"HashBucketed: bucket_order is {shown(self.bucket_order)}. Give ShuffleBuckets(seed=...)"
             raise PlanError(msg)
@@ -81,9 +81,9 @@ class HashBucketed(Order):
                 "Prepare it with one (Order.needs_index says so), or use ShardAwareShuffle"
             )
             raise PlanError(msg)
-        order = self.bucket_order or ShuffleBuckets(self.seed)
+        order = self.bucket_order or ShuffleBuckets(self.run_seed)
         bucket_key = shuffle_key("ShuffleBuckets", order.VERSION, order.seed, population, pass_number)
-        row_key = shuffle_key("HashBucketed", self.VERSION, self.seed, population, pass_number)
+        row_key = shuffle_key("HashBucketed", self.VERSION, self.run_seed, population, pass_number)
         return _Buckets(population.index, self.bucket_count, bucket_key, row_key)
 
 

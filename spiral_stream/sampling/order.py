@@ -13,8 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import PlanError, shown
+from spiral_stream.seeding import DrawnSeed
 
 UInt64 = NDArray[np.uint64]
+Float64 = NDArray[np.float64]
+WEIGHT_BLOCK: Final = 64  # rows whose weights are summed, so that 8 bytes of sums stand for 64 rows
 LARGEST: Final = 2**62  # largest count: positions of an epoch, samples of a run, uses of a stream
 
 
@@ -46,6 +49,20 @@ class SortedRows(Protocol):
         ...
 
 
+class RowWeights(Protocol):
+    """The weights of rows: numbers from 0 up, of which at least one is above 0."""
+
+    positive: int  # rows whose weight is above 0
+
+    def of(self, rows: UInt64) -> Float64:
+        """Return the weights of rows; shape [P] -> [P], float64."""
+        ...
+
+    def cumulated(self) -> Float64:
+        """Return the sums of all weights up to the end of each block of `WEIGHT_BLOCK` rows; shape [B], float64, rising."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
     """Which rows are equal in some columns: R runs of neighbouring rows, in G groups."""
@@ -61,6 +78,7 @@ class Population:
     ``unit_rows`` counts the surviving rows of each smallest piece of storage (a row group, a run of pages), in row order;
     ``unit_shards`` says which shard each unit belongs to. Units are the shards if nothing finer is known. ``runs`` groups
     the rows by the columns of `Order.grouped_by`. ``arranged`` has them in the order of a sort that comes last in the plan.
+    ``weights`` are those of `Order.weighted_by`.
     """
 
     unit_rows: UInt64  # [U]
@@ -69,6 +87,7 @@ class Population:
     index: BucketIndex | None = None
     runs: Runs | None = None
     arranged: SortedRows | None = None
+    weights: RowWeights | None = None
 
     @property
     def total(self) -> int:
@@ -88,6 +107,10 @@ class Arrangement(ABC):
     def positions(self, rows: UInt64) -> UInt64:
         """Return the position at which each row is read; shape [P] -> [P], uint64."""
 
+    def places_of(self, row: int) -> list[int]:
+        """Return every position at which a row is read, ascending: one, unless the order repeats or leaves out rows."""
+        return [int(each) for each in self.positions(np.array([row], dtype=np.uint64))]
+
 
 class Order(ABC):
     """A policy of the plan: frozen, JSON-able, without data."""
@@ -98,10 +121,24 @@ class Order(ABC):
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
         """Return the order of one pass, in at most O(shards) time and memory."""
 
+    def size(self, population: Population) -> int:
+        """Return how many positions a pass has: as many as there are rows, unless rows are left out."""
+        return population.total
+
     @property
     def run_seed(self) -> int:
-        """The default seed of a run's random transforms."""
-        return int(getattr(self, "seed", 0))
+        """The seed of the order; also the default seed of a run's random transforms."""
+        return int(getattr(self, "seed", 0) or 0)
+
+    @property
+    def repeats_rows(self) -> bool:
+        """Whether a pass may read a row several times, or not at all; then `Arrangement.places_of` has to say where."""
+        return False
+
+    @property
+    def large_passes(self) -> bool:
+        """Whether an arrangement takes much memory, so that only the last two of a stream are kept."""
+        return False
 
     @property
     def needs_index(self) -> bool:
@@ -117,6 +154,11 @@ class Order(ABC):
     def follows_sort(self) -> bool:
         """Whether the order is that of a sort before it; then `Population.arranged` must be given where there is one."""
         return False
+
+    @property
+    def weighted_by(self) -> str | None:
+        """The column or expression whose values `Population.weights` must have."""
+        return None
 
     @property
     def grouped_by(self) -> tuple[str, ...]:
@@ -144,3 +186,16 @@ def check_whole(policy: str, name: str, value: object, least: int | None = None,
     if least is not None and value > (LARGEST if most is None else most):
         msg = f"{policy}: {name} is {value if value < 2**128 else 'past 2**128'}. Give at most {most or '2**62'}"
         raise PlanError(msg)
+
+
+def settled_seed(policy: str, seed: object) -> int:
+    """Return the seed of an order: one that is drawn now, where None is given.
+
+    Raises:
+        PlanError: it is neither an integer nor None.
+    """
+    if seed is None:
+        return DrawnSeed.fresh()
+    check_whole(policy, "seed", seed)
+    assert isinstance(seed, int)
+    return seed

@@ -16,7 +16,7 @@ import numpy as np
 
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.sampling.laid_out import Layout
-from spiral_stream.sampling.order import Arrangement, Order, Population, Runs, UInt64, check_whole
+from spiral_stream.sampling.order import Arrangement, Order, Population, Runs, UInt64, check_whole, settled_seed
 from spiral_stream.sampling.permutation import permute, unpermute
 from spiral_stream.sampling.shuffle import permute_clumps, unpermute_clumps
 from spiral_stream.sampling.shuffle_key import shuffle_key, stage_key
@@ -38,7 +38,7 @@ class ShardAwareShuffle(Order):
     changes nothing: each stream of a mixture always has its own order.
     """
 
-    seed: int
+    seed: int | None
     shard_key: Sequence[str] = ("storage_shard",)
     shuffle_block_size: int = 1_000_000
     sampling_granularity: Granularity = "shard"
@@ -46,7 +46,7 @@ class ShardAwareShuffle(Order):
 
     def __post_init__(self) -> None:
         name = "ShardAwareShuffle"
-        check_whole(name, "seed", self.seed)
+        object.__setattr__(self, "seed", settled_seed(name, self.seed))
         check_whole(name, "shuffle_block_size", self.shuffle_block_size, least=1)
         check_whole(name, "clump_size", self.clump_size, least=1)
         if isinstance(self.shard_key, str) or not self.shard_key or not all(isinstance(k, str) for k in self.shard_key):
@@ -117,7 +117,7 @@ class ShardAwareShuffle(Order):
         return population.runs
 
     def _key(self, population: Population, pass_number: int) -> int:
-        return shuffle_key("ShardAwareShuffle", self.VERSION, self.seed, population, pass_number)
+        return shuffle_key("ShardAwareShuffle", self.VERSION, self.run_seed, population, pass_number)
 
 
 @final

@@ -6,7 +6,7 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64, check_whole
+from spiral_stream.sampling.order import Arrangement, Order, Population, UInt64, check_whole, settled_seed
 from spiral_stream.sampling.permutation import permute, unpermute
 from spiral_stream.sampling.shuffle_key import shuffle_key
 
@@ -22,11 +22,11 @@ class GlobalShuffle(Order):
     positions.
     """
 
-    seed: int
+    seed: int | None
     clump_size: int = 1
 
     def __post_init__(self) -> None:
-        check_whole("GlobalShuffle", "seed", self.seed)
+        object.__setattr__(self, "seed", settled_seed("GlobalShuffle", self.seed))
         check_whole("GlobalShuffle", "clump_size", self.clump_size, least=1)
 
     @property
@@ -34,7 +34,7 @@ class GlobalShuffle(Order):
         return False
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
-        own = shuffle_key("GlobalShuffle", self.VERSION, self.seed, population, pass_number)
+        own = shuffle_key("GlobalShuffle", self.VERSION, self.run_seed, population, pass_number)
         return _Shuffled(population.total, own, self.clump_size)
 
 

@@ -5,7 +5,7 @@ from typing import Final, final
 
 import numpy as np
 
-from spiral_stream.sampling.order import Arrangement, Order, Population, SortedRows, UInt64, check_whole
+from spiral_stream.sampling.order import Arrangement, Order, Population, SortedRows, UInt64, check_whole, settled_seed
 from spiral_stream.sampling.permutation import permute, unpermute
 from spiral_stream.sampling.shuffle_key import shuffle_key, stage_key
 from spiral_stream.seeding import combine
@@ -23,11 +23,11 @@ class WindowShuffle(Order):
     follows a `sort` that comes last in the plan: a curriculum whose steps are mixed.
     """
 
-    seed: int
+    seed: int | None
     window: int
 
     def __post_init__(self) -> None:
-        check_whole("WindowShuffle", "seed", self.seed)
+        object.__setattr__(self, "seed", settled_seed("WindowShuffle", self.seed))
         check_whole("WindowShuffle", "window", self.window, least=1)
 
     @property
@@ -39,12 +39,14 @@ class WindowShuffle(Order):
         return False
 
     def arrange(self, population: Population, pass_number: int) -> Arrangement:
-        own = shuffle_key("WindowShuffle", self.VERSION, self.seed, population, pass_number)
-        return _Windows(population.total, self.window, own, population.arranged)
+        own = shuffle_key("WindowShuffle", self.VERSION, self.run_seed, population, pass_number)
+        return Windows(population.total, self.window, own, population.arranged)
 
 
 @final
-class _Windows(Arrangement):
+class Windows(Arrangement):
+    """Places permuted in windows, twice; ``arranged`` says which row a place is, where that is not the row itself."""
+
     def __init__(self, size: int, window: int, own_key: int, arranged: SortedRows | None) -> None:
         self.size, self._window, self._arranged = size, np.uint64(window), arranged
         self._first, self._second = (np.uint64(stage_key(stage, own_key)) for stage in ("first", "second"))
