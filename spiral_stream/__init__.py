@@ -30,6 +30,7 @@ from spiral_stream.errors import (
     TrustError,
 )
 from spiral_stream.expr import col, len_, lit
+from spiral_stream.fields.boxes import Boxes, BoxLabels, KeyPoints
 from spiral_stream.fields.labels import Labels, ShiftedLabels
 from spiral_stream.fields.list import List
 from spiral_stream.fields.pad import Pad, PadMask
@@ -60,6 +61,7 @@ from spiral_stream.sources.tokens import Tokens
 from spiral_stream.sources.vortex import Vortex
 from spiral_stream.sources.webdataset import WebDataset
 from spiral_stream.sources.writer import Writer
+from spiral_stream.transforms.color import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
 from spiral_stream.transforms.crop_and_resize import (
     CenterCrop,
     Normalize,
@@ -68,7 +70,10 @@ from spiral_stream.transforms.crop_and_resize import (
     RandomResizedCrop,
     Resize,
 )
+from spiral_stream.transforms.erasing import RandomErasing
+from spiral_stream.transforms.rand_augment import RandAugment
 from spiral_stream.transforms.text import Tokenize
+from spiral_stream.transforms.warp import RandomAffine, RandomRotation
 
 if TYPE_CHECKING:
     from spiral_stream.cache.materialize import Progress
@@ -85,12 +90,15 @@ __all__ = [
     "Arrow",
     "BatchBudget",
     "BindError",
+    "BoxLabels",
+    "Boxes",
     "BucketKey",
     "CacheError",
     "CacheStatus",
     "Catalog",
     "CatalogError",
     "CenterCrop",
+    "ColorJitter",
     "Csv",
     "CuSeqlens",
     "DamageError",
@@ -98,13 +106,16 @@ __all__ = [
     "DataParallel",
     "DropPartial",
     "Frames",
+    "GaussianBlur",
     "GlobalShuffle",
+    "Grayscale",
     "HashBucketed",
     "HuggingFace",
     "ImageFolder",
     "Jpeg",
     "Jsonl",
     "KeepPartial",
+    "KeyPoints",
     "Labels",
     "Lance",
     "List",
@@ -123,9 +134,14 @@ __all__ = [
     "PreparedData",
     "PreparedStream",
     "Progress",
+    "RandAugment",
+    "RandomAffine",
     "RandomCrop",
+    "RandomErasing",
+    "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
+    "RandomRotation",
     "Raw",
     "Relation",
     "Report",

@@ -17,6 +17,7 @@ from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.errors import PlanError, shown
+from spiral_stream.fields.boxes import Boxes, BoxLabels, KeyPoints
 from spiral_stream.fields.labels import Labels, ShiftedLabels
 from spiral_stream.fields.list import List
 from spiral_stream.fields.pad import Pad, PadMask
@@ -32,8 +33,10 @@ from spiral_stream.sampling.shard_aware import ShardAwareShuffle
 from spiral_stream.sampling.shuffle import GlobalShuffle
 from spiral_stream.sampling.window_shuffle import WindowShuffle
 from spiral_stream.transforms import crop_and_resize as images
+from spiral_stream.transforms.chain import PIXEL_TRANSFORMS
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text import Tokenize
+from spiral_stream.transforms.torchvision_step import Torchvision
 
 NODES: Final = {
     cls.VERB: cls
@@ -76,6 +79,7 @@ VALUES: Final = {
         *(HashBucketed, ShuffleBuckets, Sequential, ShardAwareShuffle, GlobalShuffle, WindowShuffle),
         *(profiles.Original, profiles.Raw, profiles.Jpeg, profiles.Frames),
         *(mix.Part, WindowedBucket, BucketKey, BatchBudget, StratifiedByStream, OneStream, Packed),
+        *(Boxes, BoxLabels, KeyPoints),
         *(Pad, PadMask, ShiftedLabels, Labels, Segments, Positions, CuSeqlens, Tokenize),
         *(
             images.RandomResizedCrop,
@@ -84,6 +88,8 @@ VALUES: Final = {
             images.CenterCrop,
         ),
         *(images.Resize, images.Normalize),
+        *PIXEL_TRANSFORMS.values(),
+        Torchvision,
     )
 }
 
@@ -93,6 +99,7 @@ CODE: Final = "@code"
 NODE: Final = "@node"
 EXPR: Final = "@expr"
 FUNCTION: Final = "@function"
+_LATER_OF_STACK: Final = {"orient": False, "view": None, "mode": None, "interpolation": "bilinear"}
 _LARGEST: Final = 4096  # bits of a whole number; Python writes at most 4,300 digits
 
 
@@ -134,7 +141,7 @@ def encode_value(value: Any, *, code: bool = False) -> dict[str, Any]:
 def is_later(value: Any, name: str) -> bool:
     """Whether a field of a value is from after the first plans, and says nothing: such plans stay as they were."""
     if isinstance(value, Stack):
-        return name == "orient" and not value.orient
+        return name in _LATER_OF_STACK and getattr(value, name) == _LATER_OF_STACK[name]
     return isinstance(value, Packed | WindowedBucket) and name == "length" and value.length is None
 
 

@@ -269,7 +269,7 @@ def _image(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamSta
         profile = profiles(stream.node).get(field.column, Original())
         kind = ImageKind(payload.relation.entry.name, payload.column, decoder, profile)
         caches.append(_cached(payload, kind, root))
-    return ImageStage(name, field.column, spec, program, tuple(caches))
+    return ImageStage(name, field.column, spec, program, field.view, tuple(caches))
 
 
 def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ClipStage:
@@ -286,7 +286,7 @@ def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStag
         if isinstance(profile, Frames):
             frames = _cached(payload, ClipKind(relation, column, selection, profile, timed, limits), root)
         sources.append(ClipSource(index, frames))
-    return ClipStage(name, field.column, spec, selection, limits, program, tuple(sources))
+    return ClipStage(name, field.column, spec, selection, limits, program, field.view, tuple(sources))
 
 
 def _payload(name: str, field: Field, stream: StreamStage) -> Payload:
