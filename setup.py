@@ -33,6 +33,11 @@ setup(
             *("-O3", "-std=c11", "-fno-strict-aliasing", "-ffp-contract=off"),
             depends=("spiral_stream/transforms/_kernels.h",),
         ),
+        room(
+            "spiral_stream.transforms._augment",
+            # without trapping comparisons, selections become blends; no value changes
+            *("-O3", "-std=c11", "-fno-strict-aliasing", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
+        ),
         room("spiral_stream.decoders._region", "-O2", "-std=gnu11", libraries=("dl",)),
         room("spiral_stream.decoders._frames", "-O3", "-std=gnu11", "-fno-strict-aliasing"),
         room("spiral_stream.batching._packing", "-O2", "-std=gnu11"),

@@ -30,6 +30,7 @@ from spiral_stream.errors import (
     TrustError,
 )
 from spiral_stream.expr import col, len_, lit
+from spiral_stream.fields.boxes import Boxes, BoxLabels, KeyPoints
 from spiral_stream.fields.labels import Labels, ShiftedLabels
 from spiral_stream.fields.list import List
 from spiral_stream.fields.pad import Pad, PadMask
@@ -63,6 +64,7 @@ from spiral_stream.sources.tokens import Tokens
 from spiral_stream.sources.vortex import Vortex
 from spiral_stream.sources.webdataset import WebDataset
 from spiral_stream.sources.writer import Writer
+from spiral_stream.transforms.color import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
 from spiral_stream.transforms.crop_and_resize import (
     CenterCrop,
     Normalize,
@@ -71,7 +73,10 @@ from spiral_stream.transforms.crop_and_resize import (
     RandomResizedCrop,
     Resize,
 )
+from spiral_stream.transforms.erasing import RandomErasing
+from spiral_stream.transforms.rand_augment import RandAugment
 from spiral_stream.transforms.text import Tokenize
+from spiral_stream.transforms.warp import RandomAffine, RandomRotation
 
 if TYPE_CHECKING:
     from spiral_stream.cache.materialize import Progress
@@ -89,12 +94,15 @@ __all__ = [
     "Arrow",
     "BatchBudget",
     "BindError",
+    "BoxLabels",
+    "Boxes",
     "BucketKey",
     "CacheError",
     "CacheStatus",
     "Catalog",
     "CatalogError",
     "CenterCrop",
+    "ColorJitter",
     "Csv",
     "CuSeqlens",
     "DamageError",
@@ -103,13 +111,16 @@ __all__ = [
     "DropPartial",
     "ExpandedRange",
     "Frames",
+    "GaussianBlur",
     "GlobalShuffle",
+    "Grayscale",
     "HashBucketed",
     "HuggingFace",
     "ImageFolder",
     "Jpeg",
     "Jsonl",
     "KeepPartial",
+    "KeyPoints",
     "Labels",
     "Lance",
     "List",
@@ -129,9 +140,14 @@ __all__ = [
     "PreparedData",
     "PreparedStream",
     "Progress",
+    "RandAugment",
+    "RandomAffine",
     "RandomCrop",
+    "RandomErasing",
+    "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
+    "RandomRotation",
     "Raw",
     "Relation",
     "Report",

@@ -21,6 +21,7 @@ EXTRA_OF: Final[Mapping[str, str]] = {
     "tiktoken": "text",
     "tokenizers": "text",
     "torch": "torch",
+    "torchvision": "vision",
     "transformers": "text",
     "vortex": "vortex",
 }

@@ -26,7 +26,7 @@ from spiral_stream.params import RuntimeParam
 from spiral_stream.plan import combining, extents, maps, nodes, splits
 from spiral_stream.plan.bad_samples import OnError
 from spiral_stream.plan.checks import column_list, column_names, need_name, need_new_names, warn_of_unheeded_sort
-from spiral_stream.plan.decoded import with_decoded
+from spiral_stream.plan.decoded import with_decoded, with_steps
 from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.makers import natural_identity, sample_identity
 from spiral_stream.plan.profiles import Profile, renewed
@@ -407,6 +407,7 @@ class Relation:
         Warns:
             SpiralWarning: two fields decode one column with equal random transforms, which draw the same numbers.
         """
+        fields = with_steps(fields)
         node = with_decoded(self.node, fields)
         formed = settled(node, formation, composition)
         values = (batch_size, as_tail(last), tuple(fields.items()), formed, on_error, error_budget)

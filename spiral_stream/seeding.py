@@ -170,7 +170,21 @@ def uniforms(keys: UInt64, name: str, nth: int, count: int) -> NDArray[np.float6
     Returns:
         shape [N, count], float64: multiples of 2**-53.
     """
-    own = combine(np.asarray(keys, dtype=np.uint64), np.uint64(key("transform", name, nth)))
+    return numbers(transform_keys(keys, name, nth), count)
+
+
+def transform_keys(keys: UInt64, name: str, nth: int) -> UInt64:
+    """Return the key of each sample for the ``nth`` transform called ``name``; shape [N], uint64."""
+    return combine(np.asarray(keys, dtype=np.uint64), np.uint64(key("transform", name, nth)))
+
+
+def numbers(own: UInt64, count: int) -> NDArray[np.float64]:
+    """Draw ``count`` numbers in [0, 1) from each key of `transform_keys`; shape [N, count], float64."""
     counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
     words = mix64(own[:, None] + counters[None, :])
     return fractions(words)
+
+
+def view_keys(keys: UInt64, view: str | None) -> UInt64:
+    """Return the samples' keys for a view: other random numbers per name; None leaves the keys as they are."""
+    return keys if view is None else combine(keys, np.uint64(key("view", view)))

@@ -33,7 +33,7 @@ def image_facts(relation: str, column: str, decoder: Decoder, profile: Profile) 
         "profile": encode_value(profile),
     }
     if isinstance(profile, Raw | Jpeg):
-        facts["decoder"] = [inner_of(decoder).NAME, inner_of(decoder).VERSION]
+        facts["decoder"] = [decoder.kind, inner_of(decoder).VERSION]
     if isinstance(decoder, Oriented):  # height and width are stored of the turned image
         facts["oriented"] = decoder.VERSION
     if profile.lossy:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from spiral_stream.cache.fingerprint import image_facts
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.decoders.decoder import Decoder
-from spiral_stream.decoders.image import JpegDecoder, decode_jpeg, encode_jpeg, shrink
+from spiral_stream.decoders.image import JpegDecoder, decode_jpeg, encode_jpeg
 from spiral_stream.decoders.oriented import Oriented, inner_of
 from spiral_stream.errors import DataError
 from spiral_stream.plan.profiles import Jpeg, Original, Profile, Raw
@@ -84,7 +84,7 @@ class ImageKind(Kind):
         """
         if isinstance(self.profile, Raw):
             pixels = self._shrunk(data)
-            return StoredImage(pixels.reshape(-1).data, *pixels.shape[:2])
+            return StoredImage(pixels.reshape(-1).view(np.uint8).data, *pixels.shape[:2])
         if isinstance(self.profile, Jpeg):
             pixels = self._shrunk(data)
             return StoredImage(encode_jpeg(pixels, self.profile.quality), *pixels.shape[:2])
@@ -97,7 +97,8 @@ class ImageKind(Kind):
             DataError: the bytes cannot be decoded.
         """
         if isinstance(self.profile, Raw):
-            return np.frombuffer(kept.payload, dtype=np.uint8).reshape(kept.height, kept.width, 3)
+            shape = (kept.height, kept.width, self.decoder.channels)
+            return np.frombuffer(kept.payload, dtype=self.decoder.dtype).reshape(shape)
         if isinstance(self.profile, Jpeg):
             return decode_jpeg(kept.payload, self.decoder.limits.pixels)
         return self.decoder.decode(kept.payload)
@@ -122,4 +123,4 @@ class ImageKind(Kind):
     def _shrunk(self, data: Bytes) -> Pixels:
         pixels = self.decoder.decode(data)
         side = getattr(self.profile, "shorter_side", None)
-        return pixels if side is None else shrink(pixels, side)
+        return pixels if side is None else self.decoder.shrunk(pixels, side)

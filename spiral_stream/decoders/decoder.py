@@ -5,7 +5,7 @@ run, and a declared policy may skip the sample.
 """
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,27 @@ class Decoder(ABC):
     VERSION: ClassVar[int] = 1  # raise it with any change of a pixel
 
     limits: SampleLimits = IMAGES
+
+    @property
+    def kind(self) -> str:
+        """The decoder and its options, for fingerprints."""
+        return self.NAME
+
+    @property
+    def channels(self) -> int:
+        """C of the decoded [H, W, C]."""
+        return 3
+
+    @property
+    def dtype(self) -> str:
+        """NumPy name of the decoded pixels."""
+        return "uint8"
+
+    def shrunk(self, pixels: NDArray[Any], shorter_side: int) -> NDArray[Any]:
+        """Shrink decoded pixels to a shorter side, for a cache; they are never enlarged."""
+        from spiral_stream.decoders.image import shrink
+
+        return shrink(pixels, shorter_side)
 
     @abstractmethod
     def decode(self, data: bytes | memoryview) -> NDArray[np.uint8]:

@@ -6,6 +6,8 @@ orientation is ignored, as in torchvision by default.
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from io import BytesIO
@@ -220,20 +222,41 @@ def _pillow_pixels(name: str, view: memoryview, most_pixels: int) -> Pixels:
     Raises:
         DataError: Pillow cannot open or decode it, or its mode has no agreed colours.
     """
+    with opened(name, view, most_pixels) as image:
+        if image.mode not in {"I", "F"}:
+            return _rgb(image)
+        found = f"{image.height} x {image.width} pixels of mode {image.mode}"
+    msg = f"{name}: {found} cannot be shown: 32 bits have no agreed range. Convert it, or filter it out"
+    raise DataError(msg)
+
+
+@contextmanager
+def opened(name: str, data: bytes | memoryview, most_pixels: int) -> "Iterator[Image.Image]":
+    """Open an image with Pillow, for a ``with`` block that decodes it.
+
+    Raises:
+        DataError: Pillow cannot open it, the block cannot decode it, or it claims more than ``most_pixels``.
+    """
     from PIL import Image
 
+    view = _bytes_of(name, data)
     try:
         with Image.open(BytesIO(view), formats=_formats()) as image:
             need_pixels(name, image.height, image.width, most_pixels)
-            if image.mode not in {"I", "F"}:
-                return _rgb(image)
-            found = f"{image.height} x {image.width} pixels of mode {image.mode}"
+            yield image
     except (MemoryError, DataError):
         raise
     except Exception as error:  # Pillow's plugins raise whatever their parsers meet
         raise DataError(_pillow_fault(name, view, most_pixels, error)) from error
-    msg = f"{name}: {found} cannot be shown: 32 bits have no agreed range. Convert it, or filter it out"
-    raise DataError(msg)
+
+
+def size_of(name: str, data: bytes | memoryview, most_pixels: int) -> tuple[int, int]:
+    """Read (height, width) of any image that Pillow opens.
+
+    Raises:
+        DataError: Pillow does not open it, or it claims more than ``most_pixels``.
+    """
+    return _pillow_size(name, _bytes_of(name, data), most_pixels)
 
 
 def _rgb(image: "Image.Image") -> Pixels:

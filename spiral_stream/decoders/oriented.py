@@ -6,7 +6,7 @@ through Pillow; it turns TIFF by itself, with or without this room. A tag that i
 
 from dataclasses import dataclass
 from io import BytesIO
-from typing import ClassVar, Final, Self, final
+from typing import Any, ClassVar, Final, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,21 @@ class Oriented(Decoder):
 
     inner: Decoder
     limits: SampleLimits = IMAGES
+
+    @property
+    def kind(self) -> str:
+        return self.inner.kind
+
+    @property
+    def channels(self) -> int:
+        return self.inner.channels
+
+    @property
+    def dtype(self) -> str:
+        return self.inner.dtype
+
+    def shrunk(self, pixels: NDArray[Any], shorter_side: int) -> NDArray[Any]:
+        return self.inner.shrunk(pixels, shorter_side)
 
     def within(self, limits: SampleLimits) -> Self:
         return type(self)(self.inner.within(limits), limits)

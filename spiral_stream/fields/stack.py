@@ -16,6 +16,8 @@ DTYPES: Final = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
     *("float16", "float32", "float64"),
 )
+INTERPOLATIONS: Final = ("bilinear", "nearest")
+MODES: Final = ("RGB", "L", "I;16")
 
 
 @final
@@ -32,6 +34,7 @@ class Stack(Field):
     | images | ``[B, 3, H, W]`` | uint8, or ``dtype`` |
     | clips | ``[B, T, 3, H, W]`` | uint8, or ``dtype`` |
     | sound | ``[B, C, T]`` | float32; full scale is 1 |
+    | masks of one channel | ``[B, H, W]`` | uint8 (of 16 bits: int32), or ``dtype`` |
 
     A clip is T frames of a segment of a video. All frames go through the same transforms with the same random numbers.
 
@@ -40,9 +43,12 @@ class Stack(Field):
             to images or videos.
         decode: how to read a reference: ``"jpeg"``, ``"image"`` for any format that Pillow reads, ``"h264"``, or
             ``"audio"`` for any that libavcodec reads.
-        transforms: image transforms in order, for a decoded column. They run after the shorthands below.
+        transforms: image transforms in order, for a decoded column: those of this package, any of
+            ``torchvision.transforms.v2``, and functions of a uint8 [H, W, 3] array (and of a NumPy generator that belongs to
+            the sample). They run after the shorthands below.
         dtype: NumPy name of the result; None keeps the column's type (uint8 for images and clips).
-        layout: ``"nchw"`` (default) or ``"nhwc"`` for images, ``"ntchw"`` (default) or ``"nthwc"`` for clips.
+        layout: ``"nchw"`` (default) or ``"nhwc"`` for images, ``"ntchw"`` (default) or ``"nthwc"`` for clips, ``"nhw"``
+            (default), ``"nchw"`` or ``"nhwc"`` for masks of one channel.
         device: where the field is delivered; None leaves it on the host.
         sequence_length: T, the frames of a clip, or the values per channel of a sound.
         stride: take every ``stride``-th frame of the segment; None spreads T frames evenly over it.
@@ -60,6 +66,12 @@ class Stack(Field):
         sample_rate: of sound, in Hz; recordings of another rate are resampled.
         channels: of sound: 1 mixes all channels down, 2 gives stereo.
         centre: take the middle of the segment of a sound instead of its beginning.
+        view: name of the random numbers. Fields of one view draw alike, so a mask follows its image; fields of different
+            views are different crops of one image. None is a view of its own.
+        mode: of a mask, ``"L"`` for one channel of 8 bits (the index, where the file has a palette), ``"I;16"`` for one of
+            16 bits, or ``"RGB"``. Images are RGB.
+        interpolation: ``"nearest"`` makes the field a mask: pixels are taken, never mixed, and transforms of colour leave
+            it as it is. ``"bilinear"`` is for images.
         orient: turn images as their EXIF tag Orientation says, before all transforms. Off, pixels are as the file has them.
 
     Raises:
@@ -93,11 +105,15 @@ class Stack(Field):
     sample_rate: int | None = None
     channels: int | None = None
     centre: bool = False
+    view: str | None = None
+    mode: str | None = None
+    interpolation: str = "bilinear"
 
     def __post_init__(self) -> None:
         self._check_types()
         self._check_combination()
         self._check_limits()
+        self._check_mask()
         object.__setattr__(self, "transforms", tuple(self.transforms))
         if isinstance(self.crop, list):
             object.__setattr__(self, "crop", tuple(self.crop))
@@ -146,6 +162,26 @@ class Stack(Field):
             raise PlanError(msg)
         if self.centre and self.random_start:
             msg = f"Stack({self.column!r}): centre and random_start say two places. Give one of them"
+            raise PlanError(msg)
+
+    def _check_mask(self) -> None:
+        if self.view is not None and (not isinstance(self.view, str) or not self.view or self.decode is None):
+            msg = f'Stack({self.column!r}): view={self.view!r}. Give a name, such as view="a", on a field with decode='
+            raise PlanError(msg)
+        if self.interpolation not in INTERPOLATIONS or self.mode not in (None, *MODES):
+            msg = (
+                f"Stack({self.column!r}): interpolation={self.interpolation!r}, mode={self.mode!r}. interpolation is one of "
+                f"{', '.join(INTERPOLATIONS)}; mode is one of {', '.join(MODES)}"
+            )
+            raise PlanError(msg)
+        if self.interpolation == "nearest" and self.decode != "image":
+            msg = (
+                f'Stack({self.column!r}): a mask (interpolation="nearest") is read by decode="image", not {self.decode!r}; '
+                "JPEG and video change labels. Store masks as PNG"
+            )
+            raise PlanError(msg)
+        if self.interpolation != "nearest" and self.mode not in (None, "RGB"):
+            msg = f'Stack({self.column!r}): mode={self.mode!r} is of masks. Add interpolation="nearest", or leave mode out'
             raise PlanError(msg)
 
     def _check_limits(self) -> None:

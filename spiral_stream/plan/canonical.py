@@ -17,6 +17,7 @@ from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.errors import PlanError, shown
+from spiral_stream.fields.boxes import Boxes, BoxLabels, KeyPoints
 from spiral_stream.fields.labels import Labels, ShiftedLabels
 from spiral_stream.fields.list import List
 from spiral_stream.fields.pad import Pad, PadMask
@@ -35,8 +36,10 @@ from spiral_stream.sampling.weighted import Weighted
 from spiral_stream.sampling.window_shuffle import WindowShuffle
 from spiral_stream.sampling.with_replacement import WithReplacement
 from spiral_stream.transforms import crop_and_resize as images
+from spiral_stream.transforms.chain import PIXEL_TRANSFORMS
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text import Tokenize
+from spiral_stream.transforms.torchvision_step import Torchvision
 
 NODES: Final = {
     cls.VERB: cls
@@ -81,6 +84,7 @@ VALUES: Final = {
         *(Weighted, WindowShuffle, WithReplacement, WithinShards),
         *(profiles.Original, profiles.Raw, profiles.Jpeg, profiles.Frames),
         *(mix.Part, WindowedBucket, BucketKey, BatchBudget, StratifiedByStream, OneStream, Packed),
+        *(Boxes, BoxLabels, KeyPoints),
         *(Pad, PadMask, ShiftedLabels, Labels, Segments, Positions, CuSeqlens, Tokenize),
         *(
             images.RandomResizedCrop,
@@ -89,6 +93,8 @@ VALUES: Final = {
             images.CenterCrop,
         ),
         *(images.Resize, images.Normalize),
+        *PIXEL_TRANSFORMS.values(),
+        Torchvision,
     )
 }
 
@@ -98,6 +104,15 @@ CODE: Final = "@code"
 NODE: Final = "@node"
 EXPR: Final = "@expr"
 FUNCTION: Final = "@function"
+_LATER_OF_STACK: Final = {
+    "orient": False,
+    "view": None,
+    "mode": None,
+    "interpolation": "bilinear",
+    "sample_rate": None,
+    "channels": None,
+    "centre": False,
+}
 _LARGEST: Final = 4096  # bits of a whole number; Python writes at most 4,300 digits
 
 
@@ -136,13 +151,10 @@ def encode_value(value: Any, *, code: bool = False) -> dict[str, Any]:
     return {**head, **{name: _encode(each, code=code) for name, each in fields.items() if not is_later(value, name)}}
 
 
-_LATER_OF_STACK: Final = frozenset(("orient", "sample_rate", "channels", "centre"))
-
-
 def is_later(value: Any, name: str) -> bool:
     """Whether a field of a value is from after the first plans, and says nothing: such plans stay as they were."""
     if isinstance(value, Stack):
-        return name in _LATER_OF_STACK and not getattr(value, name)
+        return name in _LATER_OF_STACK and getattr(value, name) == _LATER_OF_STACK[name]
     return isinstance(value, Packed | WindowedBucket | Pad | PadMask) and name == "length" and value.length is None
 
 

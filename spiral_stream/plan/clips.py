@@ -13,8 +13,9 @@ from spiral_stream.decoders.registry import CLIPS
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
+from spiral_stream.transforms.chain import ImageChain, as_steps, compile_chain
 from spiral_stream.transforms.crop_and_resize import CenterCrop, ImageTransform, RandomCrop, Resize
-from spiral_stream.transforms.image import ImageProgram, compile_image
+from spiral_stream.transforms.image import ImageProgram
 
 LAYOUTS: Final = {"ntchw": "nchw", "nthwc": "nhwc"}  # of clips, and of their frames
 TIMES: Final = ("start_time_ms", "duration_ms")  # columns: where a segment lies in its file
@@ -44,7 +45,7 @@ def limits_of(field: Stack, default: SampleLimits) -> SampleLimits:
     return SampleLimits(*(b if a is None else a for a, b in zip(asked, usual, strict=True)))
 
 
-def clip_parts(field: Stack) -> tuple[FrameSelection, ImageProgram]:
+def clip_parts(field: Stack) -> tuple[FrameSelection, ImageProgram | ImageChain]:
     """Return which frames a clip field takes, and the compiled transforms of one frame.
 
     Raises:
@@ -58,10 +59,13 @@ def clip_parts(field: Stack) -> tuple[FrameSelection, ImageProgram]:
     if layout not in LAYOUTS:
         msg = f"clips: layout {layout!r} is unknown; known are {', '.join(LAYOUTS)}"
         raise PlanError(msg)
-    chain = (*shorthands(field), *field.transforms)
-    program = compile_image(chain, dtype=field.dtype or "uint8", layout=LAYOUTS[layout])
+    chain = as_steps((*shorthands(field), *field.transforms))
+    program = compile_chain(chain, dtype=field.dtype or "uint8", layout=LAYOUTS[layout])
     if program.output_shape is None:
         msg = "clips of one batch need one size. Add crop=224, or transforms=[Resize((height, width))]"
+        raise PlanError(msg)
+    if isinstance(program, ImageChain) and program.head.output_shape is None:
+        msg = "clips: the first steps that change pixels need frames of one size. Put crop=224 or Resize((height, width)) first"
         raise PlanError(msg)
     return selection, program
 

@@ -14,12 +14,34 @@ from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
 from spiral_stream.plan.clips import TIMES, check_times, clip_parts, is_clip
 from spiral_stream.plan.dtypes import is_decoded
+from spiral_stream.plan.followed import check_followed
 from spiral_stream.plan.profiles import Frames
 from spiral_stream.plan.sounds import is_sound
 from spiral_stream.plan.tree import UNION, need, owner, profiles, replaced, walk
+from spiral_stream.transforms.chain import as_steps
 from spiral_stream.transforms.crop_and_resize import CenterCrop, RandomCrop, Resize
 
 FRAME_COUNT: Final = "frame_count"  # column: frames of a segment
+
+
+def with_steps(fields: Mapping[str, Field]) -> Mapping[str, Field]:
+    """Return the fields with transforms of torchvision and functions as values of the plan.
+
+    Raises:
+        PlanError: one cannot stand in a chain.
+        MissingExtraError: torchvision is not installed.
+    """
+    if not isinstance(fields, Mapping):  # which `with_decoded` refuses
+        return fields
+    out = dict(fields)
+    for name, field in fields.items():
+        if isinstance(field, Stack) and field.transforms:
+            try:
+                out[name] = replace(field, transforms=as_steps(field.transforms))
+            except PlanError as error:
+                msg = f"collate: field {name!r}: {error}"
+                raise PlanError(msg) from error
+    return out
 
 
 def with_decoded(node: nodes.Node, fields: Mapping[str, Field]) -> nodes.Node:
@@ -36,6 +58,8 @@ def with_decoded(node: nodes.Node, fields: Mapping[str, Field]) -> nodes.Node:
     if not isinstance(fields, Mapping):
         msg = f'collate: fields={shown(fields)}. Give a dict of name -> field, for example {{"x": Stack("x")}}'
         raise PlanError(msg)
+    if all(isinstance(field, Field) and field.column in node.schema().names for field in fields.values()):
+        check_followed(node, fields)  # else what is wrong with them is said by `fields.check_fields`
     for name, field in fields.items():
         if not isinstance(field, Stack) or not is_decoded(field) or field.column not in node.schema().names:
             continue

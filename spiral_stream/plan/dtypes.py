@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from spiral_stream.batching.padding_width import common_multiple
 from spiral_stream.decoders.decoder import Decoder
+from spiral_stream.decoders.mask import MaskDecoder
 from spiral_stream.decoders.oriented import Oriented
 from spiral_stream.decoders.registry import CLIPS, decoder
 from spiral_stream.errors import PlanError
@@ -22,7 +24,7 @@ from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.clips import clip_parts, limits_of, shorthands
 from spiral_stream.plan.sounds import is_sound, sound_selection
 from spiral_stream.semantic import AUDIO_REF, BYTES_REF, H264_REF, JPEG_REF, is_list, semantic_of
-from spiral_stream.transforms.image import ImageProgram, compile_image
+from spiral_stream.transforms.chain import MaskProgram, Program, as_steps, compile_chain, compile_mask
 
 
 def is_decoded(field: Field) -> bool:
@@ -30,8 +32,8 @@ def is_decoded(field: Field) -> bool:
     return isinstance(field, Stack) and field.decode is not None
 
 
-def image_parts(field: Stack) -> tuple[Decoder, ImageProgram]:
-    """Return the decoder and the compiled transforms of an image field.
+def image_parts(field: Stack) -> tuple[Decoder, Program]:
+    """Return the decoder and the compiled transforms of a field of images or masks.
 
     Raises:
         PlanError: unknown decoder, or transforms that do not form a legal chain.
@@ -40,10 +42,24 @@ def image_parts(field: Stack) -> tuple[Decoder, ImageProgram]:
     if (field.sequence_length, field.stride, field.random_start, field.short) != (None, None, False, "pad"):
         msg = f'sequence_length, stride, random_start and short are of clips, decode="h264"; decode={field.decode!r} reads images'
         raise PlanError(msg)
-    chain = (*shorthands(field), *field.transforms)
-    found = Oriented(decoder(field.decode)) if field.orient else decoder(field.decode)
-    program = compile_image(chain, dtype=field.dtype or "uint8", layout=field.layout or "nchw")
+    chain = as_steps((*shorthands(field), *field.transforms))
+    reader: Decoder = decoder(field.decode)
+    if field.interpolation == "nearest":
+        reader = MaskDecoder(field.mode or "RGB")
+        program: Program = _mask_program(field, reader, chain)
+    else:
+        program = compile_chain(chain, dtype=field.dtype or "uint8", layout=field.layout or "nchw")
+    found = Oriented(reader) if field.orient else reader
     return found.within(limits_of(field, found.limits)), program
+
+
+def _mask_program(field: Stack, reader: MaskDecoder, chain: Sequence[Any]) -> MaskProgram:
+    dtype = field.dtype or ("int32" if reader.dtype == "uint16" else "uint8")
+    if not np.can_cast(reader.dtype, dtype):
+        msg = f"masks of mode {field.mode!r} hold {reader.dtype}, which dtype={dtype!r} cannot. Give int32 or int64"
+        raise PlanError(msg)
+    layout = field.layout or ("nhw" if reader.channels == 1 else "nchw")
+    return compile_mask(chain, channels=reader.channels, dtype=dtype, layout=layout)
 
 
 def field_specs(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> dict[str, FieldSpec]:
@@ -96,9 +112,9 @@ def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
             return FieldSpec("float32", (chosen.channels, chosen.length), None, field.device)
         decoder(field.decode)  # an unknown one is no reason to register the column anew
         _need_semantic(field, column, JPEG_REF)
-        _, program = image_parts(field)
-        unknown: tuple[Any, ...] = (3, None, None) if (field.layout or "nchw") == "nchw" else (None, None, 3)
-        return FieldSpec(field.dtype or "uint8", program.output_shape or unknown, field.layout or "nchw", field.device)
+        reader, program = image_parts(field)
+        sized = {"nchw": (reader.channels, None, None), "nhwc": (None, None, reader.channels), "nhw": (None, None)}
+        return FieldSpec(program.dtype, program.output_shape or sized[program.layout], program.layout, field.device)
     except PlanError as error:
         msg = f"collate: field {name!r}: {error}"
         raise PlanError(msg) from error

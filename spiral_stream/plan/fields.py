@@ -22,24 +22,25 @@ from spiral_stream.transforms.transform import Transform
 
 def warn_of_fields_drawn_alike(fields: Sequence[tuple[str, Field]]) -> None:
     """Warn where two fields decode one column with an equal random transform: both get the same crop, or the same flip."""
-    seen: list[tuple[str, str, object]] = []  # field, column, and what it draws
+    seen: list[tuple[str, tuple[str, str | None], object]] = []  # field, column and view, and what it draws
     for name, field in fields:
         if not isinstance(field, Stack) or field.decode is None:
             continue
         steps = (*shorthands(field), *field.transforms)
+        own = (field.column, field.view)
         draws: list[object] = [each for each in steps if isinstance(each, Transform) and not each.deterministic]
         draws += ["random_start"] * field.random_start
-        for other, column, what in seen:
-            if column == field.column and what in draws:
+        for other, source, what in seen:
+            if source == own and what in draws:
                 msg = (
-                    f"collate: fields {other!r} and {name!r} decode {column!r} with an equal "
+                    f"collate: fields {other!r} and {name!r} decode {field.column!r} with an equal "
                     f"{what if isinstance(what, str) else type(what).__name__} and draw alike, since random numbers are of the "
-                    "sample and the transform, not of the field. For two different views read two streams of this plan, one "
-                    "of them with bind(run_seed=...); where the fields are to be alike, ignore this warning"
+                    'sample and the transform, not of the field. For two different views write Stack(..., view="a") and '
+                    'Stack(..., view="b"); where the fields are to be alike, ignore this warning'
                 )
                 warnings.warn(msg, SpiralWarning, stacklevel=5)  # of whoever calls collate
                 return
-        seen += [(name, field.column, each) for each in draws]
+        seen += [(name, own, each) for each in draws]
 
 
 def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:

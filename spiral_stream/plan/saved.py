@@ -32,7 +32,7 @@ Resolve = Callable[[str], nodes.Scan]
 ResolveSql = Callable[[str], nodes.Sql]
 
 _KINDS: Final[Mapping[tuple[type, str], Any]] = {
-    (Stack, "transforms"): tuple[Transform, ...]
+    (Stack, "transforms"): tuple[Transform | Function, ...]
 }  # fields cannot import transforms to say so
 _FUNCTION_KINDS: Final[Mapping[str, Any]] = {
     "columns": tuple[str, ...],

@@ -3,10 +3,13 @@
 from dataclasses import replace
 
 from spiral_stream.batching.tail import Tail
+from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.plan.tree import need, replaced
+from spiral_stream.transforms.python import Function
+from spiral_stream.transforms.transform import Transform
 
 
 def evaluation(plan: Deliver, epoch: int, last: Tail) -> Deliver:
@@ -26,5 +29,18 @@ def evaluation(plan: Deliver, epoch: int, last: Tail) -> Deliver:
 def _deterministic(field: Field) -> Field:
     if not isinstance(field, Stack) or field.decode is None:
         return field
-    fixed = tuple(part for each in field.transforms for part in each.evaluation())
+    fixed = tuple(part for each in field.transforms for part in _fixed(each))
     return replace(field, transforms=fixed, random_start=False, random_crop=False)
+
+
+def _fixed(step: Transform | Function) -> tuple[Transform | Function, ...]:
+    """Return what stands for a transform in evaluation."""
+    if isinstance(step, Transform):
+        return step.evaluation()
+    if step.random:
+        msg = (
+            f"evaluation: function {step.name} in transforms= draws random numbers, and its form without them is not known. "
+            "Collate an evaluation plan of its own"
+        )
+        raise PlanError(msg)
+    return (step,)

@@ -298,7 +298,7 @@ def _image(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamSta
         profile = profiles(stream.node).get(field.column, Original())
         kind = ImageKind(payload.relation.entry.name, payload.column, decoder, profile)
         caches.append(_cached(payload, kind, root))
-    return ImageStage(name, field.column, spec, program, tuple(caches))
+    return ImageStage(name, field.column, spec, program, field.view, tuple(caches))
 
 
 def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ClipStage:
@@ -315,14 +315,16 @@ def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStag
         if isinstance(profile, Frames):
             frames = _cached(payload, ClipKind(relation, column, selection, profile, timed, limits), root)
         sources.append(ClipSource(index, frames))
-    return ClipStage(name, field.column, spec, selection, limits, program, tuple(sources))
+    return ClipStage(name, field.column, spec, selection, limits, program, field.view, tuple(sources))
 
 
 def _sound(name: str, field: Stack, spec: FieldSpec, have: Sequence[str], streams: Sequence[StreamStage]) -> SoundStage:
     need_package("av", f"collate: field {name!r} (decode={field.decode!r})")
     times = TIMES if set(TIMES) <= set(have) else ()
     payloads = tuple(_payload(name, field, stream) for stream in streams)
-    return SoundStage(name, field.column, spec, sound_selection(field), limits_of(field, SOUNDS), payloads, times)
+    return SoundStage(
+        name, field.column, spec, sound_selection(field), limits_of(field, SOUNDS), payloads, times, field.view
+    )
 
 
 def _payload(name: str, field: Field, stream: StreamStage) -> Payload:

@@ -30,6 +30,7 @@ from spiral_stream.planner.payload import Payload
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.sampling.order import Order
+from spiral_stream.transforms.chain import ImageChain, MaskProgram, Program, random_moves
 from spiral_stream.transforms.encoder import TextEncoder
 from spiral_stream.transforms.image import ImageProgram
 
@@ -96,7 +97,8 @@ class ImageStage:
     name: str
     column: str
     spec: FieldSpec
-    program: ImageProgram
+    program: Program
+    view: str | None  # of its random numbers
     caches: tuple[PayloadCache[ImageKind], ...]  # one per stream
 
     @property
@@ -115,7 +117,8 @@ class ClipStage:
     spec: FieldSpec
     selection: FrameSelection
     limits: SampleLimits  # per sample
-    program: ImageProgram  # per frame
+    program: ImageProgram | ImageChain  # per frame
+    view: str | None  # of its random numbers
     sources: tuple[ClipSource, ...]  # one per stream
 
     @property
@@ -141,6 +144,7 @@ class SoundStage:
     limits: SampleLimits
     payloads: tuple[Payload, ...]  # one per stream
     times: tuple[str, ...]  # columns that say where the row's segment lies in its file; none: it is the whole file
+    view: str | None  # of the random numbers
 
 
 FieldStage = PlainStage | SequenceStage | ImageStage | ClipStage | SoundStage
@@ -196,6 +200,20 @@ class Stages:
     def images(self) -> tuple[ImageStage, ...]:
         """The fields of images."""
         return tuple(each for each in self.fields if isinstance(each, ImageStage))
+
+    @property
+    def mask_pairs(self) -> tuple[tuple[str, str], ...]:
+        """Masks, each with its image: the first of the same view whose random moves the mask shares."""
+        images = [each for each in self.images if not isinstance(each.program, MaskProgram)]
+        out = []
+        for mask in self.images:
+            moves = random_moves(mask.program) if isinstance(mask.program, MaskProgram) else []
+            for image in images if moves else ():
+                theirs = iter(random_moves(image.program))
+                if image.view == mask.view and all(each in theirs for each in moves):  # in this order
+                    out.append((mask.name, image.name))
+                    break
+        return tuple(out)
 
     @property
     def clips(self) -> tuple[ClipStage, ...]:

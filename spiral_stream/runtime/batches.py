@@ -19,6 +19,7 @@ from spiral_stream.batching.formation import Membership, Packing
 from spiral_stream.batching.padding_width import padded
 from spiral_stream.derived.gather import KeptColumn
 from spiral_stream.errors import StreamError
+from spiral_stream.fields.boxes import Following
 from spiral_stream.fields.padded_rows import PaddedRows
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.segments import CuSeqlens
@@ -31,6 +32,7 @@ from spiral_stream.runtime.batch_size import OBJECT_BYTES, batch_bytes, capacity
 from spiral_stream.runtime.blame import blaming
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.clips import ClipFeed, ClipField, Found
+from spiral_stream.runtime.following import BatchFollowers, Followers
 from spiral_stream.runtime.gathering import Gathering
 from spiral_stream.runtime.images import ImageField, fill_rows
 from spiral_stream.runtime.metrics import Metrics
@@ -41,7 +43,9 @@ from spiral_stream.runtime.placing import as_ragged, cuts, joined, need_room, pl
 from spiral_stream.runtime.samples import Int64, SampleReader, Samples, as_lists
 from spiral_stream.runtime.sounds import SoundField
 from spiral_stream.sampling.order import UInt64
+from spiral_stream.seeding import view_keys
 from spiral_stream.threads import doing
+from spiral_stream.transforms.chain import MaskProgram, Program
 
 PIECE_ROWS: Final = 64  # rows that a task fetches and decodes: 6 MB of JPEGs, 60 ms of work; with 32, 4 % more calls
 
@@ -57,6 +61,7 @@ class _Draft:
     refusals: BatchRefusals
     pool: Executor
     fields: dict[str, Any]
+    following: BatchFollowers
     parts: list[Future[None]] = field(default_factory=list)
     listed: int = 0  # bytes of the fields that are lists
 
@@ -97,9 +102,13 @@ class BatchBuilder:
         self._clips = {stage.name: ClipField(stage, metrics) for stage in stages.clips}
         self._sounds = {stage.name: SoundField(stage, metrics) for stage in stages.sounds}
         self._pixels: tuple[ImageStage | ClipStage, ...] = (*stages.images, *stages.clips)
-        self._programs = {
-            stage.name: stage.program.on_device()[0] if stage.name in split else stage.program for stage in self._pixels
+        self._programs: dict[str, Program] = {
+            stage.name: stage.program.on_device()[0]
+            if stage.name in split and not isinstance(stage.program, MaskProgram)
+            else stage.program
+            for stage in self._pixels
         }
+        self._followers = Followers(stages)
         fixed = [stage.program.deterministic for stage in self._pixels]
         fixed += [stage.selection.deterministic for stage in stages.clips]
         fixed += [stage.selection.deterministic for stage in stages.sounds]
@@ -142,7 +151,8 @@ class BatchBuilder:
         refusals.know_unread()
         fields: dict[str, Any] = dict.fromkeys(self._names)
         keys = self._reader.random_keys(epoch, samples) if self._draws else np.zeros(len(samples), dtype=np.uint64)
-        draft = _Draft(samples, drawn.membership, keys, refusals, pool, fields)
+        following = BatchFollowers(self._followers, len(samples), keys)
+        draft = _Draft(samples, drawn.membership, keys, refusals, pool, fields, following)
         gathered = self._gather(draft)
         for plain, key in self._plains:
             self._fill_plain(draft, plain, samples.columns[key])
@@ -155,7 +165,12 @@ class BatchBuilder:
             fill = self._fill_images if isinstance(stage, ImageStage) else self._fill_clips
             fill(draft, stage)  # type: ignore[arg-type]  # that of its kind
         self._metrics.add(batches=1, samples=sample_count(drawn))
-        return Pending(lambda: Batch(numbers, refusals.settled(fields)), draft.parts, fields, draft.listed, begun)
+
+        def finish() -> Batch:
+            following.finish(fields, refusals)
+            return Batch(numbers, refusals.settled(fields))
+
+        return Pending(finish, draft.parts, fields, draft.listed, begun)
 
     # ---- fields that are gathered from kept columns
 
@@ -194,6 +209,12 @@ class BatchBuilder:
             values = as_lists(values)
         if stage.payloads:
             self._fill_bytes(draft, stage, values)
+            return
+        if isinstance(stage.field, Following):
+            draft.following.give(stage, values)
+            draft.fields[stage.name] = np.empty(
+                (draft.shape.rows, 0), dtype=stage.spec.dtype
+            )  # made when images are read
             return
         if stage.spec.dtype is None:
             draft.listed += object_bytes(values)
@@ -289,12 +310,18 @@ class BatchBuilder:
             return
         out = self._pixels_slot(draft, stage, program.output_shape)
 
+        keys = view_keys(draft.keys, stage.view)
+
         def render(a: int, b: int) -> None:
-            feed.render(places.take(np.arange(a, b)), draft.keys[a:b], program, out[a:b])
+            sizes = feed.render(places.take(np.arange(a, b)), keys[a:b], program, out[a:b])
+            draft.following.sized(stage.name, slice(a, b), sizes)
+
+        def piece(start: int, stop: int) -> None:
+            draft.refusals.attempt(stage.name, start, stop, render)
+            draft.following.follow(stage.name, draft.refusals, start, stop)
 
         for start in range(0, count, PIECE_ROWS):
-            stop = min(start + PIECE_ROWS, count)
-            draft.parts.append(draft.pool.submit(draft.refusals.attempt, stage.name, start, stop, render))
+            draft.parts.append(draft.pool.submit(piece, start, min(start + PIECE_ROWS, count)))
 
     def _fill_unsized(self, draft: _Draft, stage: ImageStage) -> None:
         """Fill a field whose size is that of its images: all of them are read before there is an array."""
@@ -309,16 +336,16 @@ class BatchBuilder:
         good = np.array([row for row in range(count) if pixels[row] is not None], dtype=np.int64)
         if not len(good):
             return
-        some, keys = [pixels[row] for row in good.tolist()], draft.keys[good]
+        some, keys = [pixels[row] for row in good.tolist()], view_keys(draft.keys[good], stage.view)
+        draft.following.sized(stage.name, good, np.array([each.shape[:2] for each in some], dtype=np.int32))
+        draft.following.follow(stage.name, draft.refusals, 0, count)
         with blaming(self._stages, draft.samples.take(good), 0):
-            sizes = np.array([each.shape[:2] for each in some], dtype=np.int32)
-            shape = program.shape(program.geometry(sizes[:, 0], sizes[:, 1], keys))
-            done = np.empty((len(good), *shape), dtype=program.dtype)
-            program.run(some, keys, done)
+            done = program.stacked(some, keys)
         draft.fields[stage.name] = done if len(good) == count else spread(done, good, count)
 
     def _fill_clips(self, draft: _Draft, stage: ClipStage) -> None:
-        program = self._programs[stage.name]
+        program, keys = self._programs[stage.name], view_keys(draft.keys, stage.view)
+        assert not isinstance(program, MaskProgram)
         assert program.output_shape is not None  # the plan fixes a clip's size
         out = self._pixels_slot(draft, stage, (stage.frames, *program.output_shape))
         with blaming(self._stages, draft.samples, 0):
@@ -327,7 +354,7 @@ class BatchBuilder:
         def piece(feed: ClipFeed, found: Found, part: list[int], rows: NDArray[np.int64]) -> None:
             def render(a: int, b: int) -> None:
                 mine = rows[a:b]
-                fill_rows(out, mine, lambda own: feed.render(found, part[a:b], draft.keys[mine], program, own))
+                fill_rows(out, mine, lambda own: feed.render(found, part[a:b], keys[mine], program, own))
 
             draft.refusals.attempt(stage.name, 0, len(rows), render, rows)
 

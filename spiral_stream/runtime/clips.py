@@ -24,7 +24,7 @@ from spiral_stream.decoders.frame_selection import segment_of
 from spiral_stream.decoders.limits import need_frames, need_pixels
 from spiral_stream.decoders.video import decode, feed_plan, to_rgb
 from spiral_stream.decoders.video_index import VideoIndex
-from spiral_stream.errors import DataError, SourceError
+from spiral_stream.errors import DataError, SourceError, renumbered
 from spiral_stream.plan.clips import TIMES
 from spiral_stream.planner.physical import ClipStage
 from spiral_stream.planner.streams import split
@@ -35,6 +35,7 @@ from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import uniforms
 from spiral_stream.sources.located import Located, locate
 from spiral_stream.threads import doing
+from spiral_stream.transforms.chain import ImageChain
 from spiral_stream.transforms.image import ImageProgram
 
 PIECE: Final = 1  # clips that a task decodes from originals: 10 to 50 ms
@@ -108,7 +109,9 @@ class ClipFeed:
         self._metrics.add(cached_rows=len(rows) - len(missing), source_rows=len(missing))
         return Found(kept, index, at.tolist(), table, located)
 
-    def render(self, found: Found, part: list[int], keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
+    def render(
+        self, found: Found, part: list[int], keys: UInt64, program: ImageProgram | ImageChain, out: NDArray[Any]
+    ) -> None:
         """Read, decode and transform some of the clips into ``out``.
 
         Args:
@@ -122,6 +125,16 @@ class ClipFeed:
             DataError: a clip's bytes or times are bad; ``row`` is its place in ``part``.
             SourceError: storage failed; likewise.
         """
+        if isinstance(program, ImageChain):
+            head = np.empty(
+                (*out.shape[:2], *(program.head.output_shape or ())), dtype=np.uint8
+            )  # the plan fixes its size
+            self.render(found, part, keys, program.head, head)
+            with self._metrics.timed("transform_s"):
+                for row, frames in enumerate(head):  # one draw per clip
+                    with renumbered([row] * len(frames)):
+                        program.finish(frames, np.full(len(frames), keys[row]), out[row])
+            return
         draws = uniforms(keys, "frames", 0, 1)[:, 0]
         with self._metrics.timed("transform_s"):
             if self._kind is not None:

@@ -8,7 +8,7 @@ needs (`decoders.region`). Raw pixels are resized straight from the mapped file.
 import ctypes
 from collections.abc import Callable
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,11 @@ from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.sources.reference import resolve
 from spiral_stream.threads import doing
+from spiral_stream.transforms.chain import ImageChain, Program
 from spiral_stream.transforms.image import ImageProgram
+
+Sizes = NDArray[np.int32]  # [P, 2] height and width
+T = TypeVar("T")
 
 
 @final
@@ -64,7 +68,7 @@ class ImageFeed:
         self._cache = cache
         self._metrics = metrics
 
-    def render(self, ordinals: UInt64, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
+    def render(self, ordinals: UInt64, keys: UInt64, program: Program, out: NDArray[Any]) -> Sizes:
         """Fetch, decode and transform images into ``out``.
 
         Args:
@@ -73,19 +77,33 @@ class ImageFeed:
             program: the compiled transforms.
             out: shape [P, *program.output_shape].
 
+        Returns:
+            shape [P, 2], int32: height and width of the images before the transforms.
+
         Raises:
             DataError: an image's bytes are bad; ``row`` is its place in ``ordinals``.
             SourceError: storage failed; likewise.
         """
         rows = self._rows(ordinals)
         with self._metrics.timed("transform_s"):
-            if self._kind.keeps_pixels:
-                strides = 3 * rows.widths.astype(np.int64)
-                program.run_at(rows.addresses, strides, rows.heights, rows.widths, keys, out)
-            elif region.applies(jpeg=self._kind.keeps_jpeg):
-                self._regions(rows, keys, program, out)
+            if isinstance(program, ImageProgram):
+                self._fused(rows, keys, program, out)
+            elif isinstance(program, ImageChain) and program.head.output_shape is not None:
+                head = np.empty((len(keys), *program.head.output_shape), dtype=np.uint8)
+                self._fused(rows, keys, program.head, head)
+                program.finish(head, keys, out)
             else:
                 program.run(self._whole(rows, slice(None)), keys, out)
+        return np.stack([rows.heights, rows.widths], axis=1)
+
+    def _fused(self, rows: _StoredRows, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
+        if self._kind.keeps_pixels:
+            strides = 3 * rows.widths.astype(np.int64)
+            program.run_at(rows.addresses, strides, rows.heights, rows.widths, keys, out)
+        elif region.applies(jpeg=self._kind.keeps_jpeg):
+            self._regions(rows, keys, program, out)
+        else:
+            program.run(self._whole(rows, slice(None)), keys, out)
 
     def pixels(self, ordinals: UInt64) -> list[Pixels]:
         """Return whole images, in the order of ``ordinals``.
@@ -180,16 +198,16 @@ class ImageField:
         self._payloads = stage.payloads
         self._feeds = [ImageFeed(each.payload.relation, each.kind, each.store.open(), metrics) for each in stage.caches]
 
-    def render(self, places: Places, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
+    def render(self, places: Places, keys: UInt64, program: Program, out: NDArray[Any]) -> Sizes:
         """`ImageFeed.render` for samples."""
         if len(self._feeds) == 1:
-            self._feeds[0].render(self._payloads[0].ordinals(places.rows), keys, program, out)
-            return
+            return self._feeds[0].render(self._payloads[0].ordinals(places.rows), keys, program, out)
+        sizes = np.zeros((len(places), 2), dtype=np.int32)
         for stream, where in split(places):
             with renumbered(where):
                 rows = self._payloads[stream].ordinals(places.rows[where])
-                render = partial(self._feeds[stream].render, rows, keys[where], program)
-                fill_rows(out, where, render)
+                sizes[where] = fill_rows(out, where, partial(self._feeds[stream].render, rows, keys[where], program))
+        return sizes
 
     def pixels(self, places: Places) -> list[NDArray[np.uint8]]:
         """`ImageFeed.pixels` for samples."""
@@ -202,18 +220,21 @@ class ImageField:
         return out
 
 
-def fill_rows(out: NDArray[Any], rows: NDArray[np.int64], fill: Callable[[NDArray[Any]], None]) -> None:
+def fill_rows(out: NDArray[Any], rows: NDArray[np.int64], fill: Callable[[NDArray[Any]], T]) -> T:
     """Fill some rows of an array: in place where they are neighbours, else by a copy.
 
     Args:
         out: shape [B, ...].
         rows: shape [P], ascending, at least one.
         fill: writes an array of shape [P, ...].
+
+    Returns:
+        what ``fill`` returns.
     """
     first, stop = int(rows[0]), int(rows[-1]) + 1
     if stop - first == len(rows):
-        fill(out[first:stop])
-        return
+        return fill(out[first:stop])
     own = np.empty((len(rows), *out.shape[1:]), dtype=out.dtype)
-    fill(own)
+    found = fill(own)
     out[rows] = own
+    return found

@@ -13,7 +13,7 @@ from spiral_stream.planner.streams import split
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import UInt64
-from spiral_stream.seeding import uniforms
+from spiral_stream.seeding import uniforms, view_keys
 from spiral_stream.sources.reference import resolve
 
 # P samples, C channels, N values per channel
@@ -46,7 +46,11 @@ class SoundField:
         with self._metrics.timed("fetch_s"):
             data = self._bytes(places, references)
         self._metrics.add(source_rows=len(data), source_bytes=sum(map(len, data)))
-        draws = np.zeros(len(data)) if stage.selection.deterministic else uniforms(keys, "sound", 0, 1)[:, 0]
+        draws = (
+            np.zeros(len(data))
+            if stage.selection.deterministic
+            else uniforms(view_keys(keys, stage.view), "sound", 0, 1)[:, 0]
+        )
         starts, lengths = ([each.to_pylist() for each in times]) if times else ([None] * len(data),) * 2
         with self._metrics.timed("transform_s"):
             for row, encoded in enumerate(data):  # decoding takes a millisecond and more per row

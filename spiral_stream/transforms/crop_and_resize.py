@@ -111,7 +111,7 @@ class RandomResizedCrop(ImageTransform):
 
         Columns 2t and 2t + 1 of ``u`` are the area and ratio of try t; the last two columns are the place.
         """
-        low, high = map(_logarithm, self.ratio)
+        low, high = map(logarithm, self.ratio)
         area = (height * width)[:, None] * (self.scale[0] + u[:, 0 : 2 * _TRIES : 2] * (self.scale[1] - self.scale[0]))
         aspect = portable_exp(low + u[:, 1 : 2 * _TRIES : 2] * (high - low))
         tried_w = np.rint(np.sqrt(area * aspect)).astype(np.int64)
@@ -325,7 +325,7 @@ TRANSFORMS: Final[Mapping[str, type[Transform]]] = {
 
 
 @lru_cache(maxsize=64)
-def _logarithm(ratio: float) -> float:
+def logarithm(ratio: float) -> float:
     """Natural logarithm, the same on every machine. It costs 65 us, more than a clip's geometry, so it is remembered."""
     return float(Decimal(ratio).ln(_DIGITS))
 

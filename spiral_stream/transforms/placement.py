@@ -5,7 +5,7 @@ resized to, the window of the result that is kept, and whether it is mirrored. A
 `Geometry`, the kernel's input. All of it is arithmetic on arrays, with the same results on every machine.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,10 @@ class Placement:
     def resize(self, height: Int, width: Int) -> "Placement":
         """Resize the box of each image to a size of its own."""
         return replace(self, resized_h=height, resized_w=width, window_h=height, window_w=width)
+
+    def only(self, i: int) -> "Placement":
+        """Return the boxes of image ``i`` alone."""
+        return Placement(*(getattr(self, each.name)[i : i + 1] for each in fields(self)))
 
     def geometry(self) -> "Geometry":
         """Return the kernel's input, at the end of the chain.

@@ -1,0 +1,126 @@
+"""The interface of transforms that change pixels: one image at a time, after boxes are cut and resized.
+
+Each draws its numbers from a key of its own, so an image and its mask that name the same steps draw alike. A step that
+moves pixels moves masks, boxes and key points too. Every other step leaves them as they are.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.errors import PlanError, shown
+from spiral_stream.seeding import numbers
+from spiral_stream.transforms.transform import Transform, is_number
+
+# H W C image; N points
+
+Pixels = NDArray[Any]
+Matrix = NDArray[np.float64]  # [2, 3]
+
+
+class PixelTransform(Transform):
+    """A transform of the pixels of one image."""
+
+    MOVES: ClassVar[bool] = False  # whether pixels change their places
+
+    @abstractmethod
+    def apply(self, pixels: Pixels, key: np.uint64) -> Pixels:
+        """Transform an image.
+
+        Args:
+            pixels: shape [H, W, 3], uint8, C-contiguous and writable; may be overwritten and returned.
+            key: of the sample, for this step alone (`spiral_stream.seeding.transform_keys`).
+
+        Returns:
+            shape [h, w, 3], uint8, C-contiguous.
+        """
+
+    def apply_to_mask(self, pixels: Pixels, key: np.uint64) -> Pixels:
+        """Transform a mask, of shape [H, W, C] and any type, without making values up."""
+        del key
+        return pixels
+
+    def matrix(self, height: int, width: int, key: np.uint64) -> Matrix | None:
+        """Return where points of an image of this size go, as (x, y) = M @ (x, y, 1); None if they stay.
+
+        Coordinates count from the image's upper left corner, so the centre of the first pixel is (0.5, 0.5).
+        """
+        del height, width, key
+        return None
+
+    def size_after(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        """The (height, width) after this step; None if it depends on the image."""
+        return size
+
+
+def draw(key: np.uint64, count: int) -> NDArray[np.float64]:
+    """Draw ``count`` numbers in [0, 1) from a step's key."""
+    found: NDArray[np.float64] = numbers(np.array([key], np.uint64), count)[0]
+    return found
+
+
+def sides(pixels: Pixels) -> tuple[int, int]:
+    """Return height and width."""
+    return pixels.shape[0], pixels.shape[1]
+
+
+def between(u: float, bounds: tuple[float, float]) -> float:
+    """Return the number at fraction ``u`` of a range."""
+    return float(bounds[0] + u * (bounds[1] - bounds[0]))
+
+
+def checked_chance(name: str, p: object) -> float:
+    """Check a probability.
+
+    Raises:
+        PlanError: it is no number from 0 to 1.
+    """
+    if not is_number(p) or not 0 <= p <= 1:  # type: ignore[operator]  # a number
+        msg = f"{name}: p is {shown(p)}; it must be a number from 0 to 1"
+        raise PlanError(msg)
+    return float(p)  # type: ignore[arg-type]  # a number
+
+
+def checked_pair(name: str, what: str, given: object, low: float, high: float) -> tuple[float, float]:
+    """Check a range (least, most) within [low, high], and return it as floats.
+
+    Raises:
+        PlanError: it is not that.
+    """
+    pair = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
+    if len(pair) != 2 or not all(map(is_number, pair)) or not low <= pair[0] <= pair[1] <= high:  # noqa: PLR2004  least, most
+        msg = f"{name}: {what} is {shown(given)}. Give (least, most) from {low:g} to {high:g}"
+        raise PlanError(msg)
+    return float(pair[0]), float(pair[1])
+
+
+def checked_color(name: str, what: str, given: object) -> tuple[int, int, int]:
+    """Check a colour: a byte for all channels, or one for each.
+
+    Raises:
+        PlanError: it is not that.
+    """
+    three = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,) * 3
+    if len(three) != 3 or not all(_is_byte(value) for value in three):  # noqa: PLR2004  R, G, B
+        msg = f"{name}: {what} is {shown(given)}. Give a whole number from 0 to 255, or three: red, green, blue"
+        raise PlanError(msg)
+    return three
+
+
+def checked_label(name: str, given: object) -> int:
+    """Check a value that a mask may hold.
+
+    Raises:
+        PlanError: it is no whole number of 16 bits.
+    """
+    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given < 1 << 16:
+        msg = f"{name}: mask_fill is {shown(given)}. Give a value of masks, such as 0 or 255"
+        raise PlanError(msg)
+    return given
+
+
+def _is_byte(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 255  # noqa: PLR2004  a byte
