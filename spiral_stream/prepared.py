@@ -51,6 +51,7 @@ from spiral_stream.runtime.row_lookup import found_rows
 from spiral_stream.runtime.skipping import Asked, need_epochs
 from spiral_stream.runtime.steps import first_delivery, length_of, steps_of
 from spiral_stream.runtime.subprocess_reader import SubprocessReader
+from spiral_stream.runtime.value_rows import value_statuses
 from spiral_stream.runtime.worker_place import WorkerPlace
 from spiral_stream.threads import ThreadShare
 
@@ -274,6 +275,7 @@ class PreparedStream:
     def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Any]:
         """Yield the batches of a DataLoader's worker, or the rest of them."""
         self._worker.need_edits(self._place)
+        self._threads.in_worker = True
         self._place.cursor = began  # a pass left early may have ended since, and put its own beginning there
         here = partial(self._passes.run, self._now, self._delivery)
         for batch in (self._elsewhere if self.forked else here)(first, workers):
@@ -294,7 +296,7 @@ class PreparedStream:
         Returns:
             The fields as NumPy arrays and lists, and where the batch stands in its epoch.
         """
-        self._place.in_worker = True
+        self._place.in_worker = self._threads.in_worker = True
         for fields in self._passes.run(self._now, HOST, worker, workers):
             yield fields, self._place.reached()
 
@@ -528,7 +530,7 @@ class PreparedStream:
         Raises:
             DamageError: the ledger of a cache is not what was written; the message says what mends it.
         """
-        return [status(work) for work in caches(self.stages)]
+        return [status(work) for work in caches(self.stages)] + value_statuses(self.stages)
 
     def verify(self, report: Report | None = None) -> Verification:
         """Read all derived files of this plan, cached payload too, and compare them with what was written.

@@ -67,16 +67,37 @@ class Field(ABC):
 
 
 def fixed_numpy(values: pa.Array) -> NDArray[Any]:
-    """Convert a column of numbers or of fixed-size lists to an array, without Python objects.
+    """Convert a column of numbers, fixed-size lists or tensors to an array, without Python objects.
 
     Args:
-        values: B numbers, booleans, timestamps or equal-length lists of them.
+        values: B numbers, booleans, timestamps, equal-length lists of them, or tensors of one shape; none is null.
 
     Returns:
-        shape [B] or [B, K].
+        shape [B], [B, K], or [B] and the shape of a tensor.
     """
-    kind = values.type
+    shape = fixed_shape(values.type)
+    flat = leaves_of(values).to_numpy(zero_copy_only=False)
+    return np.asarray(flat).reshape(len(values), *shape)
+
+
+def fixed_shape(kind: pa.DataType) -> tuple[int, ...]:
+    """Return the shape of one value: that of a tensor, or the sizes of fixed-size lists, outermost first."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return tuple(kind.shape)
     if pa.types.is_fixed_size_list(kind):
-        flat = values.flatten().to_numpy(zero_copy_only=False)
-        return np.asarray(flat).reshape(len(values), kind.list_size)
-    return np.asarray(values.to_numpy(zero_copy_only=False))
+        return (kind.list_size, *fixed_shape(kind.value_type))
+    return ()
+
+
+def leaf_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the numbers that a fixed-size list or a tensor holds; else the type itself."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return kind.value_type
+    return leaf_type(kind.value_type) if pa.types.is_fixed_size_list(kind) else kind
+
+
+def leaves_of(values: pa.Array) -> pa.Array:
+    """Return the numbers of fixed-size lists or tensors, end to end; a null list leaves none."""
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    return leaves_of(values.flatten()) if pa.types.is_fixed_size_list(values.type) else values

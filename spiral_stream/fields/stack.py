@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError, shown
-from spiral_stream.fields.field import Field, FieldSpec, fixed_numpy
+from spiral_stream.fields.field import Field, FieldSpec, fixed_numpy, fixed_shape, leaf_type, leaves_of
 from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
 
 DTYPES: Final = (
@@ -26,7 +26,8 @@ class Stack(Field):
     | column | shape | dtype |
     |---|---|---|
     | numbers, booleans | ``[B]`` | the column's, or ``dtype`` |
-    | fixed-size lists of K | ``[B, K]`` | the column's, or ``dtype`` |
+    | fixed-size lists of K, also nested | ``[B, K]``, ``[B, K, L]`` | the column's, or ``dtype`` |
+    | tensors of one shape | ``[B, *shape]`` | the column's, or ``dtype`` |
     | timestamps | ``[B]`` | int64, in the column's unit |
     | images | ``[B, 3, H, W]`` | uint8, or ``dtype`` |
     | clips | ``[B, T, 3, H, W]`` | uint8, or ``dtype`` |
@@ -143,7 +144,7 @@ class Stack(Field):
             msg = f"Stack({self.column!r}): the column is {semantic}, which names bytes. {way}"
             raise PlanError(msg)
         kind = _items(column.type)
-        shape = (column.type.list_size,) if pa.types.is_fixed_size_list(column.type) else ()
+        shape = fixed_shape(column.type)
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             msg = (
                 f"Stack({self.column!r}): the column is {column.type}; only numbers, booleans, timestamps and fixed-size "
@@ -158,7 +159,7 @@ class Stack(Field):
 
     def fill(self, values: pa.Array, out: NDArray[Any] | None) -> NDArray[Any]:
         assert out is not None
-        inner = values.flatten() if pa.types.is_fixed_size_list(values.type) and not values.null_count else values
+        inner = values if values.null_count else leaves_of(values)
         if inner.null_count:
             place = int(np.flatnonzero(inner.is_null().to_numpy(zero_copy_only=False))[0])
             raise self._refused(
@@ -166,6 +167,8 @@ class Stack(Field):
                 f"is null{'' if inner is values else ' in part'}. Filter it out before sample, "
                 f'for example .filter(~col("{self.column}").is_null()), or use List',
             )
+        if len(values) and len(inner) % len(values):
+            raise self._refused(_first_part_null(values), "has a null list inside. Filter it out before sample, or use List")
         found = fixed_numpy(values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values)
         with np.errstate(invalid="ignore", over="ignore"):  # what these would warn of is refused below
             out[...] = found
@@ -185,5 +188,11 @@ class Stack(Field):
 
 def _items(kind: pa.DataType) -> pa.DataType:
     """The type of the numbers that a column holds; timestamps are int64."""
-    inner = kind.value_type if pa.types.is_fixed_size_list(kind) else kind
+    inner = leaf_type(kind)
     return pa.int64() if pa.types.is_timestamp(inner) else inner
+
+
+def _first_part_null(values: pa.Array) -> int:
+    """The first value that holds a null list."""
+    whole = int(np.prod(fixed_shape(values.type)))
+    return next(row for row in range(len(values)) if len(leaves_of(values.slice(row, 1))) != whole)

@@ -23,7 +23,7 @@ from spiral_stream.fields.pad import Pad, PadMask
 from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
 from spiral_stream.fields.stack import Stack
 from spiral_stream.params import RuntimeParam
-from spiral_stream.plan import combining, maps, mix, nodes, profiles
+from spiral_stream.plan import combining, kept, maps, mix, nodes, profiles
 from spiral_stream.plan.code import code_fingerprint, stable_name
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
@@ -53,9 +53,11 @@ NODES: Final = {
             maps.SampleTokens,
             maps.SampleColumns,
             maps.SampleMap,
+            maps.SampleRecords,
             maps.SampleFilter,
             maps.SampleFlatMap,
             maps.SampleAssembly,
+            kept.SampleKept,
         ),
     )
 }
@@ -108,7 +110,7 @@ def to_json(node: nodes.Node) -> dict[str, Any]:
         return {"verb": "sql", "text": node.text, "relations": list(node.relations)}
     out: dict[str, Any] = {"verb": node.VERB}
     for each in dataclasses.fields(node):  # type: ignore[arg-type]  # every node is a dataclass
-        if each.init:
+        if each.init and not is_later(node, each.name):
             out[each.name] = _encode(getattr(node, each.name), code=True)
     return out
 
@@ -135,6 +137,8 @@ def is_later(value: Any, name: str) -> bool:
     """Whether a field of a value is from after the first plans, and says nothing: such plans stay as they were."""
     if isinstance(value, Stack):
         return name == "orient" and not value.orient
+    if isinstance(value, maps.SampleAssembly):
+        return name == "drop_last" and not value.drop_last
     return isinstance(value, Packed | WindowedBucket) and name == "length" and value.length is None
 
 
@@ -167,7 +171,10 @@ def _encode_function(value: Function) -> dict[str, Any]:
     kind = pa.schema([("", value.kind)]).serialize().to_pybytes().hex()
     facts = {"columns": list(value.columns), "kind": kind, "batched": value.batched, "random": value.random}
     code = code_fingerprint(value.function) if value.version is None else None
-    return {FUNCTION: name, CODE: code, **facts, "version": value.version}
+    later = {"records": True} if value.records else {}
+    if value.workers is not None:
+        later = {**later, "workers": value.workers}
+    return {FUNCTION: name, CODE: code, **facts, "version": value.version, **later}
 
 
 def version_of(value: Any) -> int:

@@ -44,6 +44,7 @@ from spiral_stream.plan.clips import TIMES, clip_parts, is_clip, limits_of
 from spiral_stream.plan.dtypes import field_spec, image_parts, is_decoded
 from spiral_stream.plan.epoch_length import size_and_shares
 from spiral_stream.plan.fingerprint import canonical, digest, fingerprint
+from spiral_stream.plan.kept import SampleKept
 from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.plan.mix import STREAM_ID, Mix, per_stream
 from spiral_stream.plan.pairs import owned_by_right_side
@@ -70,6 +71,7 @@ from spiral_stream.planner.selection_on_disk import select
 from spiral_stream.planner.sorting import sorted_rows
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.planner.surviving import Workplace
+from spiral_stream.planner.values import kept_values
 from spiral_stream.relational.join import FanOutError
 from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.sampling.mixture import Mixture, apportion
@@ -131,7 +133,11 @@ def lower(
         stream.selected.kept.keep(_read_by_batches(collate, sample), read)
     whole = fingerprint(plan)
     _keep_plan(place.root, whole, canonical(plan))
-    maps = tuple(each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled))[1:]
+    maps = tuple(
+        each
+        for each in list(spine(collate.source))[::-1]
+        if isinstance(each, nodes.Sampled) and not isinstance(each, nodes.Sample | SampleKept)
+    )
     fields = _fields(collate, streams, place.root)
     tokens = [_tokens(each, streams, catalog, place.root) for each in maps if isinstance(each, SampleTokens)]
     _warn_of_too_few(collate, epochs.total)
@@ -149,6 +155,7 @@ def lower(
         fields=tuple(fields),
         tokens=tuple(tokens),
         derived=tuple(derived.found.values()),
+        values=kept_values(collate.source, streams, place),
         warnings=tuple(s.base.manifest.shard_note for s in streams if s.base.manifest.shard_note),
     )
     for doubt in doubts(stages, rebase.epoch if rebase else 0):

@@ -21,12 +21,12 @@ from spiral_stream.errors import BindError, DataError, PlanError
 from spiral_stream.expr import Expr
 from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.composed import is_scarce
-from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap, SampleTokens
+from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap, SampleRecords, SampleTokens
 from spiral_stream.plan.mix import Mix
 from spiral_stream.plan.nodes import Collate, Sampled
 from spiral_stream.plan.tree import find, need
 from spiral_stream.planner.build import is_built
-from spiral_stream.planner.lineage import Key, Made, Refusal, identity_keys
+from spiral_stream.planner.lineage import LISTS, MASK, Key, Made, Refusal, identity_keys
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.samples import SampleReader, Samples, lengths_of
 from spiral_stream.transforms.python import Function
@@ -99,22 +99,28 @@ class Forming:
     def keeps(self, key: Key) -> bool:
         """Whether a window keeps a column for its batches: only what a map computed at some cost."""
         if isinstance(key, Made):
-            costly = SampleTokens | SampleMap | SampleFlatMap | SampleAssembly
+            if key in self.stages.kept:  # a batch reads it again
+                return False
+            costly = SampleTokens | SampleMap | SampleRecords | SampleFlatMap | SampleAssembly
             return key in self._used and isinstance(self.stages.maps[key.at], costly)
         return isinstance(key, Refusal)
 
     def decides_on(self) -> list[str]:
         """List the maps that decide which samples share a batch, in words; stored columns are left out."""
-        lineage = self.reader.lineage
-        out: list[str] = []
+        return list(dict.fromkeys(what for what, _ in self._deciding()))
+
+    def _deciding(self) -> list[tuple[str, bool]]:
+        """The maps that decide, in words, and whether their values are kept."""
+        lineage, kept = self.reader.lineage, self.stages.kept
+        out: list[tuple[str, bool]] = []
         for at, step in enumerate(self.stages.maps):
             if isinstance(step, SampleFlatMap | SampleAssembly):
-                out.append(f"{step.VERB} {step.function.name}")
+                out.append((f"{step.VERB} {step.function.name}", Made(LISTS, at) in kept))
             elif isinstance(step, SampleFilter):
                 test = step.predicate
-                named = [f"filter {test.name}"] if isinstance(test, Function) else []
+                named = [(f"filter {test.name}", Made(MASK, at) in kept)] if isinstance(test, Function) else []
                 out += named or self._named(lineage.rests_on(lineage.test_keys(step, at)))
-        return list(dict.fromkeys([*out, *self._named(lineage.rests_on(self.wanted))]))
+        return out + self._named(lineage.rests_on(self.wanted))
 
     @property
     def calls_functions(self) -> bool:
@@ -125,7 +131,8 @@ class Forming:
         """List those of `decides_on` that no cache holds."""
         if self._uncached is None:
             cached = {f"len({stage.name})" for stage in self.stages.tokens if is_built(self.stages, stage)}
-            self._uncached = [each for each in self.decides_on() if each not in cached]
+            unkept = [what for what, is_kept in self._deciding() if not is_kept]
+            self._uncached = [each for each in dict.fromkeys(unkept) if each not in cached]
         return self._uncached
 
     def ways_out(self) -> list[str]:
@@ -158,15 +165,15 @@ class Forming:
         )
         raise BindError(msg)
 
-    def _named(self, keys: set[Key]) -> list[str]:
-        """The maps that make some columns, in words."""
+    def _named(self, keys: set[Key]) -> list[tuple[str, bool]]:
+        """The maps that make some columns, in words, and whether their values are kept."""
         out = []
         for key in sorted((key for key in keys if isinstance(key, Made)), key=lambda key: (key.name, key.at)):
-            step = self.stages.maps[key.at]
+            step, kept = self.stages.maps[key.at], key in self.stages.kept
             if isinstance(step, SampleTokens):
-                out.append(f"len({step.name})")
-            elif isinstance(step, SampleMap):
-                out.append(f"map {step.function.name}")
+                out.append((f"len({step.name})", kept))
+            elif isinstance(step, SampleMap | SampleRecords):
+                out.append((f"map {step.function.name}", kept))
         return out
 
     # ---- what the formation is given
@@ -236,7 +243,7 @@ class Forming:
 def _calls(step: Sampled) -> bool:
     if isinstance(step, SampleFilter):
         return isinstance(step.predicate, Function)
-    return isinstance(step, SampleMap | SampleFlatMap | SampleAssembly)
+    return isinstance(step, SampleMap | SampleRecords | SampleFlatMap | SampleAssembly)
 
 
 def _need_alike(packed: Packed, names: Sequence[str], lengths: Sequence[Int64]) -> None:

@@ -107,12 +107,12 @@ class Passes:
             self._place.adopt()
             self._threads.processes = workers
             opening, bound, devices = now()
-            _, numbering = opening.read(bound.run_seed)
+            reader, numbering = opening.read(bound.run_seed)
             numbering.need_known(bound.world_size, workers)
             steps = self._place.begin(numbering, bound)
             start, stages = steps.start, opening.stages
             builder, due = self._builder(opening, bound, bound.merge, delivery, devices), steps.due(worker, workers)
-            limits = stages.plan.prefetch, self._budget_bytes, self._threads.working()
+            limits = stages.plan.prefetch, self._budget_bytes, reader.threads
             pipeline = Pipeline(builder, steps.epoch, due, *limits, self._metrics)
             self._pipeline, self._numbering, self._opening = pipeline, numbering, opening
             if self._closed:  # by another thread, while the pipeline began
@@ -139,7 +139,7 @@ class Passes:
         """
         opening, bound, devices = now()
         builder = self._builder(opening, bound, 1, delivery, devices)
-        with Workers(self._threads.working(), "spiral-batch") as pool:
+        with Workers(opening.read(bound.run_seed)[0].threads, "spiral-batch") as pool:
             done = builder.begin(epoch, range(number, number + 1), pool).result()
         return next(delivery.delivered(iter([done, None]).__next__, devices, opening.stages))
 

@@ -21,20 +21,23 @@ from spiral_stream.errors import DataError, SourceError
 from spiral_stream.expr import Expr, bind
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.blocks import moment, need_sound
+from spiral_stream.plan.context import Context
 from spiral_stream.plan.maps import (
     PART,
-    Context,
     SampleAssembly,
     SampleColumns,
     SampleFilter,
     SampleFlatMap,
     SampleMap,
+    SampleRecords,
     SampleTokens,
 )
 from spiral_stream.plan.mix import STREAM_ID
 from spiral_stream.plan.nodes import Collate, Sample, Sampled
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.lineage import (
+    LISTS,
+    MASK,
     Key,
     Lengths,
     Lineage,
@@ -47,11 +50,12 @@ from spiral_stream.planner.lineage import (
 )
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.streams import read, split
-from spiral_stream.runtime.assembling import assembled, assembler, called
+from spiral_stream.runtime.assembling import assembler, called, finished, pushed
+from spiral_stream.runtime.calling import Calling
 from spiral_stream.runtime.declared_lengths import DeclaredLengths
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.token_columns import TokenColumns
-from spiral_stream.runtime.unreadable import reasons, run_on_readable
+from spiral_stream.runtime.unreadable import reasons
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.threads import CLOSE_TIMEOUT_S, OwnThread, Workers, doing
 
@@ -105,15 +109,31 @@ class Samples:
 class SampleReader:
     """Reads columns of samples. Thread-safe."""
 
-    def __init__(self, stages: Stages, run_seed: int, metrics: Metrics, threads: int = 1) -> None:
+    def __init__(
+        self, stages: Stages, run_seed: int, metrics: Metrics, threads: int = 1, *, processes: bool = True
+    ) -> None:
+        """Read columns of a plan's samples.
+
+        Args:
+            stages: the lowered plan.
+            run_seed: the seed of everything random.
+            metrics: where reads are counted.
+            threads: of each pool.
+            processes: whether functions with ``workers`` may start processes; else threads run them.
+        """
         self._stages = stages
         self.run_seed = run_seed
         self.metrics = metrics
+        self._calling = Calling(stages.maps, processes=processes)
+        threads = max(threads, self._calling.workers)  # those that wait for a process do no work
+        self.threads = threads
         self._pool = Workers(threads, "spiral-encode")  # starts no thread before its first task
         self.lineage = Lineage.of(stages)
         self.end = self.lineage.end
         self._tolerant = need(stages.plan, Collate).on_error != "raise"
         pool = self._pool if threads > 1 else None  # one thread is the caller's own
+        self._calling.pool = pool
+        self._kept_by = {key: each for each in stages.values for key in each.keys}
         self._tokens = TokenColumns(stages, metrics, pool)
         self._lengths_only: frozenset[int] = frozenset()  # maps whose tokens are wanted as lengths alone
         self._counting = False
@@ -138,7 +158,8 @@ class SampleReader:
         return out
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> list[OwnThread]:
-        """End the threads. Returns those that still run at the deadline."""
+        """End the threads and processes. Returns the threads that still run at the deadline."""
+        self._calling.close()
         return self._pool.end(timeout_s)
 
     def need(self, epoch: int, samples: Samples, keys: Iterable[Key]) -> None:
@@ -158,7 +179,8 @@ class SampleReader:
                 samples.columns[key] = self._stored_lengths(samples, key.name)
         made = [key for key in missing if isinstance(key, Made)]
         for column in sorted(made, key=lambda key: key.at):
-            samples.columns[column] = self._computed(epoch, samples, column)
+            if column not in samples.columns:  # a function may give several
+                samples.columns.update(self._computed(epoch, samples, column))
         need_sound(begun)
         if self._declared is not None and not self._counting and set(missing) & set(self._declared.tokens):
             self._check_declared(epoch, samples, self._declared)
@@ -195,19 +217,26 @@ class SampleReader:
             self.metrics.add(source_rows=len(samples), source_bytes=sum(columns[name].nbytes for name in late))
         return columns
 
-    def _computed(self, epoch: int, samples: Samples, key: Made) -> pa.Array | Ragged:
+    def _computed(self, epoch: int, samples: Samples, key: Made) -> dict[Key, pa.Array | Ragged]:
         name, at = key.name, key.at
         step = self._stages.maps[at]
+        kept = self._kept_by.get(key)
+        if kept is not None:
+            with self.metrics.timed("fetch_s"):
+                return {key: kept.read(key, samples.places, ragged=isinstance(step, SampleTokens))}
         if isinstance(step, SampleTokens):
-            return self._tokenized(samples, step, at)
+            return {key: self._tokenized(samples, step, at)}
         if isinstance(step, SampleColumns):
             value = step.exprs[step.names.index(name)]
-            return self.value(samples, value, step.source, at).cast(step.schema().field(name).type)
-        assert isinstance(step, SampleMap), step
-        return self._called(epoch, samples, step, at)
+            return {key: self.value(samples, value, step.source, at).cast(step.schema().field(name).type)}
+        if isinstance(step, SampleRecords):
+            found = self._called(epoch, samples, step, at)
+            return {Made(each, at): found.field(each) for each in step.names}
+        assert isinstance(step, SampleMap | SampleFlatMap | SampleFilter), step
+        return {key: self._called(epoch, samples, step, at)}
 
     def _called(
-        self, epoch: int, samples: Samples, step: SampleMap | SampleFilter | SampleFlatMap, at: int
+        self, epoch: int, samples: Samples, step: SampleMap | SampleRecords | SampleFilter | SampleFlatMap, at: int
     ) -> pa.Array:
         function = step.predicate if isinstance(step, SampleFilter) else step.function
         assert not isinstance(function, Expr)
@@ -219,7 +248,7 @@ class SampleReader:
             keys = seeding.combine(self.random_keys(epoch, samples, at), named)
         with self.metrics.timed("transform_s"), doing(called(function)):
             table = pa.table(columns, names=[*function.columns])
-            return run_on_readable(function, table, keys, self.refused(samples, inputs))
+            return self._calling.run(at, function, table, keys, self.refused(samples, inputs))
 
     def refused(self, samples: Samples, keys: Iterable[Key]) -> NDArray[np.bool_]:
         """Return which samples cannot be read, because a text that one of these columns rests on cannot: shape [S], bool."""
@@ -307,14 +336,7 @@ class SampleReader:
         for at, step in enumerate(self._stages.maps):
             if isinstance(step, SampleFilter):
                 with remembering_sample(samples):
-                    self.need(epoch, samples, self.lineage.test_keys(step, at))
-                    if isinstance(step.predicate, Expr):
-                        mask = self.value(samples, step.predicate, step.source, at)
-                    else:
-                        mask = self._called(epoch, samples, step, at)
-                passed = mask.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
-                refused = self.refused(samples, self.lineage.test_keys(step, at))  # they stay: their batch counts them
-                kept = np.flatnonzero(passed | refused)
+                    kept = self._passing(epoch, samples, step, at)
                 dropped += len(samples) - len(kept)
                 samples = samples if len(kept) == len(samples) else samples.take(kept)
             elif isinstance(step, SampleFlatMap):
@@ -325,6 +347,64 @@ class SampleReader:
                     samples = self._assembled(epoch, samples, step, at, assemblers[at], final=final)
         return samples, dropped
 
+    def _passing(self, epoch: int, samples: Samples, step: SampleFilter, at: int) -> Int64:
+        """Shape [passed], int64: the samples for which a filter is true."""
+        keys, kept = self.lineage.test_keys(step, at), Made(MASK, at)
+        self.need(epoch, samples, keys)
+        if kept in self._kept_by:
+            mask = samples.columns.pop(kept)
+        elif isinstance(step.predicate, Expr):
+            mask = self.value(samples, step.predicate, step.source, at)
+        else:
+            mask = self._called(epoch, samples, step, at)
+        passed = mask.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+        return np.flatnonzero(passed | self.refused(samples, keys))  # refused ones stay: their batch counts them
+
+    def rows_through(self, rows: Samples, upto: int, outputs: Sequence[Made], leaves_out: Iterable[int]) -> list[pa.Array]:
+        """Return what maps give for rows of the relation, whatever the epoch: null where a map before leaves the row out.
+
+        Args:
+            rows: S samples without columns.
+            upto: how many maps.
+            outputs: what is wanted of them: columns, answers of filters, lists of flat_maps.
+            leaves_out: the filters and flat_maps that leave out rows.
+        """
+        samples, alive, found = rows, np.arange(len(rows)), dict[Made, pa.Array]()
+        left_out = set(leaves_out)
+        for at in range(upto):
+            step = self._stages.maps[at]
+            own = [key for key in outputs if key.at == at]
+            asked = [key for key in own if key.name not in (MASK, LISTS)]
+            if isinstance(step, SampleFilter | SampleFlatMap) and (own or at in left_out):
+                asked += self.lineage.test_keys(step, at) if isinstance(step, SampleFilter) else self._list_keys(step, at)
+            with remembering_sample(samples):
+                self.need(0, samples, asked)
+                for key in own:
+                    if key not in samples.columns:
+                        samples.columns.update(self._computed(0, samples, key))
+                    found[key] = _spread(as_lists(samples.columns[key]), alive, len(rows))
+                passing = self._leaving(samples, step, at) if at in left_out else None
+            if passing is not None and len(passing) < len(samples):
+                samples, alive = samples.take(passing), alive[passing]
+        return [found[key] for key in outputs]
+
+    def _leaving(self, samples: Samples, step: Sampled, at: int) -> Int64:
+        """The samples that a filter or a flat_map leaves; what it gave is among the columns already, if it is wanted."""
+        if isinstance(step, SampleFilter):
+            mask = samples.columns.get(Made(MASK, at))
+            if isinstance(mask, pa.Array):
+                return np.flatnonzero(mask.fill_null(fill_value=False).to_numpy(zero_copy_only=False))
+            return self._passing(0, samples, step, at)
+        assert isinstance(step, SampleFlatMap), step
+        lists = samples.columns.get(Made(LISTS, at))
+        lists = self._called(0, samples, step, at) if lists is None else lists
+        return np.flatnonzero(lengths_of(lists))
+
+    def _list_keys(self, step: SampleFlatMap, at: int) -> list[Key]:
+        """What a flat_map reads: what it gave, if that is kept."""
+        kept = Made(LISTS, at)
+        return [kept] if kept in self._kept_by else list(self.lineage.keys(step.function.columns, at))
+
     def _assembled(
         self, epoch: int, samples: Samples, step: SampleAssembly, at: int, made_by: Any, *, final: bool
     ) -> Samples:
@@ -333,8 +413,8 @@ class SampleReader:
         self.need(epoch, samples, keys)
         given = pa.table([as_lists(samples.columns[key]) for key in keys], names=list(names))
         with doing(called(step.function)):
-            made = [assembled(step, made_by.push, given)] if len(samples) else []
-            made += [assembled(step, made_by.finish)] if final else []
+            made = [pushed(step, made_by, given)] if len(samples) else []
+            made += [finished(step, made_by)] if final else []
         table = pa.concat_tables([step.schema().empty_table(), *made])
         count = len(table)
         nowhere = np.zeros(count, dtype=np.uint64)
@@ -343,8 +423,9 @@ class SampleReader:
         return Samples(places, np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64), columns)
 
     def _fanned(self, epoch: int, samples: Samples, step: SampleFlatMap, at: int) -> Samples:
-        self.need(epoch, samples, self.lineage.keys(step.function.columns, at))
-        lists = self._called(epoch, samples, step, at)
+        self.need(epoch, samples, self._list_keys(step, at))
+        lists = samples.columns.pop(Made(LISTS, at), None)
+        lists = self._called(epoch, samples, step, at) if lists is None else lists
         counts = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
         if counts.size and counts.max() > step.fan_out:
             row = int(counts.argmax())
@@ -386,6 +467,22 @@ def lengths_of(column: pa.Array | Ragged) -> Int64:
         return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
     found: Int64 = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return found
+
+
+def calls_function(step: Sampled) -> bool:
+    """Whether a map calls a function of the user's."""
+    return isinstance(step, SampleMap | SampleRecords | SampleFlatMap) or (
+        isinstance(step, SampleFilter) and not isinstance(step.predicate, Expr)
+    )
+
+
+def _spread(values: pa.Array, alive: Int64, count: int) -> pa.Array:
+    """Shape [count]: values at these places, null elsewhere."""
+    if len(alive) == count:
+        return values
+    at, missing = np.zeros(count, np.int64), np.ones(count, np.bool_)
+    at[alive], missing[alive] = np.arange(len(alive)), False
+    return values.take(pa.array(at, mask=missing))
 
 
 def as_lists(column: pa.Array | Ragged) -> pa.Array:
