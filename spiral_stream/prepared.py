@@ -46,6 +46,7 @@ from spiral_stream.runtime.opening import Opening
 from spiral_stream.runtime.passes import Passes
 from spiral_stream.runtime.place import Place, Reached
 from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
+from spiral_stream.runtime.promised import promised
 from spiral_stream.runtime.rebasing import need_stream
 from spiral_stream.runtime.row_lookup import found_rows
 from spiral_stream.runtime.skipping import Asked, need_epochs
@@ -114,7 +115,7 @@ class PreparedStream:
         Args:
             **bindings: ``epoch``, ``data_parallel_rank`` (or ``rank``), ``data_parallel_world_size`` (or
                 ``world_size``), ``run_seed``, ``device`` (for all fields), ``merge`` (how many batches to concatenate
-                into one), ``mesh`` (a ``DeviceMesh``, for rank and world size), ``dp_dims`` (the mesh's data-parallel
+                into one), ``steps_per_epoch`` (how many every epoch takes, where counting them is costly), ``mesh`` (a ``DeviceMesh``, for rank and world size), ``dp_dims`` (the mesh's data-parallel
                 dimensions, if their names do not say so).
 
         Returns:
@@ -213,7 +214,8 @@ class PreparedStream:
     @property
     def numbering(self) -> Numbering:
         """Which samples form which batch."""
-        return self._open().read(self._bound().run_seed)[1]
+        bound = self._bound()
+        return promised(self._open().read(bound.run_seed)[1], bound)
 
     def __len__(self) -> int:
         """Return the steps of the whole present epoch for this rank.

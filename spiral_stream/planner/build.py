@@ -180,7 +180,8 @@ def _keep_columns(stages: Stages, bar: "_Bar") -> list[str]:
 def _nothing_kept(stages: Stages) -> str:
     """Say why a plan has no cache, and what to do instead."""
     steps = [(step, function_of(step)) for step in stages.maps]
-    found = [f"{step.VERB} {function.name}" for step, function in steps if function is not None]
+    verbs = {"keep": "filter", "map_records": "map"}
+    found = [f"{verbs.get(step.VERB, step.VERB)} {each.name}" for step, each in steps if each is not None]
     drawn = [function.name for _, function in steps if function is not None and function.random]
     kept_by = "tokens of a stored text column, and values of functions before a .cache() that comes after sample"
     if any(not isinstance(step, SampleAssembly) and each is not None and not each.random for step, each in steps):

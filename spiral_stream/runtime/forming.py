@@ -5,7 +5,7 @@ nothing itself, and says which of them no cache holds, for then every process ha
 samples share a batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import final
 
 import numpy as np
@@ -109,9 +109,11 @@ class Forming:
         """List the maps that decide which samples share a batch, in words; stored columns are left out."""
         return list(dict.fromkeys(what for what, _ in self._deciding()))
 
-    def _deciding(self) -> list[tuple[str, bool]]:
-        """The maps that decide, in words, and whether their values are kept."""
+    def _deciding(self, *, declared: bool = False) -> list[tuple[str, bool]]:
+        """The maps that decide, in words, and whether their values are kept; ``declared``: or will be."""
         lineage, kept = self.reader.lineage, self.stages.kept
+        if declared:
+            kept = frozenset(key for each in self.stages.values for key, _ in each.boundary.outputs)
         out: list[tuple[str, bool]] = []
         for at, step in enumerate(self.stages.maps):
             if isinstance(step, SampleFlatMap | SampleAssembly):
@@ -119,8 +121,8 @@ class Forming:
             elif isinstance(step, SampleFilter):
                 test = step.predicate
                 named = [(f"filter {test.name}", Made(MASK, at) in kept)] if isinstance(test, Function) else []
-                out += named or self._named(lineage.rests_on(lineage.test_keys(step, at)))
-        return out + self._named(lineage.rests_on(self.wanted))
+                out += named or self._named(lineage.rests_on(lineage.test_keys(step, at)), kept)
+        return out + self._named(lineage.rests_on(self.wanted), kept)
 
     @property
     def calls_functions(self) -> bool:
@@ -136,18 +138,31 @@ class Forming:
         return self._uncached
 
     def ways_out(self) -> list[str]:
-        """List what would make `unknown` known: a cache for tokens of stored text, else a column of the relation."""
+        """List what would make `unknown` known: tokens of stored text, values of functions, else a column of the relation."""
         cacheable = {f"len({stage.name})" for stage in self.stages.tokens if stage.caches}
         out = []
         if any(each in cacheable for each in self.unknown()):
             out.append("stream.materialize(), or the asset that builds the token cache")
         others = [each for each in self.unknown() if each not in cacheable]
-        if others:
-            out.append(f"no cache holds what {', '.join(others)} decides, so keep it as a column of the relation")
+        kept = {what for what, of_cache in self._deciding(declared=True) if of_cache}
+        if declared := [each for each in others if each in kept]:
+            out.append(f"stream.materialize() keeps what {', '.join(declared)} gives")
+        assembling = [each for each in others if each.startswith(SampleAssembly.VERB)]
+        if assembling:
+            out.append(self._assembling_way_out(assembling))
+        if rest := [each for each in others if each not in kept and each not in assembling]:
+            more = "put .cache() after its functions and call stream.materialize(), or keep it as a column of the relation"
+            out.append(f"no cache holds what {', '.join(rest)} decides: {more}")
         by_length = self.formation.needs_lengths and self.length is None and not self.keys
         if by_length and set(self.unknown()) & {f"len({name})" for name in self.sequences}:
             out.append(f'give the lengths as a column, {type(self.formation).__name__}(length=col("..."))')
         return out
+
+    def _assembling_way_out(self, assembling: Sequence[str]) -> str:
+        return (
+            f"what {', '.join(assembling)} makes is known chapter by chapter: plan with lanes= that the number of readers "
+            "divides, and call stream.materialize(lengths=True) for the epoch, or bind(steps_per_epoch=...)"
+        )
 
     def need_known(self, world_size: int, workers: int) -> None:
         """Refuse several readers if each would have to compute `unknown` again.
@@ -165,15 +180,15 @@ class Forming:
         )
         raise BindError(msg)
 
-    def _named(self, keys: set[Key]) -> list[tuple[str, bool]]:
+    def _named(self, keys: set[Key], kept: Collection[Key]) -> list[tuple[str, bool]]:
         """The maps that make some columns, in words, and whether their values are kept."""
         out = []
         for key in sorted((key for key in keys if isinstance(key, Made)), key=lambda key: (key.name, key.at)):
-            step, kept = self.stages.maps[key.at], key in self.stages.kept
+            step, is_kept = self.stages.maps[key.at], key in kept
             if isinstance(step, SampleTokens):
-                out.append((f"len({step.name})", kept))
+                out.append((f"len({step.name})", is_kept))
             elif isinstance(step, SampleMap | SampleRecords):
-                out.append((f"map {step.function.name}", kept))
+                out.append((f"map {step.function.name}", is_kept))
         return out
 
     # ---- what the formation is given

@@ -20,6 +20,7 @@ from spiral_stream.runtime.opening import Opening
 from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.place import Place
 from spiral_stream.runtime.prefetch_queue import CLOSED
+from spiral_stream.runtime.promised import promised
 from spiral_stream.runtime.steps import warn_of_nothing
 from spiral_stream.threads import CLOSE_TIMEOUT_S, ThreadShare, Workers, end_daemon_at_exit
 
@@ -108,7 +109,8 @@ class Passes:
             self._threads.processes = workers
             opening, bound, devices = now()
             reader, numbering = opening.read(bound.run_seed)
-            numbering.need_known(bound.world_size, workers)
+            numbering = promised(numbering, bound)
+            numbering.need_known(bound, workers, self._place.drawn())
             steps = self._place.begin(numbering, bound)
             start, stages = steps.start, opening.stages
             builder, due = self._builder(opening, bound, bound.merge, delivery, devices), steps.due(worker, workers)
@@ -147,6 +149,7 @@ class Passes:
         self, opening: Opening, bound: Bound, merge: int, delivery: Delivery, devices: Devices
     ) -> BatchBuilder:
         reader, numbering = opening.read(bound.run_seed)
+        numbering = promised(numbering, bound)
         if self._memory is None:
             self._memory = Slots(delivery.allocate(devices))
         split = delivery.split(devices)

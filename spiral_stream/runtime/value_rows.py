@@ -15,7 +15,9 @@ from spiral_stream.derived.build import BuildProgress, build
 from spiral_stream.derived.derivation import ShardTable
 from spiral_stream.derived.executors import builders_in_force
 from spiral_stream.expr import Expr
+from spiral_stream.plan.maps import SampleFilter, SampleFlatMap
 from spiral_stream.planner.build import CacheStatus
+from spiral_stream.planner.lineage import Made
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.values import KeptValues
 from spiral_stream.runtime.blame import blaming
@@ -130,7 +132,7 @@ def value_statuses(stages: Stages) -> list[CacheStatus]:
             have, need, size = kept.built(at)
             out.append(
                 CacheStatus(
-                    field=", ".join(dict.fromkeys(key.name for key, _ in kept.boundary.outputs if key.name[0] != "\0")),
+                    field=", ".join(dict.fromkeys(_field(stages, key) for key, _ in kept.boundary.outputs)),
                     relation=stream.base.entry.name,
                     column=", ".join(kept.boundary.stored),
                     form=f"values of {_names(kept)}",
@@ -142,6 +144,15 @@ def value_statuses(stages: Stages) -> list[CacheStatus]:
                 )
             )
     return out
+
+
+def _field(stages: Stages, key: Made) -> str:
+    """What a kept column is, for people."""
+    step = stages.maps[key.at]
+    if isinstance(step, SampleFilter):
+        assert not isinstance(step.predicate, Expr)
+        return f"filter {step.predicate.name}"
+    return step.name if isinstance(step, SampleFlatMap) else key.name
 
 
 def _names(kept: KeptValues) -> str:
