@@ -115,8 +115,9 @@ class PreparedStream:
         Args:
             **bindings: ``epoch``, ``data_parallel_rank`` (or ``rank``), ``data_parallel_world_size`` (or
                 ``world_size``), ``run_seed``, ``device`` (for all fields), ``merge`` (how many batches to concatenate
-                into one), ``steps_per_epoch`` (how many every epoch takes, where counting them is costly), ``mesh`` (a ``DeviceMesh``, for rank and world size), ``dp_dims`` (the mesh's data-parallel
-                dimensions, if their names do not say so).
+                into one), ``steps_per_epoch`` (how many every epoch takes, where counting them is costly), ``mesh`` (a
+                ``DeviceMesh``, for rank and world size), ``dp_dims`` (the mesh's data-parallel dimensions, if their names do
+                not say so).
 
         Returns:
             The stream itself.

@@ -244,7 +244,10 @@ class Relation:
         if isinstance(self.node, nodes.Sampled):
             if profiles:
                 given = f"{next(iter(profiles))}=..."
-                msg = f"cache: {given} after sample; there it keeps what functions give, and takes no argument. Put .cache({given}) before sample"
+                msg = (
+                    f"cache: {given} after sample; there it keeps what functions give, and takes no argument. Put "
+                    f".cache({given}) before sample"
+                )
                 raise PlanError(msg)
             return self._with(SampleKept(self.node))
         return self._with(nodes.Cache(self.node, tuple((name, renewed(profile)) for name, profile in profiles.items())))
@@ -316,7 +319,8 @@ class Relation:
             return self._with(tokenized(self.node, what, self.catalog))
         if isinstance(returns, Mapping | pa.Schema):
             kind = _struct(returns, name)
-            function = Function(what, column_list("map", columns), kind, batched, random, version, True, workers)  # noqa: FBT003  records
+            options = {"version": version, "records": True, "workers": workers}
+            function = Function(what, column_list("map", columns), kind, batched, random, **options)  # type: ignore[arg-type]  # mixed
             return self._with(maps.SampleRecords(self.node, function))
         if name is None or returns is None:
             msg = (
@@ -359,7 +363,9 @@ class Relation:
         Raises:
             PlanError: a column is unknown or exists already, or an argument does not fit.
         """
-        made = Function(function, column_list("flat_map", columns), pa.list_(returns), batched, random, version, workers=workers)
+        made = Function(
+            function, column_list("flat_map", columns), pa.list_(returns), batched, random, version, workers=workers
+        )
         return self._with(maps.SampleFlatMap(self.node, made, name, fan_out))
 
     def assemble(

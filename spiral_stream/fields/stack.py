@@ -168,7 +168,9 @@ class Stack(Field):
                 f'for example .filter(~col("{self.column}").is_null()), or use List',
             )
         if len(values) and len(inner) % len(values):
-            raise self._refused(_first_part_null(values), "has a null list inside. Filter it out before sample, or use List")
+            raise self._refused(
+                _first_part_null(values), "has a null list inside. Filter it out before sample, or use List"
+            )
         found = fixed_numpy(values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values)
         with np.errstate(invalid="ignore", over="ignore"):  # what these would warn of is refused below
             out[...] = found

@@ -171,9 +171,9 @@ def _encode_function(value: Function) -> dict[str, Any]:
     kind = pa.schema([("", value.kind)]).serialize().to_pybytes().hex()
     facts = {"columns": list(value.columns), "kind": kind, "batched": value.batched, "random": value.random}
     code = code_fingerprint(value.function) if value.version is None else None
-    later = {"records": True} if value.records else {}
+    later: dict[str, Any] = {"records": True} if value.records else {}
     if value.workers is not None:
-        later = {**later, "workers": value.workers}
+        later["workers"] = value.workers
     return {FUNCTION: name, CODE: code, **facts, "version": value.version, **later}
 
 

@@ -91,7 +91,7 @@ def _impure(node: Node) -> list[tuple[Node, str]]:
             why = "draws random numbers, so its values are others in each epoch"
         if isinstance(step, SampleAssembly):
             why = "makes samples of several others, which are no rows of the relation"
-            assembled = why = why if not assembled else assembled
+            assembled = why = assembled or why
         for name in makes(step):
             reasons.pop(name, None)
             if why:

@@ -197,17 +197,13 @@ def _nothing_kept(stages: Stages) -> str:
         why = "; ".join(computed) or "no field decodes, and nothing is tokenized"
         way_out = "Nothing needs to be built: batches read the relation's own columns"
         if computed:
-            way_out = (
-                "Register rows that hold it as a column, and read that: catalog.register(name, Arrow(table), identity=...)"
-            )
+            way_out = "Register rows that hold it as a column, and read that: catalog.register(name, Arrow(table), identity=...)"
     return f"materialize: nothing is built: {why}. A cache keeps decoded images, clips, {kept_by}. {way_out}"
 
 
 def _only_progress(report: Callable[[Progress], None]) -> Callable[[Progress | BuildProgress], None]:
     """A report of caches that is told of other builds as well."""
-    return lambda done: report(
-        done if isinstance(done, Progress) else Progress(0, 0, done.rows, done.rows_total, 0, 0)
-    )
+    return lambda done: report(done if isinstance(done, Progress) else Progress(0, 0, done.rows, done.rows_total, 0, 0))
 
 
 def _sum(one: Progress, other: Progress) -> Progress:

@@ -55,8 +55,8 @@ class PreparedData:
 
     Attributes:
         kind: ``cache`` (payload), a kind of derived pieces (``columns``, ``lengths``, ``identities``, ``survivors``, ``matches``,
-            ``outcomes``, ``values`` of functions), ``relation`` (a derived one), ``selection``, ``formation``, ``quarantine``, ``plan``,
-            ``import`` (rows of files, in the catalog's own folder), ``draft`` or ``set aside``.
+            ``outcomes``, ``values`` of functions), ``relation`` (a derived one), ``selection``, ``formation``,
+            ``quarantine``, ``plan``, ``import`` (rows of files, in the catalog's own folder), ``draft`` or ``set aside``.
         name: its fingerprint, or the name of its file.
         about: what it holds, in words.
         relations: the relations that it is of, as far as they are known.

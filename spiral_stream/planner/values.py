@@ -243,12 +243,9 @@ class KeptValues:
         return out
 
 
-def kept_values(
-    collated: nodes.Node, streams: Sequence[StreamStage], place: Workplace
-) -> tuple[KeptValues, ...]:
+def kept_values(collated: nodes.Node, streams: Sequence[StreamStage], place: Workplace) -> tuple[KeptValues, ...]:
     """Open the values that a plan keeps, boundary by boundary."""
     return tuple(
         KeptValues(each, streams, [values_of(each, stream, place) for stream in streams], place.root)
         for each in boundaries(collated)
     )
-

@@ -151,7 +151,9 @@ class Forming:
         if assembling:
             out.append(self._assembling_way_out(assembling))
         if rest := [each for each in others if each not in kept and each not in assembling]:
-            more = "put .cache() after its functions and call stream.materialize(), or keep it as a column of the relation"
+            more = (
+                "put .cache() after its functions and call stream.materialize(), or keep it as a column of the relation"
+            )
             out.append(f"no cache holds what {', '.join(rest)} decides: {more}")
         by_length = self.formation.needs_lengths and self.length is None and not self.keys
         if by_length and set(self.unknown()) & {f"len({name})" for name in self.sequences}:

@@ -145,7 +145,10 @@ class Opening:
     def _formations(self, stages: Stages, run_seed: int) -> Path:
         """Return the folder of the plan's formation index."""
         edits: list[Any] = [] if self.rebase is None else [self.rebase.to_json()]
-        if any(isinstance(each, SampleFlatMap | SampleFilter | SampleMap | SampleRecords | SampleAssembly) for each in stages.maps):
+        if any(
+            isinstance(each, SampleFlatMap | SampleFilter | SampleMap | SampleRecords | SampleAssembly)
+            for each in stages.maps
+        ):
             edits.append(run_seed)  # what they draw may decide who shares a batch
         name = digest([stages.fingerprint, dict(stages.data_versions), edits])
         return cache_root(self._catalog) / "formations" / name

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.fields.ragged import Ragged

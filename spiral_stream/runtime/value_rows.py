@@ -21,6 +21,7 @@ from spiral_stream.planner.lineage import Made
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.values import KeptValues
 from spiral_stream.runtime.blame import blaming
+from spiral_stream.runtime.membership import rows_through
 from spiral_stream.runtime.samples import SampleReader, Samples
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sources.source import ROW
@@ -80,7 +81,7 @@ class ValueSource:
                 rows = np.arange(begin, min(begin + ROWS_AT_ONCE, end), dtype=np.uint64)
                 samples = self._samples(rows)
                 with doing(f"keeping values of shard {name}"), blaming(stages, samples):
-                    found = reader.rows_through(samples, boundary.end, outputs, boundary.filters)
+                    found = rows_through(reader, samples, boundary.end, outputs, boundary.filters)
                 typed = [_typed(each, kind) for each, (_, kind) in zip(found, boundary.outputs, strict=True)]
                 ordinals = pa.array(stream.selected.columns.ordinals(rows), pa.uint64())
                 whole = schema.append(pa.field(ROW, pa.uint64()))

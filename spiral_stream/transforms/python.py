@@ -48,9 +48,7 @@ class Function:
             raise PlanError(msg)
         workers = self.workers
         if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
-            msg = (
-                f"map ({self.name}): workers={shown(workers)}. Give a number of processes of at least 1, or None for threads"
-            )
+            msg = f"map ({self.name}): workers={shown(workers)}. Give a number of processes of at least 1, or None for threads"
             raise PlanError(msg)
 
     @property

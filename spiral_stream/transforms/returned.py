@@ -116,7 +116,7 @@ def _by_name(found: Any, kind: pa.DataType, who: str) -> dict[str, Any]:
         return dict(found)
     if isinstance(found, pa.StructArray):
         return {field.name: found.field(field.name) for field in found.type}
-    rows = list(found) if isinstance(found, Sequence) or hasattr(found, "__next__") else [None]
+    rows: list[Any] = list(found) if isinstance(found, Sequence) or hasattr(found, "__next__") else [None]
     if not all(isinstance(row, Mapping) for row in rows):
         what = type(found).__name__
         if isinstance(found, Sequence):
@@ -126,7 +126,8 @@ def _by_name(found: Any, kind: pa.DataType, who: str) -> dict[str, Any]:
     for row, each in enumerate(rows):
         lacking = next((field.name for field in kind if field.name not in each), None)
         if lacking is not None:
-            msg = f"{who}: column {lacking!r} is missing; the sample's dict has {', '.join(map(str, each))}. Return it in every dict"
+            there = ", ".join(map(str, each))
+            msg = f"{who}: column {lacking!r} is missing; the sample's dict has {there}. Return it in every dict"
             raise DataError(msg, row=row)
     return {field.name: [row[field.name] for row in rows] for field in kind}
 
