@@ -49,11 +49,13 @@ from spiral_stream.runtime.ordered_rows import OneSample, OrderedRows, alone, po
 from spiral_stream.runtime.passes import Passes
 from spiral_stream.runtime.place import Place, Reached
 from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
+from spiral_stream.runtime.promised import promised
 from spiral_stream.runtime.rebasing import need_stream
 from spiral_stream.runtime.row_lookup import found_rows
 from spiral_stream.runtime.skipping import Asked, need_epochs
 from spiral_stream.runtime.steps import first_delivery, length_of, steps_of
 from spiral_stream.runtime.subprocess_reader import SubprocessReader
+from spiral_stream.runtime.value_rows import value_statuses
 from spiral_stream.runtime.worker_place import WorkerPlace
 from spiral_stream.threads import ThreadShare
 
@@ -116,8 +118,9 @@ class PreparedStream:
         Args:
             **bindings: ``epoch``, ``data_parallel_rank`` (or ``rank``), ``data_parallel_world_size`` (or
                 ``world_size``), ``run_seed``, ``device`` (for all fields), ``merge`` (how many batches to concatenate
-                into one), ``mesh`` (a ``DeviceMesh``, for rank and world size), ``dp_dims`` (the mesh's data-parallel
-                dimensions, if their names do not say so).
+                into one), ``steps_per_epoch`` (how many every epoch takes, where counting them is costly), ``mesh`` (a
+                ``DeviceMesh``, for rank and world size), ``dp_dims`` (the mesh's data-parallel dimensions, if their names do
+                not say so).
 
         Returns:
             The stream itself.
@@ -215,7 +218,8 @@ class PreparedStream:
     @property
     def numbering(self) -> Numbering:
         """Which samples form which batch."""
-        return self._open().read(self._bound().run_seed)[1]
+        bound = self._bound()
+        return promised(self._open().read(bound.run_seed)[1], bound)
 
     def __len__(self) -> int:
         """Return the steps of the whole present epoch for this rank.
@@ -278,6 +282,7 @@ class PreparedStream:
     def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Any]:
         """Yield the batches of a DataLoader's worker, or the rest of them."""
         self._worker.need_edits(self._place)
+        self._threads.in_worker = True
         self._place.cursor = began  # a pass left early may have ended since, and put its own beginning there
         here = partial(self._passes.run, self._now, self._delivery)
         for batch in (self._elsewhere if self.forked else here)(first, workers):
@@ -298,7 +303,7 @@ class PreparedStream:
         Returns:
             The fields as NumPy arrays and lists, and where the batch stands in its epoch.
         """
-        self._place.in_worker = True
+        self._place.in_worker = self._threads.in_worker = True
         for fields in self._passes.run(self._now, HOST, worker, workers):
             yield fields, self._place.reached()
 
@@ -562,7 +567,7 @@ class PreparedStream:
         Raises:
             DamageError: the ledger of a cache is not what was written; the message says what mends it.
         """
-        return [status(work) for work in caches(self.stages)]
+        return [status(work) for work in caches(self.stages)] + value_statuses(self.stages)
 
     def verify(self, report: Report | None = None) -> Verification:
         """Read all derived files of this plan, cached payload too, and compare them with what was written.

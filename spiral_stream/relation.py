@@ -28,6 +28,7 @@ from spiral_stream.plan.bad_samples import OnError
 from spiral_stream.plan.checks import column_list, column_names, need_name, need_new_names, warn_of_unheeded_sort
 from spiral_stream.plan.decoded import with_decoded, with_steps
 from spiral_stream.plan.fingerprint import fingerprint
+from spiral_stream.plan.kept import SampleKept
 from spiral_stream.plan.makers import natural_identity, sample_identity
 from spiral_stream.plan.profiles import Profile, renewed
 from spiral_stream.plan.tree import spine
@@ -73,7 +74,11 @@ class Relation:
     # ---- relational verbs
 
     def filter(
-        self, *predicates: Expr | Callable[..., Any], columns: Sequence[str] = (), batched: bool = True
+        self,
+        *predicates: Expr | Callable[..., Any],
+        columns: Sequence[str] = (),
+        batched: bool = True,
+        workers: int | None = None,
     ) -> "Relation":
         """Keep the rows for which every predicate is true. After `sample`, a predicate may be a Python function.
 
@@ -81,6 +86,7 @@ class Relation:
             *predicates: expressions over columns; after `sample` also functions that return booleans.
             columns: the columns that a function takes, in order.
             batched: whether a function takes Arrow arrays; else it takes the values of one sample at a time.
+            workers: as for `map`.
 
         Raises:
             PlanError: a predicate is not an expression or function, a column is unknown, or types do not fit.
@@ -94,7 +100,7 @@ class Relation:
                 test = (
                     predicate
                     if isinstance(predicate, Expr)
-                    else Function(predicate, column_list("filter", columns), pa.bool_(), batched)
+                    else Function(predicate, column_list("filter", columns), pa.bool_(), batched, workers=workers)
                 )
                 node = maps.SampleFilter(node, test)
             else:
@@ -241,14 +247,26 @@ class Relation:
         return self._with(combining.Union((self.node, *(other.node for other in others))))
 
     def cache(self, **profiles: Profile | FormerProfile) -> "Relation":
-        """Declare a cache: the form in which payload columns are kept. `PreparedStream.materialize` builds it.
+        """Declare a cache; `PreparedStream.materialize` builds it.
+
+        Before `sample` it says in which form payload columns are kept. After `sample` it takes no argument, and keeps
+        what the functions before it give: values of `map`, answers of `filter`, lists of `flat_map`.
 
         Args:
             **profiles: ``column=profile``: `Original`, `Jpeg`, `Raw` or `Frames`.
 
         Raises:
-            PlanError: a column is unknown, or cannot be kept in this form.
+            PlanError: a column is unknown, or cannot be kept in this form; a function is not one of the row alone.
         """
+        if isinstance(self.node, nodes.Sampled):
+            if profiles:
+                given = f"{next(iter(profiles))}=..."
+                msg = (
+                    f"cache: {given} after sample; there it keeps what functions give, and takes no argument. Put "
+                    f".cache({given}) before sample"
+                )
+                raise PlanError(msg)
+            return self._with(SampleKept(self.node))
         return self._with(nodes.Cache(self.node, tuple((name, renewed(profile)) for name, profile in profiles.items())))
 
     # ---- the stream
@@ -288,35 +306,47 @@ class Relation:
         *,
         name: str | None = None,
         columns: Sequence[str] = (),
-        returns: pa.DataType | None = None,
+        returns: pa.DataType | Mapping[str, pa.DataType] | pa.Schema | None = None,
         batched: bool = True,
         random: bool = False,
         version: str | None = None,
+        workers: int | None = None,
     ) -> "Relation":
-        """Add a column to samples: tokens of a text, or the values that a Python function returns.
+        """Add columns to samples: tokens of a text, or the values that a Python function returns.
 
         Args:
-            what: ``Tokenize("text", tokenizer="...") >> "tokens"``, or a function.
+            what: ``Tokenize("text", tokenizer="...") >> "tokens"``, or a function. Several threads may call it at a time.
             name: the column that a function adds.
             columns: the columns that it takes, in order.
-            returns: Arrow type of its values.
-            batched: whether it takes Arrow arrays of many samples; else it takes the values of one sample at a time.
+            returns: Arrow type of its values. With ``{"name": type, ...}``, or a schema, the function takes a record batch
+                of ``columns`` and returns these columns: as a record batch, a dict of arrays, or a list of dicts.
+            batched: whether it takes Arrow arrays of many samples; else it takes the values of one sample at a time (with
+                several ``returns`` a dict of them).
             random: also pass it randomness: with ``batched`` the samples' random keys, shape [S], uint64; else a NumPy
                 generator per sample.
             version: enters the fingerprint in place of the function's code; None takes its code, and that of its helpers.
+            workers: run it in this many processes, for Python that holds the GIL; None runs it on the stream's threads.
+                Batches are the same.
 
         Raises:
-            PlanError: a column is unknown, ``name`` or ``returns`` is missing, or the transform is for images.
+            PlanError: a column is unknown, ``name`` or ``returns`` is missing, the transform is for images, or no other
+                process can find a function with ``workers``.
         """
         if isinstance(what, Named):
             return self._with(tokenized(self.node, what, self.catalog))
+        if isinstance(returns, Mapping | pa.Schema):
+            kind = _struct(returns, name)
+            options = {"version": version, "records": True, "workers": workers}
+            function = Function(what, column_list("map", columns), kind, batched, random, **options)  # type: ignore[arg-type]  # mixed
+            return self._with(maps.SampleRecords(self.node, function))
         if name is None or returns is None:
             msg = (
                 "map: a function needs name= and returns=, for example "
-                '.map(score, columns=["text"], name="score", returns=pa.float32())'
+                '.map(score, columns=["text"], name="score", returns=pa.float32()), or returns={"score": pa.float32(), ...} '
+                "for a function of record batches"
             )
             raise PlanError(msg)
-        function = Function(what, column_list("map", columns), returns, batched, random, version)
+        function = Function(what, column_list("map", columns), returns, batched, random, version, workers=workers)
         return self._with(maps.SampleMap(self.node, function, name))
 
     def flat_map(
@@ -330,6 +360,7 @@ class Relation:
         batched: bool = False,
         random: bool = False,
         version: str | None = None,
+        workers: int | None = None,
     ) -> "Relation":
         """Replace each sample by several: one per value in the list that a function returns.
 
@@ -344,11 +375,14 @@ class Relation:
             batched: whether it takes Arrow arrays of many samples and returns a list array.
             random: as for `map`.
             version: as for `map`.
+            workers: as for `map`.
 
         Raises:
             PlanError: a column is unknown or exists already, or an argument does not fit.
         """
-        made = Function(function, column_list("flat_map", columns), pa.list_(returns), batched, random, version)
+        made = Function(
+            function, column_list("flat_map", columns), pa.list_(returns), batched, random, version, workers=workers
+        )
         return self._with(maps.SampleFlatMap(self.node, made, name, fan_out))
 
     def assemble(
@@ -357,22 +391,29 @@ class Relation:
         *,
         columns: Sequence[str],
         returns: pa.Schema,
+        batched: bool = True,
+        drop_last: bool = False,
         version: str | None = None,
     ) -> "Relation":
         """Assemble new samples from several others, with code that keeps state within a chapter (64 windows of a lane).
 
         Args:
-            factory: called at the start of each chapter with a context that has ``epoch``, ``lane`` and ``chapter``. It
-                returns an object with ``push(table)`` and ``finish()``, which return tables of new samples, or None.
+            factory: called at the start of each chapter with a context (``epoch``, ``lane``, ``lanes``, ``chapter``, ``seed``,
+                ``slot``, ``total_slots``, ``generator()``). It returns an object with ``push(table)`` and ``finish()``,
+                which return tables of new samples, or None.
             columns: the columns of the tables that ``push`` takes.
             returns: the columns of a new sample; they include the identity.
+            batched: whether ``push`` takes tables; else it takes one sample as a dict, and both return iterables of dicts.
+            drop_last: leave out what an assembler still holds at a chapter's end: ``finish(drop_last=True)`` where it takes
+                that, else ``finish`` is not called.
             version: as for `map`.
 
         Raises:
             PlanError: a column is unknown, or ``returns`` lacks the identity.
         """
-        made = Function(factory, column_list("assemble", columns), pa.struct(list(returns)), version=version)
-        return self._with(maps.SampleAssembly(self.node, made))
+        kind = pa.struct(list(returns))
+        made = Function(factory, column_list("assemble", columns), kind, batched, version=version)
+        return self._with(maps.SampleAssembly(self.node, made, drop_last))
 
     def collate(
         self,
@@ -479,6 +520,23 @@ class Relation:
 
     def _with(self, node: nodes.Node) -> "Relation":
         return replace(self, node=node)
+
+
+def _struct(returns: Mapping[str, pa.DataType] | pa.Schema, name: str | None) -> pa.DataType:
+    """The columns that a function of record batches gives.
+
+    Raises:
+        PlanError: ``name`` is given too, or a type is none.
+    """
+    if name is not None:
+        msg = f"map: name={shown(name)}, and returns= names the columns. Give name= with one type, or returns= alone"
+        raise PlanError(msg)
+    for each, kind in {} if isinstance(returns, pa.Schema) else returns.items():
+        if not isinstance(each, str) or not isinstance(kind, pa.DataType):
+            msg = f'map: returns={{{shown(each)}: {shown(kind)}}}. Give names and Arrow types, such as {{"score": pa.float32()}}'
+            raise PlanError(msg)
+    fields = list(returns) if isinstance(returns, pa.Schema) else [pa.field(*each) for each in returns.items()]
+    return pa.struct(fields)
 
 
 @final

@@ -58,6 +58,7 @@ class ThreadShare:
 
     def __init__(self, asked: int | None = None, processes: int = 1) -> None:
         self.asked, self.processes = asked, processes
+        self.in_worker = False  # whether this process is one of several that read, and starts none of its own
 
     def working(self) -> int:
         """Return the size of a pool whose threads decode, encode or build."""

@@ -187,7 +187,7 @@ def _need_whole_wav(data: memoryview) -> None:
     at = 12
     while at + 8 <= len(data):
         size = int.from_bytes(data[at + 4 : at + 8], "little")
-        if data[at : at + 4] == b"data":
+        if bytes(data[at : at + 4]) == b"data":
             if size != 0xFFFFFFFF and at + 8 + size > len(data):  # noqa: PLR2004  the largest of 32 bits
                 msg = (
                     f"audio: the WAV claims {size:,} bytes of samples and holds {len(data) - at - 8:,}. Fetch the file again, "

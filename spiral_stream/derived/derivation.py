@@ -67,6 +67,11 @@ class Derivation(ABC):
         """Bytes of one row of the columns that are read; None where values have no fixed width."""
         return None
 
+    @property
+    def chunk_rows(self) -> int | None:
+        """The most rows that are made at a time, where making them takes long; None where it does not."""
+        return None
+
     @abstractmethod
     def facts(self) -> dict[str, object]:
         """Return what the fingerprint covers, as JSON values; also written to disk for people."""

@@ -3,8 +3,8 @@
 A row of fixed width costs one copy (0.1 us in a shuffled batch, a cache miss included), a text two.
 """
 
-from collections.abc import Callable
-from typing import Any, Final, final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 import pyarrow as pa
@@ -39,11 +39,68 @@ def located(starts: UInt64, ordinals: UInt64) -> tuple[Int64, UInt64]:
     return shards, offsets
 
 
+class ColumnPieces(Protocol):
+    """The pieces of one column, with the arrays and the numbers that `Column` names."""
+
+    @property
+    def summary(self) -> Mapping[str, Int64]:
+        """Name -> shape [S], int64."""
+        ...
+
+    @property
+    def owners(self) -> tuple[Any, ...]:
+        """What keeps the mapped memory alive."""
+        ...
+
+    def addresses(self, slot: str, shards: Int64) -> UInt64:
+        """Shape [P] -> [P]: where the array of each shard begins."""
+        ...
+
+    def places(self, slot: str, shards: Int64, offsets: UInt64, width: int) -> UInt64:
+        """Shape [P] -> [P]: where items lie."""
+        ...
+
+    def verify(self, addresses: UInt64, sizes: Int64) -> None:
+        """Verify what is read."""
+        ...
+
+
+@final
+class PiecesOf:
+    """Those of the arrays and numbers of pieces whose names begin with a prefix, without it."""
+
+    def __init__(self, pieces: Pieces, prefix: str) -> None:
+        self._pieces, self._prefix = pieces, prefix
+        own = {name: values for name, values in pieces.summary.items() if name.startswith(prefix)}
+        self.summary: Mapping[str, Int64] = {name.removeprefix(prefix): values for name, values in own.items()}
+
+    @property
+    def owners(self) -> tuple[Any, ...]:
+        """What keeps the mapped memory alive."""
+        return self._pieces.owners
+
+    def addresses(self, slot: str, shards: Int64) -> UInt64:
+        """Where the array of each shard begins; see `Pieces`."""
+        return self._pieces.addresses(self._prefix + slot, shards)
+
+    def places(self, slot: str, shards: Int64, offsets: UInt64, width: int) -> UInt64:
+        """Where items lie; see `Pieces`."""
+        return self._pieces.places(self._prefix + slot, shards, offsets, width)
+
+    def verify(self, addresses: UInt64, sizes: Int64) -> None:
+        """Verify what is read; see `Pieces`."""
+        self._pieces.verify(addresses, sizes)
+
+    def array(self, slot: str, shard: int) -> NDArray[Any]:
+        """One array of one shard; see `Pieces`."""
+        return self._pieces.array(self._prefix + slot, shard)
+
+
 @final
 class KeptColumn:
     """One kept column of a relation. Thread-safe."""
 
-    def __init__(self, column: Column, pieces: Pieces) -> None:
+    def __init__(self, column: Column, pieces: ColumnPieces) -> None:
         self.column, self.pieces = column, pieces
         self._nulls = bool(pieces.summary["nulls"].any())
         self._null_of = pieces.summary["nulls"] > 0

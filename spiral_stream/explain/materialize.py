@@ -9,8 +9,10 @@ from spiral_stream.decoders.oriented import Oriented
 from spiral_stream.errors import CatalogError
 from spiral_stream.explain.clips import cache_text, clip_facts, coverage, frame_bytes, hit, where_made
 from spiral_stream.explain.subject import Subject
-from spiral_stream.plan.maps import SampleMap, SampleTokens
+from spiral_stream.plan.maps import SampleMap, SampleRecords, SampleTokens
+from spiral_stream.planner.lineage import Made
 from spiral_stream.planner.physical import ClipStage, ImageStage, TokenStage
+from spiral_stream.planner.values import KeptValues
 
 _CACHES: Final = 8  # caches of one field that get a line of their own
 _STREAMS: Final = 3  # streams that a line names
@@ -154,8 +156,29 @@ def _part(subject: Subject, kept: list[_Cache], numbers: list[int]) -> str:
 
 
 def _mapped(subject: Subject) -> list[dict[str, Any]]:
-    steps = [step for step in subject.stages.maps if isinstance(step, SampleMap)]
-    return [_row(step.name, _when(subject, f"map {step.function.name}"), str(step.function.kind)) for step in steps]
+    """One row per column that a function makes."""
+    rows = []
+    kept = {key: each for each in subject.stages.values for key, _ in each.boundary.outputs}
+    for at, step in enumerate(subject.stages.maps):
+        made: list[tuple[str, Any]] = []
+        if isinstance(step, SampleMap):
+            made = [(step.name, step.function.kind)]
+        elif isinstance(step, SampleRecords):
+            made = [(field.name, field.type) for field in step.function.kind]
+        for name, kind in made:
+            what = _when(subject, f"map {step.function.name}")  # type: ignore[attr-defined]  # both call one
+            rows.append(_row(name, what, str(kind), *_values(kept.get(Made(name, at)))))
+    return rows
+
+
+def _values(kept: KeptValues | None) -> tuple[str, str]:
+    """Where a column's values are kept, and how far they are made."""
+    if kept is None:
+        return "-", "-"
+    each = [kept.built(at) for at in range(len(kept.values))]
+    names = list(dict.fromkeys(values.fingerprint[:8] for values in kept.values))
+    cell = f"values {names[0]}" if len(names) == 1 else f"{len(names)} sets of values"
+    return cell, _built(sum(have for have, _, _ in each), sum(need for _, need, _ in each))
 
 
 def _when(subject: Subject, what: str) -> str:

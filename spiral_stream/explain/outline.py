@@ -9,6 +9,7 @@ from spiral_stream.expr import Expr
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import combining, extents, maps, nodes
 from spiral_stream.plan.clips import clip_parts, is_clip, shorthands
+from spiral_stream.plan.kept import SampleKept
 from spiral_stream.plan.mix import Mix, Part
 from spiral_stream.plan.tree import spine, walk
 
@@ -86,6 +87,10 @@ def describe(node: nodes.Node) -> str:  # noqa: C901, PLR0911, PLR0912  one retu
             )
         case maps.SampleMap():
             return f"Map {node.function.name}({', '.join(node.function.columns)}) -> {node.name}"
+        case maps.SampleRecords():
+            return f"Map {node.function.name}({', '.join(node.function.columns)}) -> {', '.join(node.names)}"
+        case SampleKept():
+            return "Cache what the functions above give"
         case maps.SampleFlatMap():
             return f"FlatMap {node.function.name}({', '.join(node.function.columns)}) -> {node.name}, at most {node.fan_out}"
         case maps.SampleAssembly():

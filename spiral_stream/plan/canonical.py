@@ -24,7 +24,7 @@ from spiral_stream.fields.pad import Pad, PadMask
 from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
 from spiral_stream.fields.stack import Stack
 from spiral_stream.params import RuntimeParam
-from spiral_stream.plan import combining, extents, maps, mix, nodes, profiles
+from spiral_stream.plan import combining, extents, kept, maps, mix, nodes, profiles
 from spiral_stream.plan.code import code_fingerprint, stable_name
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.hash_bucketed import HashBucketed, ShuffleBuckets
@@ -59,9 +59,11 @@ NODES: Final = {
             maps.SampleTokens,
             maps.SampleColumns,
             maps.SampleMap,
+            maps.SampleRecords,
             maps.SampleFilter,
             maps.SampleFlatMap,
             maps.SampleAssembly,
+            kept.SampleKept,
         ),
         *(extents.SampleLimit, extents.SampleRepeat),
     )
@@ -128,7 +130,7 @@ def to_json(node: nodes.Node) -> dict[str, Any]:
         return {"verb": "sql", "text": node.text, "relations": list(node.relations)}
     out: dict[str, Any] = {"verb": node.VERB}
     for each in dataclasses.fields(node):  # type: ignore[arg-type]  # every node is a dataclass
-        if each.init:
+        if each.init and not is_later(node, each.name):
             out[each.name] = _encode(getattr(node, each.name), code=True)
     return out
 
@@ -155,6 +157,8 @@ def is_later(value: Any, name: str) -> bool:
     """Whether a field of a value is from after the first plans, and says nothing: such plans stay as they were."""
     if isinstance(value, Stack):
         return name in _LATER_OF_STACK and getattr(value, name) == _LATER_OF_STACK[name]
+    if isinstance(value, maps.SampleAssembly):
+        return name == "drop_last" and not value.drop_last
     return isinstance(value, Packed | WindowedBucket | Pad | PadMask) and name == "length" and value.length is None
 
 
@@ -187,7 +191,10 @@ def _encode_function(value: Function) -> dict[str, Any]:
     kind = pa.schema([("", value.kind)]).serialize().to_pybytes().hex()
     facts = {"columns": list(value.columns), "kind": kind, "batched": value.batched, "random": value.random}
     code = code_fingerprint(value.function) if value.version is None else None
-    return {FUNCTION: name, CODE: code, **facts, "version": value.version}
+    later: dict[str, Any] = {"records": True} if value.records else {}
+    if value.workers is not None:
+        later["workers"] = value.workers
+    return {FUNCTION: name, CODE: code, **facts, "version": value.version, **later}
 
 
 def version_of(value: Any) -> int:

@@ -22,6 +22,7 @@ from spiral_stream.plan import maps, nodes
 from spiral_stream.plan.canonical import CLASS, VERSION, is_later, is_ours, saved_name, version_of
 from spiral_stream.plan.code import code_fingerprint
 from spiral_stream.plan.composed import is_scarce
+from spiral_stream.plan.kept import SampleKept
 from spiral_stream.plan.mix import Mix, per_stream, stretch_of
 from spiral_stream.plan.profiles import Profile
 from spiral_stream.plan.tree import find, profiles
@@ -49,7 +50,8 @@ def canonical(node: nodes.Node) -> Any:
     Raises:
         PlanError: a value of the user's cannot be written as JSON.
     """
-    if isinstance(node, nodes.Deliver | nodes.Cache):  # a cache's profiles enter with the sample, if they change pixels
+    # a cache's profiles enter with the sample, if they change pixels; kept values are those of the functions
+    if isinstance(node, nodes.Deliver | nodes.Cache | SampleKept):
         return canonical(node.source)
     if isinstance(node, nodes.Scan):
         return {"verb": "scan", "relation": node.relation, "identity": list(node.identity)}
@@ -144,6 +146,8 @@ def _function(value: Function) -> Any:
         "batched": value.batched,
         "random": value.random,
     }
+    if value.records:
+        facts["records"] = True
     return {CLASS: "Function", "@code": code, **facts}
 
 

@@ -6,6 +6,7 @@ neither the batch it happens to run in nor the worker that runs it can be seen. 
 alone sees samples together: those of one chapter, in order.
 """
 
+import pickle
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import Expr
-from spiral_stream.plan.checks import bound_type, need_columns, need_whole, plain_type
+from spiral_stream.plan.checks import bound_type, need_columns, need_new_names, need_whole, plain_type
 from spiral_stream.plan.nodes import Node, Sample, Sampled, Simple
 from spiral_stream.plan.tree import spine
 from spiral_stream.transforms.python import Function
@@ -25,6 +26,28 @@ def need_sampled(verb: str, node: Node) -> None:
     if not isinstance(node, Sampled):
         msg = f"{verb}: follows {node.VERB}; it comes after .sample(...) and before .collate(...)"
         raise PlanError(msg)
+
+
+def need_elsewhere(verb: str, function: Function, *, kept: bool = False) -> None:
+    """Refuse a function that other processes are to run, or whose values are to be kept, and that only this one has.
+
+    Raises:
+        PlanError: says what it is, and what would be found.
+    """
+    if not kept and function.workers is None:
+        return
+    try:
+        pickle.dumps(function.function)
+    except Exception as error:
+        why = "its values are to be kept" if kept else f"workers={function.workers} runs it in other processes"
+        msg = (
+            f"{verb} ({function.name}): {why}, and no other process can find it ({error!s:.120}). Define it with `def` at the "
+            f"top level of a module{'' if kept else ', or leave workers out'}"
+        )
+        raise PlanError(msg) from error
+
+
+PART = "part"  # which of its parent's samples a sample of flat_map is
 
 
 @final
@@ -89,9 +112,41 @@ class SampleMap(Sampled):
     def __post_init__(self) -> None:
         need_sampled(self.VERB, self.source)
         need_columns(f"map ({self.function.name})", self.function.columns, self.source.schema())
+        need_elsewhere("map", self.function)
 
     def schema(self) -> pa.Schema:
         return _with(self.source.schema(), self.name, self.function.kind)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleRecords(Sampled):
+    """Add or replace the columns that a Python function of record batches gives."""
+
+    VERB: ClassVar[str] = "map_records"
+    source: Node
+    function: Function
+
+    def __post_init__(self) -> None:
+        need_sampled(self.VERB, self.source)
+        name = self.function.name
+        need_columns(f"map ({name})", self.function.columns, self.source.schema())
+        if not pa.types.is_struct(self.function.kind) or not self.function.kind.num_fields:
+            msg = f'map ({name}): returns no column. Give returns={{"name": type, ...}}'
+            raise PlanError(msg)
+        need_new_names(f"map ({name})", self.names, "Name each column of returns= once")
+        need_elsewhere("map", self.function)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that it gives."""
+        return tuple(field.name for field in self.function.kind)
+
+    def schema(self) -> pa.Schema:
+        out = self.source.schema()
+        for field in self.function.kind:
+            out = _with(out, field.name, field.type)
+        return out
 
 
 @final
@@ -111,6 +166,7 @@ class SampleFilter(Simple, Sampled):
             if not pa.types.is_boolean(self.predicate.kind):
                 msg = f"filter ({self.predicate.name}): returns {self.predicate.kind}. Give returns=pa.bool_()"
                 raise PlanError(msg)
+            need_elsewhere("filter", self.predicate)
         elif not pa.types.is_boolean(kind := bound_type("filter", self.predicate, have)):
             msg = f'filter: the predicate is {kind}, not bool. Compare it, for example len_("tokens") > 8'
             raise PlanError(msg)
@@ -131,6 +187,7 @@ class SampleFlatMap(Sampled):
         need_sampled(self.VERB, self.source)
         need_columns(f"flat_map ({self.function.name})", self.function.columns, self.source.schema())
         need_whole(self.VERB, "fan_out", self.fan_out, least=1)
+        need_elsewhere("flat_map", self.function)
         if not pa.types.is_list(self.function.kind):
             msg = (
                 f"flat_map ({self.function.name}): returns {self.function.kind}. Give returns=pa.list_(...), "
@@ -148,13 +205,14 @@ class SampleFlatMap(Sampled):
 class SampleAssembly(Sampled):
     """Samples made of several others, by an object that sees those of one chapter in their order and may keep some back.
 
-    ``function`` makes that object from a `Context`; its ``push`` takes a table of samples and its ``finish`` none, and
+    ``function`` makes that object from a `context.Context`; its ``push`` takes a table of samples and its ``finish`` none, and
     both return a table of new samples, which must say their identity themselves.
     """
 
     VERB: ClassVar[str] = "assemble"
     source: Node
     function: Function
+    drop_last: bool = False  # whether what an assembler still holds at a chapter's end is left out
 
     def __post_init__(self) -> None:
         need_sampled(self.VERB, self.source)
@@ -171,19 +229,6 @@ class SampleAssembly(Sampled):
 
     def schema(self) -> pa.Schema:
         return pa.schema(list(self.function.kind))
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Context:
-    """The place of an assembler in the epoch: a function of the place alone, never of rank or worker (docs/decisions/0023)."""
-
-    epoch: int
-    lane: int
-    chapter: int
-
-
-PART = "part"  # which of its parent's samples a sample of flat_map is
 
 
 def _with(schema: pa.Schema, name: str, kind: pa.DataType) -> pa.Schema:

@@ -42,6 +42,7 @@ _FUNCTION_KINDS: Final[Mapping[str, Any]] = {
     "version": str | None,
     CODE: str | None,
 }
+_LATER_OF_FUNCTION: Final[Mapping[str, Any]] = {"records": bool, "workers": int | None}
 
 
 def from_json(data: object, resolve: Resolve, resolve_sql: ResolveSql, trust: Trust | None = None) -> nodes.Node:
@@ -136,8 +137,9 @@ class _Reader:
     def _function(self, data: Mapping[str, Any], at: str) -> Function:
         name = data[FUNCTION]
         given = {CODE: None, **{key: value for key, value in data.items() if key != FUNCTION}}
-        _need_keys(given, _FUNCTION_KINDS, _FUNCTION_KINDS, f"function {shown(name)}")
-        facts = {key: self.value(given[key], own, f"{at}.{key}") for key, own in _FUNCTION_KINDS.items()}
+        kinds = {**_FUNCTION_KINDS, **_LATER_OF_FUNCTION}
+        _need_keys(given, _FUNCTION_KINDS, kinds, f"function {shown(name)}")
+        facts = {key: self.value(given[key], own, f"{at}.{key}") for key, own in kinds.items() if key in given}
         found = self._trust.find(name, at)
         if facts["version"] is None:  # else that stands for its code
             self._check_code(found, facts[CODE], name, at)

@@ -1,4 +1,4 @@
-"""What a run binds (epoch, rank, world size, run seed, device, merge), and the defaults of what it leaves open."""
+"""What a run binds (epoch, rank, world size, run seed, device, merge, steps), and the defaults of what it leaves open."""
 
 import operator
 import os
@@ -29,6 +29,7 @@ class Bindings:
     run_seed: int | None = None
     device: str | None = None
     merge: int = 1
+    steps_per_epoch: int | None = None
 
     def updated(self, **values: Any) -> "Bindings":
         """Return the bindings with some of them replaced.
@@ -65,7 +66,7 @@ def _device(value: Any) -> str:
 
 def _whole(name: str, value: Any) -> int:
     """Return the value as an integer in range. NumPy's integers are integers too."""
-    least = {"run_seed": None, _WORLD: 1, "merge": 1}.get(name, 0)
+    least = {"run_seed": None, _WORLD: 1, "merge": 1, "steps_per_epoch": 1}.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         msg = f"bind: {name}={shown(value)} is a {type(value).__name__}. Give an integer"
         raise BindError(msg)
@@ -102,6 +103,7 @@ class Bound:
     world_size: int
     run_seed: int
     merge: int
+    steps: int | None = None  # of each epoch, if the run says how many it takes
 
 
 def settle(bindings: Bindings, sample: Sample) -> Bound:
@@ -129,6 +131,7 @@ def settle(bindings: Bindings, sample: Sample) -> Bound:
         world_size=params.resolve(sample.assignment.world_size, bound),
         run_seed=sample.order.run_seed if bindings.run_seed is None else bindings.run_seed,
         merge=bindings.merge,
+        steps=bindings.steps_per_epoch,
     )
     if settled.rank >= settled.world_size:
         msg = (

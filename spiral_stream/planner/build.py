@@ -15,13 +15,15 @@ from spiral_stream.cache.store import CacheStore
 from spiral_stream.derived.build import BuildProgress
 from spiral_stream.derived.executors import Executor, builders_in_force
 from spiral_stream.errors import SpiralWarning
-from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap
+from spiral_stream.plan.kept import function_of
+from spiral_stream.plan.maps import SampleAssembly
 from spiral_stream.plan.mix import STREAM_ID
 from spiral_stream.plan.nodes import Sample
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.payload import Payload
 from spiral_stream.planner.physical import PayloadCache, Stages, TokenStage
-from spiral_stream.transforms.python import Function
+
+Line = Callable[[str], Callable[[Progress | BuildProgress], None]]  # what is built -> what tells of it
 
 
 @final
@@ -132,6 +134,7 @@ def materialize(
     report: Callable[[Progress], None] | None = None,
     *,
     more: bool = False,
+    then: Callable[[Line], Progress] | None = None,
 ) -> Progress:
     """Build the caches of a stream for the rows it needs.
 
@@ -141,6 +144,7 @@ def materialize(
         executor: that is in force (`building_with`).
         report: called with what is done so far; None draws one progress bar.
         more: whether the caller goes on with something else, so that it is no surprise if there is nothing here.
+        then: builds what the runtime makes; called with what makes a report of one build.
 
     Warns:
         SpiralWarning: the plan has nothing that can be kept.
@@ -148,13 +152,15 @@ def materialize(
     works = list(caches(stages))
     with _Bar.shown(report is None) as bar:
         columns = _keep_columns(stages, bar)
-        if not works and not columns and not more:
+        if not works and not columns and not more and not stages.values:
             warnings.warn(_nothing_kept(stages), SpiralWarning, stacklevel=4)  # the caller of the stream's materialize
         done = Progress(0, 0, 0, 0, 0, 0)
         for work in works:
             told = report or bar.line(f"cache {work.kind.relation}.{work.kind.column} for {work.field}")
             made = build(work.payload.relation, work.kind, work.store, work.payload.needed(), threads, told, executor)
-            done = Progress(*(a + b for a, b in zip(_tuple(done), _tuple(made), strict=True)))
+            done = _sum(done, made)
+        if then is not None:
+            done = _sum(done, then((lambda _: _only_progress(report)) if report else bar.line))
     return done
 
 
@@ -173,27 +179,35 @@ def _keep_columns(stages: Stages, bar: "_Bar") -> list[str]:
 
 def _nothing_kept(stages: Stages) -> str:
     """Say why a plan has no cache, and what to do instead."""
-    found = [
-        f"{step.VERB} {step.function.name}"
-        for step in stages.maps
-        if isinstance(step, SampleMap | SampleFlatMap | SampleAssembly)
-    ]
-    found += [
-        f"filter {step.predicate.name}"
-        for step in stages.maps
-        if isinstance(step, SampleFilter) and isinstance(step.predicate, Function)
-    ]
-    why = [f"what a Python function makes is not kept ({', '.join(found)})"] if found else []
-    why += [f"{each.name} is made of {each.column!r}, which the plan computes" for each in stages.tokens]
-    way_out = "Nothing needs to be built: batches read the relation's own columns"
-    if why:
-        way_out = (
-            "Register rows that hold it as a column, and read that: catalog.register(name, Arrow(table), identity=...)"
+    steps = [(step, function_of(step)) for step in stages.maps]
+    verbs = {"keep": "filter", "map_records": "map"}
+    found = [f"{verbs.get(step.VERB, step.VERB)} {each.name}" for step, each in steps if each is not None]
+    drawn = [function.name for _, function in steps if function is not None and function.random]
+    kept_by = "tokens of a stored text column, and values of functions before a .cache() that comes after sample"
+    if any(not isinstance(step, SampleAssembly) and each is not None and not each.random for step, each in steps):
+        why = f"what a Python function makes is not kept unless the plan asks for it ({', '.join(found)})"
+        way_out = "Put .cache() after the functions: .map(f, ...).cache()"
+    elif found:
+        why = f"{', '.join(found)} cannot be kept: " + (
+            f"{', '.join(drawn)} draws random numbers" if drawn else "an assembler sees samples of a chapter, not rows"
         )
-    return (
-        f"materialize: nothing is built: {'; '.join(why) or 'no field decodes, and nothing is tokenized'}. A cache keeps "
-        f"decoded images, clips, and tokens of a stored text column. {way_out}"
-    )
+        way_out = "Nothing can be built; batches call the functions"
+    else:
+        computed = [f"{each.name} is made of {each.column!r}, which the plan computes" for each in stages.tokens]
+        why = "; ".join(computed) or "no field decodes, and nothing is tokenized"
+        way_out = "Nothing needs to be built: batches read the relation's own columns"
+        if computed:
+            way_out = "Register rows that hold it as a column, and read that: catalog.register(name, Arrow(table), identity=...)"
+    return f"materialize: nothing is built: {why}. A cache keeps decoded images, clips, {kept_by}. {way_out}"
+
+
+def _only_progress(report: Callable[[Progress], None]) -> Callable[[Progress | BuildProgress], None]:
+    """A report of caches that is told of other builds as well."""
+    return lambda done: report(done if isinstance(done, Progress) else Progress(0, 0, done.rows, done.rows_total, 0, 0))
+
+
+def _sum(one: Progress, other: Progress) -> Progress:
+    return Progress(*(a + b for a, b in zip(_tuple(one), _tuple(other), strict=True)))
 
 
 def _tuple(progress: Progress) -> tuple[int, ...]:

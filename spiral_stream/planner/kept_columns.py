@@ -101,6 +101,7 @@ class KeptRelation:
         """Yield the pieces of the kept columns."""
         for kept in [*self._kept.values(), *self._lengths.values()]:
             if isinstance(kept, KeptColumn):
+                assert isinstance(kept.pieces, Pieces)
                 yield kept.pieces
 
     def fetch(self, ordinals: UInt64, columns: Sequence[str]) -> pa.Table:

@@ -9,7 +9,7 @@ Maps are numbered from 0, the first after ``sample``. "Upto n" means: for what c
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import pyarrow as pa
 
@@ -21,12 +21,19 @@ from spiral_stream.plan.maps import (
     SampleFilter,
     SampleFlatMap,
     SampleMap,
+    SampleRecords,
     SampleTokens,
 )
 from spiral_stream.plan.nodes import Sampled
-from spiral_stream.planner.physical import Stages
 
+if TYPE_CHECKING:
+    from spiral_stream.planner.physical import Stages
+
+MASK: Final = "\0keeps"  # what a kept filter answered; no column begins with NUL
+LISTS: Final = "\0lists"  # what a kept flat_map gave
 _LENGTH: Final = "\0len "  # before the name of a list column whose lengths stand for it; no column begins with NUL
+
+CALLING: Final = SampleMap | SampleRecords | SampleFlatMap | SampleAssembly  # maps that always call a function
 
 
 @final
@@ -73,20 +80,23 @@ class Lineage:
         maps: the plan's maps, in order.
         stored: the columns of the relational part.
         fetched: numbers of the tokenizing maps whose text is a stored column, so that their tokens are fetched by address.
+        kept: columns that maps make and whose values are kept, so that they are read.
     """
 
-    def __init__(self, maps: Sequence[Sampled], stored: pa.Schema, fetched: Iterable[int] = ()) -> None:
+    def __init__(
+        self, maps: Sequence[Sampled], stored: pa.Schema, fetched: Iterable[int] = (), kept: Iterable[Made] = ()
+    ) -> None:
         self._maps = tuple(maps)
         self._stored = stored
-        self._fetched = frozenset(fetched)
+        self._fetched, self.kept = frozenset(fetched), frozenset(kept)
         self.end = len(self._maps)
 
     @classmethod
-    def of(cls, stages: Stages) -> "Lineage":
+    def of(cls, stages: "Stages") -> "Lineage":
         """The lineage of a stream's maps."""
         tokenizing = [at for at, step in enumerate(stages.maps) if isinstance(step, SampleTokens)]
         fetched = [at for at, stage in zip(tokenizing, stages.tokens, strict=True) if stage.caches]
-        return cls(stages.maps, stages.streams[0].node.schema(), fetched)
+        return cls(stages.maps, stages.streams[0].node.schema(), fetched, stages.kept)
 
     def key(self, name: str, upto: int) -> Stored | Made:
         """The column that a name means after the first ``upto`` maps: the last one made so far, else the stored one."""
@@ -115,20 +125,22 @@ class Lineage:
 
     def test_keys(self, step: SampleFilter, at: int) -> Sequence[Key]:
         """The columns that a filter, map number ``at``, reads."""
+        if Made(MASK, at) in self.kept:
+            return [Made(MASK, at)]
         if isinstance(step.predicate, Expr):
             return self.expression_keys(step.predicate, at)
         return self.keys(step.predicate.columns, at)
 
     def inputs(self, key: Key) -> Sequence[Key]:
         """The columns that a column is computed from; empty if it is read, or made together with the samples."""
-        if not isinstance(key, Made):
+        if not isinstance(key, Made) or key in self.kept:
             return []
         step, at = self._maps[key.at], key.at
         if isinstance(step, SampleTokens):
             return [] if at in self._fetched else [self.key(step.transform.column, at)]
         if isinstance(step, SampleColumns):
             return self.expression_keys(step.exprs[step.names.index(key.name)], at)
-        if isinstance(step, SampleMap):
+        if isinstance(step, SampleMap | SampleRecords):
             return self.keys(step.function.columns, at)
         assert isinstance(step, SampleFlatMap | SampleAssembly), step
         return []
@@ -153,7 +165,7 @@ class Lineage:
                 todo += [each for each in self.inputs(key) if each not in have]
         return list(found)
 
-    def sequences_only(self, stages: Stages) -> frozenset[str]:
+    def sequences_only(self, stages: "Stages") -> frozenset[str]:
         """Return the stored columns that nothing but fields of sequences reads: addresses of their lists are enough."""
         keys = [self.key(stage.field.column, self.end) for stage in stages.sequences]
         read = {*stages.columns, *(name for step in self._maps for name in _given(step))}
@@ -176,7 +188,7 @@ class Lineage:
         return sum(name is not None and _function_name(each) == name for each in self._maps[:at])
 
 
-def identity_keys(stages: Stages, upto: int | None = None) -> list[Stored | Made]:
+def identity_keys(stages: "Stages", upto: int | None = None) -> list[Stored | Made]:
     """The columns that identify a sample after ``upto`` maps: the relation's, or those that an assembler gave it."""
     assemblies = [at for at, step in enumerate(stages.maps[:upto]) if isinstance(step, SampleAssembly)]
     return [Made(name, assemblies[-1]) if assemblies else Stored(name) for name in stages.identity]
@@ -184,7 +196,7 @@ def identity_keys(stages: Stages, upto: int | None = None) -> list[Stored | Made
 
 def made_by(step: Sampled) -> tuple[str, ...]:
     """The names of the columns that a map makes."""
-    if isinstance(step, SampleColumns):
+    if isinstance(step, SampleColumns | SampleRecords):
         return step.names
     if isinstance(step, SampleFlatMap):
         return (step.name, PART)
@@ -214,10 +226,10 @@ def _given(step: Sampled) -> tuple[str, ...]:
     """The columns that a map's function is given."""
     if isinstance(step, SampleFilter):
         return () if isinstance(step.predicate, Expr) else step.predicate.columns
-    return step.function.columns if isinstance(step, SampleMap | SampleFlatMap | SampleAssembly) else ()
+    return step.function.columns if isinstance(step, CALLING) else ()
 
 
 def _function_name(step: Sampled) -> str | None:
-    if isinstance(step, SampleMap | SampleFlatMap):
+    if isinstance(step, SampleMap | SampleRecords | SampleFlatMap):
         return step.function.name
     return step.predicate.name if isinstance(step, SampleFilter) and not isinstance(step.predicate, Expr) else None

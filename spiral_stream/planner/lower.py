@@ -46,6 +46,7 @@ from spiral_stream.plan.dtypes import field_specs, image_parts, is_decoded, widt
 from spiral_stream.plan.epoch_length import size_and_shares
 from spiral_stream.plan.extents import Extends, extent_of
 from spiral_stream.plan.fingerprint import canonical, digest, fingerprint
+from spiral_stream.plan.kept import SampleKept
 from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.plan.mix import STREAM_ID, Mix, per_stream
 from spiral_stream.plan.pairs import owned_by_right_side
@@ -74,6 +75,7 @@ from spiral_stream.planner.selection_on_disk import Selected, select
 from spiral_stream.planner.sorting import sorted_rows
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.planner.surviving import Workplace
+from spiral_stream.planner.values import kept_values
 from spiral_stream.planner.weights import SelectedWeights
 from spiral_stream.relational.join import FanOutError
 from spiral_stream.sampling.epoch import EpochOrder
@@ -142,7 +144,7 @@ def lower(
     whole = fingerprint(plan)
     _keep_plan(place.root, whole, canonical(plan))
     sampled = [each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled)]
-    maps = tuple(each for each in sampled[1:] if not isinstance(each, Extends))
+    maps = tuple(each for each in sampled[1:] if not isinstance(each, Extends | SampleKept))
     fields = _fields(collate, streams, place.root)
     tokens = [_tokens(each, streams, catalog, place.root) for each in maps if isinstance(each, SampleTokens)]
     _warn_of_too_few(collate, epochs.total)
@@ -160,6 +162,7 @@ def lower(
         fields=tuple(fields),
         tokens=tuple(tokens),
         derived=tuple(derived.found.values()),
+        values=kept_values(collate.source, streams, place),
         warnings=tuple(s.base.manifest.shard_note for s in streams if s.base.manifest.shard_note),
     )
     for doubt in doubts(stages, rebase.epoch if rebase else 0):

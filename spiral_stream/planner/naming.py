@@ -35,6 +35,7 @@ from spiral_stream.planner.derived_relations import FACTS, MANIFESTS, DerivedRel
 from spiral_stream.planner.derived_relations import FOLDER as RELATIONS
 from spiral_stream.planner.kept_columns import KeptRelation
 from spiral_stream.planner.surviving import Workplace, derived_name, read_by, selection_folder
+from spiral_stream.planner.values import boundaries
 
 PLAN: Final = "plan"  # in a folder of formation indexes: the fingerprint of their plan
 ReadPlan = Callable[[str], nodes.Node]  # a saved stream's plan by its name
@@ -53,6 +54,7 @@ class NamedByPlan:
         derived: fingerprints of what keeps its surviving rows.
         profiles: the forms of its payload, as JSON.
         encoders: digests of its tokenizers and their options.
+        values: digests of the functions whose values it keeps.
     """
 
     plan: str
@@ -62,6 +64,7 @@ class NamedByPlan:
     derived: frozenset[str]
     profiles: frozenset[str]
     encoders: frozenset[str]
+    values: frozenset[str]
 
 
 @final
@@ -191,6 +194,7 @@ def _named(plan: nodes.Deliver, catalog: Registry, root: Path) -> NamedByPlan:
         frozenset(name for name in derived if name is not None),
         frozenset(json.dumps(encode_value(profile), sort_keys=True) for profile in [Original(), *caches]),
         frozenset(each.digest for each in walk(plan) if isinstance(each, SampleTokens)),
+        frozenset(each.steps for each in boundaries(need(plan, nodes.Collate).source)),
     )
 
 

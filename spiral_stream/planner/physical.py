@@ -26,8 +26,10 @@ from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.plan.nodes import Collate, Deliver, Sampled
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.derived_relations import DerivedRelation
+from spiral_stream.planner.lineage import Made
 from spiral_stream.planner.payload import Payload
 from spiral_stream.planner.streams import StreamStage
+from spiral_stream.planner.values import KeptValues
 from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.sampling.order import Order
 from spiral_stream.transforms.chain import ImageChain, MaskProgram, Program, random_moves
@@ -185,6 +187,12 @@ class Stages:
     tokens: tuple[TokenStage, ...]
     warnings: tuple[str, ...]
     derived: tuple[DerivedRelation, ...] = ()  # relations that the plan makes itself
+    values: tuple[KeptValues, ...] = ()  # of functions, one for each `.cache()` after sample
+
+    @property
+    def kept(self) -> frozenset[Made]:
+        """The columns of maps whose values are kept, for every row."""
+        return frozenset(key for each in self.values for key in each.keys)
 
     @property
     def plains(self) -> tuple[PlainStage, ...]:

@@ -29,6 +29,7 @@ from spiral_stream.derived.place import catalogs_of
 from spiral_stream.derived.readers import unread
 from spiral_stream.derived.retained import StoredPieces, described
 from spiral_stream.derived.roster import Keys
+from spiral_stream.derived.values import Values
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.faults import failed
@@ -54,8 +55,8 @@ class PreparedData:
 
     Attributes:
         kind: ``cache`` (payload), a kind of derived pieces (``columns``, ``lengths``, ``identities``, ``survivors``, ``matches``,
-            ``outcomes``), ``relation`` (a derived one), ``selection``, ``formation``, ``quarantine``, ``plan``,
-            ``import`` (rows of files, in the catalog's own folder), ``draft`` or ``set aside``.
+            ``outcomes``, ``values`` of functions), ``relation`` (a derived one), ``selection``, ``formation``,
+            ``quarantine``, ``plan``, ``import`` (rows of files, in the catalog's own folder), ``draft`` or ``set aside``.
         name: its fingerprint, or the name of its file.
         about: what it holds, in words.
         relations: the relations that it is of, as far as they are known.
@@ -220,7 +221,7 @@ class _Survey:
             return self._unreadable(folder.parent.name, folder)
         columns = _columns(stored.facts)
         relations = self._having(folder.parent.name, stored)
-        users = self._users_of(folder, columns, relations)
+        users = self._users_of(folder, columns, relations, str(stored.facts.get("steps", "")))
         entry = self._entry(folder.parent.name, folder, users, described(stored.facts), relations, columns)
         if not users:
             return self._unnamed(entry, lambda: self._take_out(folder, folder.name))
@@ -239,11 +240,14 @@ class _Survey:
             return [each.name for each in self._relations if all(each.has(*one) for one in wanted)]
         return [each.name for each in self._relations if stored.of(each.keys)]
 
-    def _users_of(self, folder: Path, columns: Sequence[str], relations: Sequence[str]) -> list[str]:
+    def _users_of(self, folder: Path, columns: Sequence[str], relations: Sequence[str], steps: str) -> list[str]:
         kind, shared = folder.parent.name, set(relations)
         if kind in (Column.KIND, ListLengths.KIND, Identities.KIND, ColumnFacts.KIND):
             mentions = self._named(lambda use: bool(use.relations & shared) and all(map(use.reads, columns)))
             return [*mentions, *relations]
+        if kind == Values.KIND:
+            of = shared.intersection
+            return self._named(lambda use: bool(of(use.relations)) and (use.named is None or steps in use.named.values))
         return self._named(
             lambda use: (
                 folder.name in use.named.derived

@@ -1,13 +1,15 @@
 """How a user's assembler is created and called, and how a user's function is named while it runs."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
 from spiral_stream.dialects.offsets import unsliced_table
-from spiral_stream.errors import DataError
-from spiral_stream.plan.maps import Context, SampleAssembly
+from spiral_stream.errors import DataError, PlanError
+from spiral_stream.plan.context import Context
+from spiral_stream.plan.maps import SampleAssembly
 from spiral_stream.transforms.python import Function
 
 
@@ -22,10 +24,13 @@ def assembler(step: SampleAssembly, context: Context) -> Any:
 
     Raises:
         DataError: the user's factory fails, or returns something without ``push`` and ``finish``.
+        PlanError: it asks the context for what belongs to a process.
     """
     name = step.function.name
     try:
         made = step.function.function(context)
+    except PlanError:
+        raise
     except Exception as error:
         msg = f"assemble ({name}): {type(error).__name__}: {error}; it is called with a context (epoch, lane, chapter)"
         raise DataError(msg) from error
@@ -35,16 +40,38 @@ def assembler(step: SampleAssembly, context: Context) -> Any:
     return made
 
 
-def assembled(step: SampleAssembly, call: Callable[..., Any], *given: pa.Table) -> pa.Table:
+def pushed(step: SampleAssembly, made: Any, samples: pa.Table) -> pa.Table:
+    """Return what an assembler makes of some more samples."""
+    if step.function.batched:
+        return _assembled(step, made.push, samples)
+    rows = samples.to_pylist()
+    return _assembled(step, lambda: [out for row in rows for out in made.push(row) or ()])
+
+
+def finished(step: SampleAssembly, made: Any) -> pa.Table:
+    """Return what an assembler makes of the samples that it still holds."""
+    if "drop_last" in inspect.signature(made.finish).parameters:
+        return _assembled(step, lambda: made.finish(drop_last=step.drop_last))
+    return step.schema().empty_table() if step.drop_last else _assembled(step, made.finish)
+
+
+def _assembled(step: SampleAssembly, call: Callable[..., Any], *given: pa.Table) -> pa.Table:
     """Return the samples that an assembler's method returns, with the plan's columns and types.
 
     Raises:
         DataError: the method fails, or returns something else.
+        PlanError: it asks the context for what belongs to a process.
     """
-    name, schema = step.function.name, step.schema()
+    name, schema, tables = step.function.name, step.schema(), step.function.batched
     try:
         found = call(*given)
-        return schema.empty_table() if found is None else unsliced_table(found.select(schema.names).cast(schema))
+        if found is None:
+            return schema.empty_table()
+        made = found if tables else pa.Table.from_pylist(list(found), schema)
+        return unsliced_table(made.select(schema.names).cast(schema))
+    except PlanError:
+        raise
     except Exception as error:
-        msg = f"assemble ({name}): {type(error).__name__}: {error}; push and finish return a table with {', '.join(schema.names)}"
+        what = f"a table with {', '.join(schema.names)}" if tables else f"dicts with {', '.join(schema.names)}"
+        msg = f"assemble ({name}): {type(error).__name__}: {error}; push and finish return {what}"
         raise DataError(msg) from error

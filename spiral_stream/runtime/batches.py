@@ -6,7 +6,7 @@ consecutive rows. The pieces run in parallel, and each writes straight into its 
 
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
 from typing import Any, Final, final
@@ -32,6 +32,7 @@ from spiral_stream.runtime.batch_size import OBJECT_BYTES, batch_bytes, capacity
 from spiral_stream.runtime.blame import blaming
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.clips import ClipFeed, ClipField, Found
+from spiral_stream.runtime.deferred import Deferred, Here, calls_of
 from spiral_stream.runtime.following import BatchFollowers, Followers
 from spiral_stream.runtime.gathering import Gathering
 from spiral_stream.runtime.images import ImageField, fill_rows
@@ -123,6 +124,7 @@ class BatchBuilder:
         self._keys += [each.key for each in self._columns if each.column not in gathering.tokens]
         named = [name for stage in stages.sounds for name in (stage.column, *stage.times)]
         self._keys += [lineage.key(name, lineage.end) for name in named]
+        self._calls = calls_of(stages, lineage, self._keys)
         self.batch_bytes = batch_bytes(stages, merge)
 
     def _sequences(self, column: str) -> _Sequences:
@@ -143,24 +145,23 @@ class BatchBuilder:
         samples = drawn.samples
         if not len(samples):
             raise _all_skipped(epoch, self._numbering.skips.number(epoch, numbers[0]))
-        if self._keys:
+        later = self._calls and bool(self._reader.lineage.missing(self._keys, samples.columns))
+        if self._keys and not later:
             with blaming(self._stages, samples):
                 self._reader.need(epoch, samples, self._keys)
         named = [self._numbering.skips.number(epoch, number) for number in numbers]
         refusals = self._refusals.of(epoch, named, samples, counts)
-        refusals.know_unread()
+        if not later:
+            refusals.know_unread()
         fields: dict[str, Any] = dict.fromkeys(self._names)
         keys = self._reader.random_keys(epoch, samples) if self._draws else np.zeros(len(samples), dtype=np.uint64)
         following = BatchFollowers(self._followers, len(samples), keys)
         draft = _Draft(samples, drawn.membership, keys, refusals, pool, fields, following)
         gathered = self._gather(draft)
-        for plain, key in self._plains:
-            self._fill_plain(draft, plain, samples.columns[key])
-        for column in self._columns:
-            tokens = gathered.get(column.column)
-            self._fill_sequences(draft, column, as_ragged(samples.columns[column.key]) if tokens is None else tokens)
-        for recorded in self._stages.sounds:
-            self._fill_sound(draft, recorded)
+        if later:
+            draft.parts += self._deferred(epoch, draft, gathered).start(pool)
+        else:
+            self._fill_columns(draft, gathered)
         for stage in self._pixels:
             fill = self._fill_images if isinstance(stage, ImageStage) else self._fill_clips
             fill(draft, stage)  # type: ignore[arg-type]  # that of its kind
@@ -170,7 +171,31 @@ class BatchBuilder:
             following.finish(fields, refusals)
             return Batch(numbers, refusals.settled(fields))
 
-        return Pending(finish, draft.parts, fields, draft.listed, begun)
+        listed = (lambda: draft.listed) if later else draft.listed
+        return Pending(finish, draft.parts, fields, listed, begun)
+
+    def _fill_columns(self, draft: _Draft, gathered: dict[str, Ragged]) -> None:
+        for plain, key in self._plains:
+            self._fill_plain(draft, plain, draft.samples.columns[key])
+        for column in self._columns:
+            tokens = gathered.get(column.column)
+            found = as_ragged(draft.samples.columns[column.key]) if tokens is None else tokens
+            self._fill_sequences(draft, column, found)
+        for recorded in self._stages.sounds:
+            self._fill_sound(draft, recorded)
+
+    def _deferred(self, epoch: int, draft: _Draft, gathered: dict[str, Ragged]) -> Deferred:
+        """The columns that functions make, and after them the fields: the pieces of a batch's pixels run meanwhile."""
+
+        def fill() -> None:
+            own = replace(draft, pool=Here(), parts=[], listed=0)
+            draft.refusals.know_unread()
+            self._fill_columns(own, gathered)
+            draft.listed += own.listed
+            for part in own.parts:
+                part.result()
+
+        return Deferred(self._reader, self._stages, epoch, draft.samples, self._keys, fill)
 
     # ---- fields that are gathered from kept columns
 

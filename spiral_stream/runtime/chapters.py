@@ -17,11 +17,12 @@ from spiral_stream.batching.formation import Former, Membership, Setting, Window
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.tail import PadPartial
 from spiral_stream.errors import SourceError
-from spiral_stream.plan.maps import Context
+from spiral_stream.plan.context import Context
 from spiral_stream.runtime.blame import blaming
 from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.held_samples import HeldSamples
-from spiral_stream.runtime.samples import Samples, remembering_sample
+from spiral_stream.runtime.membership import assemblers, remembering_sample, through
+from spiral_stream.runtime.samples import Samples
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.threads import doing
 
@@ -46,7 +47,7 @@ class Chapter:
         self.lane, self.number = lane, number
         self._begin = self._at = forming.begin(epoch, lane, number)  # the next window begins at position _at
         self.end = forming.begin(epoch, lane, number + 1)
-        self._assemblers = forming.reader.assemblers(Context(epoch, lane, number))
+        self._assemblers = assemblers(forming.reader, self._context())
         self._former: Former = forming.formation.former(self._setting())
         self.batches: list[Membership] = []
         self._short: list[Membership] = []  # batches that `DropPartial` leaves out
@@ -55,6 +56,11 @@ class Chapter:
         self.complete = False  # whether all of its batches are formed
         self.drawn = 0  # batches before this one are delivered or skipped, and cannot be drawn
         self.sound = True  # False once an error or an interrupt broke off a step; then the chapter is formed anew
+
+    def _context(self) -> Context:
+        forming, place = self._forming, (self._epoch, self.lane, self.number)
+        seed = seeding.key("assemble", forming.reader.run_seed, *place)
+        return Context(*place, forming.stages.batches.lanes.count, seed)
 
     def _setting(self) -> Setting:
         forming, mixture = self._forming, self._forming.stages.epochs.mixture
@@ -109,7 +115,7 @@ class Chapter:
         positions = np.arange(self._at, self._at + take, dtype=np.uint64)
         places = forming.stages.epochs.places(self._epoch, positions)
         with blaming(forming.stages):
-            samples, filtered = reader.run(self._epoch, Samples.at(places), self._assemblers, final=final)
+            samples, filtered = through(reader, self._epoch, Samples.at(places), self._assemblers, final=final)
             with remembering_sample(samples):
                 reader.need(self._epoch, samples, forming.wanted)
         self._at += take

@@ -19,6 +19,7 @@ from spiral_stream.batching.tail import PadPartial
 from spiral_stream.derived.executors import Builders
 from spiral_stream.errors import CacheError, ResumeError
 from spiral_stream.integrity.blocks import need_sound
+from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.saved_state import Anchor
 from spiral_stream.runtime.chapters import Chapter, Drawn
 from spiral_stream.runtime.counting import Counting, Work
@@ -58,6 +59,7 @@ class FormedBatches(Numbering):
         self.chapters = OpenChapters(forming, folder, self.known)
         self.limits: FormedLimits = FormedLimits(self.chapters)
         self._lanes = forming.stages.batches.lanes
+        self.in_lanes = False  # whether batches are looked for in their own lanes, because no lane has ended yet
 
     def held(self, asked: str) -> AbstractContextManager[None]:
         way_out = f"{asked} gave up. Leave the loop, which keeps its place and waits for no thread, then ask again"
@@ -128,7 +130,8 @@ class FormedBatches(Numbering):
             if found is None and number >= 0 and isinstance(self.last, PadPartial):
                 found = self._find(epoch, number % max(1, self.total(epoch)))
             if found is None:
-                msg = f"batch {number} of an epoch of {self.total(epoch)}. Give a number from 0 up, below that"
+                end = "" if self.in_lanes else f" of an epoch of {self.total(epoch)}"
+                msg = f"batch {number}{end}. Give a number from 0 up, below that"
                 raise IndexError(msg)
             chapter = self.chapters.chapter(epoch, found.lane, found.chapter, found.batch)
             if not chapter.has(found.batch):
@@ -185,8 +188,14 @@ class FormedBatches(Numbering):
             need_sound()
             return [self._number(epoch, lane, known.before(lane, number) + index) for index in found]
 
-    def need_known(self, world_size: int, workers: int) -> None:
-        self.forming.need_known(world_size, workers)
+    def need_known(self, bound: Bound, workers: int, epoch: int) -> None:
+        if self._lanes.count % (bound.world_size * workers * bound.merge) == 0:  # each forms lanes of its own
+            if bound.steps is not None:
+                return
+            with self.chapters.lock:
+                if not self.chapters.known_of(epoch).unknown:
+                    return
+        self.forming.need_known(bound.world_size, workers)
 
     # ---- finding a batch
 
@@ -198,7 +207,7 @@ class FormedBatches(Numbering):
         """
         known = self.chapters.known_of(epoch)
         k, lane = divmod(number, self._lanes.count)
-        if k < known.rounds:
+        if k < known.rounds or self.in_lanes:
             return self._find_in_lane(epoch, lane, k)
         same_round = [self._find_in_lane(epoch, each, k) for each in range(self._lanes.count)]
         if None not in same_round:  # no lane has ended by this round

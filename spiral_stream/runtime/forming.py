@@ -5,7 +5,7 @@ nothing itself, and says which of them no cache holds, for then every process ha
 samples share a batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import final
 
 import numpy as np
@@ -21,12 +21,12 @@ from spiral_stream.errors import BindError, DataError, PlanError
 from spiral_stream.expr import Expr
 from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.composed import is_scarce
-from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap, SampleTokens
+from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap, SampleRecords, SampleTokens
 from spiral_stream.plan.mix import Mix
 from spiral_stream.plan.nodes import Collate, Sampled
 from spiral_stream.plan.tree import find, need
 from spiral_stream.planner.build import is_built
-from spiral_stream.planner.lineage import Key, Made, Refusal, identity_keys
+from spiral_stream.planner.lineage import LISTS, MASK, Key, Made, Refusal, identity_keys
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.samples import SampleReader, Samples, lengths_of
 from spiral_stream.transforms.python import Function
@@ -99,22 +99,30 @@ class Forming:
     def keeps(self, key: Key) -> bool:
         """Whether a window keeps a column for its batches: only what a map computed at some cost."""
         if isinstance(key, Made):
-            costly = SampleTokens | SampleMap | SampleFlatMap | SampleAssembly
+            if key in self.stages.kept:  # a batch reads it again
+                return False
+            costly = SampleTokens | SampleMap | SampleRecords | SampleFlatMap | SampleAssembly
             return key in self._used and isinstance(self.stages.maps[key.at], costly)
         return isinstance(key, Refusal)
 
     def decides_on(self) -> list[str]:
         """List the maps that decide which samples share a batch, in words; stored columns are left out."""
-        lineage = self.reader.lineage
-        out: list[str] = []
+        return list(dict.fromkeys(what for what, _ in self._deciding()))
+
+    def _deciding(self, *, declared: bool = False) -> list[tuple[str, bool]]:
+        """The maps that decide, in words, and whether their values are kept; ``declared``: or will be."""
+        lineage, kept = self.reader.lineage, self.stages.kept
+        if declared:
+            kept = frozenset(key for each in self.stages.values for key, _ in each.boundary.outputs)
+        out: list[tuple[str, bool]] = []
         for at, step in enumerate(self.stages.maps):
             if isinstance(step, SampleFlatMap | SampleAssembly):
-                out.append(f"{step.VERB} {step.function.name}")
+                out.append((f"{step.VERB} {step.function.name}", Made(LISTS, at) in kept))
             elif isinstance(step, SampleFilter):
                 test = step.predicate
-                named = [f"filter {test.name}"] if isinstance(test, Function) else []
-                out += named or self._named(lineage.rests_on(lineage.test_keys(step, at)))
-        return list(dict.fromkeys([*out, *self._named(lineage.rests_on(self.wanted))]))
+                named = [(f"filter {test.name}", Made(MASK, at) in kept)] if isinstance(test, Function) else []
+                out += named or self._named(lineage.rests_on(lineage.test_keys(step, at)), kept)
+        return out + self._named(lineage.rests_on(self.wanted), kept)
 
     @property
     def calls_functions(self) -> bool:
@@ -125,22 +133,38 @@ class Forming:
         """List those of `decides_on` that no cache holds."""
         if self._uncached is None:
             cached = {f"len({stage.name})" for stage in self.stages.tokens if is_built(self.stages, stage)}
-            self._uncached = [each for each in self.decides_on() if each not in cached]
+            unkept = [what for what, is_kept in self._deciding() if not is_kept]
+            self._uncached = [each for each in dict.fromkeys(unkept) if each not in cached]
         return self._uncached
 
     def ways_out(self) -> list[str]:
-        """List what would make `unknown` known: a cache for tokens of stored text, else a column of the relation."""
+        """List what would make `unknown` known: tokens of stored text, values of functions, else a column of the relation."""
         cacheable = {f"len({stage.name})" for stage in self.stages.tokens if stage.caches}
         out = []
         if any(each in cacheable for each in self.unknown()):
             out.append("stream.materialize(), or the asset that builds the token cache")
         others = [each for each in self.unknown() if each not in cacheable]
-        if others:
-            out.append(f"no cache holds what {', '.join(others)} decides, so keep it as a column of the relation")
+        kept = {what for what, of_cache in self._deciding(declared=True) if of_cache}
+        if declared := [each for each in others if each in kept]:
+            out.append(f"stream.materialize() keeps what {', '.join(declared)} gives")
+        assembling = [each for each in others if each.startswith(SampleAssembly.VERB)]
+        if assembling:
+            out.append(self._assembling_way_out(assembling))
+        if rest := [each for each in others if each not in kept and each not in assembling]:
+            more = (
+                "put .cache() after its functions and call stream.materialize(), or keep it as a column of the relation"
+            )
+            out.append(f"no cache holds what {', '.join(rest)} decides: {more}")
         by_length = self.formation.needs_lengths and self.length is None and not self.keys
         if by_length and set(self.unknown()) & {f"len({name})" for name in self.sequences}:
             out.append(f'give the lengths as a column, {type(self.formation).__name__}(length=col("..."))')
         return out
+
+    def _assembling_way_out(self, assembling: Sequence[str]) -> str:
+        return (
+            f"what {', '.join(assembling)} makes is known chapter by chapter: plan with lanes= that the number of readers "
+            "divides, and call stream.materialize(lengths=True) for the epoch, or bind(steps_per_epoch=...)"
+        )
 
     def need_known(self, world_size: int, workers: int) -> None:
         """Refuse several readers if each would have to compute `unknown` again.
@@ -158,15 +182,15 @@ class Forming:
         )
         raise BindError(msg)
 
-    def _named(self, keys: set[Key]) -> list[str]:
-        """The maps that make some columns, in words."""
+    def _named(self, keys: set[Key], kept: Collection[Key]) -> list[tuple[str, bool]]:
+        """The maps that make some columns, in words, and whether their values are kept."""
         out = []
         for key in sorted((key for key in keys if isinstance(key, Made)), key=lambda key: (key.name, key.at)):
-            step = self.stages.maps[key.at]
+            step, is_kept = self.stages.maps[key.at], key in kept
             if isinstance(step, SampleTokens):
-                out.append(f"len({step.name})")
-            elif isinstance(step, SampleMap):
-                out.append(f"map {step.function.name}")
+                out.append((f"len({step.name})", is_kept))
+            elif isinstance(step, SampleMap | SampleRecords):
+                out.append((f"map {step.function.name}", is_kept))
         return out
 
     # ---- what the formation is given
@@ -236,7 +260,7 @@ class Forming:
 def _calls(step: Sampled) -> bool:
     if isinstance(step, SampleFilter):
         return isinstance(step.predicate, Function)
-    return isinstance(step, SampleMap | SampleFlatMap | SampleAssembly)
+    return isinstance(step, SampleMap | SampleRecords | SampleFlatMap | SampleAssembly)
 
 
 def _need_alike(packed: Packed, names: Sequence[str], lengths: Sequence[Int64]) -> None:

@@ -18,6 +18,7 @@ from spiral_stream.batching.formation import Membership
 from spiral_stream.batching.tail import Tail
 from spiral_stream.errors import shown
 from spiral_stream.integrity.blocks import need_sound
+from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.saved_state import Anchor
 from spiral_stream.planner.skip_record import NOTHING, Skips
@@ -120,8 +121,13 @@ class Numbering(ABC):
         """What a new numbering of the same batches may know from this one, with the folder of its index."""
         return None
 
-    def need_known(self, world_size: int, workers: int) -> None:  # noqa: B027  arithmetic is always known
+    def need_known(self, bound: Bound, workers: int, epoch: int) -> None:  # noqa: B027  arithmetic is always known
         """Refuse several readers if each would have to compute again which samples share a batch.
+
+        Args:
+            bound: the run's ranks and merge, and its steps if it says how many.
+            workers: how many workers of a DataLoader read for each rank.
+            epoch: the epoch whose order is drawn.
 
         Raises:
             BindError: says what decides it, and the ways out.

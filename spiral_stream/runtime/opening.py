@@ -1,6 +1,7 @@
 """What a stream has open: the lowered plan, the reader of its samples, and the numbering of its batches."""
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,10 +16,11 @@ from spiral_stream.derived.readers import Reading, reading
 from spiral_stream.errors import ResumeError, shown
 from spiral_stream.plan.drawn_seeds import drawn_seed
 from spiral_stream.plan.fingerprint import digest
-from spiral_stream.plan.maps import SampleFilter, SampleFlatMap, SampleMap
-from spiral_stream.plan.nodes import Deliver
+from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap, SampleRecords
+from spiral_stream.plan.nodes import Deliver, Sample
+from spiral_stream.plan.tree import need
 from spiral_stream.planner.bind import Bindings, resumed
-from spiral_stream.planner.build import caches, materialize
+from spiral_stream.planner.build import Line, caches, materialize
 from spiral_stream.planner.lower import cache_root, lower
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase_record import Rebase
@@ -37,6 +39,7 @@ from spiral_stream.runtime.rebasing import Before, taken_over
 from spiral_stream.runtime.samples import SampleReader, Samples
 from spiral_stream.runtime.skipping import SkippingBatches, carried
 from spiral_stream.runtime.steps import need_inside
+from spiral_stream.runtime.value_rows import keep_values
 from spiral_stream.threads import CLOSE_TIMEOUT_S, ThreadShare, sharing, warn_left_alone
 
 
@@ -99,6 +102,7 @@ class Opening:
     def _shared(self, stages: Stages) -> list[Reading]:
         """Shares in what is kept of the plan: its quarantine and its caches, open or not."""
         names = {stages.fingerprint, *(work.kind.fingerprint for work in caches(stages))}
+        names |= {each.fingerprint for kept in stages.values for each in kept.values}
         return [reading(cache_root(self._catalog), name) for name in names]
 
     def read(self, run_seed: int) -> tuple[SampleReader, Numbering]:
@@ -111,7 +115,8 @@ class Opening:
         if self._read is None or self._read[0].run_seed != run_seed:
             if self._read is not None:
                 self._read[0].close()
-            reader = SampleReader(stages, run_seed, self._metrics, self._threads.working())
+            alone = not self._threads.in_worker
+            reader = SampleReader(stages, run_seed, self._metrics, self._threads.working(), processes=alone)
             every = self._numbering(stages, reader)
             self._read = (reader, SkippingBatches(every, self.skips, stages) if self.skips else every)
         return self._read
@@ -141,7 +146,10 @@ class Opening:
     def _formations(self, stages: Stages, run_seed: int) -> Path:
         """Return the folder of the plan's formation index."""
         edits: list[Any] = [] if self.rebase is None else [self.rebase.to_json()]
-        if any(isinstance(each, SampleFlatMap | SampleFilter | SampleMap) for each in stages.maps):
+        if any(
+            isinstance(each, SampleFlatMap | SampleFilter | SampleMap | SampleRecords | SampleAssembly)
+            for each in stages.maps
+        ):
             edits.append(run_seed)  # what they draw may decide who shares a batch
         name = digest([stages.fingerprint, dict(stages.data_versions), edits])
         return cache_root(self._catalog) / "formations" / name
@@ -291,10 +299,20 @@ class Opening:
         _need_callable("materialize", report)
         with building_with(executor), sharing(self._threads):
             threads = executor.workers or self._threads.working()
-            done = materialize(self.stages, threads, executor, report, more=lengths)
+            then = (lambda line: self._keep_values(executor, line)) if self.stages.values else None
+            done = materialize(self.stages, threads, executor, report, more=lengths, then=then)
         if not keep:
             self.close()
         return done
+
+    def _keep_values(self, executor: Executor, line: Line) -> Progress:
+        """Make the values that the plan keeps, with a reader of its own."""
+        apart = executor.name != "threads"
+        opened = OpenedPlan(self._plan, self._catalog, processes=not apart and not self._threads.in_worker)
+        try:
+            return keep_values(opened, self.stages, line)
+        finally:
+            opened.close()
 
     def verify(self, run_seed: int, report: Report | None) -> Verification:
         """Read all derived files of the plan, and compare them with what was written.
@@ -338,6 +356,42 @@ class Opening:
         self._lowered = self._read = self._known = None
         self._held = []
         warn_left_alone("close", left, timeout_s)
+
+
+@final
+class OpenedPlan:
+    """A plan that is opened once per process, to run its functions on rows of its relations. It pickles.
+
+    Args:
+        plan: the plan.
+        catalog: where its relations are registered.
+        processes: whether functions with ``workers`` may start processes.
+    """
+
+    def __init__(self, plan: Deliver, catalog: Registry, *, processes: bool) -> None:
+        self._plan, self._catalog, self._processes = plan, catalog, processes
+        self._open: tuple[Opening, Stages, SampleReader] | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self) -> tuple[Stages, SampleReader]:
+        with self._lock:
+            if self._open is None:
+                share = ThreadShare()
+                share.in_worker = not self._processes
+                opening = Opening(self._plan, self._catalog, Metrics(), threads=share)
+                reader = opening.read(need(self._plan, Sample).order.run_seed)[0]
+                self._open = (opening, opening.stages, reader)
+            return self._open[1:]
+
+    def close(self) -> None:
+        """Close what is open in this process."""
+        with self._lock:
+            found, self._open = self._open, None
+        if found is not None:
+            found[0].close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(OpenedPlan, processes=False), (self._plan, self._catalog)
 
 
 def _need_callable(verb: str, report: object) -> None:

@@ -20,6 +20,7 @@ from spiral_stream.runtime.opening import Opening
 from spiral_stream.runtime.pipeline import Pipeline
 from spiral_stream.runtime.place import Place
 from spiral_stream.runtime.prefetch_queue import CLOSED
+from spiral_stream.runtime.promised import promised
 from spiral_stream.runtime.steps import warn_of_nothing
 from spiral_stream.threads import CLOSE_TIMEOUT_S, ThreadShare, Workers, end_daemon_at_exit
 
@@ -107,12 +108,13 @@ class Passes:
             self._place.adopt()
             self._threads.processes = workers
             opening, bound, devices = now()
-            _, numbering = opening.read(bound.run_seed)
-            numbering.need_known(bound.world_size, workers)
+            reader, numbering = opening.read(bound.run_seed)
+            numbering = promised(numbering, bound)
+            numbering.need_known(bound, workers, self._place.drawn())
             steps = self._place.begin(numbering, bound)
             start, stages = steps.start, opening.stages
             builder, due = self._builder(opening, bound, bound.merge, delivery, devices), steps.due(worker, workers)
-            limits = stages.plan.prefetch, self._budget_bytes, self._threads.working()
+            limits = stages.plan.prefetch, self._budget_bytes, reader.threads
             pipeline = Pipeline(builder, steps.epoch, due, *limits, self._metrics)
             self._pipeline, self._numbering, self._opening = pipeline, numbering, opening
             if self._closed:  # by another thread, while the pipeline began
@@ -146,7 +148,7 @@ class Passes:
         """
         opening, bound, devices = now()
         builder = self._builder(opening, bound, 1, delivery, devices, numbering)
-        with Workers(self._threads.working(), "spiral-batch") as pool:
+        with Workers(opening.read(bound.run_seed)[0].threads, "spiral-batch") as pool:
             done = builder.begin(epoch, range(number, number + 1), pool).result()
         return next(delivery.delivered(iter([done, None]).__next__, devices, opening.stages))
 
@@ -160,11 +162,12 @@ class Passes:
         numbering: Numbering | None = None,
     ) -> BatchBuilder:
         reader, own = opening.read(bound.run_seed)
+        numbering = promised(numbering or own, bound)
         if self._memory is None:
             self._memory = Slots(delivery.allocate(devices))
         split = delivery.split(devices)
         return BatchBuilder(
-            opening.stages, numbering or own, reader, self._metrics, self._memory, opening.refusals, merge, split
+            opening.stages, numbering, reader, self._metrics, self._memory, opening.refusals, merge, split
         )
 
     def need_idle(self, verb: str, way_out: str = "Leave the loop first") -> None:

@@ -26,7 +26,7 @@ class Pending:
         finish: makes the batch, once its fields are filled.
         parts: the pieces of work that fill the fields.
         fields: name -> array or list; None for a field whose size is known only once a piece is done.
-        listed: bytes of the fields that are lists.
+        listed: bytes of the fields that are lists; a function where they are known only once the pieces are done.
         begun: when the reading of mapped files began.
     """
 
@@ -35,7 +35,7 @@ class Pending:
         finish: Callable[[], Batch],
         parts: Sequence[Future[None]],
         fields: Mapping[str, Any],
-        listed: int,
+        listed: int | Callable[[], int],
         begun: int = 0,
     ) -> None:
         self._finish, self._parts = finish, parts
@@ -60,7 +60,8 @@ class Pending:
 
     def _count(self) -> None:
         values = list(self._fields.values())
-        self._bytes = self._listed + sum([value.nbytes for value in values if isinstance(value, np.ndarray)])
+        listed = self._listed() if callable(self._listed) else self._listed
+        self._bytes = listed + sum([value.nbytes for value in values if isinstance(value, np.ndarray)])
         self._settled = not any(value is None for value in values)
 
     def wait(self, timeout_s: float) -> bool:

@@ -5,8 +5,7 @@ A column of a sample comes from the relational part, fetched late and by address
 call per stream, and runs the maps in order. Token columns are `Ragged` addresses here, never Arrow columns.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -17,18 +16,15 @@ from numpy.typing import NDArray
 
 from spiral_stream import seeding
 from spiral_stream.dialects.numpy import to_column
-from spiral_stream.errors import DataError, SourceError
 from spiral_stream.expr import Expr, bind
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.integrity.blocks import moment, need_sound
 from spiral_stream.plan.maps import (
-    PART,
-    Context,
-    SampleAssembly,
     SampleColumns,
     SampleFilter,
     SampleFlatMap,
     SampleMap,
+    SampleRecords,
     SampleTokens,
 )
 from spiral_stream.plan.mix import STREAM_ID
@@ -47,11 +43,12 @@ from spiral_stream.planner.lineage import (
 )
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.streams import read, split
-from spiral_stream.runtime.assembling import assembled, assembler, called
+from spiral_stream.runtime.assembling import called
+from spiral_stream.runtime.calling import Calling
 from spiral_stream.runtime.declared_lengths import DeclaredLengths
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.token_columns import TokenColumns
-from spiral_stream.runtime.unreadable import reasons, run_on_readable
+from spiral_stream.runtime.unreadable import reasons
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.threads import CLOSE_TIMEOUT_S, OwnThread, Workers, doing
 
@@ -105,15 +102,31 @@ class Samples:
 class SampleReader:
     """Reads columns of samples. Thread-safe."""
 
-    def __init__(self, stages: Stages, run_seed: int, metrics: Metrics, threads: int = 1) -> None:
-        self._stages = stages
+    def __init__(
+        self, stages: Stages, run_seed: int, metrics: Metrics, threads: int = 1, *, processes: bool = True
+    ) -> None:
+        """Read columns of a plan's samples.
+
+        Args:
+            stages: the lowered plan.
+            run_seed: the seed of everything random.
+            metrics: where reads are counted.
+            threads: of each pool.
+            processes: whether functions with ``workers`` may start processes; else threads run them.
+        """
+        self.stages = stages
         self.run_seed = run_seed
         self.metrics = metrics
+        self._calling = Calling(stages.maps, processes=processes)
+        threads = max(threads, self._calling.workers)  # those that wait for a process do no work
+        self.threads = threads
         self._pool = Workers(threads, "spiral-encode")  # starts no thread before its first task
         self.lineage = Lineage.of(stages)
         self.end = self.lineage.end
         self._tolerant = need(stages.plan, Collate).on_error != "raise"
         pool = self._pool if threads > 1 else None  # one thread is the caller's own
+        self._calling.pool = pool
+        self.kept_by = {key: each for each in stages.values for key in each.keys}
         self._tokens = TokenColumns(stages, metrics, pool)
         self._lengths_only: frozenset[int] = frozenset()  # maps whose tokens are wanted as lengths alone
         self._counting = False
@@ -138,7 +151,8 @@ class SampleReader:
         return out
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> list[OwnThread]:
-        """End the threads. Returns those that still run at the deadline."""
+        """End the threads and processes. Returns the threads that still run at the deadline."""
+        self._calling.close()
         return self._pool.end(timeout_s)
 
     def need(self, epoch: int, samples: Samples, keys: Iterable[Key]) -> None:
@@ -158,7 +172,8 @@ class SampleReader:
                 samples.columns[key] = self._stored_lengths(samples, key.name)
         made = [key for key in missing if isinstance(key, Made)]
         for column in sorted(made, key=lambda key: key.at):
-            samples.columns[column] = self._computed(epoch, samples, column)
+            if column not in samples.columns:  # a function may give several
+                samples.columns.update(self.made(epoch, samples, column))
         need_sound(begun)
         if self._declared is not None and not self._counting and set(missing) & set(self._declared.tokens):
             self._check_declared(epoch, samples, self._declared)
@@ -166,7 +181,7 @@ class SampleReader:
     def _check_declared(self, epoch: int, samples: Samples, declared: DeclaredLengths) -> None:
         if all(key in samples.columns for key in declared.tokens):
             self.need(epoch, samples, declared.keys)
-            stated = self.value(samples, declared.expr, need(self._stages.plan, Collate).source, self.end)
+            stated = self.value(samples, declared.expr, need(self.stages.plan, Collate).source, self.end)
             declared.check(stated, samples.columns, self.refused(samples, declared.tokens))
 
     def _missing(self, keys: tuple[Key, ...], have: Mapping[Key, Any]) -> list[Key]:
@@ -179,13 +194,13 @@ class SampleReader:
 
     def need_identity(self, epoch: int, samples: Samples, upto: int | None = None) -> list[Stored | Made]:
         """Add the columns that identify the samples after ``upto`` maps (all maps if not given); returns their keys."""
-        keys = identity_keys(self._stages, upto)
+        keys = identity_keys(self.stages, upto)
         self.need(epoch, samples, keys)
         return keys
 
     def _read(self, samples: Samples, names: Sequence[str]) -> dict[str, pa.Array]:
         """Fetch columns of the relational part. Those that the selection does not hold count as read from the source."""
-        streams = self._stages.streams
+        streams = self.stages.streams
         relations = ", ".join(dict.fromkeys(stream.base.entry.name for stream in streams))
         with self.metrics.timed("fetch_s"), doing(f"reading column {', '.join(names)} of relation {relations}"):
             found = read(streams, samples.places, names, self._ragged)
@@ -195,19 +210,26 @@ class SampleReader:
             self.metrics.add(source_rows=len(samples), source_bytes=sum(columns[name].nbytes for name in late))
         return columns
 
-    def _computed(self, epoch: int, samples: Samples, key: Made) -> pa.Array | Ragged:
+    def made(self, epoch: int, samples: Samples, key: Made) -> dict[Key, pa.Array | Ragged]:
         name, at = key.name, key.at
-        step = self._stages.maps[at]
+        step = self.stages.maps[at]
+        kept = self.kept_by.get(key)
+        if kept is not None:
+            with self.metrics.timed("fetch_s"):
+                return {key: kept.read(key, samples.places, ragged=isinstance(step, SampleTokens))}
         if isinstance(step, SampleTokens):
-            return self._tokenized(samples, step, at)
+            return {key: self._tokenized(samples, step, at)}
         if isinstance(step, SampleColumns):
             value = step.exprs[step.names.index(name)]
-            return self.value(samples, value, step.source, at).cast(step.schema().field(name).type)
-        assert isinstance(step, SampleMap), step
-        return self._called(epoch, samples, step, at)
+            return {key: self.value(samples, value, step.source, at).cast(step.schema().field(name).type)}
+        if isinstance(step, SampleRecords):
+            found = self.called(epoch, samples, step, at)
+            return {Made(each, at): found.field(each) for each in step.names}
+        assert isinstance(step, SampleMap | SampleFlatMap | SampleFilter), step
+        return {key: self.called(epoch, samples, step, at)}
 
-    def _called(
-        self, epoch: int, samples: Samples, step: SampleMap | SampleFilter | SampleFlatMap, at: int
+    def called(
+        self, epoch: int, samples: Samples, step: SampleMap | SampleRecords | SampleFilter | SampleFlatMap, at: int
     ) -> pa.Array:
         function = step.predicate if isinstance(step, SampleFilter) else step.function
         assert not isinstance(function, Expr)
@@ -219,7 +241,7 @@ class SampleReader:
             keys = seeding.combine(self.random_keys(epoch, samples, at), named)
         with self.metrics.timed("transform_s"), doing(called(function)):
             table = pa.table(columns, names=[*function.columns])
-            return run_on_readable(function, table, keys, self.refused(samples, inputs))
+            return self._calling.run(at, function, table, keys, self.refused(samples, inputs))
 
     def refused(self, samples: Samples, keys: Iterable[Key]) -> NDArray[np.bool_]:
         """Return which samples cannot be read, because a text that one of these columns rests on cannot: shape [S], bool."""
@@ -249,7 +271,7 @@ class SampleReader:
         The identity is fetched if it is missing. The parts that a later flat_map makes of a sample share its key, so
         that it does not matter when a column is computed.
         """
-        stages, at = self._stages, self.end if upto is None else upto
+        stages, at = self.stages, self.end if upto is None else upto
         identity = self.need_identity(epoch, samples, at)
         columns = [as_lists(samples.columns[key]).to_pylist() for key in identity]
         values = columns[0] if len(columns) == 1 else [repr(row) for row in zip(*columns, strict=True)]
@@ -277,101 +299,8 @@ class SampleReader:
     def _stored_lengths(self, samples: Samples, name: str) -> pa.Array:
         out = np.empty(len(samples), dtype=np.int64)
         for stream, where in split(samples.places):
-            out[where] = self._stages.streams[stream].selected.lengths(name, samples.places.rows[where])
+            out[where] = self.stages.streams[stream].selected.lengths(name, samples.places.rows[where])
         return pa.array(out)
-
-    # ---- maps that change which samples there are
-
-    def assemblers(self, context: Context) -> dict[int, Any]:
-        """Make a fresh assembler for each `assemble` of the plan, by the number of its map.
-
-        Raises:
-            DataError: an assembler cannot be made, or has no ``push`` or ``finish``.
-        """
-        return {
-            at: assembler(step, context)
-            for at, step in enumerate(self._stages.maps)
-            if isinstance(step, SampleAssembly)
-        }
-
-    def run(self, epoch: int, samples: Samples, assemblers: Mapping[int, Any], *, final: bool) -> tuple[Samples, int]:
-        """Run every filter, flat_map and assemble. Returns the samples after them, and how many were filtered out.
-
-        Args:
-            epoch: the epoch.
-            samples: the samples of a window.
-            assemblers: the chapter's, from `assemblers`.
-            final: whether this is the chapter's last window.
-        """
-        dropped = 0
-        for at, step in enumerate(self._stages.maps):
-            if isinstance(step, SampleFilter):
-                with remembering_sample(samples):
-                    self.need(epoch, samples, self.lineage.test_keys(step, at))
-                    if isinstance(step.predicate, Expr):
-                        mask = self.value(samples, step.predicate, step.source, at)
-                    else:
-                        mask = self._called(epoch, samples, step, at)
-                passed = mask.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
-                refused = self.refused(samples, self.lineage.test_keys(step, at))  # they stay: their batch counts them
-                kept = np.flatnonzero(passed | refused)
-                dropped += len(samples) - len(kept)
-                samples = samples if len(kept) == len(samples) else samples.take(kept)
-            elif isinstance(step, SampleFlatMap):
-                with remembering_sample(samples):
-                    samples = self._fanned(epoch, samples, step, at)
-            elif isinstance(step, SampleAssembly):
-                with remembering_sample(samples):
-                    samples = self._assembled(epoch, samples, step, at, assemblers[at], final=final)
-        return samples, dropped
-
-    def _assembled(
-        self, epoch: int, samples: Samples, step: SampleAssembly, at: int, made_by: Any, *, final: bool
-    ) -> Samples:
-        names = step.function.columns
-        keys = self.lineage.keys(names, at)
-        self.need(epoch, samples, keys)
-        given = pa.table([as_lists(samples.columns[key]) for key in keys], names=list(names))
-        with doing(called(step.function)):
-            made = [assembled(step, made_by.push, given)] if len(samples) else []
-            made += [assembled(step, made_by.finish)] if final else []
-        table = pa.concat_tables([step.schema().empty_table(), *made])
-        count = len(table)
-        nowhere = np.zeros(count, dtype=np.uint64)
-        places = Places(np.zeros(count, dtype=np.int32), nowhere, nowhere)
-        columns: dict[Key, Any] = {Made(name, at): table[name].combine_chunks() for name in table.column_names}
-        return Samples(places, np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64), columns)
-
-    def _fanned(self, epoch: int, samples: Samples, step: SampleFlatMap, at: int) -> Samples:
-        self.need(epoch, samples, self.lineage.keys(step.function.columns, at))
-        lists = self._called(epoch, samples, step, at)
-        counts = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
-        if counts.size and counts.max() > step.fan_out:
-            row = int(counts.argmax())
-            msg = (
-                f"flat_map ({step.function.name}): a sample became {counts[row]:,} samples, fan_out is {step.fan_out}. "
-                "Raise fan_out, or return fewer"
-            )
-            raise DataError(msg, row=row)
-        parents = np.repeat(np.arange(len(counts)), counts)
-        parts = (np.arange(len(parents)) - np.repeat(np.cumsum(counts) - counts, counts)).astype(np.int32)
-        out = samples.take(parents)
-        again = out.parts + parts.astype(np.int64) * self.lineage.fan_out(at + 1)
-        made = Samples(out.places, again, out.origins, out.columns)
-        made.columns[Made(step.name, at)] = lists.flatten()
-        made.columns[Made(PART, at)] = pa.array(parts)
-        return made
-
-
-@contextmanager
-def remembering_sample(samples: Samples) -> Iterator[None]:
-    """Attach the sample itself to an error that carries its row: the maps change which samples there are."""
-    try:
-        yield
-    except SourceError as error:
-        if error.row is not None and error.samples is None:
-            error.samples = samples.take(np.array([error.row]))
-        raise
 
 
 def _one_array(column: Any) -> pa.Array | Ragged:
@@ -386,6 +315,13 @@ def lengths_of(column: pa.Array | Ragged) -> Int64:
         return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
     found: Int64 = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return found
+
+
+def calls_function(step: Sampled) -> bool:
+    """Whether a map calls a function of the user's."""
+    return isinstance(step, SampleMap | SampleRecords | SampleFlatMap) or (
+        isinstance(step, SampleFilter) and not isinstance(step.predicate, Expr)
+    )
 
 
 def as_lists(column: pa.Array | Ragged) -> pa.Array:

@@ -18,6 +18,7 @@ from spiral_stream.cursor import Cursor
 from spiral_stream.errors import ResumeError, StreamError, shown
 from spiral_stream.plan.nodes import Node, Sample
 from spiral_stream.plan.tree import need
+from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.saved_state import Anchor
 from spiral_stream.planner.skip_record import SkippedSample, Skips, Value
@@ -32,7 +33,7 @@ Int64 = NDArray[np.int64]
 MOST_NAMED: Final = 1_000_000  # in one call
 
 
-class _OfEvery(Numbering):
+class OfEvery(Numbering):
     """What is asked of all batches, whatever is skipped of them."""
 
     _every: Numbering
@@ -55,15 +56,15 @@ class _OfEvery(Numbering):
     def handed_on(self) -> tuple[Path, Known] | None:
         return self._every.handed_on
 
-    def need_known(self, world_size: int, workers: int) -> None:
-        self._every.need_known(world_size, workers)
+    def need_known(self, bound: Bound, workers: int, epoch: int) -> None:
+        self._every.need_known(bound, workers, epoch)
 
     def held(self, asked: str) -> AbstractContextManager[None]:
         return self._every.held(asked)
 
 
 @final
-class SkippingBatches(_OfEvery):
+class SkippingBatches(OfEvery):
     """The batches that are left of another numbering.
 
     Args:

@@ -46,11 +46,9 @@ class SoundField:
         with self._metrics.timed("fetch_s"):
             data = self._bytes(places, references)
         self._metrics.add(source_rows=len(data), source_bytes=sum(map(len, data)))
-        draws = (
-            np.zeros(len(data))
-            if stage.selection.deterministic
-            else uniforms(view_keys(keys, stage.view), "sound", 0, 1)[:, 0]
-        )
+        draws = np.zeros(len(data))
+        if not stage.selection.deterministic:
+            draws = uniforms(view_keys(keys, stage.view), "sound", 0, 1)[:, 0]
         starts, lengths = ([each.to_pylist() for each in times]) if times else ([None] * len(data),) * 2
         with self._metrics.timed("transform_s"):
             for row, encoded in enumerate(data):  # decoding takes a millisecond and more per row

@@ -1,20 +1,17 @@
 """Columns of samples of which some have texts that cannot be read.
 
 Unreadable samples get no tokens and null values; the reason is recorded in a separate column (`lineage.Refusal`). A
-user's function is called with the readable samples only, so it does not have to handle the others.
+user's function is called with the readable samples only (`runtime.calling`), so it does not have to handle the others.
 """
 
 from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from spiral_stream.cache.tokens import TokenKind
-from spiral_stream.errors import renumbered
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.transforms.encoder import TextEncoder
-from spiral_stream.transforms.python import Function
 
 
 def encoded(encoder: TextEncoder, name: str, texts: pa.Array, refused: dict[int, str] | None) -> Ragged:
@@ -43,27 +40,3 @@ def reasons(refused: Mapping[int, str], count: int) -> pa.Array:
     if not refused:
         return pa.nulls(count, pa.utf8())
     return pa.array([refused.get(row) for row in range(count)], pa.utf8())
-
-
-def run_on_readable(
-    function: Function, table: pa.Table, keys: NDArray[np.uint64], refused: NDArray[np.bool_]
-) -> pa.Array:
-    """Call `Function.run` for the samples that are not refused. The others get null.
-
-    Args:
-        function: the user's function.
-        table: S samples.
-        keys: shape [S], uint64: random keys of the samples.
-        refused: shape [S]: which samples cannot be read.
-
-    Raises:
-        DataError: see `Function.run`; ``row`` counts among all S samples.
-    """
-    if not refused.any():
-        return function.run(table, keys)
-    if refused.all():
-        return pa.nulls(len(table), function.kind)
-    good = np.flatnonzero(~refused)
-    with renumbered(good):
-        values = function.run(table.take(pa.array(good)), keys[good])
-    return values.take(pa.array(np.cumsum(~refused) - 1, mask=refused))

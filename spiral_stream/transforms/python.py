@@ -1,23 +1,21 @@
 """A user's function in a plan: which columns it takes, what it returns, and whether it draws random numbers.
 
-A function runs on Arrow arrays of many samples (``batched``), or on the Python values of one sample at a time. Its
-result for a sample must depend on that sample alone. A random function gets a generator that belongs to the sample
-(docs/decisions/0032), or, if batched, the samples' 64-bit keys. So the numbers it draws depend on neither workers nor
-batches.
+A function has one of three forms. It takes Arrow arrays of many samples (``batched``), the Python values of one sample,
+or record batches (``records``), or one sample as a dict, and then returns several columns. Its result for a sample must
+depend on that sample alone. A random function gets a generator that belongs to the sample (docs/decisions/0032), or, if
+batched, the samples' 64-bit keys. So the numbers it draws depend on neither workers nor batches.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.dialects.offsets import unsliced
 from spiral_stream.errors import DataError, PlanError, shown
-
-_UNFIT: Final = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, TypeError, OverflowError)  # of Arrow
+from spiral_stream.transforms.returned import column_of, columns_of, need_rows
 
 
 @final
@@ -27,10 +25,12 @@ class Function:
 
     function: Callable[..., Any]
     columns: tuple[str, ...]
-    kind: pa.DataType  # of the values it returns
+    kind: pa.DataType  # of the values it returns; for records a struct of its columns
     batched: bool = True
     random: bool = False
     version: str | None = None  # stands for its code in fingerprints
+    records: bool = False  # takes record batches (or dicts) and returns several columns
+    workers: int | None = None  # processes that run it; None runs it on the stream's threads. Not in fingerprints
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -45,6 +45,10 @@ class Function:
             msg = (
                 f"map ({self.name}): returns={given}. Give the Arrow type of what it returns, for example pa.float32()"
             )
+            raise PlanError(msg)
+        workers = self.workers
+        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+            msg = f"map ({self.name}): workers={shown(workers)}. Give a number of processes of at least 1, or None for threads"
             raise PlanError(msg)
 
     @property
@@ -66,62 +70,49 @@ class Function:
             DataError: the function failed, or did not return S values of type ``kind``; ``row`` is the sample, if known.
         """
         columns = [table[name].combine_chunks() for name in self.columns]
-        values = self._batched(columns, keys) if self.batched else self._singly([c.to_pylist() for c in columns], keys)
-        if len(values) != len(table):
-            msg = f"map ({self.name}): returned {len(values):,} values for {len(table):,} samples. Return one for each, in order"
-            raise DataError(msg)
+        if self.records:
+            return self._records(pa.RecordBatch.from_arrays(columns, names=list(self.columns)), keys)
+        if self.batched:
+            values = column_of(self._called(columns, keys), self.kind, self._who)
+        else:
+            values = column_of(self._singly([c.to_pylist() for c in columns], keys), self.kind, self._who)
+        need_rows(len(values), len(table), self._who)
         return values
 
-    def _batched(self, columns: list[Any], keys: NDArray[np.uint64]) -> pa.Array:
-        try:
-            values = self.function(*columns, keys) if self.random else self.function(*columns)
-        except Exception as error:
-            msg = f"map ({self.name}): failed on {len(keys):,} samples: {type(error).__name__}: {error}"
-            raise DataError(msg, row=self._failing(columns, keys)) from error
-        return self._typed(values)
+    @property
+    def _who(self) -> str:
+        return f"map ({self.name})"
 
-    def _failing(self, columns: list[Any], keys: NDArray[np.uint64]) -> int | None:
+    def _records(self, batch: pa.RecordBatch, keys: NDArray[np.uint64]) -> pa.Array:
+        if self.batched:
+            return columns_of(self._called([batch], keys), self.kind, len(batch), self._who)
+        return columns_of(self._singly([batch.to_pylist()], keys), self.kind, len(batch), self._who)
+
+    def _called(self, given: list[Any], keys: NDArray[np.uint64]) -> Any:
+        """One call for all samples; ``given`` holds arrays, or one record batch."""
+        try:
+            return self.function(*given, keys) if self.random else self.function(*given)
+        except Exception as error:
+            msg = f"{self._who}: failed on {len(keys):,} samples: {type(error).__name__}: {error}"
+            raise DataError(msg, row=self._failing(given, keys)) from error
+
+    def _failing(self, given: list[Any], keys: NDArray[np.uint64]) -> int | None:
         """Return the first sample that fails by itself: one call per sample, after a failure only."""
         for row in range(len(keys)):
-            given = [column.slice(row, 1) for column in columns]
+            one = [each.slice(row, 1) for each in given]
             try:
-                self.function(*given, keys[row : row + 1]) if self.random else self.function(*given)
+                self.function(*one, keys[row : row + 1]) if self.random else self.function(*one)
             except Exception:  # noqa: BLE001  the caller raises, with the row found here
                 return row
         return None
 
-    def _singly(self, columns: list[list[Any]], keys: NDArray[np.uint64]) -> pa.Array:
+    def _singly(self, columns: list[list[Any]], keys: NDArray[np.uint64]) -> list[Any]:
         out = []
         for row, values in enumerate(zip(*columns, strict=True)):  # batched=False: the user asked for a call per sample
             drawn = (np.random.Generator(np.random.Philox(key=int(keys[row]))),) if self.random else ()
             try:
                 out.append(self.function(*values, *drawn))
             except Exception as error:
-                msg = f"map ({self.name}): failed: {type(error).__name__}: {error}"
+                msg = f"{self._who}: failed: {type(error).__name__}: {error}"
                 raise DataError(msg, row=row) from error
-        try:
-            return self._typed(out)
-        except DataError as error:
-            error.row = next((row for row, value in enumerate(out) if self._unfit(value)), None)
-            raise
-
-    def _unfit(self, value: Any) -> bool:
-        try:
-            pa.array([value], self.kind)
-        except _UNFIT:
-            return True
-        return False
-
-    def _typed(self, values: Any) -> pa.Array:
-        try:
-            if isinstance(values, pa.ChunkedArray):
-                values = values.combine_chunks()
-            if isinstance(values, pa.Array):
-                return unsliced(values.cast(self.kind))  # rows of it will be chosen
-            return pa.array(values, self.kind)
-        except _UNFIT as error:
-            msg = (
-                f"map ({self.name}): returned {type(values).__name__} that is no {self.kind} ({error}). "
-                "State another returns=, or mend the function"
-            )
-            raise DataError(msg) from error
+        return out

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
+from spiral_stream.planner.bind import Bound
 from spiral_stream.testing import LOOPS, check_elastic, check_loops, check_replay, check_resume, frozen, same
 from tests.fixtures.drawn_streams import CACHES, ORDERS, TOKENS, Drawn, catalogs, plans
 from tests.fixtures.examples import few
@@ -357,4 +358,4 @@ def test_workers_need_lengths_that_are_known(shelf: Catalogs) -> None:
     pytest.importorskip("torch")
     stream = replace(PLAN, source="none", formation=replace(PLAN.formation, keys=())).plan(shelf).to_torch()
     with stream, pytest.raises(sp.BindError, match=r"decided by len\(tokens\).*2 workers"):
-        stream.numbering.need_known(1, 2)
+        stream.numbering.need_known(Bound(0, 0, 1, 0, 1), 2, 0)

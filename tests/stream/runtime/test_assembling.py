@@ -5,8 +5,9 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.errors import DataError
-from spiral_stream.plan.maps import Context, SampleAssembly
-from spiral_stream.runtime.assembling import assembled, assembler, called
+from spiral_stream.plan.context import Context
+from spiral_stream.plan.maps import SampleAssembly
+from spiral_stream.runtime.assembling import assembler, called, finished, pushed
 from tests.fixtures.texts import make_catalog
 
 RETURNS = pa.schema({"sample_id": pa.string(), "size": pa.int32()})
@@ -75,14 +76,54 @@ def test_samples_come_with_the_columns_and_types_that_the_plan_states(relation: 
     made = step(relation, Whole)
     table = pa.table({"extra": [1.5], "size": pa.array([4], pa.int64()), "sample_id": ["x"]})
 
-    assert assembled(made, Whole(CONTEXT).push, table) == pa.table({"sample_id": ["x"], "size": [4]}, schema=RETURNS)
-    assert assembled(made, Whole(CONTEXT).finish) == RETURNS.empty_table()
+    assert pushed(made, Whole(CONTEXT), table) == pa.table({"sample_id": ["x"], "size": [4]}, schema=RETURNS)
+    assert finished(made, Whole(CONTEXT)) == RETURNS.empty_table()
 
 
 @pytest.mark.parametrize("table", [pa.table({"size": [1]}), pa.table({"sample_id": ["x"], "size": ["many"]}), "none"])
 def test_samples_of_another_kind_are_refused(relation: sp.Relation, table: Any) -> None:
     with pytest.raises(DataError, match=r"assemble \(Whole\): .*push and finish return a table with sample_id, size"):
-        assembled(step(relation, Whole), Whole(CONTEXT).push, table)
+        pushed(step(relation, Whole), Whole(CONTEXT), table)
+
+
+class Asks:
+    """Asks for what belongs to a process."""
+
+    def __init__(self, context: Any) -> None:
+        self.rank = context.rank
+
+
+class Rows:
+    """Takes one sample at a time."""
+
+    def __init__(self, context: Any) -> None:
+        self.held: list[dict[str, Any]] = []
+
+    def push(self, row: dict[str, Any]) -> list[dict[str, Any]]:
+        self.held.append(row)
+        return []
+
+    def finish(self, drop_last: bool) -> list[dict[str, Any]]:
+        return [] if drop_last else self.held
+
+
+def test_a_context_has_slots_and_no_rank(relation: sp.Relation) -> None:
+    context = Context(3, 1, 7, 4, 11)
+
+    assert (context.slot, context.total_slots) == (1, 4)
+    assert context.generator().random() == context.generator().random()
+    with pytest.raises(sp.PlanError, match=r"context.rank: samples may not depend .*Use context.slot"):
+        assembler(step(relation, Asks), context)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_one_sample_at_a_time_and_what_is_left_at_the_end(relation: sp.Relation, drop_last: bool) -> None:
+    plan = relation.assemble(Rows, columns=["sample_id", "size"], returns=RETURNS, batched=False, drop_last=drop_last)
+    made, held = plan.node, Rows(CONTEXT)
+    assert isinstance(made, SampleAssembly)
+
+    assert not len(pushed(made, held, pa.table({"sample_id": ["x", "y"], "size": [1, 2]})))
+    assert finished(made, held).to_pylist() == ([] if drop_last else held.held)
 
 
 def test_a_function_is_named_with_its_module(relation: sp.Relation) -> None:

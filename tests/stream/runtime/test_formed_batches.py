@@ -7,6 +7,7 @@ import pytest
 
 import spiral_stream as sp
 from spiral_stream.batching.lanes import Lanes
+from spiral_stream.planner.bind import Bound
 from spiral_stream.runtime.formation_index import FormationIndex
 from spiral_stream.runtime.known_chapters import KnownChapters
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
@@ -113,6 +114,10 @@ def test_counting_what_takes_long_is_refused_with_the_way_out(catalog: sp.Catalo
         len(one)
 
 
+def bound(world_size: int) -> Bound:
+    return Bound(0, 0, world_size, 0, 1)
+
+
 def test_several_readers_need_what_decides(catalog: sp.Catalog) -> None:
     def odd(size: Any) -> Any:
         return size.to_numpy() % 2 == 1
@@ -120,7 +125,7 @@ def test_several_readers_need_what_decides(catalog: sp.Catalog) -> None:
     sampled = catalog.table("a").sample(order=sp.Sequential()).filter(odd, columns=["size"])
     plan = sampled.collate(batch_size=4, fields={"id": sp.List("sample_id")})
     with plan.to_numpy() as one:
-        one.numbering.need_known(1, 1)
+        one.numbering.need_known(bound(1), 1, 0)
         for world, workers, who in ((2, 1, "2 ranks"), (1, 3, "3 workers")):
             with pytest.raises(sp.BindError, match=rf"filter .*odd.*{who}.*as a column of the relation; or read with"):
-                one.numbering.need_known(world, workers)
+                one.numbering.need_known(bound(world), workers, 0)

@@ -1,0 +1,84 @@
+"""Columns of a batch that users' functions make: computed by the stream's threads, a few samples at a time.
+
+The feeder goes on with the next batch meanwhile. The piece that is done last fills the fields.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, Final, TypeVar, final
+
+import numpy as np
+
+from spiral_stream.planner.lineage import Key, Lineage, Made
+from spiral_stream.planner.physical import Stages
+from spiral_stream.runtime.blame import blaming
+from spiral_stream.runtime.samples import SampleReader, Samples, calls_function
+
+PIECE_SAMPLES: Final = 64  # one call of a function: what it costs to begin one is shared by as many
+
+T = TypeVar("T")
+
+
+def calls_of(stages: Stages, lineage: Lineage, keys: Sequence[Key]) -> bool:
+    """Whether a user's function has to be called for some columns."""
+    made = [key for key in lineage.rests_on(keys) if isinstance(key, Made) and key not in lineage.kept]
+    return any(calls_function(stages.maps[key.at]) for key in made)
+
+
+@final
+class Deferred:
+    """Some columns of one batch, in the making.
+
+    Args:
+        reader: computes columns.
+        stages: of the stream.
+        epoch: the epoch.
+        samples: of the batch; they get the columns.
+        keys: the columns.
+        fill: called once they are there, by the thread that made the last of them.
+    """
+
+    def __init__(
+        self,
+        reader: SampleReader,
+        stages: Stages,
+        epoch: int,
+        samples: Samples,
+        keys: Sequence[Key],
+        fill: Callable[[], None],
+    ) -> None:
+        self._reader, self._stages, self._epoch = reader, stages, epoch
+        self._samples, self._keys, self._fill = samples, keys, fill
+        self._begins = range(0, len(samples), PIECE_SAMPLES)
+        self._done: dict[int, Samples] = {}
+        self._lock = threading.Lock()
+
+    def start(self, pool: Executor) -> list[Future[None]]:
+        """Start the pieces."""
+        return [pool.submit(self._piece, begin) for begin in self._begins]
+
+    def _piece(self, begin: int) -> None:
+        own = self._samples.take(np.arange(begin, min(begin + PIECE_SAMPLES, len(self._samples))))
+        with blaming(self._stages, own):
+            self._reader.need(self._epoch, own, self._keys)
+        with self._lock:
+            self._done[begin] = own
+            last = len(self._done) == len(self._begins)
+        if last:
+            whole = Samples.concat([self._done.pop(begin) for begin in self._begins])
+            self._samples.columns.update(whole.columns)
+            self._fill()
+
+
+@final
+class Here(Executor):
+    """Runs what it is given at once, on the thread that gives it."""
+
+    def submit(self, work: Callable[..., T], /, *args: Any, **options: Any) -> "Future[T]":
+        future: Future[T] = Future()
+        try:
+            future.set_result(work(*args, **options))
+        except Exception as error:  # noqa: BLE001  whoever waits for the future raises it
+            future.set_exception(error)
+        return future
