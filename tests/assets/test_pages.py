@@ -43,8 +43,10 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> spiral.Catalog:
     return found
 
 
-@pytest.fixture
-def shown(catalog: spiral.Catalog, tmp_path: Path) -> Iterator[tuple[dict[str, Any], dg.DagsterInstance]]:
+@pytest.fixture(scope="module")
+def shown(
+    catalog: spiral.Catalog, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[dict[str, Any], dg.DagsterInstance]]:
     """The metadata of one run, and the instance that has its logs."""
 
     @dg.asset
@@ -57,7 +59,7 @@ def shown(catalog: spiral.Catalog, tmp_path: Path) -> Iterator[tuple[dict[str, A
             }
         )
 
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("instance"))) as instance:
         result = dg.materialize(
             [relation], instance=instance, resources={"catalog": CatalogResource(uri=str(catalog.root))}
         )

@@ -1,6 +1,7 @@
 """Registration, and the checks that stop everything downstream."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import dagster as dg
 import lance
@@ -8,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as spiral
-from spiral_assets.corpora.images import write_image_relation
+from spiral_assets.corpora.images import DrawnImages, write_image_relation
 from spiral_assets.plans import images as plans
-from tests.assets.conftest import IMAGES, SHARDS, Place, data_version, evaluations, metadata, steps
+from tests.assets.conftest import IMAGES, SHARDS, Place, copied, data_version, evaluations, metadata, steps
 
 TRAIN = "catalog/vision/imagenet_train"
 LABELS = "catalog/vision/imagenet_labels"
@@ -19,7 +20,13 @@ CACHE = "caches/imagenet_decoded"
 
 def drawn(place: Place, count: int = IMAGES, shards: int = SHARDS) -> lance.LanceDataset:
     """The drawn relation, before it is registered."""
-    found = write_image_relation(place.root / "data" / "images", count, shards=shards, workers=0, progress=False)
+
+    def write(root: Path) -> DrawnImages:
+        return write_image_relation(root, count, shards=shards, workers=0, progress=False)
+
+    root = place.root / "data" / "images"
+    copied(root, f"images-{count}-{shards}", "drawn.json", write)
+    found = write(root)
     return lance.dataset(found.train_uri)
 
 

@@ -15,7 +15,7 @@ from spiral_assets.corpora.texts import write_text_relations
 from spiral_assets.demo.killer import Killer
 from spiral_assets.demo.proof import prove
 from spiral_assets.plans import text as plans
-from tests.assets.conftest import CHARACTERS, Place, data_version, evaluations, metadata
+from tests.assets.conftest import CHARACTERS, Place, copied, data_version, evaluations, metadata
 
 RELATIONS = [f"catalog/text/{name}_documents" for name in plans.RELATIONS]
 TOKENIZER = "tokenizers/llama_tokenizer"
@@ -38,7 +38,9 @@ def catalog(place: Place) -> spiral.Catalog:
 
 def collected(place: Place) -> dict[str, lance.LanceDataset]:
     """The relations, before they are registered."""
-    written = write_text_relations(place.root / "data" / "texts", CHARACTERS, progress=False)
+    root = place.root / "data" / "texts"
+    copied(root, "texts", "texts.json", lambda kept: write_text_relations(kept, CHARACTERS, progress=False))
+    written = write_text_relations(root, CHARACTERS, progress=False)
     return {name: lance.dataset(uri) for name, uri in written.uris.items()}
 
 

@@ -15,7 +15,7 @@ from tests.assets.conftest import Place, evaluations, metadata
 from tests.assets.test_relations import TRAIN, drawn
 
 MODEL = "models/images_cnn"
-EPOCHS = 3
+EPOCHS = 5  # so that several steps are left in which a busy machine sees the moment of the kill
 STREAMS = ("catalog/vision/imagenet_labels", "caches/imagenet_decoded", "stats/vision/imagenet_train/shard_stats")
 
 # Dagster's own Pipes client uses a preview feature and a deprecated name of Dagster's; nothing here can avoid it.

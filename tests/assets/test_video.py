@@ -291,19 +291,17 @@ def change(own: Path, column: str, to: Callable[[Any], Any]) -> None:
     ("spoil", "failing", "said", "stopped"),
     [
         (two_labels, "identity_is_unique", "1 identities repeat: vid-", "streams__video"),
-        (narrow, "schema_is_as_declared", "frame_count is int64, declared int32", "caches__video_index"),
+        pytest.param(
+            *(narrow, "schema_is_as_declared", "frame_count is int64, declared int32", "caches__video_index"),
+            marks=pytest.mark.slow,
+        ),
         (
             cut_short,
             "files_are_usable",
             UNUSABLE,
             "caches__video_clips",
         ),
-        (
-            hold_sound_alone,
-            "files_are_usable",
-            UNUSABLE,
-            "caches__video_clips",
-        ),
+        pytest.param(hold_sound_alone, "files_are_usable", UNUSABLE, "caches__video_clips", marks=pytest.mark.slow),
         (
             begin_too_late,
             "segments_lie_in_their_files",

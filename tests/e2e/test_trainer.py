@@ -111,7 +111,13 @@ def bare(texts: Path, formed: Any, count: int) -> list[tuple[str, ...]]:
         return [tuple(batch["sample_id"]) for batch in islice(epochs, count)]
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("accumulated", "packed", "epochs, accumulated", "epochs, at a border"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("buckets", "counted", "epochs")),
+    ],
+)
 def test_a_resumed_run_sees_the_rest_and_ends_with_the_same_weights(texts: Path, tmp_path: Path, name: str) -> None:
     formed, options = PLANS[name]
     whole = trained(tmp_path, stream_of(texts, formed), **options)

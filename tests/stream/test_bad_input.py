@@ -62,12 +62,17 @@ def refusal(stream: Any) -> tuple[int, str]:
     return len(seen), str(caught.value)
 
 
+@pytest.fixture(scope="module")
+def bad_rows(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
+    return sp.connect(tmp_path_factory.mktemp("bad"))
+
+
 @pytest.mark.parametrize("profile", PROFILES, ids=str)
 @pytest.mark.parametrize("bad", BAD_BYTES)
-def test_a_bad_image_is_refused_by_name_cached_or_not(own: sp.Catalog, bad: str, profile: Any) -> None:
+def test_a_bad_image_is_refused_by_name_cached_or_not(bad_rows: sp.Catalog, bad: str, profile: Any) -> None:
     value, why = BAD_BYTES[bad]
-    own.register("bad", sp.Arrow(with_bad_row(value)), semantic=SEMANTIC)
-    make = maker(own, "bad", profile=profile, order=sp.Sequential(), transforms=FIXED, batch_size=8)
+    bad_rows.register("bad", sp.Arrow(with_bad_row(value)), semantic=SEMANTIC, replace=True)
+    make = maker(bad_rows, "bad", profile=profile, order=sp.Sequential(), transforms=FIXED, batch_size=8)
     with make() as stream:
         place = stream.locate(BAD_NAME)
         at, uncached = refusal(stream)
@@ -83,7 +88,7 @@ def test_a_bad_image_is_refused_by_name_cached_or_not(own: sp.Catalog, bad: str,
     assert at == cached_at == place["batch"]
     assert built.rows == 64
 
-    kept = own.table("bad").filter(sp.col("sample_id") != BAD_NAME)
+    kept = bad_rows.table("bad").filter(sp.col("sample_id") != BAD_NAME)
     with plan(kept, profile=profile, transforms=FIXED, batch_size=8).to_numpy() as stream:
         assert len(list(stream)) == 7
 

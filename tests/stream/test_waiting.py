@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
@@ -27,6 +27,7 @@ from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.errors import SpiralWarning, StreamError
 from spiral_stream.runtime import passes, pipeline
 from spiral_stream.testing import same
+from tests.fixtures.examples import few
 from tests.fixtures.streams import maker, our_threads, plan
 
 pytestmark = [pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(120)]
@@ -327,7 +328,7 @@ def drop(run: Any, stream: Any, how: str) -> None:
             run.throw(KeyError("the loop's own"))
 
 
-@settings(max_examples=15)
+@few(8, 15)
 @given(
     taken=st.integers(0, 15),
     how=st.sampled_from(["del", "close", "the stream's close", "cycle", "exception"]),

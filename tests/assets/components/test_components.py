@@ -306,7 +306,7 @@ before = resource.getrusage(resource.RUSAGE_SELF)
 from spiral_assets import components
 context = dg.ComponentTree.for_test().load_context
 attributes = {"source": {"kind": "parquet", "path": "$X"}, "labels": ["label"], "semantic": {"a": "image/jpeg-ref"}}
-made = [components.Relation(name=f"shop.r{n}", **attributes).build_defs(context) for n in range(1000)]
+made = [components.Relation(name=f"shop.r{n}", **attributes).build_defs(context) for n in range(300)]
 from spiral_assets.resources import standard_resources
 whole = dg.Definitions.merge(dg.Definitions(resources=standard_resources()), *made)
 graph = whole.get_repository_def().asset_graph
@@ -317,7 +317,7 @@ print(sorted(heavy & set(sys.modules)))
 """
 
 
-def test_a_thousand_relations_load_light(tmp_path: Path) -> None:
+def test_hundreds_of_relations_load_light(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", COUNTED],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -329,8 +329,8 @@ def test_a_thousand_relations_load_light(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     counted, heavy = done.stdout.strip().splitlines()
-    assert int(counted.split()[0]) == 2_000
-    assert float(counted.split()[1]) < 12, counted  # CPU s; 3 on an idle core
+    assert int(counted.split()[0]) == 600
+    assert float(counted.split()[1]) < 6, counted  # CPU s; 1 on an idle core
     assert heavy == "[]"
 
 

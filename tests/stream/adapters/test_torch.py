@@ -63,10 +63,10 @@ def test_tensors_are_the_numpy_stream_without_a_copy(catalog: sp.Catalog) -> Non
     [
         (0, "none"),
         (2, "fork"),
-        (2, "spawn"),
+        (1, "spawn"),
         pytest.param(1, "fork", marks=pytest.mark.slow),
         pytest.param(4, "fork", marks=pytest.mark.slow),
-        pytest.param(1, "spawn", marks=pytest.mark.slow),
+        pytest.param(2, "spawn", marks=pytest.mark.slow),
         pytest.param(4, "spawn", marks=pytest.mark.slow),
     ],
 )
@@ -161,7 +161,7 @@ def test_a_loop_left_early_leaves_no_process(
         for _ in loader(stream, 1, "fork"):
             assert any("runtime.subprocess_reader" in command for command in running(str(tmp_path)))
             break
-        until = time.monotonic() + 20
+        until = time.monotonic() + 100
         while left := running(str(tmp_path)):
             assert time.monotonic() < until, left
             time.sleep(0.05)

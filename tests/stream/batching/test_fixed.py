@@ -2,7 +2,7 @@ import time
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.batching import tail
@@ -10,8 +10,9 @@ from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.lanes import Lanes
 from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail
 from spiral_stream.errors import PlanError
+from tests.fixtures.examples import few
 
-quick = settings(deadline=None, max_examples=150, derandomize=True)
+quick = few(50, 150, deadline=None, derandomize=True)
 RULES = st.sampled_from([DropPartial(), KeepPartial(), PadPartial()])
 BATCHES = st.builds(
     FixedBatches,

@@ -3,15 +3,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.batching import _packing
 from spiral_stream.batching.formation import Composition, Membership, Setting, Window
 from spiral_stream.batching.packing import STRATEGIES, Packed
 from spiral_stream.errors import DataError, PlanError
+from tests.fixtures.examples import few
 
-quick = settings(deadline=None, max_examples=100, derandomize=True)
+quick = few(40, 100, deadline=None, derandomize=True)
 
 Piece = tuple[int, int, int]  # sample, offset, length
 Row = list[Piece]

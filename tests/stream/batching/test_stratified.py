@@ -2,7 +2,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spiral_stream.batching.budget import BatchBudget
@@ -12,6 +12,7 @@ from spiral_stream.batching.stratified import Line, deal, smallest_window
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.sampling.mixture import Mixture, apportion
 from spiral_stream.testing import ChapterSamples, FormedChapter, check_formation
+from tests.fixtures.examples import few
 
 KEYS = (BucketKey("len(tokens)"),)
 
@@ -59,7 +60,7 @@ weights = st.lists(st.integers(1, 60), min_size=1, max_size=9) | st.just([1] * 6
     tokens=st.none() | st.integers(1_024, 30_000),
     keyed=st.booleans(),
 )
-@settings(max_examples=60)
+@few(20, 60)
 def test_no_stream_is_ever_a_whole_sample_off_its_share(
     weights: list[int], seed: int, first: int, batch_size: int | None, tokens: int | None, keyed: bool
 ) -> None:
@@ -96,7 +97,7 @@ def shuffled(weights: list[int], total: int, seed: int) -> ChapterSamples:
     seed=st.integers(0, 2**32 - 1),
 )
 @example(weights=[14, 5, 1], total=8_000, batch_size=64, spare=0, budget=False, seed=3)
-@settings(max_examples=30)
+@few(10, 30)
 def test_the_smallest_window_holds_the_promise(
     weights: list[int], total: int, batch_size: int, spare: int, budget: bool, seed: int
 ) -> None:
@@ -120,7 +121,7 @@ def test_the_smallest_window_holds_the_promise(
     seed=st.integers(0, 2**32 - 1),
 )
 @example(weights=[14, 5, 1], total=8_000, batch_size=64, seed=3)
-@settings(max_examples=25)
+@few(10, 25)
 def test_every_window_that_can_hold_the_promise_does(
     weights: list[int], total: int, batch_size: int, seed: int
 ) -> None:

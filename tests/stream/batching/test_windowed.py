@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.batching.budget import BatchBudget
@@ -13,6 +13,7 @@ from spiral_stream.batching.formation import Composition, Setting, Window
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.errors import DataError, PlanError
 from spiral_stream.testing import ChapterSamples, FormedChapter, check_formation
+from tests.fixtures.examples import few
 
 TOKENS = BucketKey("len(tokens)")
 
@@ -51,7 +52,7 @@ def cases(draw: st.DrawFn) -> tuple[WindowedBucket, ChapterSamples, Setting]:
 
 
 @given(cases())
-@settings(max_examples=100)
+@few(30, 100)
 def test_every_sample_is_in_one_batch_within_the_limits_or_counted(
     case: tuple[WindowedBucket, ChapterSamples, Setting],
 ) -> None:
@@ -63,7 +64,7 @@ def test_every_sample_is_in_one_batch_within_the_limits_or_counted(
 
 
 @given(cases())
-@settings(max_examples=30)
+@few(15, 30)
 def test_a_chapter_is_a_pure_function_of_its_values(case: tuple[WindowedBucket, ChapterSamples, Setting]) -> None:
     policy, chapter, setting = case
     first = check_formation(policy, chapter, setting)

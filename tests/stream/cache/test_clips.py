@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -25,6 +25,7 @@ from spiral_stream.errors import CacheError, DataError, SourceError
 from spiral_stream.plan.profiles import Frames
 from spiral_stream.sources.located import locate
 from spiral_stream.transforms.image import CenterCrop, RandomResizedCrop, Resize, compile_image
+from tests.fixtures.examples import few
 from tests.fixtures.videos import Made, number_of, truncate, write_video
 
 FILES: Final = (
@@ -115,7 +116,7 @@ def from_file(frames: list[Pixels], chain: tuple[Any, ...], key: int) -> NDArray
 # ---- laws
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@few(10, 25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), side=st.none() | st.sampled_from([40, 48, 500]), quality=st.none() | st.integers(50, 95))
 def test_kept_frames_are_those_of_the_file_stored_or_made_on_the_fly(
     folder: Path, data: st.DataObject, side: int | None, quality: int | None
@@ -142,7 +143,7 @@ def test_kept_frames_are_those_of_the_file_stored_or_made_on_the_fly(
         assert stored[1][at] == short
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@few(5, 10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(file=st.integers(0, len(FILES) - 1), selection=st.sampled_from(SELECTIONS), key=st.integers(0, 2**64 - 1))
 def test_the_side_that_a_plan_resizes_to_changes_no_pixel(
     folder: Path, file: int, selection: FrameSelection, key: int

@@ -10,7 +10,7 @@ from typing import Any
 import lance
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.cache.kind import Rows
@@ -18,6 +18,7 @@ from spiral_stream.cache.part_rows import Chunk
 from spiral_stream.cache.reader import CachedShard, CacheReader, OpenShards
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.errors import CacheError, DamageError
+from tests.fixtures.examples import few
 from tests.fixtures.mutations import mutated_bytes
 
 SHARD_ROWS = 40
@@ -57,7 +58,7 @@ def stored_rows(store: CacheStore) -> list[tuple[str, int]]:
     return found
 
 
-@settings(max_examples=15)
+@few(6, 15)
 @given(st.lists(st.integers(0, SHARD_ROWS - 1), unique=True, min_size=1), st.data())
 def test_what_is_stored_is_found_in_any_order(
     tmp_path_factory: pytest.TempPathFactory, offsets: list[int], data: st.DataObject

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.catalog import opened
@@ -25,6 +25,7 @@ from spiral_stream.sources.folder import ImageFolder
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import ROW, Source
+from tests.fixtures.examples import few
 
 
 def table_of(shards: list[str] | None, rows: int) -> pa.Table:
@@ -41,7 +42,7 @@ def stored(table: pa.Table, folder: Path, kind: str, piece: int) -> Source:
     return Parquet(str(folder / "*.parquet"))
 
 
-@settings(max_examples=20)
+@few(8, 20)
 @given(
     data=st.data(),
     kind=st.sampled_from(["lance", "parquet"]),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
@@ -24,6 +24,7 @@ from spiral_stream.derived import build as builder
 from spiral_stream.errors import CatalogError
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.parquet import Parquet, ParquetReader
+from tests.fixtures.examples import few
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def register(catalog: Registry, **columns: object) -> Entry:
     return catalog.register("t", Arrow(table), replace=True)
 
 
-@settings(max_examples=15)
+@few(6, 15)
 @given(
     rows=st.lists(
         st.tuples(
@@ -129,7 +130,7 @@ def test_values_of_every_type_are_shown_as_arrow_shows_them(catalog: Registry, k
             assert (row["min"], row["max"]) == tuple(least[k].cast(pa.utf8()).as_py() for k in ("min", "max"))
 
 
-@settings(max_examples=15, deadline=None)
+@few(6, 15)
 @given(
     numbers=st.lists(st.integers(-40, 40), min_size=1, max_size=200),
     shards=st.integers(1, 5),

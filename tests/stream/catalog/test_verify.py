@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
@@ -16,6 +16,7 @@ from spiral_stream.catalog.verify import verify
 from spiral_stream.errors import CatalogError
 from spiral_stream.semantic import JPEG_REF
 from spiral_stream.sources.paths import open_file
+from tests.fixtures.examples import few
 
 FILES = 5
 
@@ -34,7 +35,7 @@ def registered(folder: Path) -> sp.Catalog:
     return catalog
 
 
-@settings(max_examples=8)
+@few(4, 8)
 @given(hit=st.sets(st.integers(0, FILES - 1)))
 def test_exactly_the_files_that_were_edited_in_place_differ(
     hit: set[int], tmp_path_factory: pytest.TempPathFactory

@@ -4,12 +4,13 @@ from contextlib import suppress
 import av
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.decoders import _frames
 from spiral_stream.decoders.rgb import _form, constants, to_rgb
 from spiral_stream.errors import DataError
+from tests.fixtures.examples import few
 from tests.fixtures.videos import Made, write_video
 
 FORMATS = ("yuv420p", "yuvj420p", "yuv422p", "yuv444p", "yuv440p", "gray", "nv12", "gbrp")
@@ -65,7 +66,7 @@ def boxes_of(frames, boxes, rotation=0, full_range=False, matrix=2):
     ]
 
 
-@settings(max_examples=150)
+@few(50, 150)
 @given(
     name=st.sampled_from(FORMATS),
     height=st.integers(1, 60),
@@ -90,7 +91,7 @@ def test_every_byte_of_every_box_is_as_specified(name, height, width, rotation, 
         assert (pixels == whole[top : top + h, left : left + w]).all()
 
 
-@settings(max_examples=40)
+@few(15, 40)
 @given(name=st.sampled_from(FORMATS), width=st.integers(1, 600), rotation=st.sampled_from([0, 90, 180, 270]))
 def test_the_portable_path_gives_the_same_bytes(name, width, rotation):
     frame = noise(name, 9, width)
@@ -106,7 +107,7 @@ def test_the_portable_path_gives_the_same_bytes(name, width, rotation):
     assert (outs[0] == outs[1]).all()
 
 
-@settings(max_examples=200)
+@few(70, 200)
 @given(data=st.data())
 def test_no_argument_makes_the_kernel_leave_its_memory(data):
     """Sizes and boxes of any kind over true addresses: a ValueError, or a conversion inside the planes."""

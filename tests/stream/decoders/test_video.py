@@ -7,7 +7,7 @@ from tempfile import mkdtemp
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.decoders import contexts
@@ -16,6 +16,7 @@ from spiral_stream.decoders.probe import probe
 from spiral_stream.decoders.video import decode, feed_plan
 from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError, SourceError
+from tests.fixtures.examples import few
 from tests.fixtures.videos import Made, cut, planes_of, reference_frames, write_video
 
 SLICES = (("x264-params", "keyint=12:slices=4:threads=1:bframes=2:b-adapt=0:scenecut=0"),)
@@ -86,7 +87,7 @@ CLIPS = st.lists(
 )
 
 
-@settings(max_examples=80)
+@few(30, 80)
 @given(clips=CLIPS)
 def test_any_frames_of_any_clips_in_any_order_are_those_of_a_full_decode(clips):
     for kind, drawn in clips:
@@ -146,7 +147,7 @@ def fed_one_by_one(index, wanted):
     return fed, [fed.index(packet) for packet in begins]
 
 
-@settings(max_examples=200)
+@few(60, 200)
 @given(index=indexes(), data=st.data())
 def test_a_plan_feeds_each_run_from_its_key_packet_without_what_nothing_needs(index, data):
     frames = st.integers(0, len(index.packets_F) - 1)
@@ -276,7 +277,7 @@ def test_contexts_stay_with_their_thread_and_are_few():
 # ---- damage
 
 
-@settings(max_examples=120)
+@few(40, 120)
 @given(kind=st.sampled_from(SMALL), data=st.data())
 def test_damage_is_told_or_harmless_and_leaves_nothing_behind(kind, data):
     """Valid streams of other pixels exist, so pixels may differ; but they do not depend on what came before."""

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spiral_stream.derived.column import FIXED, LIST, TEXT, Column, fewest_bytes, form_of, item_of
 from spiral_stream.derived.derivation import ShardRows
 from spiral_stream.derived.gather import KeptColumn
 from spiral_stream.fields.ragged import Ragged
+from tests.fixtures.examples import few
 from tests.fixtures.named_shards import Shards, kept_column, shard_places
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
@@ -166,7 +167,7 @@ def need_copied(kept: KeptColumn, shards: Any, offsets: Any, wanted: pa.Array) -
     assert out.tobytes() == kept.column.piece(rows).arrays["data"].tobytes()
 
 
-@settings(max_examples=250)
+@few(60, 250)
 @given(data=st.data(), kind=KINDS, sizes=st.lists(st.integers(0, 6), min_size=1, max_size=4))
 def test_gathered_rows_are_the_rows_of_the_column(data: st.DataObject, kind: pa.DataType, sizes: list[int]) -> None:
     column = data.draw(values(kind, sum(sizes)), label="column")

@@ -13,7 +13,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
 import vortex
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.dialects import passes, split, to_arrow, to_lance, to_parquet
@@ -26,6 +26,7 @@ from spiral_stream.sources.parquet import Parquet
 from spiral_stream.sources.source import ROW, Reader
 from spiral_stream.sources.vortex import Vortex
 from tests.fixtures.duckdb_dialect import to_duckdb
+from tests.fixtures.examples import few
 
 NAN, INF = math.nan, math.inf
 F32 = float(np.float32(0.7))
@@ -270,7 +271,7 @@ PREDICATES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@few(60, 150, deadline=None, derandomize=True)
 @given(predicate=PREDICATES)
 def test_every_engine_passes_the_rows_of_the_reference(engines: Engines, predicate: Expr) -> None:
     expected = np.flatnonzero(passes(predicate, _columns(TABLE))).tolist()
@@ -297,7 +298,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Read
         reader.close()
 
 
-@settings(max_examples=90, deadline=None, derandomize=True)
+@few(40, 90, deadline=None, derandomize=True)
 @given(predicate=PREDICATES)
 def test_every_source_passes_the_rows_of_the_reference(sources: dict[str, Reader], predicate: Expr) -> None:
     expected = np.flatnonzero(passes(predicate, _columns(TABLE))).tolist()
@@ -327,7 +328,7 @@ def cased(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Reader
         reader.close()
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@few(20, 40, deadline=None, derandomize=True)
 @given(
     compared=st.lists(
         st.tuples(
@@ -352,7 +353,7 @@ def test_names_that_differ_only_in_case_are_columns_of_their_own(
             assert found == expected[column].to_pylist(), f"{name}: {column} where {predicate}"
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@few(50, 120, deadline=None, derandomize=True)
 @given(predicate=PREDICATES)
 def test_binding_and_normal_form_keep_the_meaning(predicate: Expr) -> None:
     expected = passes(predicate, _columns(TABLE)).tolist()

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.explain import formed
+from tests.fixtures.examples import few
 from tests.fixtures.texts import SMALL_PLANS
 from tests.stream.explain.mixtures import KEYS, bucketed, delivered, make_catalog, program
 
@@ -39,7 +40,7 @@ def operands(text: str) -> tuple[int, int]:
     return int(found[1].replace(",", "")), int(found[2].replace(",", ""))
 
 
-@settings(max_examples=8)
+@few(4, 8)
 @given(
     window_size=st.sampled_from([32, 100, 400, 2_000]),
     max_tokens=st.sampled_from([64, 500, 3_000]),

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
+from tests.fixtures.examples import few
 from tests.stream.explain import footages
 from tests.stream.explain.test_batch import batch_of
 
@@ -28,7 +29,7 @@ def share(row: dict[str, Any]) -> float:
     return float(row["variance in a batch"].lstrip("~").partition("%")[0]) / 100
 
 
-@settings(max_examples=6)
+@few(3, 6)
 @given(
     window_size=st.sampled_from([16, 60, 2_048]),
     max_frames=st.sampled_from([None, 64, 300]),

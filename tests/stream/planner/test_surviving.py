@@ -13,7 +13,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream import Arrow, Catalog, Lance, col
@@ -27,6 +27,7 @@ from spiral_stream.planner.select import choose
 from spiral_stream.planner.surviving import Workplace, find_rows
 from spiral_stream.relational.join import FanOutError
 from tests.fixtures import verbs
+from tests.fixtures.examples import few
 from tests.fixtures.shards import parts
 
 ROOT = Path(__file__).parents[3]
@@ -78,7 +79,7 @@ def said(work: Any) -> Any:
 
 
 @given(data=st.data(), start=st.sampled_from(["arrow", "lance", "parquet"]))
-@settings(max_examples=25, deadline=None)
+@few(10, 25)
 def test_rows_by_shard_are_those_chosen_from_all_rows(
     catalog: Catalog, data: st.DataObject, start: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

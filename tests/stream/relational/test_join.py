@@ -1,10 +1,11 @@
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.errors import PlanError
 from spiral_stream.relational.join import join_n_to_1
+from tests.fixtures.examples import few
 
 KEYS = {
     pa.int32(): st.none() | st.integers(-3, 12),
@@ -34,7 +35,7 @@ def _keys(table: pa.Table) -> list[tuple[object, ...] | None]:
     return [None if any(v is None or v != v for v in row) else row for row in rows]  # noqa: PLR0124  NaN
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@few(100, 300, deadline=None, derandomize=True)
 @given(sides=_sides())
 def test_each_left_row_gets_the_row_that_a_dict_would_give(sides: tuple[pa.Table, pa.Table]) -> None:
     left, right = sides

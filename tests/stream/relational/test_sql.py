@@ -9,13 +9,14 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import PlanError
 from spiral_stream.relational import sql, sql_process
 from spiral_stream.relational.sql import describe_sql, run_sql
+from tests.fixtures.examples import few
 
 LABELS = pa.table({"label_id": pa.array([2, 1, 2, None], pa.int32()), "x": [1.0, 2.0, None, 4.0]})
 ENDLESS = "WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r) SELECT max(i) FROM r"
@@ -275,7 +276,7 @@ def test_columns_that_differ_only_in_case_are_grouped_apart(catalog: sp.Catalog)
     assert table.aggregate(lo=("a", "min"), LO=("A", "min")).to_arrow().to_pydict() == {"lo": [10], "LO": [1]}
 
 
-@settings(max_examples=25)
+@few(12, 25)
 @given(
     names=st.lists(
         st.sampled_from(["a", "A", "b", "B", "ab", "AB", "aB", "Ä", "ä"]), min_size=2, max_size=5, unique=True

@@ -7,11 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.relational import sql_process
 from spiral_stream.relational.sql_process import MAKERS, RefusedError, first_alike, used_relations
+from tests.fixtures.examples import few
 
 KNOWN = ["vision.labels", "labels", "Words", "other"]
 TABLE = pa.table({"id": [1, 2, 3], "Score": [0.5, None, 2.5]})
@@ -30,7 +31,7 @@ def test_names_are_alike_exactly_if_they_differ_in_the_case_of_ascii_letters_alo
         assert found[0].encode().lower() == found[1].encode().lower()
 
 
-@settings(max_examples=12)  # each opens the engine
+@few(6, 12)  # each opens the engine
 @given(names=st.lists(st.sampled_from(KNOWN), min_size=1, unique=True), data=st.data())
 def test_the_relations_of_a_text_are_those_that_it_names_however_they_are_written(
     names: list[str], data: st.DataObject

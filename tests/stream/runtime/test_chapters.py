@@ -3,14 +3,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.runtime.chapters import Chapter
+from tests.fixtures.examples import few
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 
-FEW = settings(max_examples=15)
+FEW = few(6, 15)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
@@ -21,9 +21,10 @@ from spiral_stream.runtime import counting
 from spiral_stream.runtime.chapters import Chapter
 from spiral_stream.runtime.counted_epochs import count_epoch
 from spiral_stream.runtime.counting import _name
+from tests.fixtures.examples import few
 from tests.fixtures.texts import fields, make_catalog, mixed, tokenized
 
-OWN = settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+OWN = few(3, 6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 RECORD = 32  # bytes of the formation index per chapter
 FORMATIONS = {
     "bucket": sp.WindowedBucket(4, [sp.BucketKey("len(tokens)")], budget=sp.BatchBudget(max_tokens=128)),

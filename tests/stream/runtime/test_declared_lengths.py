@@ -5,15 +5,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.runtime.tokens import TokenFeed
+from tests.fixtures.examples import few
 from tests.fixtures.texts import TOKENIZER, documents, tokenizer
 
 ROWS = 500
-OWN = settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+OWN = few(4, 8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 FORMATIONS = {
     "bucket": lambda **own: sp.WindowedBucket(16, [sp.BucketKey("n")], sp.BatchBudget(max_tokens=128), **own),
     "truncated": lambda **own: sp.WindowedBucket(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich import console
 from rich.console import Console
@@ -19,6 +19,7 @@ from spiral_stream.runtime import outlook
 from spiral_stream.runtime.chapters import Chapter
 from spiral_stream.runtime.outlook import duration
 from spiral_stream.runtime.samples import SampleReader
+from tests.fixtures.examples import few
 from tests.fixtures.texts import fields, make_catalog, tokenized
 
 ROWS = 380  # 3 chapters, of 64 windows of 2 samples
@@ -153,7 +154,7 @@ def test_a_bar_shows_how_far_it_is(
     assert "Ctrl-C keeps them" in shown.getvalue()
 
 
-@settings(max_examples=8)
+@few(4, 8)
 @given(number=st.integers(0, 10**6), where=st.sampled_from(["read", "form", "enter", "window"]), at=st.integers(0, 190))
 def test_an_interrupt_anywhere_loses_no_chapter_and_spoils_none(
     catalog: sp.Catalog,

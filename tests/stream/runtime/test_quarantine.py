@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
@@ -14,6 +14,7 @@ from spiral_stream.errors import CacheError, SpiralWarning
 from spiral_stream.runtime import quarantine
 from spiral_stream.runtime.quarantine import Quarantine
 from tests.fixtures.damaged import catalog, image_plan
+from tests.fixtures.examples import few
 from tests.fixtures.mutations import COUNTS, mutated_bytes
 from tests.fixtures.texts import documents, make_catalog, tokenized
 
@@ -38,7 +39,7 @@ def rows(kept: Quarantine, places: list[tuple[int, int, int]]) -> pa.Table:
 _places = st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3))
 
 
-@settings(max_examples=25)
+@few(10, 25)
 @given(batches=st.lists(st.tuples(st.integers(0, 2), st.lists(_places, min_size=1, unique=True)), max_size=8))
 def test_what_several_writers_say_is_read_once_in_order(
     tmp_path_factory: pytest.TempPathFactory, stages: Any, batches: list[Any]

@@ -11,19 +11,21 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import CatalogError, ResumeError, SourceError
 from spiral_stream.testing import check_elastic, frozen, same
+from tests.fixtures.examples import few
 from tests.fixtures.texts import SMALL_PLANS
 
 pytestmark = [SMALL_PLANS, pytest.mark.usefixtures("no_threads_left"), pytest.mark.timeout(600)]
 
-FEW = settings(
+FEW = few(
+    3,
+    250,
     phases=[__import__("hypothesis").Phase.generate],
-    max_examples=max(5, settings().max_examples // 4),
     suppress_health_check=[HealthCheck.too_slow],
 )
 ORDERS: Final = (

@@ -4,18 +4,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.planner.lineage import Stored
 from spiral_stream.runtime.samples import SampleReader, Samples, lengths_of
 from spiral_stream.sampling.epoch import Places
+from tests.fixtures.examples import few
 from tests.fixtures.texts import TOKENIZER, documents, fields, ids_of, make_catalog, tokenized
 
 ROWS = 40
 TABLE = documents("a", ROWS)
-FEW = settings(max_examples=20)
+FEW = few(8, 20)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import example, given, reject, settings
+from hypothesis import example, given, reject
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -15,11 +15,12 @@ from spiral_stream.sampling.mixture import LARGEST, Mixture, apportion
 from spiral_stream.sampling.permutation import permute
 from spiral_stream.sampling.schedule import Schedule
 from spiral_stream.seeding import combine, key
+from tests.fixtures.examples import few
 
 UInt64 = NDArray[np.uint64]
 
-quick = settings(deadline=None, max_examples=40, derandomize=True)
-few = settings(deadline=None, max_examples=15, derandomize=True)
+quick = few(15, 40, deadline=None, derandomize=True)
+few = few(6, 15, deadline=None, derandomize=True)
 
 WEIGHTS = st.one_of(
     st.integers(0, 50),

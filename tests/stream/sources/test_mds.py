@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -27,6 +27,7 @@ from spiral_stream.sources.mds import Mds
 from spiral_stream.sources.payload import payload
 from spiral_stream.sources.saved import source_from_json, source_to_json
 from spiral_stream.testing import check_source
+from tests.fixtures.examples import few
 from tests.fixtures.imported_rows import rows_of as rows
 
 DATA = Path(__file__).parents[2] / "data" / "mds"
@@ -171,7 +172,7 @@ Folder = Callable[..., Path]
 TEXTS = [[b"one"], [b"two"], [b"three"]]
 
 
-@settings(max_examples=30, deadline=None)
+@few(12, 30)
 @given(
     values=st.lists(
         st.tuples(st.text(max_size=9), st.binary(max_size=9), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=40
@@ -257,7 +258,7 @@ def test_a_folder_without_an_index_is_named(tmp_path: Path) -> None:
         Mds(tmp_path).import_units()
 
 
-@settings(max_examples=80, deadline=None)
+@few(30, 80)
 @given(at=st.integers(0, 400), change=st.integers(1, 255))
 def test_whatever_byte_of_a_shard_is_changed_it_is_read_or_refused_by_name(
     tmp_path_factory: pytest.TempPathFactory, at: int, change: int

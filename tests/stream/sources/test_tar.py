@@ -3,12 +3,13 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.tar import Member, members
 from spiral_stream.sources.tar_bytes import open_tar
+from tests.fixtures.examples import few
 
 FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
 
@@ -28,7 +29,7 @@ def read(path: Path) -> list[Member]:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=25, deadline=None)
+@few(10, 25)
 @given(
     files=st.lists(
         st.tuples(
@@ -194,7 +195,7 @@ def test_damaged_pax_records_are_refused(tmp_path: Path, records: bytes) -> None
         read(tmp_path / "a.tar")
 
 
-@settings(max_examples=60, deadline=None)
+@few(20, 60)
 @given(at=st.integers(0, 6000), change=st.integers(1, 255))
 def test_whatever_byte_is_changed_a_tar_is_read_or_refused_by_name(
     tmp_path_factory: pytest.TempPathFactory, at: int, change: int

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import vortex
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as spiral
@@ -18,6 +18,7 @@ from spiral_stream.expr import Expr, col
 from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.source import ROW, Known
 from spiral_stream.sources.vortex import LISTS, Vortex
+from tests.fixtures.examples import few
 
 ROWS = 3 * 8192  # rows of three zones
 NAN = math.nan
@@ -92,7 +93,7 @@ def test_a_condition_is_asked_of_some_rows_at_a_time(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("columns", [["image", "id", "tokens"], ["id", "image"]])
-@settings(max_examples=40)
+@few(15, 40)
 @given(data=st.data())
 def test_stretches_and_single_rows_come_in_the_order_asked(columns: list[str], data: st.DataObject) -> None:
     rows = []

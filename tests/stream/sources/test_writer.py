@@ -18,13 +18,14 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
 from spiral_stream.semantic import JPEG_REF, with_semantic
 from spiral_stream.sources import parts, writer
+from tests.fixtures.examples import few
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.utf8()), ("data", pa.large_binary()), ("few", pa.list_(pa.int16()))])
 ROWS = [
@@ -46,7 +47,7 @@ def left(folder: Path) -> list[str]:
     return sorted([*(data - named), *drafts])
 
 
-@settings(max_examples=25)
+@few(10, 25)
 @given(
     rows=st.lists(
         st.fixed_dictionaries(

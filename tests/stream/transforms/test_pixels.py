@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional as F  # noqa: N812  torchvision's own habit
 
 from spiral_stream.transforms import _pixels
+from tests.fixtures.examples import few
 
 side = st.integers(1, 150)
 seed = st.integers(0, 2**32 - 1)
@@ -74,7 +75,7 @@ def by_torchvision(image, box, size, dtype, layout):
 
 
 @given(height=side, width=side, to_height=side, to_width=side, seed=seed)
-@settings(max_examples=150)
+@few(50, 150)
 def test_resize_gives_the_bits_of_torchvision(height, width, to_height, to_width, seed):
     image, target = noise(height, width, seed), np.empty((to_height, to_width, 3), np.uint8)
     _pixels.resize(image, target)
@@ -106,7 +107,7 @@ def test_every_dtype_and_layout_gives_the_bits_of_torchvision(dtype, layout, job
 
 
 @given(job=jobs(), dtype=st.sampled_from(["uint8", "float16", "float32"]), layout=st.sampled_from(["nchw", "nhwc"]))
-@settings(max_examples=100)
+@few(40, 100)
 def test_the_portable_path_gives_the_same_bits(job, dtype, layout):
     image, box, size = job
 
@@ -146,7 +147,7 @@ def test_batches_that_are_streamed_past_the_caches_are_the_same(dtype, layout):
 
 
 @given(job=jobs(longest=40), at_end=st.booleans(), portable=st.booleans())
-@settings(max_examples=60)
+@few(25, 60)
 def test_no_byte_outside_the_image_is_read(job, at_end, portable):
     image, (_, _, _, _, *rest), size = job
     box = (0, 0, *image.shape[:2], *rest)  # up to every edge
