@@ -109,7 +109,7 @@ def test_ten_billion_samples_are_prepared_at_once(root: Path, monkeypatch: pytes
     tracemalloc.stop()
 
     assert len(places) == 8192
-    assert used < 1.0
+    assert used < 5  # 0.4 on an idle core
     assert peak < 16 << 20
 
 

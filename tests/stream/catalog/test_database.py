@@ -94,7 +94,7 @@ def test_a_writer_that_waits_too_long_names_who_holds_the_lock(tmp_path: Path, m
                 r"Wait for it and try again, or end that process",
             ):
                 change()
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 30  # of the 60 of a process that is not this test
     catalog.register("u", rows(4))
 
     assert catalog.tables() == ["t", "u"]

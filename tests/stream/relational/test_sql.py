@@ -201,7 +201,7 @@ def test_a_query_without_end_is_stopped_at_the_deadline(catalog: sp.Catalog, mon
     ):
         relation.to_arrow()
 
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # of 600
     assert relation.limit(3).explain() is not None
 
 
