@@ -338,6 +338,7 @@ def test_segments_without_a_label_are_a_warning(place: Place, own: Path) -> None
 # Dagster's own Pipes client uses a preview feature and a deprecated name of Dagster's; nothing here can avoid it.
 @pytest.mark.filterwarnings("ignore:Function `PipesMessageReader.expected_writer_count`")
 @pytest.mark.filterwarnings("ignore:AssetExecutionContext.run_id is deprecated")
+@pytest.mark.slow  # a text model, an image model and the demo are killed by default
 def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(
     prepared: tuple[Place, dg.ExecuteInProcessResult],
 ) -> None:
