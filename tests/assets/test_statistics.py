@@ -1,16 +1,27 @@
+from collections.abc import Iterator
 from pathlib import Path
+
+import dagster as dg
+import pytest
 
 import spiral_stream as spiral
 from spiral_assets.plans import images as plans
-from tests.assets.conftest import IMAGES, SHARDS, Place, data_version, evaluations, metadata
+from tests.assets.conftest import IMAGES, SHARDS, Place, data_version, evaluations, metadata, placed
 from tests.assets.test_relations import TRAIN, drawn
 
 STATS = "stats/vision/imagenet_train/shard_stats"
 
 
-def test_statistics_are_counted_shown_and_kept_for_explain(place: Place) -> None:
-    drawn(place)
-    facts = metadata(place.run(TRAIN, STATS), STATS)
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, dg.ExecuteInProcessResult]]:
+    with placed(tmp_path_factory.mktemp("statistics")) as made:
+        drawn(made)
+        yield made, made.run(TRAIN, STATS)
+
+
+def test_statistics_are_counted_shown_and_kept_for_explain(counted: tuple[Place, dg.ExecuteInProcessResult]) -> None:
+    place, result = counted
+    facts = metadata(result, STATS)
 
     assert facts["dagster/row_count"] == IMAGES
     assert facts["storage_shards"] == SHARDS
@@ -44,9 +55,8 @@ def test_skewed_shards_are_a_warning_that_stops_nothing(place: Place) -> None:
     assert not evaluations(result)["labels_are_mixed"].passed
 
 
-def test_the_same_data_has_the_same_statistics_version(place: Place) -> None:
-    drawn(place)
-    place.run(TRAIN, STATS)
+def test_the_same_data_has_the_same_statistics_version(counted: tuple[Place, dg.ExecuteInProcessResult]) -> None:
+    place, _ = counted
     first = data_version(place, STATS)
     place.run(STATS)
 

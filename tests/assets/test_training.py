@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
@@ -11,7 +12,7 @@ import spiral_stream as spiral
 from spiral_assets.demo.killer import Killer
 from spiral_assets.demo.proof import prove
 from spiral_assets.plans import images as plans
-from tests.assets.conftest import Place, evaluations, metadata
+from tests.assets.conftest import Place, evaluations, metadata, placed
 from tests.assets.test_relations import TRAIN, drawn
 
 MODEL = "models/images_cnn"
@@ -25,14 +26,16 @@ pytestmark = [
 ]
 
 
-def prepare(place: Place) -> None:
-    """Enough images for three batches an epoch."""
-    drawn(place, 220, 3)
-    assert place.run(TRAIN, *STREAMS, "streams/images").success
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Streams of enough images for three batches an epoch; each test trains in a folder of its own."""
+    with placed(tmp_path_factory.mktemp("training")) as made:
+        drawn(made, 220, 3)
+        assert made.run(TRAIN, *STREAMS, "streams/images").success
+        yield made
 
 
 def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: Place) -> None:
-    prepare(place)
     run_id = "11111111-2222-3333-4444-555555555555"
     ledger = place.root / "data" / "checkpoints" / run_id / "images_cnn" / "ledger.jsonl"
     killer = Killer(ledger)
@@ -79,8 +82,6 @@ def test_alone_it_reports_to_the_terminal_and_a_second_call_goes_on(
 ) -> None:
     from spiral_assets.training.__main__ import images as train
 
-    prepare(place)
-
     train(folder=place.root / "run", epochs=1)
     assert "begins at epoch 0, batch 0" in capsys.readouterr().out
     train(folder=place.root / "run", epochs=2)
@@ -92,12 +93,11 @@ def test_alone_it_reports_to_the_terminal_and_a_second_call_goes_on(
 
 
 def test_a_checkpoint_of_another_plan_is_refused(place: Place) -> None:
-    prepare(place)
     torch = pytest.importorskip("torch")
     from spiral_assets.training.checkpoint import Checkpoint
 
     catalog = spiral.connect(str(place.root / "catalog"))
-    kept, model = Checkpoint(place.root / "run"), torch.nn.Linear(1, 1)
+    kept, model = Checkpoint(place.root / "refused"), torch.nn.Linear(1, 1)
     optimizer = torch.optim.AdamW(model.parameters())
     with catalog.open_stream(plans.VALIDATION, device="cpu") as other:
         kept.save(other.state_dict(), 0, {"model": model, "optimizer": optimizer})

@@ -132,7 +132,7 @@ def test_processes_of_overlapping_sets_make_each_piece_once(tmp_path: Path) -> N
 
 
 def test_of_overlapping_sets_what_a_killed_builder_leaves_is_made_by_the_others(tmp_path: Path) -> None:
-    found = experiment(tmp_path, "overlapping killed", rounds=10, seed=6)
+    found = experiment(tmp_path, "overlapping killed", rounds=4, seed=6)
 
     for each in found:
         assert each["codes"] == [0, 0]
