@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as sp
+from spiral_stream.catalog import database
 from spiral_stream.planner.retention import IN_USE, PreparedData
 from tests.fixtures import derived, streams
 from tests.fixtures.texts import documents, make_catalog
@@ -312,3 +313,19 @@ def test_the_facts_are_json_after_one_step(catalog: sp.Catalog) -> None:
 
     found = catalog.caches()
     assert len(json.loads(json.dumps([asdict(each) for each in found], default=str))) == len(found) > 0
+
+
+def test_old_versions_of_a_catalogs_tables_go(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def table() -> PreparedData:
+        (found,) = [each for each in catalog.caches() if (each.kind, each.name) == ("table", "relations.lance")]
+        return found
+
+    assert table().dead_bytes == 0  # somebody may read them
+    monkeypatch.setattr(database, "KEPT_FOR", NOW)
+    before = table()
+    removed = [each for each in catalog.caches(remove_dead=True) if each.name == "relations.lance"]
+
+    assert 0 < before.dead_bytes < before.bytes
+    assert removed[0].removed_bytes > 0
+    assert table().dead_bytes == 0
+    assert "lance" in catalog.tables()
