@@ -187,12 +187,12 @@ class _Survey:
                 yield self._import(folder, [(name, source) for name, source in having if Path(source.uri) == folder])
 
     def tables(self, catalogs: Sequence[Registry]) -> Iterator[_Found]:
-        """Yield the tables of catalogs; versions that nobody can be reading are dead."""
+        """Yield the tables of catalogs that have old versions; those that nobody can be reading are dead."""
         for catalog in catalogs:
             for name in (RELATIONS_TABLE.name, STREAMS.name):
-                entry = self._entry("table", catalog.database.place(name), [], f"{name} of {catalog.root}")
-                if entry.bytes:
-                    dead = catalog.database.old_bytes(name)
+                dead = catalog.database.old_bytes(name)
+                if dead:
+                    entry = self._entry("table", catalog.database.place(name), [], f"{name} of {catalog.root}")
                     entry = replace(entry, live_bytes=entry.bytes - dead, dead_bytes=dead)
                     yield _Found(entry, partial(catalog.database.tidy, name))
 

@@ -268,7 +268,8 @@ def test_statistics_that_were_damaged_are_counted_again(tmp_path: Path) -> None:
     catalog.register("t", sp.Arrow(ROWS))
     marks = catalog.measure("t").marks
     sound = str(catalog.skew("t", "part"))
-    for file in [file for file in (catalog.root / "statistics").rglob("*") if file.is_file()]:
+    files = [file for file in (catalog.root / "statistics").rglob("*") if file.is_file()]
+    for file in [file for file in files if file.suffix != ".facts"]:  # those of a group are only merged again
         data = file.read_bytes()
         for seed in range(60):
             file.write_bytes(mutated_bytes(data, seed))
