@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 KEPT_FOR: Final = timedelta(hours=1)  # a version that may be read still
 TIDY_EVERY: Final = 64  # versions; tidying up takes as long as two changes
+_STEPS: Final = 2  # versions that one change makes at most
 _LAST_VERSION: Final = 2**64 - 1  # Lance names manifests by what is left to it, or by the version
 _DIGEST: Final = "digest"
 _TRIES: Final = 6  # of a commit that another writer's overtook; 3 s together
@@ -149,9 +150,9 @@ class Database:
         with trying(self._root, f"read its {name}"):
             newest, before = self._opened(name), time.time() - KEPT_FOR.total_seconds()
             kept = [each["version"] for each in newest.versions() if each["timestamp"].timestamp() >= before]
-            needed = {"latest_version_hint.json"}
+            needed, first = {"latest_version_hint.json"}, min([*kept, newest.version])
             for version in (*kept, newest.version):
-                needed |= {f"{version - 1}-", f"{version}.manifest", f"{_LAST_VERSION - version}.manifest"}
+                needed |= {f"{version}.manifest", f"{_LAST_VERSION - version}.manifest"}
             for each in [newest, *(newest.checkout_version(version) for version in kept)]:
                 for fragment in each.get_fragments():
                     needed.update(Path(file.path).name for file in fragment.data_files())
@@ -159,7 +160,7 @@ class Database:
             return sum(
                 facts.st_size
                 for file in self.place(name).rglob("*.*")
-                if (facts := file.stat()).st_mtime < before and not _is_needed(file, needed)
+                if (facts := file.stat()).st_mtime < before and not _is_needed(file, needed, first)
             )
 
     def copy(self, name: str, rows: pa.Table) -> None:
@@ -286,10 +287,10 @@ def trying(root: Path, doing: str) -> Iterator[None]:
         raise CatalogError(msg) from error
 
 
-def _is_needed(file: Path, needed: set[str]) -> bool:
-    """Whether a version that is kept needs a file: its rows by name, its transaction by the version before it."""
+def _is_needed(file: Path, needed: set[str], first: int) -> bool:
+    """Whether a version from ``first`` on needs a file. A transaction is called by a version shortly before its own."""
     if file.parent.name == "_transactions":
-        return f"{file.name.split('-')[0]}-" in needed
+        return int(file.name.split("-")[0]) >= first - _STEPS
     return file.name in needed
 
 
