@@ -6,6 +6,9 @@ which costs an eighth of LanceDB's import; LanceDB opens the folder as one of it
 Each row carries a digest of itself, so that damage, or a change from outside, is
 found when the row is used. Tables made before there were digests are read as they
 are; the next change writes them again, with digests.
+
+Every change makes a version, which keeps its files. Now and then a writer tidies up: rows come together in one
+fragment, and versions go that are older than an hour, so that whoever reads one meanwhile can go on.
 """
 
 import errno
@@ -15,9 +18,9 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar, final
 
@@ -29,6 +32,10 @@ from spiral_stream.sources.source import content_key
 
 T = TypeVar("T")
 
+KEPT_FOR: Final = timedelta(hours=1)  # a version that may be read still
+TIDY_EVERY: Final = 64  # versions; tidying up takes as long as two changes
+_STEPS: Final = 2  # versions that one change makes at most
+_LAST_VERSION: Final = 2**64 - 1  # Lance names manifests by what is left to it, or by the version
 _DIGEST: Final = "digest"
 _TRIES: Final = 6  # of a commit that another writer's overtook; 3 s together
 _PLACE: Final = re.compile(r",? ?/\S+\.rs:\d+:\d+")  # where in its own code a library failed
@@ -83,7 +90,7 @@ class Database:
         if not self._is_complete(kind.name):
             return []
         with trying(self._root, f"read its {kind.name}"):
-            table = self._opened(kind.name).to_table()
+            table = self._read(kind.name)
             names = [*kind.schema.names, *([_DIGEST] if _DIGEST in table.schema.names else [])]
             if missing := [name for name in kind.schema.names if name not in table.schema.names]:
                 msg = f"it has no column {missing[0]!r}"
@@ -104,6 +111,9 @@ class Database:
             change = opened.merge_insert("name").when_matched_update_all().when_not_matched_insert_all()
             rows = pa.Table.from_pylist([kind.sealed(row)], schema=_with_digest(kind))
             self._retried(lambda: change.execute(rows))
+            if opened.version % TIDY_EVERY == 0:
+                with suppress(Exception):  # the row is kept; the next one tidies up
+                    self._tidy(kind.name)
         return True
 
     def remove(self, kind: CatalogTable, name: str) -> None:
@@ -114,6 +124,44 @@ class Database:
         """
         with self._writing(f"drop {name!r}"):
             self._retried(lambda: self._opened(kind.name).delete(_named(name)))
+
+    def tidy(self, name: str) -> bool:
+        """Bring the rows of a table together, and remove versions that are older than `KEPT_FOR`; whether there is one.
+
+        Safe at any time: writers wait, and readers have the version that they began with.
+
+        Raises:
+            CatalogError: the folder cannot be written, or another process holds it for too long.
+        """
+        with self._writing(f"tidy up its {name}"):
+            if not self._is_complete(name):
+                return False
+            self._tidy(name)
+        return True
+
+    def old_bytes(self, name: str) -> int:
+        """Return how many bytes `tidy` would remove: of files that only old versions of a table need.
+
+        Raises:
+            CatalogError: the table cannot be read.
+        """
+        if not self._is_complete(name):
+            return 0
+        with trying(self._root, f"read its {name}"):
+            newest, before = self._opened(name), time.time() - KEPT_FOR.total_seconds()
+            kept = [each["version"] for each in newest.versions() if each["timestamp"].timestamp() >= before]
+            needed, first = {"latest_version_hint.json"}, min([*kept, newest.version])
+            for version in (*kept, newest.version):
+                needed |= {f"{version}.manifest", f"{_LAST_VERSION - version}.manifest"}
+            for each in [newest, *(newest.checkout_version(version) for version in kept)]:
+                for fragment in each.get_fragments():
+                    needed.update(Path(file.path).name for file in fragment.data_files())
+                    needed.update(Path(path).name for path in [fragment.deletion_file()] if path)
+            return sum(
+                facts.st_size
+                for file in self.place(name).rglob("*.*")
+                if (facts := file.stat()).st_mtime < before and not _is_needed(file, needed, first)
+            )
 
     def copy(self, name: str, rows: pa.Table) -> None:
         """Keep rows as a table, unless it is there; one that was never completed is begun again.
@@ -156,6 +204,24 @@ class Database:
         import lance
 
         return lance.dataset(str(self.place(name)))
+
+    def _read(self, name: str) -> pa.Table:
+        """The rows of the newest version; of one after it where a reader slept until its version was removed."""
+        version = 0
+        while True:
+            try:
+                opened = self._opened(name)
+                return opened.to_table()
+            except (OSError, RuntimeError, ValueError):
+                before, version = version, self._opened(name).version
+                if version == before:
+                    raise
+
+    def _tidy(self, name: str) -> None:
+        """Tidy up; the caller is the only writer."""
+        opened = self._opened(name)
+        self._retried(opened.optimize.compact_files)
+        self._opened(name).cleanup_old_versions(KEPT_FOR)
 
     def _create(self, name: str, rows: pa.Table, mode: str = "create") -> Any:
         """Write a table's first version, or one that takes the place of all its rows."""
@@ -219,6 +285,13 @@ def trying(root: Path, doing: str) -> Iterator[None]:
                 f"or delete {root}/relations.lance (and streams.lance) and register again"
             )
         raise CatalogError(msg) from error
+
+
+def _is_needed(file: Path, needed: set[str], first: int) -> bool:
+    """Whether a version from ``first`` on needs a file. A transaction is called by a version shortly before its own."""
+    if file.parent.name == "_transactions":
+        return int(file.name.split("-")[0]) >= first - _STEPS
+    return file.name in needed
 
 
 def _with_digest(kind: CatalogTable) -> pa.Schema:

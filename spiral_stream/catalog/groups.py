@@ -8,6 +8,7 @@ further, and the rows of each value in each shard.
 
 import json
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -130,8 +131,10 @@ def _histogram(path: Path) -> pa.Table:
             msg = "its columns are not those of a histogram"
             raise ValueError(msg)  # noqa: TRY301  one reaction to all that is wrong with it
     except (OSError, ValueError, pa.ArrowException) as error:
-        path.unlink(missing_ok=True)
-        msg = f"statistics: {path}: {cut(str(error))}. It is removed: count again with catalog.measure(<name>)"
+        with suppress(OSError):
+            path.unlink()
+        name = path.parent.parent.name
+        msg = f'statistics of {name}: {path}: {cut(str(error))}. It is removed. Count again with catalog.measure("{name}")'
         raise CatalogError(msg) from error
     return found
 

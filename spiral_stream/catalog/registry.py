@@ -55,6 +55,7 @@ class Registry:
 
     Attributes:
         root: the folder.
+        database: its tables.
         relations: the registered relations.
         saved: the saved streams.
     """
@@ -70,9 +71,9 @@ class Registry:
         except OSError as error:
             msg = f"catalog {self.root}: {error.strerror}. Give a folder that can be written, or set $SPIRAL_CATALOG"
             raise CatalogError(msg) from error
-        self._database = Database(self.root)
-        self.relations = Relations(self.root, self._database)
-        self.saved = SavedStreams(self.root, self._database)
+        self.database = Database(self.root)
+        self.relations = Relations(self.root, self.database)
+        self.saved = SavedStreams(self.root, self.database)
 
     # ---- relations
 

@@ -100,7 +100,7 @@ def reading(root: Path, name: str, deadline_s: float = DEADLINE_S) -> Reading:
                 _wait(shared.handle, place, file, deadline_s)
             shared.times[place] += 1
         finally:
-            if not +shared.times:
+            if not any(shared.times.values()):
                 os.close(shared.handle)
                 del _SHARED[file]
         return Reading(shared, place)

@@ -188,7 +188,7 @@ class RosterFile:
             CacheError: the operating system refuses.
         """
         if self._reading is None:
-            self._reading = reading(self._root, self.derivation.fingerprint)
+            self._reading = reading(self._root, self.folder.name)
             used(self.folder)
         return self.peek()
 

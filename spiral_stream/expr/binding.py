@@ -18,6 +18,7 @@ The bound tree is what dialects lower and fingerprints hash. Its rules, equal on
 import difflib
 import math
 from fractions import Fraction
+from functools import cache
 from typing import Final, NoReturn
 
 import numpy as np
@@ -88,6 +89,7 @@ def type_of(expr: Expr, schema: pa.Schema) -> pa.DataType:
     return kind
 
 
+@cache
 def kind_of(type_: pa.DataType) -> str:
     """One of bool, int, float, text, binary, time, date, list, other."""
     t = pa.types
@@ -356,6 +358,7 @@ def _as(expr: Expr, have: pa.DataType, want: pa.DataType) -> Expr:
     return expr if have == want else Cast(expr, want)
 
 
+@cache
 def _range(type_: pa.DataType) -> tuple[int, int]:
     if pa.types.is_integer(type_):
         info = np.iinfo(type_.to_pandas_dtype())

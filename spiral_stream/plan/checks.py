@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Protocol
 import pyarrow as pa
 
 from spiral_stream.errors import PlanError, SpiralWarning, shown
-from spiral_stream.expr import Cast, Col, Expr, bind, kind_of, name_of, parse, type_of
+from spiral_stream.expr import Cast, Col, Expr, kind_of, name_of, parse, type_of
 from spiral_stream.sampling.order import LARGEST, Order
 from spiral_stream.semantic import semantic_of
 
@@ -234,7 +234,7 @@ def bound_type(verb: str, value: object, have: pa.Schema) -> pa.DataType:
         msg = f'{verb}: {shown(value)} is {kind}, not an expression. Write one with col, for example col("x") > 3'
         raise PlanError(msg)
     try:
-        return type_of(bind(value, have), have)
+        return type_of(value, have)
     except PlanError as error:
         msg = f"{verb}: {error}"
         raise PlanError(msg) from error

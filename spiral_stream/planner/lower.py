@@ -45,7 +45,7 @@ from spiral_stream.plan.clips import TIMES, clip_parts, is_clip, limits_of
 from spiral_stream.plan.dtypes import field_specs, image_parts, is_decoded, widths_of
 from spiral_stream.plan.epoch_length import size_and_shares
 from spiral_stream.plan.extents import Extends, extent_of
-from spiral_stream.plan.fingerprint import canonical, digest, fingerprint
+from spiral_stream.plan.fingerprint import canonical, digest
 from spiral_stream.plan.kept import SampleKept
 from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.plan.mix import STREAM_ID, Mix, per_stream
@@ -138,11 +138,12 @@ def lower(
         rebase.epoch if rebase else None,
         extent_of(collate.source, sample.order),
     )
+    read = 0 if former else sum(each.selected.total for each in streams)  # nothing of former rows can be kept anew
     for stream in streams:
-        read = 0 if former else sum(each.selected.total for each in streams)  # nothing of former rows can be kept anew
         stream.selected.kept.keep(_read_by_batches(collate, sample), read)
-    whole = fingerprint(plan)
-    _keep_plan(place.root, whole, canonical(plan))
+    form = canonical(plan)
+    whole = digest(form)
+    _keep_plan(place.root, whole, form)
     sampled = [each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled)]
     maps = tuple(each for each in sampled[1:] if not isinstance(each, Extends | SampleKept))
     fields = _fields(collate, streams, place.root)
@@ -151,7 +152,7 @@ def lower(
     stages = Stages(
         plan=plan,
         fingerprint=whole,
-        canonical=canonical(plan),
+        canonical=form,
         data_versions=versions,
         streams=streams,
         epochs=epochs,

@@ -21,6 +21,8 @@ from spiral_stream.cache.retained import StoredCache
 from spiral_stream.catalog.import_retention import import_use, remove_snapshots
 from spiral_stream.catalog.importing import IMPORTS
 from spiral_stream.catalog.registry import Registry
+from spiral_stream.catalog.rows import RELATIONS as RELATIONS_TABLE
+from spiral_stream.catalog.rows import STREAMS
 from spiral_stream.derived.column import Column
 from spiral_stream.derived.column_facts import ColumnFacts
 from spiral_stream.derived.identities import Identities
@@ -55,8 +57,9 @@ class PreparedData:
 
     Attributes:
         kind: ``cache`` (payload), a kind of derived pieces (``columns``, ``lengths``, ``identities``, ``survivors``, ``matches``,
-            ``outcomes``, ``values`` of functions), ``relation`` (a derived one), ``selection``, ``formation``,
-            ``quarantine``, ``plan``, ``import`` (rows of files, in the catalog's own folder), ``draft`` or ``set aside``.
+            ``outcomes``, ``values`` of functions), ``relation`` (a derived one), ``selection``, ``formation``, ``quarantine``,
+            ``plan``, ``import`` (rows of files, in the catalog's own folder), ``table`` (old versions of the catalog's own),
+            ``draft`` or ``set aside``.
         name: its fingerprint, or the name of its file.
         about: what it holds, in words.
         relations: the relations that it is of, as far as they are known.
@@ -122,7 +125,8 @@ def prepared_data(
         each for folder, each in present_derived(root) if _needs(uses, folder) or _last_used(folder) >= before
     ]
     survey = _Survey(root, relations, uses, before)
-    found = [*survey.found(), *survey.imports([one for one, _ in opened])]
+    catalogs = [one for one, _ in opened]
+    found = [*survey.found(), *survey.imports(catalogs), *survey.tables(catalogs)]
     return [_removed(each) for each in found] if remove_dead else [each.data for each in found]
 
 
@@ -181,6 +185,16 @@ class _Survey:
             having = [(each.name, each.source) for each in entries if isinstance(each.source, ImportedRows)]
             for folder in _inside(catalog.root / IMPORTS):
                 yield self._import(folder, [(name, source) for name, source in having if Path(source.uri) == folder])
+
+    def tables(self, catalogs: Sequence[Registry]) -> Iterator[_Found]:
+        """Yield the tables of catalogs that have old versions; those that nobody can be reading are dead."""
+        for catalog in catalogs:
+            for name in (RELATIONS_TABLE.name, STREAMS.name):
+                dead = catalog.database.old_bytes(name)
+                if dead:
+                    entry = self._entry("table", catalog.database.place(name), [], f"{name} of {catalog.root}")
+                    entry = replace(entry, live_bytes=entry.bytes - dead, dead_bytes=dead)
+                    yield _Found(entry, partial(catalog.database.tidy, name))
 
     def _import(self, folder: Path, having: Sequence[tuple[str, ImportedRows]]) -> _Found:
         names = [name for name, _ in having]

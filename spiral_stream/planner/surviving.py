@@ -64,14 +64,22 @@ class Workplace:
     builders: Callable[[], Builders] = builders_in_force
 
 
-def find_rows(node: nodes.Node, base: OpenRelation, place: Workplace) -> tuple[Selection, Meta]:
+def find_rows(
+    node: nodes.Node, base: OpenRelation, place: Workplace, folder: Path | None = None
+) -> tuple[Selection, Meta]:
     """Return the surviving rows of a plan; what was found before is only opened.
+
+    Args:
+        node: the plan.
+        base: the relation that it begins with.
+        place: where things are made.
+        folder: of its selection, if it is known.
 
     Raises:
         PlanError: a join finds several right rows for one left row.
         CacheError: the prepared folder cannot be written.
     """
-    run = _Finding(node, base, place)
+    run = _Finding(node, base, place, folder or selection_folder(node, place.root, place.versions))
     if run.work is None:
         return run.chosen()
     if not run.work.pushed and not run.work.steps:
@@ -92,7 +100,7 @@ def derived_name(node: nodes.Node, base: OpenRelation, place: Workplace) -> str 
     Raises:
         PlanError: the plan cannot be read.
     """
-    run = _Finding(node, base, place)
+    run = _Finding(node, base, place, selection_folder(node, place.root, place.versions))
     work = run.work
     if work is None:
         return run.outcome_name()
@@ -100,11 +108,6 @@ def derived_name(node: nodes.Node, base: OpenRelation, place: Workplace) -> str 
         return None
     joined = len(leaves_of(work.env, node.schema())[1])
     return run.derivation(work, {"rows": [0] * joined}).fingerprint
-
-
-def settled_folder(node: nodes.Node, root: Path, versions: Mapping[str, str]) -> Path:
-    """Return the folder of what is settled of a plan: right sides, or the outcome of verbs that look at all rows."""
-    return selection_folder(node, root, versions) / SETTLED
 
 
 def selection_folder(node: nodes.Node, root: Path, versions: Mapping[str, str]) -> Path:
@@ -125,9 +128,9 @@ def read_by(node: nodes.Node) -> set[str]:
 class _Finding:
     """One plan over one base relation."""
 
-    def __init__(self, node: nodes.Node, base: OpenRelation, place: Workplace) -> None:
+    def __init__(self, node: nodes.Node, base: OpenRelation, place: Workplace, folder: Path) -> None:
         self._node, self._base, self._place = node, base, place
-        self._folder = settled_folder(node, place.root, place.versions)
+        self._folder = folder / SETTLED
         self._lock = self._folder.with_name(_LOCK)
         verbs = list(spine(node))[::-1]
         self.work: Rewritten | None = None  # None: not to be decided shard by shard

@@ -119,6 +119,10 @@ class KnownChapters:
         """
         chapter, first = self.nearest(lane, k)
         counts = self._counts[lane]
+        if chapter < len(counts):  # most often it is this one
+            count = counts.item(chapter)
+            if count == _UNKNOWN or k < first + count:
+                return chapter, first
         while len(part := counts[chapter : chapter + _AT_ONCE]):
             gaps = np.flatnonzero(part == _UNKNOWN)
             part = part[: gaps[0]] if len(gaps) else part

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import lancedb
@@ -16,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spiral_stream.catalog import lock
+from spiral_stream.catalog import database, lock
+from spiral_stream.catalog.database import Database
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.errors import CatalogError
@@ -109,7 +111,7 @@ def test_a_commit_that_was_overtaken_is_tried_again(tmp_path: Path) -> None:
             raise error
         return "done"
 
-    assert catalog._database._retried(change) == "done"
+    assert catalog.database._retried(change) == "done"
 
 
 KILLED = """
@@ -299,3 +301,83 @@ def test_a_catalog_that_may_only_be_read_is_read_and_not_changed(open_to_all: Pa
         assert "permission denied" in line.lower(), line
         assert "in another folder: connect(folder) or $SPIRAL_CATALOG" in line, line
     assert {path: path.read_bytes() for path in catalog.root.rglob("*") if path.is_file()} == before
+
+
+def versions(catalog: Registry, table: str = "relations") -> int:
+    return len(list((catalog.root / f"{table}.lance" / "_versions").glob("*.manifest")))
+
+
+def test_a_writer_tidies_up_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "TIDY_EVERY", 4)
+    catalog = connect(tmp_path)
+    for k in range(20):
+        catalog.saved.save(f"s{k % 3}", {"k": k})
+    assert versions(catalog, "streams") > 20  # somebody may read them
+    monkeypatch.setattr(database, "KEPT_FOR", timedelta(0))
+    for k in range(4):
+        catalog.saved.save(f"s{k % 3}", {"k": 20 + k})
+
+    assert versions(catalog, "streams") <= 4
+    assert [catalog.saved.plan(f"s{k}") for k in range(3)] == [{"k": 23}, {"k": 21}, {"k": 22}]
+
+
+def test_tidying_up_removes_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = connect(tmp_path)
+    for k in range(5):
+        catalog.register("t", rows(k + 1), replace=True)
+    catalog.drop("t")
+    catalog.register("u", rows())
+    assert catalog.database.old_bytes("relations") == 0
+    monkeypatch.setattr(database, "KEPT_FOR", timedelta(0))
+
+    def size() -> int:
+        return sum(file.stat().st_size for file in (tmp_path / "relations.lance").rglob("*.*"))
+
+    assert not catalog.database.tidy("never-made")
+    catalog.database.tidy("relations")
+    assert catalog.database.old_bytes("relations") == 0
+    before = size()
+    catalog.register("u", rows(7), replace=True)
+    catalog.register("u", rows(8), replace=True)
+    dead, added = catalog.database.old_bytes("relations"), size() - before
+    assert 0 < dead < added + before
+    catalog.database.tidy("relations")
+
+    assert catalog.database.old_bytes("relations") == 0
+    assert versions(catalog) == 1
+    assert catalog.entry("u").manifest().total == 8
+
+
+def test_a_reader_whose_version_was_removed_reads_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = connect(tmp_path)
+    catalog.register("t", rows())
+    opened = Database._opened
+    old = [opened(catalog.database, "relations")]
+    catalog.register("u", rows())
+    monkeypatch.setattr(database, "KEPT_FOR", timedelta(0))
+    catalog.database.tidy("relations")
+    monkeypatch.setattr(Database, "_opened", lambda self, name: old.pop() if old else opened(self, name))
+
+    assert catalog.tables() == ["t", "u"]
+    assert not old
+
+
+def test_two_processes_register_while_a_third_tidies_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "KEPT_FOR", timedelta(0))  # whatever they read may go at once
+    names = ["p0", "p1"]
+    processes = [python(REGISTER, tmp_path / "catalog", name) for name in names]
+    assert [process.stdout.readline() for process in processes] == ["ready\n"] * 2
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.close()
+    catalog, times = connect(tmp_path / "catalog"), 0
+    while any(process.poll() is None for process in processes):
+        times += catalog.database.tidy("relations") + catalog.database.tidy("streams")
+    for process in processes:
+        process.stdout.close()
+
+    assert [process.returncode for process in processes] == [0, 0]
+    assert times > 2
+    assert catalog.tables() == ["labels", *(f"{name}.t{i}" for name in names for i in range(3))]
+    assert catalog.streams() == [f"{name}.s{i}" for name in names for i in range(3)]
+    assert [catalog.entry(name).manifest().total for name in catalog.tables()] == [1, *[2] * 6]

@@ -82,7 +82,7 @@ def test_rows_of_relations_are_read_as_they_were_or_refused(
 ) -> None:
     monkeypatch.chdir(catalog.root.parent)
     sound = read(catalog, name)
-    (row,) = [row for row in catalog._database.rows(RELATIONS) if row["name"] == name]
+    (row,) = [row for row in catalog.database.rows(RELATIONS) if row["name"] == name]
     refused = 0
     for seed in range(count // 2):
         changed = drawn(row, seed)
@@ -109,7 +109,7 @@ def test_saved_streams_are_read_as_they_were_or_refused(
     catalog: Registry, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sound = catalog.saved.plan("s")
-    (row,) = catalog._database.rows(STREAMS)
+    (row,) = catalog.database.rows(STREAMS)
     for seed in range(count):
         forged = bool(seed % 2)
         changed = drawn(row, seed)
@@ -268,7 +268,8 @@ def test_statistics_that_were_damaged_are_counted_again(tmp_path: Path) -> None:
     catalog.register("t", sp.Arrow(ROWS))
     marks = catalog.measure("t").marks
     sound = str(catalog.skew("t", "part"))
-    for file in [file for file in (catalog.root / "statistics").rglob("*") if file.is_file()]:
+    files = [file for file in (catalog.root / "statistics").rglob("*") if file.is_file()]
+    for file in [file for file in files if file.suffix != ".facts"]:  # those of a group are only merged again
         data = file.read_bytes()
         for seed in range(60):
             file.write_bytes(mutated_bytes(data, seed))

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import spiral_stream as sp
+from spiral_stream.catalog import database
 from spiral_stream.planner.retention import IN_USE, PreparedData
 from tests.fixtures import derived, streams
 from tests.fixtures.texts import documents, make_catalog
@@ -312,3 +313,19 @@ def test_the_facts_are_json_after_one_step(catalog: sp.Catalog) -> None:
 
     found = catalog.caches()
     assert len(json.loads(json.dumps([asdict(each) for each in found], default=str))) == len(found) > 0
+
+
+def test_old_versions_of_a_catalogs_tables_go(catalog: sp.Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def table(*, remove_dead: bool = False) -> list[PreparedData]:
+        return [each for each in catalog.caches(remove_dead=remove_dead) if each.kind == "table"]
+
+    assert table() == []  # somebody may read them
+    monkeypatch.setattr(database, "KEPT_FOR", NOW)
+    (before,) = table()
+    (removed,) = table(remove_dead=True)
+
+    assert before.name == "relations.lance"
+    assert 0 < before.dead_bytes < before.bytes
+    assert removed.removed_bytes > 0
+    assert table() == []
+    assert "lance" in catalog.tables()
