@@ -160,6 +160,8 @@ def test_a_bad_weight_is_named_with_its_row(tmp_path: Path, weight: float | None
     ):
         relation.sample(order=sp.Weighted("w")).order()
     sound = relation.filter(sp.col("id") != "r").sample(order=sp.Weighted("w", seed=1))
+    explained = str(sound.collate(batch_size=1, fields={"id": sp.List("id")}).to_numpy().explain())
+    assert "w: above 0 in 1 of 2 rows" in explained
     assert {*sound.order().rows([0, 1])["id"].to_pylist()} == {"p"}
 
 
