@@ -36,7 +36,7 @@ from spiral_stream.fields.list import List
 from spiral_stream.fields.pad import Pad, PadMask
 from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
 from spiral_stream.fields.stack import Stack
-from spiral_stream.mixing import Stream, mix
+from spiral_stream.mixing import Stream, concat, mix
 from spiral_stream.params import RuntimeParam
 from spiral_stream.plan.profiles import Frames, Jpeg, Original, Raw
 from spiral_stream.relation import Relation
@@ -185,6 +185,7 @@ __all__ = [
     "__version__",
     "cache_fingerprint",
     "col",
+    "concat",
     "connect",
     "declared_source",
     "draw_bars",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 from spiral_stream.errors import PlanError
 from spiral_stream.plan.mix import Mix, Part, schedule_points, whole_count
@@ -46,6 +46,9 @@ def mix(
     by: str | None = None,
     schedule: Mapping[int, Mapping[str, float]] | None = None,
     samples_per_step: int = 1,
+    schedule_in: Literal["samples", "by"] = "samples",
+    temperature: float | None = None,
+    columns: Literal["common", "all"] = "common",
 ) -> Relation:
     """Mix several relations into one, which has a column ``stream_id``. Each epoch has exactly the counts asked for.
 
@@ -57,9 +60,14 @@ def mix(
             as ``token_count_estimate``.
         schedule: proportions that change during a run, ``{step: {name: proportion}}``; they change linearly in between.
         samples_per_step: how many samples, over all ranks, make a step of the schedule.
+        schedule_in: ``"by"`` counts the schedule's keys in the quantity of ``by``, such as tokens, not in steps.
+        temperature: T raises proportions to the power of 1/T; without proportions, the streams' rows (or their sums of
+            ``by``). 1 keeps them, larger ones favour small streams.
+        columns: ``"common"`` keeps the columns that all streams have, ``"all"`` every column; it is null in streams that
+            lack it.
 
     Returns:
-        A relation with the columns that all streams have, and ``stream_id``.
+        A relation with these columns, and ``stream_id``.
 
     Raises:
         PlanError: ``streams`` is not a list of `Stream`; a proportion is negative or NaN; only some streams have a
@@ -71,6 +79,42 @@ def mix(
     Example:
         >>> mix([Stream("web", web, proportion=0.7), Stream("code", code, proportion=0.3)], epoch_size="10m")
     """
+    parts, first = _parts("mix", streams)
+    points = schedule_points(schedule, [stream.name for stream in streams], samples_per_step)
+    size, tempered = whole_count("mix: epoch_size", epoch_size), None if temperature is None else float(temperature)
+    return Relation(Mix(parts, size, by, points, tempered, columns, schedule_in), first.catalog)
+
+
+def concat(streams: Sequence[Stream], *, columns: Literal["common", "all"] = "common") -> Relation:
+    """Lay streams end to end: an epoch has all samples of the first, then those of the second, each in its own order.
+
+    Args:
+        streams: at least one; ``repeat=`` and ``choose=`` say how many of its samples an epoch has, all by default.
+        columns: as for `mix`.
+
+    Returns:
+        A relation with these columns, and ``stream_id``.
+
+    Raises:
+        PlanError: ``streams`` is not a list of `Stream`, or a stream has a proportion or is a mixture itself; or as for `mix`.
+
+    Example:
+        >>> concat([Stream("easy", easy), Stream("hard", hard, repeat=2)])
+    """
+    parts, first = _parts("concat", streams)
+    shared = next((part.name for part in parts if part.proportion is not None), None)
+    if shared is not None:
+        msg = f"concat: stream {shared!r} has a proportion. Say how much of it comes with repeat= or choose="
+        raise PlanError(msg)
+    return Relation(Mix(parts, columns=columns, in_turn=True), first.catalog)
+
+
+def _parts(verb: str, streams: Sequence[Stream]) -> tuple[tuple[Part, ...], Relation]:
+    """The streams as parts of a plan, and the first one's relation.
+
+    Raises:
+        PlanError: they are not a list of streams of one catalog.
+    """
     kinds = [type(each).__name__ for each in streams] if isinstance(streams, list | tuple) else None
     if not kinds or set(kinds) != {"Stream"}:
         found = (
@@ -78,10 +122,9 @@ def mix(
             if kinds is None
             else f"a list of {', '.join(dict.fromkeys(kinds)) or 'nothing'}"
         )
-        msg = f"mix: streams is {found}. Give a list, [Stream(name, relation, proportion=...), ...]"
+        example = "Stream(name, relation, proportion=...)" if verb == "mix" else "Stream(name, relation)"
+        msg = f"{verb}: streams is {found}. Give a list, [{example}, ...]"
         raise PlanError(msg)
     first, *others = [stream.relation for stream in streams]
-    need_relations("mix", first, *others)
-    parts = tuple(Part(s.name, s.relation.node, s.proportion, s.repeat, s.choose) for s in streams)
-    points = schedule_points(schedule, [stream.name for stream in streams], samples_per_step)
-    return Relation(Mix(parts, whole_count("mix: epoch_size", epoch_size), by, points), first.catalog)
+    need_relations(verb, first, *others)
+    return tuple(Part(s.name, s.relation.node, s.proportion, s.repeat, s.choose) for s in streams), first

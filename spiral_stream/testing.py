@@ -91,7 +91,7 @@ def frozen(batch: dict[str, Any]) -> dict[str, Any]:
 def check_order(order: Order, population: Population, passes: Sequence[int] = (0, 1)) -> None:
     """*cover* and *pure*: each pass reads every row once, and asking for some positions gives what asking for all does.
 
-    An order that repeats rows (`Order.repeats_rows`) need not cover, but finds each row wherever it is read.
+    An order that repeats rows need not cover, but finds each row wherever it is read.
 
     Args:
         order: the policy to test.
@@ -105,21 +105,19 @@ def check_order(order: Order, population: Population, passes: Sequence[int] = (0
     everything = np.arange(size, dtype=np.uint64)
     for number in passes:
         arranged = order.arrange(population, number)
-        assert arranged.size == size, f"pass {number} has {arranged.size} positions, and size() says {size}"
+        assert arranged.size == size, f"pass {number} has not the positions that size() says"
         rows = arranged.rows(everything)
         if order.repeats_rows:
             some = np.unique(np.linspace(0, population.total - 1, 8).astype(np.int64)).tolist()
-            found = [arranged.places_of(row) for row in some]
-            assert found == [np.flatnonzero(rows == row).tolist() for row in some], (
-                f"pass {number}: places_of() misses rows"
-            )
+            read = [np.flatnonzero(rows == row).tolist() for row in some]
+            assert [arranged.places_of(row) for row in some] == read, f"pass {number}: places_of() misses rows"
         else:
             assert len(np.unique(rows)) == size, f"pass {number} does not read every row exactly once"
             assert np.array_equal(arranged.positions(rows), everything), (
                 f"pass {number}: positions() is not the inverse"
             )
-        half = everything[: len(everything) // 2]
-        assert np.array_equal(arranged.rows(half), rows[: len(half)]), (
+        half = everything[: size // 2]
+        assert np.array_equal(arranged.rows(half), rows[: size // 2]), (
             f"pass {number}: rows depend on what else is asked"
         )
 

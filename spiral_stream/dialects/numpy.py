@@ -89,6 +89,8 @@ def to_column(expr: Expr, columns: Columns, rows: int) -> pa.Array:
     Raises:
         PlanError: the expression does not fit the columns' types.
     """
+    if isinstance(expr, Lit) and expr.value is None and expr.type is not None:
+        return pa.nulls(rows, expr.type)
     schema = _schema(columns)
     bound, kind = bind(expr, schema), type_of(expr, schema)
     with np.errstate(all="ignore"):

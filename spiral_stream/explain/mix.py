@@ -38,6 +38,7 @@ def mix_facts(subject: Subject) -> Any:
         "epoch_size": f"{mixture.total:,} samples, exact quotas (largest remainder)",
         "proportions": "of samples" if node.by is None else f"of {node.by}, by its mean over the rows that pass",
     }
+    out |= _ways(node)
     if node.by is not None:
         for row, stream in zip(rows, streams, strict=True):
             row[f"mean {node.by}"] = float(stream.selected.mean(node.by))
@@ -53,15 +54,23 @@ def mix_facts(subject: Subject) -> Any:
         out["share of tokens"] = "unknown: materialize the token cache"
     out["streams"] = rows
     if node.schedule:
-        out["schedule"] = [
-            {
-                "from sample": at,
-                "proportions": ", ".join(f"{p.name} {s:g}" for p, s in zip(node.parts, shares, strict=True)),
-            }
-            for at, shares in node.schedule
-        ]
+        out["schedule"] = _schedule(node)
     _warn(subject, node, rows)
     return out
+
+
+def _schedule(node: Mix) -> list[dict[str, Any]]:
+    begins = "from sample" if node.schedule_in == "samples" else f"from {node.by}"
+    named = [
+        ", ".join(f"{p.name} {s:g}" for p, s in zip(node.parts, shares, strict=True)) for _, shares in node.schedule
+    ]
+    return [{begins: at, "proportions": shares} for (at, _), shares in zip(node.schedule, named, strict=True)]
+
+
+def _ways(node: Mix) -> dict[str, str]:
+    """What else decides how the streams are put together."""
+    power = {} if node.temperature is None else {"temperature": f"proportions to the power of 1/{node.temperature:g}"}
+    return {**power, **({"order of streams": "one after the other, as listed"} if node.in_turn else {})}
 
 
 def _add_tokens(node: Mix, rows: list[dict[str, Any]], means: list[MeanTokens], shares: list[float]) -> None:

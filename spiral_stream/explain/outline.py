@@ -151,7 +151,10 @@ def _mixed(node: Mix) -> str:
     more = f" and {len(node.parts) - _NAMED:,} more" if len(node.parts) > _NAMED else ""
     by = "" if node.by is None else f", by {node.by}"
     schedule = f", schedule of {len(node.schedule)} points" if node.schedule else ""
-    return f"Mix {parts}{more}, epoch_size {size}{by}{schedule}"
+    power = "" if node.temperature is None else f", temperature {node.temperature:g}"
+    nulls = ", all columns" if node.columns == "all" else ""
+    verb = "Concat" if node.in_turn else "Mix"
+    return f"{verb} {parts}{more}, epoch_size {size}{by}{schedule}{power}{nulls}"
 
 
 def _amount(part: Part) -> str:

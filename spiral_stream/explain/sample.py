@@ -35,6 +35,8 @@ def sample_facts(subject: Subject) -> dict[str, Any]:
     if isinstance(order, HashBucketed):
         rows_each = sum(stream.selected.total for stream in stages.streams) / order.bucket_count
         out["buckets"] = f"{order.bucket_count:,} (~{rows_each:,.1f} rows each), by xxh3-128 of the identity"
+    if order.weighted_by is not None:
+        out["weights"] = _weights(order.weighted_by, stages.streams)
     if stages.mixed:
         out["rows"] = f"{stages.epochs.total:,} positions of {len(stages.streams):,} streams, each in its own order"
         out["streams"] = _streams(subject)
@@ -45,6 +47,12 @@ def sample_facts(subject: Subject) -> dict[str, Any]:
             f"{world_size} ranks read its own shards"
         )
     return out
+
+
+def _weights(text: str, streams: Sequence[StreamStage]) -> str:
+    known = [(stream.population.total, stream.population.weights) for stream in streams]
+    positive = sum(weights.positive for _, weights in known if weights is not None)
+    return f"{text}: above 0 in {positive:,} of {sum(total for total, _ in known):,} rows"
 
 
 def _groups(streams: Sequence[StreamStage]) -> str:

@@ -130,8 +130,13 @@ def _text_of(value: object) -> str:
     return value
 
 
+_NULL: Final = "null "  # before the schema of a type that has no name, in hexadecimal digits
+
+
 def _value_to_json(literal: Lit) -> tuple[str, Any]:
     value = literal.value
+    if value is None and literal.type is not None and pa.types.is_nested(literal.type):
+        return _NULL + pa.schema([("", literal.type)]).serialize().to_pybytes().hex(), None
     kind = _type_to_text(literal.type) if literal.type is not None else f"python {type(value).__name__}"
     if isinstance(value, float):
         return kind, "nan" if math.isnan(value) else value.hex()
@@ -142,7 +147,9 @@ def _value_to_json(literal: Lit) -> tuple[str, Any]:
     return kind, value
 
 
-def _value_from_json(kind: str, value: object) -> Lit:
+def _value_from_json(kind: str, value: object) -> Lit:  # noqa: PLR0911  one return a kind of value
+    if kind.startswith(_NULL) and value is None:
+        return Lit(None, pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(kind.removeprefix(_NULL)))).field(0).type)
     name = kind.removeprefix("python ")
     type_ = None if name != kind else _type_from_text(kind)
     if type_ is not None:

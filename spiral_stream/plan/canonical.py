@@ -155,6 +155,8 @@ def encode_value(value: Any, *, code: bool = False) -> dict[str, Any]:
 
 def is_later(value: Any, name: str) -> bool:
     """Whether a field of a value is from after the first plans, and says nothing: such plans stay as they were."""
+    if isinstance(value, mix.Mix):
+        return name in mix.LATER and getattr(value, name) == mix.LATER[name]
     if isinstance(value, Stack):
         return name in _LATER_OF_STACK and getattr(value, name) == _LATER_OF_STACK[name]
     if isinstance(value, maps.SampleAssembly):

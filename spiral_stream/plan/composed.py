@@ -1,5 +1,6 @@
 """What a plan alone says of the streams that share its batches: their shares, and whether its windows are large enough."""
 
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from spiral_stream.batching.composition import StratifiedByStream
 from spiral_stream.batching.stratified import Float64, is_sure
 from spiral_stream.batching.windowed import WindowedBucket
-from spiral_stream.plan.mix import Mix, per_stream, stretch_of
+from spiral_stream.plan.mix import Mix, per_stream, stretch_of, tempered
 from spiral_stream.plan.nodes import Collate, Node
 from spiral_stream.plan.tree import find
 from spiral_stream.sampling.slices import slice_count, slice_size
@@ -39,12 +40,12 @@ def is_scarce(collate: Collate) -> bool:
 def _shares(mix: Mix) -> Float64 | None:
     """Shape [K]: the share of each stream; None where rows or counts decide it."""
     out: list[float] = []
-    total = sum(part.proportion or 0.0 for part in mix.parts)
-    for part in mix.parts:
+    given = [float(tempered(Fraction(part.proportion or 0.0), mix.temperature)) for part in mix.parts]
+    for part, share in zip(mix.parts, given, strict=True):
         inner = _inner(part.source)
         if part.proportion is None or inner is None:
             return None
-        out += [part.proportion / total * each for each in inner.tolist()]
+        out += [share / sum(given) * each for each in inner.tolist()]
     return np.array(out)
 
 

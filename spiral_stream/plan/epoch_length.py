@@ -7,9 +7,10 @@ the answer, unless a formation decides which samples share a batch: then `runtim
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import pairwise
 
 from spiral_stream.errors import PlanError
-from spiral_stream.plan.mix import Mix
+from spiral_stream.plan.mix import Mix, per_stream, tempered
 from spiral_stream.plan.tree import find
 from spiral_stream.sampling.order import LARGEST
 
@@ -26,7 +27,7 @@ def size_and_shares(mix: Mix, totals: Sequence[int], masses: Sequence[Fraction] 
         the epoch's size, and exact shares of samples, one per stream, in proportion; not normalized.
     """
     shares = _leaves(mix, 0, totals, masses)
-    if mix.parts[0].proportion is None:
+    if mix.parts[0].proportion is None and mix.temperature is None:
         return int(sum(shares)), shares
     return mix.epoch_size or sum(totals), shares
 
@@ -42,11 +43,16 @@ def _leaves(mix: Mix, start: int, totals: Sequence[int], masses: Sequence[Fracti
         else:
             found = _leaves(nested, at, totals, masses)
             inner = [share / sum(found) for share in found]
-            counted = nested.parts[0].proportion is None  # then its shares are counts
+            counted = nested.parts[0].proportion is None and nested.temperature is None  # then its shares are counts
             rows = int(sum(found)) if counted else sum(totals[at : at + len(inner)])
         if part.proportion is not None:
             # The decimals that were written, not their binary neighbours.
-            out += [Fraction(repr(float(part.proportion))) * share for share in inner]
+            own = tempered(Fraction(repr(float(part.proportion))), mix.temperature)
+            out += [own * share for share in inner]
+            continue
+        if mix.temperature is not None:
+            amount = rows * _mean(inner, [Fraction(1)] * len(inner) if masses is None else masses[at : at + len(inner)])
+            out += [tempered(amount, mix.temperature) * share for share in inner]
             continue
         count = part.choose if part.choose is not None else int(Fraction(repr(part.repeat or 1)) * rows)
         if not count:
@@ -61,3 +67,47 @@ def _leaves(mix: Mix, start: int, totals: Sequence[int], masses: Sequence[Fracti
             raise PlanError(msg)
         out += [count * share / sum(inner) for share in inner]
     return out
+
+
+def scheduled(
+    mix: Mix, shares: Sequence[Fraction], masses: Sequence[Fraction] | None
+) -> tuple[tuple[int, tuple[Fraction, ...]], ...]:
+    """Return a schedule by samples: (sample of the run, weight of each stream's samples), ascending.
+
+    Where proportions are of ``by``, each is divided by the stream's mean of it, so they hold at the points, and go
+    linearly in samples between them. Points at amounts of ``by`` are moved to the samples at which that is reached: over n
+    samples, between points with a and b of it per sample, it is ``n * (a + b) / 2``.
+
+    Args:
+        mix: the outermost mixture; with a schedule.
+        shares: as `size_and_shares` gives them.
+        masses: mean of ``by`` over the rows of each stream; None where proportions are of samples.
+    """
+    points = [(at, _of_samples(mix, shares, masses, given)) for at, given in mix.schedule]
+    if mix.schedule_in == "samples" or masses is None:
+        return tuple(points)
+    means = [_mean(weights, masses) for _, weights in points]
+    amounts = [at for at, _ in points]
+    at = round(amounts[0] / means[0])
+    out = [(at, points[0][1])]
+    for (begin, end), (before, after), (_, weights) in zip(pairwise(amounts), pairwise(means), points[1:], strict=True):
+        at += 1 if end - begin == 1 else max(1, round((end - begin) * 2 / (before + after)))  # a jump stays a jump
+        out.append((at, weights))
+    return tuple(out)
+
+
+def _mean(weights: Sequence[Fraction], masses: Sequence[Fraction]) -> Fraction:
+    """The mean of ``by`` over samples of these weights."""
+    return sum((w * mass for w, mass in zip(weights, masses, strict=True)), Fraction(0)) / sum(weights)
+
+
+def _of_samples(
+    mix: Mix, shares: Sequence[Fraction], masses: Sequence[Fraction] | None, weights: Sequence[float]
+) -> tuple[Fraction, ...]:
+    """A schedule's proportions of the parts, each split among its streams as the plan's proportions are."""
+    out: list[Fraction] = []
+    for part, weight in zip(mix.parts, weights, strict=True):
+        inner = shares[len(out) : len(out) + len(per_stream(part.source))]
+        mass = 1 if masses is None else masses[len(out)]  # such a part is one stream
+        out += [Fraction(repr(weight)) / mass * share / sum(inner) for share in inner]
+    return tuple(out)

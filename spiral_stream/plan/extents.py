@@ -11,7 +11,7 @@ from spiral_stream.plan.checks import need_whole
 from spiral_stream.plan.mix import Mix
 from spiral_stream.plan.nodes import Node, Sample, Sampled, Simple
 from spiral_stream.plan.tree import find, spine
-from spiral_stream.sampling.extent import ENDLESS, Extent, First, Fixed, Part, Repeated
+from spiral_stream.sampling.extent import ENDLESS, Beginning, Extent, Fixed, Repeated, Stretch
 from spiral_stream.sampling.order import Order
 
 
@@ -34,7 +34,7 @@ class Extends(Simple, Sampled):
             )
             raise PlanError(msg)
 
-    def part(self, order: Order) -> Part:
+    def stretch(self, order: Order) -> Stretch:
         """Return what it does to epochs of an order."""
         raise NotImplementedError
 
@@ -56,9 +56,9 @@ class SampleLimit(Extends):
             msg = f"limit: fixed={shown(self.fixed)}. Give True for the same samples in every epoch, or False"
             raise PlanError(msg)
 
-    def part(self, order: Order) -> Part:
+    def stretch(self, order: Order) -> Stretch:
         if not self.fixed:
-            return First(self.count)
+            return Beginning(self.count)
         return Fixed(self.count, None if order.follows_sort else order.run_seed)
 
 
@@ -76,11 +76,11 @@ class SampleRepeat(Extends):
         if self.times is not None:
             need_whole(self.VERB, "times", self.times, least=1, most=ENDLESS)
 
-    def part(self, order: Order) -> Part:
+    def stretch(self, order: Order) -> Stretch:
         del order
         return Repeated(self.times)
 
 
 def extent_of(node: Node, order: Order) -> Extent:
     """Return how much of its passes an epoch of a plan takes."""
-    return Extent(tuple(each.part(order) for each in reversed(list(spine(node))) if isinstance(each, Extends)))
+    return Extent(tuple(each.stretch(order) for each in reversed(list(spine(node))) if isinstance(each, Extends)))

@@ -9,6 +9,7 @@ from typing import ClassVar, final
 
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import Expr
+from spiral_stream.plan.extents import Extends
 from spiral_stream.plan.maps import (
     PART,
     SampleAssembly,
@@ -83,7 +84,7 @@ def _impure(node: Node) -> list[tuple[Node, str]]:
     for step in list(spine(node))[::-1]:
         if isinstance(step, SampleKept):
             out.clear()
-        if not isinstance(step, Sampled) or isinstance(step, Sample | SampleKept):
+        if not isinstance(step, Sampled) or isinstance(step, Extends | Sample | SampleKept):
             continue
         why = assembled or next((reasons[name] for name in sorted(reads(step)) if name in reasons), "")
         function = function_of(step)

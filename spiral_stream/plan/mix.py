@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import isfinite
 from numbers import Real
-from typing import ClassVar, Final, final
+from typing import Any, ClassVar, Final, Literal, final
 
 import pyarrow as pa
 
 from spiral_stream.errors import PlanError, SpiralWarning, shown
-from spiral_stream.expr import kind_of, lit, parse
+from spiral_stream.expr import Lit, kind_of, lit, parse
 from spiral_stream.plan.checks import bound_type, need_new_names, need_whole
 from spiral_stream.plan.nodes import Node, Project, Relational, WithColumns, need_relation
 from spiral_stream.plan.tree import find, replaced
@@ -46,7 +46,9 @@ class Mix(Relational):
     """The samples of several relations, with the column ``stream_id``.
 
     ``schedule`` holds points (sample of the run, proportion of each part), between which proportions go
-    linearly; ``by`` names what proportions are of, instead of samples.
+    linearly; ``by`` names what proportions are of, instead of samples. With ``schedule_in="by"`` the points are at amounts of
+    that as well. ``temperature`` T raises proportions, or the amounts that parts have, to the power of 1/T.
+    With ``columns="all"`` a column that some parts lack is null there. ``in_turn`` lays the streams of an epoch end to end.
     """
 
     VERB: ClassVar[str] = "mix"
@@ -54,6 +56,10 @@ class Mix(Relational):
     epoch_size: int | None = None
     by: str | None = None
     schedule: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    temperature: float | None = None
+    columns: Literal["common", "all"] = "common"
+    schedule_in: Literal["samples", "by"] = "samples"
+    in_turn: bool = False
     _columns: pa.Schema = field(init=False, repr=False)  # of 1,000 parts it takes a while, and every verb asks
 
     def __post_init__(self) -> None:
@@ -61,6 +67,25 @@ class Mix(Relational):
             msg = "mix: no streams. Give at least one Stream(name, relation, proportion=...)"
             raise PlanError(msg)
         need_new_names("mix (streams)", [part.name for part in self.parts], "Give each stream a name of its own")
+        self._check_parts()
+        if self.columns not in ("common", "all"):
+            msg = f'mix: columns={shown(self.columns)}. Give "common", or "all" for nulls where a stream lacks a column'
+            raise PlanError(msg)
+        object.__setattr__(self, "_columns", self._merged())
+        _check_shares(self.parts)
+        self._check_temperature()
+        total = sum(part.proportion or 0.0 for part in self.parts)
+        if self.parts[0].proportion is not None and abs(total - 1) > _CLOSE:
+            msg = f"mix: proportions sum to {total:g}, not 1; they are taken in relation to that"
+            warnings.warn(msg, SpiralWarning, stacklevel=2)
+        self._check_size()
+        self._check_schedule()
+        have = self.schema()
+        if self.by is not None and kind_of(bound_type("mix (by)", parse(self.by), have)) not in ("int", "float"):
+            msg = f"mix: by={shown(self.by)} is no number of a sample. Name a column of counts, such as token_count_estimate"
+            raise PlanError(msg)
+
+    def _check_parts(self) -> None:
         for part in self.parts:
             _check_name(part.name)
             need_relation(f"mix (stream {part.name!r})", part.source)
@@ -70,31 +95,54 @@ class Mix(Relational):
                     f"mix: stream {part.name!r} has a column stream_id, which mix adds. Drop or rename it with project"
                 )
                 raise PlanError(msg)
+            if nested is not None and (self.in_turn or nested.in_turn):
+                msg = (
+                    f"concat: stream {part.name!r} and the whole cannot both be mixtures. Give concat relations that are none, "
+                    "and do not mix what it makes"
+                )
+                raise PlanError(msg)
             if nested is not None and (nested.epoch_size is not None or nested.schedule):
                 msg = f"mix: the mix inside stream {part.name!r} has an epoch_size or schedule; the outer one decides it. Drop it"
                 raise PlanError(msg)
-        object.__setattr__(self, "_columns", self._common())
-        _check_shares(self.parts)
-        total = sum(part.proportion or 0.0 for part in self.parts)
-        if self.parts[0].proportion is not None and abs(total - 1) > _CLOSE:
-            msg = f"mix: proportions sum to {total:g}, not 1; they are taken in relation to that"
-            warnings.warn(msg, SpiralWarning, stacklevel=2)
+        if self.in_turn and self.schedule:
+            msg = "concat: streams follow each other, so a schedule of shares means nothing. Use mix, or leave the schedule out"
+            raise PlanError(msg)
+
+    def _check_size(self) -> None:
         if self.epoch_size is not None:
             need_whole(self.VERB, "epoch_size", self.epoch_size, least=1)
-            if self.parts[0].proportion is None:
+            if self.parts[0].proportion is None and self.temperature is None:
                 counted = any(part.repeat is not None or part.choose is not None for part in self.parts)
                 found = " with repeat= or choose= counts" if counted else ", and no stream has a proportion"
                 msg = f"mix: epoch_size{found}. Give each stream a proportion=, or drop epoch_size"
                 raise PlanError(msg)
-        self._check_schedule()
-        have = self.schema()
-        if self.by is not None and kind_of(bound_type("mix (by)", parse(self.by), have)) not in ("int", "float"):
-            msg = f"mix: by={shown(self.by)} is no number of a sample. Name a column of counts, such as token_count_estimate"
+
+    def _check_temperature(self) -> None:
+        given = self.temperature
+        if given is None:
+            return
+        if isinstance(given, bool) or not isinstance(given, int | float) or not isfinite(given) or given <= 0:
+            msg = f"mix: temperature={shown(given)}. Give a number above 0: 1 keeps proportions, more evens them out"
+            raise PlanError(msg)
+        counted = any(part.repeat is not None or part.choose is not None for part in self.parts)
+        if counted or self.schedule:
+            found = "a schedule" if self.schedule else "repeat= or choose= counts"
+            msg = f"mix: temperature changes proportions, and {found} would not follow. Leave one of them out"
             raise PlanError(msg)
 
     def _check_schedule(self) -> None:
-        if self.schedule and (self.epoch_size is None or self.by is not None):
-            msg = "mix: a schedule is of samples and needs an epoch_size. Give epoch_size=..., and leave by= out"
+        if self.schedule_in not in ("samples", "by") or (self.schedule_in == "by" and not (self.by and self.schedule)):
+            msg = (
+                f"mix: schedule_in={shown(self.schedule_in)}"
+                f'{"" if self.by and self.schedule else " without by= and a schedule"}. Give "samples", or "by" where the '
+                "schedule counts what by= names, such as tokens"
+            )
+            raise PlanError(msg)
+        if self.schedule and self.epoch_size is None:
+            msg = "mix: a schedule is of samples and needs an epoch_size. Give epoch_size=..."
+            raise PlanError(msg)
+        if self.schedule and self.by is not None and any(find(part.source, Mix) is not None for part in self.parts):
+            msg = "mix: a schedule of by= cannot have a mix inside a stream. Name the inner streams in the outer mix"
             raise PlanError(msg)
         before = -1
         for at, shares in self.schedule:
@@ -120,26 +168,47 @@ class Mix(Relational):
     def schema(self) -> pa.Schema:
         return self._columns
 
-    def _common(self) -> pa.Schema:
+    def _merged(self) -> pa.Schema:
+        """The columns that all parts have, or that any has; and the stream's name."""
         schemas = [part.source.schema() for part in self.parts]
-        named = [set(other.names) for other in schemas]
-        fields = []
-        for column in schemas[0]:
-            if column.name == STREAM_ID or not all(column.name in names for names in named):
+        every = self.columns == "all"
+        first = [column for schema in schemas for column in schema] if every else list(schemas[0])
+        fields: dict[str, pa.Field] = {}
+        for column in first:
+            if column.name == STREAM_ID or column.name in fields:
+                continue
+            owned = [other.field(column.name) for other in schemas if column.name in other.names]
+            if len(owned) < len(schemas) and not every:
                 continue
             for part, other in zip(self.parts, schemas, strict=True):
-                if other.field(column.name).type != column.type:
+                if column.name in other.names and (kind := other.field(column.name).type) != column.type:
                     msg = (
-                        f"mix: column {column.name!r} is {column.type} in stream {self.parts[0].name!r} and "
-                        f"{other.field(column.name).type} in {part.name!r}. Cast one, or project it away in both"
+                        f"mix: column {column.name!r} is {column.type} in stream {self._first_with(column.name)!r} and "
+                        f"{kind} in {part.name!r}. Cast one, or project it away in both"
                     )
                     raise PlanError(msg)
-            nullable = any(other.field(column.name).nullable for other in schemas)
-            fields.append(column.with_nullable(nullable))
+            nullable = len(owned) < len(schemas) or any(each.nullable for each in owned)
+            fields[column.name] = column.with_nullable(nullable)
         if not fields:
             msg = "mix: the streams have no column in common. Project them to the same names first"
             raise PlanError(msg)
-        return pa.schema([*fields, pa.field(STREAM_ID, pa.utf8(), nullable=False)])
+        return pa.schema([*fields.values(), pa.field(STREAM_ID, pa.utf8(), nullable=False)])
+
+    def _first_with(self, column: str) -> str:
+        return next(part.name for part in self.parts if column in part.source.schema().names)
+
+
+LATER: Final[dict[str, Any]] = {
+    "temperature": None,
+    "columns": "common",
+    "schedule_in": "samples",
+    "in_turn": False,
+}  # fields of later versions
+
+
+def tempered(amount: Fraction, temperature: float | None) -> Fraction:
+    """Return an amount to the power of 1/temperature, to 12 digits: powers differ in the last digits between machines."""
+    return amount if temperature is None else Fraction(f"{float(amount) ** (1 / temperature):.12g}")
 
 
 def _check_name(name: object) -> None:
@@ -184,7 +253,11 @@ def per_stream(node: Node) -> list[tuple[str, Node]]:
     for part in mix.parts:
         for inner, source in per_stream(part.source):
             name = f"{part.name}{PATH}{inner}" if inner else part.name
-            tagged = Project(WithColumns(source, (STREAM_ID,), (lit(name),)), names)
+            have = source.schema()
+            lacking = [field for field in mix.schema() if field.name not in have.names and field.name != STREAM_ID]
+            columns = (STREAM_ID, *(field.name for field in lacking))
+            values = (lit(name), *(Lit(None, field.type) for field in lacking))
+            tagged = Project(WithColumns(source, columns, values), names)
             out.append((name, replaced(node, mix, tagged)))
     return out
 

@@ -9,7 +9,6 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from fractions import Fraction
 from functools import cache
 from math import ceil
 from pathlib import Path
@@ -43,7 +42,7 @@ from spiral_stream.plan import nodes
 from spiral_stream.plan.checks import unheeded_sort
 from spiral_stream.plan.clips import TIMES, clip_parts, is_clip, limits_of
 from spiral_stream.plan.dtypes import field_specs, image_parts, is_decoded, widths_of
-from spiral_stream.plan.epoch_length import size_and_shares
+from spiral_stream.plan.epoch_length import scheduled, size_and_shares
 from spiral_stream.plan.extents import Extends, extent_of
 from spiral_stream.plan.fingerprint import canonical, digest
 from spiral_stream.plan.kept import SampleKept
@@ -272,8 +271,7 @@ def _mixture(sample: nodes.Sample, streams: Sequence[StreamStage], first_epoch: 
     size, shares = size_and_shares(mix, totals, masses)
     seed = sample.order.run_seed
     if mix.schedule:
-        points = tuple((at, _leaf_weights(mix, shares, weights)) for at, weights in mix.schedule)
-        return Mixture(seed, Schedule(points), total=size, first_epoch=first_epoch)
+        return Mixture(seed, Schedule(scheduled(mix, shares, masses)), total=size, first_epoch=first_epoch)
     quotas = apportion(size, shares)
     if 0 in quotas:
         name, share = streams[quotas.index(0)].name, shares[quotas.index(0)] / sum(shares)
@@ -282,16 +280,7 @@ def _mixture(sample: nodes.Sample, streams: Sequence[StreamStage], first_epoch: 
             f"Take epoch_size of at least {ceil(1 / share):,}, or leave the stream out"
         )
         raise PlanError(msg)
-    return Mixture(seed, quotas, first_epoch=first_epoch)
-
-
-def _leaf_weights(mix: Mix, shares: Sequence[Fraction], weights: Sequence[float]) -> tuple[Fraction, ...]:
-    """A schedule's proportions of the parts, each split among its streams as the plan's proportions are."""
-    out: list[Fraction] = []
-    for part, weight in zip(mix.parts, weights, strict=True):
-        inner = shares[len(out) : len(out) + len(per_stream(part.source))]
-        out += [Fraction(repr(weight)) * share / sum(inner) for share in inner]
-    return tuple(out)
+    return Mixture(seed, quotas, first_epoch=first_epoch, in_turn=mix.in_turn)
 
 
 def _image(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ImageStage:

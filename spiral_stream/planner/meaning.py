@@ -8,7 +8,7 @@ from spiral_stream.errors import PlanError, shown
 from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleTokens
 from spiral_stream.plan.mix import STREAM_ID, Mix
 from spiral_stream.plan.nodes import Node
-from spiral_stream.plan.tree import find, spine
+from spiral_stream.plan.tree import find, need, spine
 from spiral_stream.transforms.text import Tokenize
 from spiral_stream.transforms.transform import Named
 
@@ -51,6 +51,9 @@ def settled(node: Node, formation: Formation | None, composition: Composition | 
             raise PlanError(msg)
         if find(node, Mix) is None:
             msg = "collate: a composition is of the streams of a mixture, and nothing is mixed. Drop it, or begin with mix([...])"
+            raise PlanError(msg)
+        if isinstance(composition, StratifiedByStream) and need(node, Mix).in_turn:
+            msg = "collate: StratifiedByStream spreads streams over batches, and concat reads one after the other. Use mix"
             raise PlanError(msg)
         if isinstance(composition, StratifiedByStream) and composition.column != STREAM_ID:
             msg = f"collate: StratifiedByStream({composition.column!r}); a mixture's streams are in {STREAM_ID!r}"

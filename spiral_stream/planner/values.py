@@ -24,6 +24,7 @@ from spiral_stream.errors import DamageError
 from spiral_stream.expr import Expr, to_json
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.plan import nodes
+from spiral_stream.plan.extents import Extends
 from spiral_stream.plan.fingerprint import canonical, digest
 from spiral_stream.plan.kept import SampleKept, function_of
 from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap, SampleRecords, SampleTokens
@@ -66,7 +67,11 @@ def boundaries(collated: nodes.Node) -> list[Boundary]:
     Args:
         collated: the node that batches are collated of.
     """
-    steps = [each for each in list(spine(collated))[::-1] if isinstance(each, nodes.Sampled)]
+    steps = [
+        each
+        for each in list(spine(collated))[::-1]
+        if isinstance(each, nodes.Sampled) and not isinstance(each, Extends)
+    ]
     sample, maps = steps[0], [each for each in steps[1:] if not isinstance(each, SampleKept)]
     lineage = Lineage(maps, sample.schema())
     out, begin, seen = [], 0, 0

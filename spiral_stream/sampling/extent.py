@@ -21,7 +21,7 @@ Find = Callable[[int], Sequence[int]]  # a pass -> positions of a row in it
 _LOOKED_THROUGH: Final = 1 << 10  # passes of an epoch in which a row is looked for
 
 
-class Part(ABC):
+class Stretch(ABC):
     """One step of an extent: from the epochs and positions after it to those before it."""
 
     @abstractmethod
@@ -43,7 +43,7 @@ class Part(ABC):
 
 @final
 @dataclass(frozen=True, slots=True)
-class First(Part):
+class Beginning(Stretch):
     """The first ``count`` positions of every epoch."""
 
     count: int
@@ -66,7 +66,7 @@ class First(Part):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Fixed(Part):
+class Fixed(Stretch):
     """The first ``count`` positions of epoch 0, in every epoch; permuted in each, unless ``seed`` is None."""
 
     count: int
@@ -98,7 +98,7 @@ class Fixed(Part):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Repeated(Part):
+class Repeated(Stretch):
     """Several epochs as one, without a border; None takes as many as can be counted."""
 
     times: int | None
@@ -126,7 +126,7 @@ class Repeated(Part):
 class Extent:
     """The parts that follow an order, first part first."""
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Stretch, ...] = ()
 
     def length(self, size: int) -> int:
         """Return the positions of an epoch, where a pass has ``size``."""
@@ -152,7 +152,7 @@ class Extent:
         found = self._on(self._sized(size), epoch, find)
         return sorted(int(each) for each in found)
 
-    def _on(self, parts: list[tuple[Part, int]], epoch: int, find: Find) -> UInt64:
+    def _on(self, parts: list[tuple[Stretch, int]], epoch: int, find: Find) -> UInt64:
         if not parts:
             return np.array(find(epoch), dtype=np.uint64)
         *inner, (part, before) = parts
@@ -160,7 +160,7 @@ class Extent:
         each = [part.on(epoch, of, self._on(inner, of, find), before) for of in within]
         return np.concatenate([np.empty(0, dtype=np.uint64), *each])
 
-    def _sized(self, size: int) -> list[tuple[Part, int]]:
+    def _sized(self, size: int) -> list[tuple[Stretch, int]]:
         """Each part, and the positions of an epoch before it."""
         out = []
         for part in self.parts:

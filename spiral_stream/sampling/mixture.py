@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from spiral_stream.errors import PlanError
+from spiral_stream.sampling.in_turn import EpochInTurn
 from spiral_stream.sampling.order import LARGEST, UInt64, check_whole
 from spiral_stream.sampling.schedule import FOREVER, Course, Schedule, Weight, in_integers, shortest_stretch
 from spiral_stream.sampling.slices import VERSION, Epoch, Int64, slice_count, slice_size
@@ -73,6 +74,7 @@ class Mixture:
         total: int | None = None,
         offsets: ArrayLike | None = None,
         first_epoch: int = 0,
+        in_turn: bool = False,
     ) -> None:
         """Mix streams.
 
@@ -83,6 +85,7 @@ class Mixture:
             offsets: shape [K], uint64: use of each stream at the start of ``first_epoch``; zeros if None.
             first_epoch: the first epoch that can be asked for. Uses are counted from there; the sample numbers of a
                 schedule always count from the start of epoch 0.
+            in_turn: lay the streams of an epoch end to end instead of mixing them; not with a schedule.
 
         Raises:
             PlanError: a quota, total or offset is not a count or is past 2**62, the mixture has no sample, or its
@@ -90,7 +93,7 @@ class Mixture:
         """
         check_whole("mix", "seed", seed)
         check_whole("mix", "first_epoch", first_epoch, least=0)
-        self._seed, self._first_epoch = seed, first_epoch
+        self._seed, self._first_epoch, self._in_turn = seed, first_epoch, in_turn
         self._quotas: list[int] = []  # of every epoch; empty with a schedule
         self._course: Course | None = None
         if isinstance(quotas, Schedule):
@@ -103,7 +106,9 @@ class Mixture:
             self.total, self._streams = _checked_total(total, sum(self._quotas)), len(self._quotas)
             self.slices = slice_count(self.total, slice_size(self._streams))
         self.offsets = _offsets(offsets, self._streams)
-        self._kept: tuple[tuple[Epoch, Int64], ...] = ()  # replaced as a whole, so that threads may read it
+        self._kept: tuple[
+            tuple[Epoch | EpochInTurn, Int64], ...
+        ] = ()  # replaced as a whole, so that threads may read it
 
     def split(self, epoch: int, positions: UInt64) -> tuple[NDArray[np.int32], UInt64]:
         """The stream at each position of an epoch, and which of its samples.
@@ -211,7 +216,7 @@ class Mixture:
         msg = f"mix: position {position} of an epoch of {self.total}. Ask in [0, {self.total}], or the next epoch"
         raise IndexError(msg)
 
-    def _epoch(self, number: int) -> tuple[Epoch, Int64]:
+    def _epoch(self, number: int) -> tuple[Epoch | EpochInTurn, Int64]:
         """An epoch, and each stream's use at its start; shape [K], int64."""
         for own, first in self._kept:
             if own.number == number:
@@ -224,7 +229,8 @@ class Mixture:
             msg = f"mix: epoch {number}, of {self.total} positions, goes past sample 2**62. Start a new run before it"
             raise PlanError(msg)
         course = None if self._alike(number) else self._course
-        made = Epoch(self._seed, number, np.array(self._quotas_of(number), dtype=np.int64), self.slices, course)
+        quotas = np.array(self._quotas_of(number), dtype=np.int64)
+        made = EpochInTurn(number, quotas) if self._in_turn else Epoch(self._seed, number, quotas, self.slices, course)
         self._kept = (*self._kept[1 - _KEPT :], (made, np.array(uses, dtype=np.int64)))
         return self._kept[-1]
 

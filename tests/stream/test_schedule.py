@@ -177,7 +177,7 @@ def test_stratified_batches_follow_a_schedule(catalog: sp.Catalog) -> None:
         ({0: {}}, {}, r"Give one of at least 0 for each stream, not all 0"),
         ({10: {"a": 1.0}, 5: {"b": 1.0}}, {}, "List points in rising order"),
         ({0: {"a": 1.0}}, {"epoch_size": None}, "a schedule is of samples and needs an epoch_size. Give epoch_size"),
-        ({0: {"a": 1.0}}, {"by": "size"}, "leave by= out"),
+        ({0: {"a": 1.0}}, {"schedule_in": "by"}, 'Give "samples", or "by" where the schedule counts'),
         ({0: {"a": 1.0}}, {"samples_per_step": 0}, "samples_per_step"),
     ],
 )

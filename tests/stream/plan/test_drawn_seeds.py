@@ -72,7 +72,7 @@ def test_several_ranks_need_one_seed(relation: sp.Relation) -> None:
 def test_states_of_plans_with_a_seed_do_not_change(relation: sp.Relation) -> None:
     with stream(relation, sp.GlobalShuffle(7)) as fixed, stream(relation, sp.GlobalShuffle(None)) as drawn:
         assert "drawn_seed" not in fixed.state_dict()
-        with pytest.raises(sp.ResumeError, match="sample.order.seed"):
+        with pytest.raises(sp.ResumeError, match=r"sample\.order\.seed"):
             fixed.load_state_dict(drawn.state_dict())
         with pytest.raises(sp.ResumeError, match="edited or damaged"):
             drawn.load_state_dict({**drawn.state_dict(), "drawn_seed": 5})

@@ -113,7 +113,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "sample after collate": (lambda w: w.collated.sample(**ORDER), "sample: follows collate; a plan samples once"),
     "project after sample": (lambda w: w.sampled.project("k"), "project: follows sample; relational work comes before sample"),
     "project after collate": (lambda w: w.collated.project("id"), "project: follows collate; relational work comes before sample"),
-    "limit after sample": (lambda w: w.sampled.limit(3), "limit: follows sample; relational work comes before sample"),
+    "sort after sample": (lambda w: w.sampled.sort("k"), "sort: follows sample; relational work comes before sample"),
     "join of samples": (lambda w: w.u.join(w.sampled, on="k"), r"join \(right side\): follows sample; relational work comes before sample"),
     "union of samples": (lambda w: w.t.union(w.sampled), "union: follows sample"),
     "unknown identity": (lambda w: w.t.sample(identity="idd", order=Sequential()), r"sample \(identity\): 'idd' .*did you mean 'id'"),

@@ -91,7 +91,7 @@ def test_limits_and_repeats_keep_the_laws_of_streams(catalog: sp.Catalog, part: 
     check_resume(make, [0, 2])
     check_elastic(make, (2, 3))
     with make() as stream:
-        epochs = [[id for batch in stream for id in batch["id"]] for _ in range(3)]
+        epochs = [[each for batch in stream for each in batch["id"]] for _ in range(3)]
     assert {len(epoch) for epoch in epochs} == {{"both": 50, "repeated": 118}.get(part, 25)}
     assert epochs[0] != epochs[1]
     assert (sorted(epochs[0]) == sorted(epochs[1]) == sorted(epochs[2])) == (part in ("fixed", "repeated"))
@@ -143,9 +143,9 @@ def test_positions_outside_and_things_that_are_none_are_refused(catalog: sp.Cata
 
 def test_a_sample_of_packed_or_filtered_batches_is_refused(catalog: sp.Catalog) -> None:
     kept = sampled(catalog, "global", mixed=False).filter(sp.col("x") > 3.0)
-    with kept.collate(batch_size=2, fields=fields()).to_numpy() as stream:
-        with pytest.raises(sp.StreamError, match=r"the plan has keep, which decides .*batch\(number\)"):
-            stream.sample(0)
+    said = r"the plan has keep, which decides .*batch\(number\)"
+    with kept.collate(batch_size=2, fields=fields()).to_numpy() as stream, pytest.raises(sp.StreamError, match=said):
+        stream.sample(0)
 
 
 @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf"), None])
@@ -160,6 +160,8 @@ def test_a_bad_weight_is_named_with_its_row(tmp_path: Path, weight: float | None
     ):
         relation.sample(order=sp.Weighted("w")).order()
     sound = relation.filter(sp.col("id") != "r").sample(order=sp.Weighted("w", seed=1))
+    explained = str(sound.collate(batch_size=1, fields={"id": sp.List("id")}).to_numpy().explain())
+    assert "w: above 0 in 1 of 2 rows" in explained
     assert {*sound.order().rows([0, 1])["id"].to_pylist()} == {"p"}
 
 
@@ -193,8 +195,8 @@ def test_limits_of_mixtures_and_after_maps_are_refused(catalog: sp.Catalog) -> N
 
 def test_a_rebase_of_draws_or_parts_is_refused(catalog: sp.Catalog) -> None:
     for relation in (sampled(catalog, "weighted", mixed=False), sampled(catalog, "global", mixed=False).limit(20)):
-        with relation.collate(batch_size=5, fields=fields()).to_numpy() as old:
-            with relation.collate(batch_size=4, fields=fields()).to_numpy() as new:
-                next(iter(old))
-                with pytest.raises(sp.ResumeError, match="Go on at the end of its epoch"):
-                    new.rebase(old)
+        made = [relation.collate(batch_size=size, fields=fields()).to_numpy() for size in (5, 4)]
+        with made[0] as old, made[1] as new:
+            next(iter(old))
+            with pytest.raises(sp.ResumeError, match="Go on at the end of its epoch"):
+                new.rebase(old)

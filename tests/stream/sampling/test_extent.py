@@ -4,13 +4,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spiral_stream.sampling.extent import ENDLESS, Extent, First, Fixed, Part, Repeated
+from spiral_stream.sampling.extent import ENDLESS, Beginning, Extent, Fixed, Repeated, Stretch
 
 Place = tuple[int, int]  # pass, position in it
 
 PARTS = st.lists(
     st.one_of(
-        st.builds(First, st.integers(1, 12)),
+        st.builds(Beginning, st.integers(1, 12)),
         st.builds(Fixed, st.integers(1, 12), st.none()),
         st.builds(Repeated, st.integers(1, 3)),
     ),
@@ -18,12 +18,12 @@ PARTS = st.lists(
 )
 
 
-def laid(parts: list[Part], epoch: int, size: int) -> list[Place]:
+def laid(parts: list[Stretch], epoch: int, size: int) -> list[Place]:
     """The positions of an epoch, as a list."""
     if not parts:
         return [(epoch, at) for at in range(size)]
     *inner, part = parts
-    if isinstance(part, First):
+    if isinstance(part, Beginning):
         return laid(inner, epoch, size)[: part.count]
     if isinstance(part, Fixed):
         return laid(inner, 0, size)[: part.count]
@@ -33,7 +33,7 @@ def laid(parts: list[Part], epoch: int, size: int) -> list[Place]:
 
 
 @given(parts=PARTS, epoch=st.integers(0, 4), size=st.integers(1, 9))
-def test_an_extent_is_what_lists_say(parts: list[Part], epoch: int, size: int) -> None:
+def test_an_extent_is_what_lists_say(parts: list[Stretch], epoch: int, size: int) -> None:
     extent, expected = Extent(tuple(parts)), laid(parts, epoch, size)
 
     assert extent.length(size) == len(expected)

@@ -61,7 +61,7 @@ def test_sequential_hands_out_copies() -> None:
     assert Sequential().run_seed == 0
 
 
-@pytest.mark.parametrize("wrong", [{"seed": None}, {"seed": 1, "clump_size": 0}, {"seed": 1, "clump_size": 2.0}])
+@pytest.mark.parametrize("wrong", [{"seed": "1"}, {"seed": 1, "clump_size": 0}, {"seed": 1, "clump_size": 2.0}])
 def test_a_wrong_parameter_is_refused_at_birth(wrong: dict[str, object]) -> None:
     with pytest.raises(PlanError, match="Give an integer"):
         GlobalShuffle(**wrong)
