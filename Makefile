@@ -56,8 +56,9 @@ bench: $(BENCH_READY)  ## images, text and video per CPU second beside the peers
 
 bench-mosaic: $(MOSAIC_READY)  ## install Mosaic, whose pins exclude ours, for `make bench BENCH=text` (6 GB)
 
-ui: $(READY)  ## open Dagster on the demo's assets (PORT=3001)
+ui: $(READY)  ## open Dagster on the demo's assets, whose data is written if it is not there (PORT=3001)
 	$(HOME_READY)
+	$(BIN)/python -m spiral_assets.demo --data
 	$(BIN)/dagster dev -w workspace.yaml $(if $(PORT),--port "$(PORT)")
 
 docs: $(DOCS_READY)  ## build the site in build/site, fail on a broken link, and run the documents' code

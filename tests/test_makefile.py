@@ -54,6 +54,16 @@ def test_the_ui_has_the_port_that_is_asked_for(venv: Path) -> None:
     assert "dagster dev -w workspace.yaml" in [line.strip() for line in make(venv, "ui")]
 
 
+def test_the_ui_has_data_to_materialize(venv: Path) -> None:
+    lines = make(venv, "ui")
+
+    written, opened = (
+        next(k for k, line in enumerate(lines) if line.startswith(each)) for each in ("python", "dagster")
+    )
+    assert lines[written].strip() == "python -m spiral_assets.demo --data"
+    assert written < opened
+
+
 def test_the_site_is_built_strictly_and_the_tests_of_the_documents_run(venv: Path) -> None:
     (venv / ".docs-installed").touch()
     told = [line for line in make(venv, "docs") if line.startswith("python ")]
