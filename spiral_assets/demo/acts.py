@@ -1,5 +1,6 @@
 """The acts of the demo: images, text and video, each from data to a trained model that was killed once."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from spiral_assets.demo import own_images
@@ -23,7 +24,7 @@ def write_data(root: Path, count: int, characters: int, videos: int) -> None:
     from spiral_assets.corpora.texts import write_text_relations
     from spiral_assets.corpora.videos import write_video_relations
 
-    writers = {
+    writers: dict[str, Callable[[Path], object]] = {
         "images": lambda place: write_image_relation(place, count),
         "texts": lambda place: write_text_relations(place, characters),
         "videos": lambda place: write_video_relations(place, videos),
