@@ -56,9 +56,10 @@ bench: $(BENCH_READY)  ## images, text and video per CPU second beside the peers
 
 bench-mosaic: $(MOSAIC_READY)  ## install Mosaic, whose pins exclude ours, for `make bench BENCH=text` (6 GB)
 
-ui: $(READY)  ## open Dagster on the demo's assets (PORT=3001)
+ui: $(READY)  ## open Dagster on the demo's assets, whose data is written if it is not there (PORT=3001)
 	$(HOME_READY)
-	$(BIN)/dagster dev -w workspace.yaml $(if $(PORT),--port "$(PORT)")
+	$(BIN)/python -m spiral_assets.demo --data
+	$(BIN)/dg dev -w workspace.yaml $(if $(PORT),--port "$(PORT)")
 
 docs: $(DOCS_READY)  ## build the site in build/site, fail on a broken link, and run the documents' code
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -37,11 +37,11 @@ def in_catalog(folder: str) -> dict[str, dict[str, Any]]:
     Args:
         folder: of the catalog; variables of the environment are put in.
     """
+    if not Path(expanded(folder)).exists():  # opening it would make it
+        return {}
     import spiral_stream as spiral
     from spiral_stream import source_facts
 
-    if not Path(expanded(folder)).exists():  # opening it would make it
-        return {}
     catalog = spiral.connect(expanded(folder))
     entries = [catalog.entry(name) for name in catalog.tables()]
     facts = {entry.name: (source_facts(entry), entry.manifest().total) for entry in entries}

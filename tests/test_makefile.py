@@ -20,7 +20,7 @@ def venv(tmp_path: Path) -> Path:
     """An environment that says what it is asked for."""
     place = tmp_path / "venv"
     (place / "bin").mkdir(parents=True)
-    for name in ("python", "dagster"):
+    for name in ("python", "dg"):
         (place / "bin" / name).write_text(TOLD)
         (place / "bin" / name).chmod(0o755)
     (place / ".installed").touch()
@@ -50,8 +50,14 @@ def test_a_dagster_home_that_is_set_is_used(venv: Path, tmp_path: Path, target: 
 
 
 def test_the_ui_has_the_port_that_is_asked_for(venv: Path) -> None:
-    assert "dagster dev -w workspace.yaml --port 3001" in make(venv, "ui", "PORT=3001")
-    assert "dagster dev -w workspace.yaml" in [line.strip() for line in make(venv, "ui")]
+    assert "dg dev -w workspace.yaml --port 3001" in make(venv, "ui", "PORT=3001")
+    assert "dg dev -w workspace.yaml" in [line.strip() for line in make(venv, "ui")]
+
+
+def test_the_ui_has_data_to_materialize(venv: Path) -> None:
+    lines = [line.strip() for line in make(venv, "ui")]
+
+    assert lines.index("python -m spiral_assets.demo --data") < lines.index("dg dev -w workspace.yaml")
 
 
 def test_the_site_is_built_strictly_and_the_tests_of_the_documents_run(venv: Path) -> None:

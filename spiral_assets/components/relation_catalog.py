@@ -1,14 +1,19 @@
 """Everything in a folder, or in the catalog itself, as relations."""
 
+import asyncio
 import json
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.definitions_load_context import DefinitionsLoadContext, DefinitionsLoadType
+from dagster._utils.env import using_dagster_dev
 from dagster.components.utils.defs_state import DefsStateConfig, DefsStateConfigArgs, ResolvedDefsStateConfig
+from dagster_shared.serdes.objects.models.defs_state_info import LOCAL_STATE_VERSION, DefsStateManagementType
 from pydantic import Field
 
 from spiral_assets.assets.registered import registered_asset
@@ -24,7 +29,8 @@ class RelationCatalog(Owned, dg.StateBackedComponent, dg.Resolvable):
     """A relation for everything in a folder of Parquet, JSON lines, Lance and class folders, or in the catalog itself.
 
     What there is belongs to the state of the definitions: it is looked up when a development server starts or reloads, and
-    by ``dg utils refresh-defs-state``. Loading the definitions in a run looks at nothing.
+    by ``dg utils refresh-defs-state``. Loading the definitions in a run looks at nothing. The state lies in
+    ``$DAGSTER_HOME/defs_state``; without a home it lies where Dagster keeps it, in ``.local_defs_state`` among the definitions.
     """
 
     folder: str | None = Field(
@@ -53,6 +59,48 @@ class RelationCatalog(Owned, dg.StateBackedComponent, dg.Resolvable):
     @property
     def _catalog(self) -> str:
         return self.catalog or os.environ.get("SPIRAL_CATALOG") or "catalog"
+
+    @property
+    def _state(self) -> Path | None:
+        """The file of the state in Dagster's home; None if Dagster keeps it."""
+        home = os.environ.get("DAGSTER_HOME")
+        if not home or self.defs_state.management_type != DefsStateManagementType.LOCAL_FILESYSTEM:
+            return None
+        return Path(home) / "defs_state" / f"{re.sub('[^A-Za-z0-9._-]', '_', self.defs_state_config.key)}.json"
+
+    async def refresh_state(self, project_root: Path) -> str:
+        """Look what there is, and keep it.
+
+        Args:
+            project_root: of the definitions.
+        """
+        state = self._state
+        if state is None:
+            return await super().refresh_state(project_root)
+        draft = state.with_suffix(f".{os.getpid()}")
+        self.write_state_to_path(draft)
+        draft.replace(state)
+        return LOCAL_STATE_VERSION
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return the assets of what there is, in a development server, or of what there was at the last look.
+
+        Args:
+            context: of the load.
+        """
+        if self.defs_state.management_type != DefsStateManagementType.LOCAL_FILESYSTEM:
+            return super().build_defs(context)
+        state = self._state
+        looks = (
+            using_dagster_dev()
+            and self.defs_state.refresh_if_dev
+            and DefinitionsLoadContext.get().load_type == DefinitionsLoadType.INITIALIZATION
+        )
+        if state is None and (looks or (context.defs_module_path / ".local_defs_state").is_dir()):
+            return super().build_defs(context)
+        if looks:
+            asyncio.run(self.refresh_state(context.project_root))
+        return self.build_defs_from_state(context, state)
 
     def write_state_to_path(self, state_path: Path) -> None:
         """Look what there is.

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from spiral_assets.demo.acts import images_act, text_act, video_act
+from spiral_assets.demo.acts import images_act, text_act, video_act, write_data
 from spiral_assets.demo.job import CONSOLE
 from spiral_assets.plans import images as image_plans
 from spiral_assets.plans import text as text_plans
@@ -32,10 +32,14 @@ def main(
     steps: Annotated[int, typer.Option(min=20, help="Steps to train on text.")] = text_plans.STEPS,
     videos: Annotated[int, typer.Option(min=12, help="Videos to draw.")] = 48,
     video_steps: Annotated[int, typer.Option(min=20, help="Steps to train on video.")] = video_plans.STEPS,
+    data: Annotated[bool, typer.Option("--data", help="Write the data that is not there yet, and stop.")] = False,
 ) -> None:
     """Run everything, kill each training once, and prove that it resumed exactly."""
     begun = time.monotonic()
     root = _place()
+    if data:
+        write_data(root, count, characters, videos)
+        return
     shown = []
     if only in {None, Act.IMAGES}:
         shown.append(images_act(root, images, count, epochs))

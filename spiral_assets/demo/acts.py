@@ -1,5 +1,6 @@
 """The acts of the demo: images, text and video, each from data to a trained model that was killed once."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from spiral_assets.demo import own_images
@@ -8,6 +9,30 @@ from spiral_assets.demo.proof import Proof
 from spiral_assets.plans import images as image_plans
 from spiral_assets.plans import text as text_plans
 from spiral_assets.plans import video as video_plans
+
+
+def write_data(root: Path, count: int, characters: int, videos: int) -> None:
+    """Write images, text and video that the demo's assets read, each only if nothing of it is there.
+
+    Args:
+        root: folder of the demo's data.
+        count: images to draw.
+        characters: approximate characters per relation.
+        videos: to draw.
+    """
+    from spiral_assets.corpora.images import write_image_relation
+    from spiral_assets.corpora.texts import write_text_relations
+    from spiral_assets.corpora.videos import write_video_relations
+
+    writers: dict[str, Callable[[Path], object]] = {
+        "images": lambda place: write_image_relation(place, count),
+        "texts": lambda place: write_text_relations(place, characters),
+        "videos": lambda place: write_video_relations(place, videos),
+    }
+    for name, write in writers.items():
+        if not (root / name).exists():
+            CONSOLE.print(f"The demo's {name} are written to {root / name}")
+            write(root / name)
 
 
 def images_act(root: Path, own: Path | None, count: int, epochs: int) -> bool:

@@ -255,11 +255,12 @@ def draw_curves(
             x, y = _thinned(np.asarray(points, np.float64).reshape(-1, 2))
             style = "o-" if len(x) < _TICKS else "-"
             axes.plot(x, y, style, color=colormaps["tab10"](k % 10), linewidth=1.2, markersize=3, label=words)
-        for k, at in enumerate(marks):
-            axes.axvline(at, color=_ORANGE, linewidth=1, linestyle="--", label=marked if k == 0 else None)
         axes.set_ylabel(up)
-        if len(curves) + bool(marks) > 1:
+        if len(curves) > 1:
             axes.legend(loc="best")
+        lines = [axes.axvline(at, color=_ORANGE, linewidth=1, linestyle="--", label=marked) for at in marks]
+        if lines and marked and axes is every[-1]:
+            figure.legend(handles=lines[:1], loc="outside lower center")
     every[-1].set_xlabel(across)
     return _drawn(figure, name, title, form)
 

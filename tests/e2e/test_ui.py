@@ -48,7 +48,7 @@ query($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNod
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`dagster dev` as `make ui` starts it, on an instance in which the statistics were measured."""
+    """`dg dev` as `make ui` starts it, on an instance in which the statistics were measured."""
     place = tmp_path_factory.mktemp("ui")
     home = place / "home"
     home.mkdir()
@@ -66,7 +66,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "dagster", "dev", "-w", "workspace.yaml", "-h", "127.0.0.1", "-p", str(port)]
+    command = [str(Path(sys.executable).parent / "dg"), "dev", "-w", "workspace.yaml"]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
     # Dagster takes SIGTERM as it takes SIGINT, which a shell's background jobs inherit as ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     log = (place / "dev.log").open("wb")

@@ -297,6 +297,31 @@ def test_a_relation_that_is_declared_is_not_shown_twice(shop: Path, monkeypatch:
     assert keys == {"catalog/shop/photos", "stats/shop/photos/shard_stats", "catalog/by/hand"}
 
 
+def test_what_the_catalog_has_is_kept_in_the_home_of_dagster(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dagster.components.testing import create_defs_folder_sandbox
+
+    spiral.connect(str(shop / "catalog")).register("by.hand", spiral.Parquet(str(shop / "photos")))
+    home = shop / "home"
+    monkeypatch.setenv("DAGSTER_HOME", str(home))
+    with create_defs_folder_sandbox() as sandbox:
+        (sandbox.defs_folder_path / "shop").mkdir(parents=True)
+        (sandbox.defs_folder_path / "shop" / "defs.yaml").write_text("type: spiral_assets.components.RelationCatalog\n")
+
+        def keys() -> set[str]:
+            with sandbox.build_all_defs() as made:
+                found = dg.Definitions.merge(made, dg.Definitions(resources=standard_resources()))
+                return {key.to_user_string() for key in found.resolve_asset_graph().get_all_asset_keys()}
+
+        assert keys() == set()  # nobody looked yet
+        assert not home.exists()
+        monkeypatch.setenv("DAGSTER_IS_DEV_CLI", "1")
+        assert keys() == {"catalog/by/hand"}
+        monkeypatch.delenv("DAGSTER_IS_DEV_CLI")
+        assert keys() == {"catalog/by/hand"}  # as a run loads them: from the last look
+        assert not list(sandbox.project_root.rglob(".local_defs_state"))
+        assert [path.suffix for path in (home / "defs_state").iterdir()] == [".json"]
+
+
 COUNTED = """
 import resource, sys
 import dagster as dg
