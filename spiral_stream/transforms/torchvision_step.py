@@ -122,7 +122,7 @@ class Torchvision(PixelTransform):
 
         def given(tv: Any) -> Any:
             if points.shape[1] == 2:  # noqa: PLR2004  x, y
-                return tv.KeyPoints(flat, canvas_size=size, clamping_mode=None)
+                return tv.KeyPoints(flat, canvas_size=size)
             return tv.BoundingBoxes(flat, format="XYXY", canvas_size=size)
 
         out = self.call(given, key)
@@ -209,7 +209,8 @@ def made(config: str) -> Any:
         PlanError: the text names no transform of torchvision.
     """
     try:
-        return _decode(json.loads(config))
+        found = json.loads(config)
+        return _decode(found if isinstance(found, dict) else {"class": found})
     except PlanError:
         raise
     except Exception as error:  # the text may come from a file
