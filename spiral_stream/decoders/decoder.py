@@ -36,11 +36,9 @@ class Decoder(ABC):
         """NumPy name of the decoded pixels."""
         return "uint8"
 
+    @abstractmethod
     def shrunk(self, pixels: NDArray[Any], shorter_side: int) -> NDArray[Any]:
         """Shrink decoded pixels to a shorter side, for a cache; they are never enlarged."""
-        from spiral_stream.decoders.image import shrink
-
-        return shrink(pixels, shorter_side)
 
     @abstractmethod
     def decode(self, data: bytes | memoryview) -> NDArray[np.uint8]:

@@ -59,6 +59,9 @@ class JpegDecoder(Decoder):
     def decode(self, data: bytes | memoryview) -> Pixels:
         return decode_jpeg(data, self.limits.pixels)
 
+    def shrunk(self, pixels: Pixels, shorter_side: int) -> Pixels:
+        return shrink(pixels, shorter_side)
+
     def size(self, data: bytes | memoryview) -> tuple[int, int]:
         view = _bytes_of(self.NAME, data)
         header = _jpeg_header(view, self.limits.pixels)
@@ -83,6 +86,9 @@ class PillowDecoder(Decoder):
 
     def decode(self, data: bytes | memoryview) -> Pixels:
         return _pillow_pixels(self.NAME, _bytes_of(self.NAME, data), self.limits.pixels)
+
+    def shrunk(self, pixels: Pixels, shorter_side: int) -> Pixels:
+        return shrink(pixels, shorter_side)
 
     def size(self, data: bytes | memoryview) -> tuple[int, int]:
         return _pillow_size(self.NAME, _bytes_of(self.NAME, data), self.limits.pixels)

@@ -101,7 +101,7 @@ class RandAugment(PixelTransform):
         for name, sign in self.operations(key):
             moved = self._moved(name, sign, *sides(pixels))
             if moved is not None:
-                pixels = warped(pixels, moved, bytes(self.fill), linear=self.interpolation == "bilinear")  # type: ignore[arg-type]  # three
+                pixels = warped(pixels, moved, bytes(self.fill), linear=self.interpolation == "bilinear")
             elif name in _KINDS:
                 adjust(pixels, [(_KINDS[name], 1 + sign * self._magnitude(name))])
             elif name == "Sharpness":

@@ -11,9 +11,8 @@ torch runs on one core per call here: with several, sums (and so contrast) would
 import ctypes
 import enum
 import json
-import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
@@ -35,7 +34,6 @@ _PROBES: Final = ((61, 83), (97, 71))  # sizes of images by which the size after
 _CONVERTS: Final = "Give the field dtype= (and layout=) instead; pixels stay uint8 until then"
 _TRIES: Final = 4  # draws at each of these sizes, for transforms that choose among others
 _BY_FIELD: Final = dict.fromkeys(("ToDtype", "ConvertImageDtype", "ToTensor", "ToPILImage"), _CONVERTS)
-_LOCAL: Final = threading.local()
 
 
 @final
@@ -122,7 +120,7 @@ class Torchvision(PixelTransform):
 
         def given(tv: Any) -> Any:
             if points.shape[1] == 2:  # noqa: PLR2004  x, y
-                return tv.KeyPoints(flat, canvas_size=size, clamping_mode=None)
+                return tv.KeyPoints(flat, canvas_size=size)
             return tv.BoundingBoxes(flat, format="XYXY", canvas_size=size)
 
         out = self.call(given, key)
@@ -140,12 +138,11 @@ class Torchvision(PixelTransform):
         Raises:
             DataError: it fails.
         """
-        _one_core()
         torch = import_module("torch")
         types = import_module("torchvision.tv_tensors")
         generator = torch.Generator().manual_seed(int(key) & 0x7FFFFFFFFFFFFFFF)
         try:
-            with torch.no_grad(), _drawing_mode()(generator):
+            with _one_core(), torch.no_grad(), _drawing_mode()(generator):
                 return made(self.config)(give(types))
         except Exception as error:  # whatever a transform raises
             msg = f"{self.title} of torchvision failed: {type(error).__name__}: {error!s:.300}"
@@ -209,7 +206,8 @@ def made(config: str) -> Any:
         PlanError: the text names no transform of torchvision.
     """
     try:
-        return _decode(json.loads(config))
+        found = json.loads(config)
+        return _decode(found if isinstance(found, dict) else {"class": found})
     except PlanError:
         raise
     except Exception as error:  # the text may come from a file
@@ -362,11 +360,18 @@ def _drawing_mode() -> type:
     return Drawing
 
 
-def _one_core() -> None:
-    """Let torch use one core in this thread, without touching what other threads use."""
-    if getattr(_LOCAL, "done", False):
-        return
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """Let torch use one core in this thread while the block runs; other threads keep theirs."""
     import_module("torch").get_num_threads()  # which sets up this thread; afterwards its own setting counts
-    with suppress(AttributeError, OSError):  # torch was built without OpenMP, or hides it
-        ctypes.CDLL(None).omp_set_num_threads(1)
-    _LOCAL.done = True
+    try:
+        openmp = ctypes.CDLL(None)
+        before, use = openmp.omp_get_max_threads(), openmp.omp_set_num_threads
+    except (AttributeError, OSError):  # torch was built without OpenMP, or hides it
+        yield
+        return
+    use(1)
+    try:
+        yield
+    finally:
+        use(before)

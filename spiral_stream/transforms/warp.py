@@ -49,7 +49,7 @@ class Warp(PixelTransform):
 
     def apply(self, pixels: Pixels, key: np.uint64) -> Pixels:
         moved = self.centred(*sides(pixels), key)
-        return warped(pixels, moved, bytes(self.fill), linear=self.interpolation == "bilinear")  # type: ignore[arg-type]  # three
+        return warped(pixels, moved, bytes(self.fill), linear=self.interpolation == "bilinear")
 
     def apply_to_mask(self, pixels: Pixels, key: np.uint64) -> Pixels:
         return warped(pixels, self.centred(*sides(pixels), key), mask_pixel(pixels, self.mask_fill), linear=False)

@@ -404,3 +404,33 @@ def test_the_index_of_videos_tells_what_is_missing_and_can_be_built_afresh(tmp_p
     assert after["error"].null_count == 4
     assert after["segment_frames"].to_pylist() == [48] * 4
     assert after["frames"].to_pylist() == [72] * 4
+
+
+def test_the_frames_of_a_clip_share_the_colours_that_are_drawn_and_views_do_not(shelf: Mapping[str, Clips]) -> None:
+    def clip(*steps: Any, **options: Any) -> sp.Stack:
+        steps = (sp.Resize((32, 32)), *steps)
+        return sp.Stack("clip_ref", decode="h264", sequence_length=3, transforms=steps, layout="nthwc", **options)
+
+    jitter = sp.ColorJitter(brightness=(0.3, 0.9))
+    fields = {"plain": clip(), "a": clip(jitter, view="a"), "b": clip(jitter, view="b"), "n": clip(sp.ColorJitter())}
+    batches = []
+    for profile in (None, sp.Frames()):
+        segments = shelf["none"].catalog.table(SEGMENTS)
+        kept = segments if profile is None else segments.cache(clip_ref=profile)
+        sampled = kept.sample(identity="sample_id", order=sp.Sequential())
+        with sampled.collate(batch_size=4, fields=fields).to_numpy() as stream:
+            batches.append(frozen(next(iter(stream))))
+
+    assert same(*batches)
+    [batch, _] = batches
+    assert np.array_equal(batch["n"], batch["plain"])
+    means = {
+        name: batch[name].reshape(4, 3, -1).mean(axis=2) / batch["plain"].reshape(4, 3, -1).mean(axis=2)
+        for name in "ab"
+    }
+    assert np.abs(means["a"] - means["a"][:, :1]).max() < 0.02  # one factor per clip
+    assert np.abs(means["a"][:, 0] - means["b"][:, 0]).max() > 0.05
+    with pytest.raises(sp.PlanError, match="clips of one batch need one size"):
+        sampled.collate(
+            batch_size=4, fields={"x": sp.Stack("clip_ref", decode="h264", sequence_length=3, transforms=[jitter])}
+        )

@@ -164,3 +164,19 @@ def test_transforms_are_frozen_into_a_tuple() -> None:
 
     assert field.transforms == (1, 2)
     assert hash(field) == hash(Stack("x", decode="jpeg", transforms=(1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"decode": "jpeg", "interpolation": "nearest"}, "JPEG and video change labels. Store masks as PNG"),
+        ({"decode": "image", "mode": "L"}, r"mode='L' is of masks. Add interpolation=\"nearest\""),
+        ({"decode": "image", "mode": "HSV"}, "mode is one of RGB, L, I;16"),
+        ({"decode": "image", "interpolation": "cubic"}, "interpolation is one of bilinear, nearest"),
+        ({"decode": "image", "view": ""}, "view=''. Give a name"),
+        ({"view": "a"}, "on a field with decode="),
+    ],
+)
+def test_views_and_masks_are_of_decoded_fields(options, says):
+    with pytest.raises(PlanError, match=says):
+        Stack("x", **options)
