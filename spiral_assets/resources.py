@@ -33,8 +33,8 @@ class RunsResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # yields
 
     def folder(self, context: dg.AssetExecutionContext) -> Path:
         """Return the folder of a model in a run. Retries and re-executions of a run share one folder."""
-        run = context.run.root_run_id or context.run.run_id
-        return Path(self.root) / "checkpoints" / run / context.asset_key.path[-1]
+        run = str(context.run.root_run_id or context.run.run_id)
+        return Path(self.root) / "checkpoints" / run / str(context.asset_key.path[-1])
 
 
 def standard_resources(catalog: str | None = None, root: str | None = None) -> dict[str, Any]:
