@@ -39,7 +39,8 @@ def held(folder: Path, most: int | None, keys: str = "01234", *, bad: int = -1) 
 
     def check(unit: int, file: Held) -> None:
         if unit == bad:
-            raise SourceError(f"{file.path} is odd")
+            msg = f"{file.path} is odd"
+            raise SourceError(msg)
 
     known = Known(pa.array(list("01234")), np.ones(5, np.uint64), pa.array(list(keys)))
     return HeldFiles("Odd file", read, most, known, check), reads
