@@ -178,6 +178,9 @@ def register(
     row_identity: Annotated[
         bool, typer.Option("--row-identity", help="Give each row an identity of its own: no column identifies it.")
     ] = False,
+    option: Annotated[
+        list[str] | None, typer.Option(help="An option of the source, such as delimiter=';'. Values are JSON. Repeat.")
+    ] = None,
     image: Annotated[
         list[str] | None, typer.Option(help="A column that refers to JPEG images. Repeat for several.")
     ] = None,
@@ -188,7 +191,7 @@ def register(
     where: Where = None,
 ) -> None:
     """Register a source under a name: files of any kind that Spiral reads."""
-    source = source_at(path, _KINDS.get(kind, kind))
+    source = source_at(path, _KINDS.get(kind, kind), option or ())
     images = image if image is not None else (["image_ref"] if isinstance(source, ImageFolder) else [])
     videos = video if video is not None else (["clip_ref"] if isinstance(source, VideoFolder) else [])
     with _rows_bar(f"register {name}") as report:
@@ -212,12 +215,15 @@ def _convert(
     source: str,
     uri: str,
     kind: Annotated[str | None, typer.Option(help="What the source is; by default, as its files are called.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="An option of the source, name=value. Repeat.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that copy at the same time.")] = 1,
     shard_bytes: Annotated[int, typer.Option(min=1, help="Bytes of one shard, about.")] = SHARD_BYTES,
 ) -> None:
     """Copy the rows of a source, and the bytes they refer to, into a Lance dataset. Continues where a killed call stopped."""
     with _rows_bar(f"convert {escape(source)}") as report:
-        done = convert(source_at(source, kind), uri, workers=workers, shard_bytes=shard_bytes, report=report)
+        done = convert(
+            source_at(source, kind, option or ()), uri, workers=workers, shard_bytes=shard_bytes, report=report
+        )
     if not done.rows:
         _console(plain=True).print(f"{uri}: it has all rows of {source} already", soft_wrap=True)
         return

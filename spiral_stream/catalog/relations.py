@@ -223,6 +223,7 @@ class Relations:
             CatalogError: it would make another relation; lists the differences.
         """
         with _registering(old.name):
+            source, note = source.settled_by(old.source)
             found = self._other_rows(old, source, same_bytes=declared.same_bytes)
             kept = isinstance(source, Arrow | ImportedSource)  # then the rows are those that the catalog has
             if not found:
@@ -240,6 +241,8 @@ class Relations:
                 "Pass replace=True, or drop it first"
             )
             raise CatalogError(msg)
+        if note:
+            warnings.warn(f"register {old.name!r}: {note}", SpiralWarning, stacklevel=4)  # of whoever registers
         return replaced(old, changes=Changes())
 
     def _other_rows(self, old: Entry, source: Source, *, same_bytes: bool) -> list[str]:

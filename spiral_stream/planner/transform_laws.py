@@ -25,8 +25,8 @@ from spiral_stream.errors import PlanError
 from spiral_stream.plan.canonical import encode_value
 from spiral_stream.plan.code import stable_name
 from spiral_stream.plan.fingerprint import value_fingerprint
+from spiral_stream.transforms.chain import as_steps, compile_chain
 from spiral_stream.transforms.encoder import TextEncoder
-from spiral_stream.transforms.image import compile_image
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text import Tokenize
 from spiral_stream.transforms.transform import Transform
@@ -47,7 +47,7 @@ with open(sys.argv[2], "wb") as file:
 
 
 def check_transform(
-    transform: Transform | Sequence[Transform] | Callable[..., Any],
+    transform: Transform | Sequence[Any] | Callable[..., Any],
     rows: "pa.Table | Sequence[NDArray[np.uint8]]",
     *,
     columns: Sequence[str] = (),
@@ -55,7 +55,7 @@ def check_transform(
     batched: bool = True,
     random: bool = False,
     version: str | None = None,
-    other: Transform | Sequence[Transform] | Callable[..., Any] | None = None,
+    other: Transform | Sequence[Any] | Callable[..., Any] | None = None,
     dtype: str = "float32",
     layout: str = "nchw",
     seed: int = 0,
@@ -67,8 +67,8 @@ def check_transform(
     and shape. What is called deterministic draws nothing. It pickles, and has one fingerprint in every process.
 
     Args:
-        transform: a `Tokenize` whose tokenizer is a file, image transforms, or a function; one that lies in a module, since
-            other processes import it.
+        transform: a `Tokenize` whose tokenizer is a file; a list of what ``Stack(transforms=)`` takes; or a function for `map`.
+            A function lies in a module, since other processes import it.
         rows: at least two: a table; or, for image transforms, arrays of shape [H, W, 3], uint8.
         columns: of a function, as for `map`; so are ``returns``, ``batched``, ``random`` and ``version``.
         returns: the type of the function's values.
@@ -90,7 +90,7 @@ def check_transform(
         if isinstance(what, Tokenize):
             return _Tokens(what)
         if isinstance(what, Transform) or (isinstance(what, Sequence) and not isinstance(what, str)):
-            return _Images(tuple(what) if isinstance(what, Sequence) else (what,), dtype, layout)
+            return _Images(what if isinstance(what, Sequence) else (what,), dtype, layout)
         assert returns is not None, "a function needs columns= and returns=, as for map"
         return _Values(Function(what, tuple(columns), returns, batched, random, version))
 
@@ -240,11 +240,7 @@ class _Values(_OfTable):
         return value_fingerprint(self.function)
 
     def check(self) -> None:
-        try:
-            stable_name(self.function.function)
-        except PlanError as error:
-            msg = f"process: {error}"
-            raise AssertionError(msg) from error
+        _check_importable(self.function)
 
     @property
     def deterministic(self) -> bool:
@@ -279,20 +275,15 @@ class _Tokens(_OfTable):
 class _Images(_Subject[Sequence[NDArray[np.uint8]]]):
     """A chain of image transforms."""
 
-    def __init__(self, chain: tuple[Transform, ...], dtype: str, layout: str) -> None:
-        self._chain, self._program = chain, compile_image(chain, dtype=dtype, layout=layout)
+    def __init__(self, given: Sequence[Any], dtype: str, layout: str) -> None:
+        self._chain = as_steps(given)
+        self._program = compile_chain(self._chain, dtype=dtype, layout=layout)
 
     def run(self, rows: Sequence[NDArray[np.uint8]], keys: UInt64) -> list[Any]:
         shape = self._program.output_shape
         if shape is None:  # each image has a size of its own, so each is a batch of its own
-            return [value for row, image in enumerate(rows) for value in self._together([image], keys[row : row + 1])]
-        return self._together(rows, keys)
-
-    def _together(self, rows: Sequence[NDArray[np.uint8]], keys: UInt64) -> list[Any]:
-        heights, widths = (np.array([image.shape[side] for image in rows], np.int32) for side in (0, 1))
-        shape = self._program.shape(self._program.geometry(heights, widths, keys))
-        declared = self._program.output_shape
-        assert declared in (None, shape), f"shape: images are {shape}, and {declared} is declared"
+            single = [self._program.stacked([image], keys[row : row + 1])[0] for row, image in enumerate(rows)]
+            return [(image.shape, image.tobytes()) for image in single]
         out = np.empty((len(rows), *shape), self._program.dtype)
         self._program.run(rows, keys, out)
         return [(image.shape, image.tobytes()) for image in out]
@@ -302,6 +293,9 @@ class _Images(_Subject[Sequence[NDArray[np.uint8]]]):
 
     def check(self) -> None:
         for step in self._chain:
+            if isinstance(step, Function):
+                _check_importable(step)
+                continue
             _check_value(step)
             for each in step.evaluation():
                 assert each.deterministic, f"evaluation: {type(step).__name__} is replaced by {each}, which draws"
@@ -320,6 +314,15 @@ class _Images(_Subject[Sequence[NDArray[np.uint8]]]):
 
     def seen(self, rows: Sequence[NDArray[np.uint8]]) -> Any:
         return [image.tobytes() for image in rows]
+
+
+def _check_importable(function: Function) -> None:
+    """Another process finds a function by its name."""
+    try:
+        stable_name(function.function)
+    except PlanError as error:
+        msg = f"process: {error}"
+        raise AssertionError(msg) from error
 
 
 def _check_value(transform: Transform) -> None:

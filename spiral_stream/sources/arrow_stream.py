@@ -6,8 +6,6 @@ from 200 batches take 1.9 ms of CPU. Mapped files of the last `FILES` in use are
 """
 
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,11 +19,11 @@ from spiral_stream.dialects.offsets import unsliced_table
 from spiral_stream.errors import DamageError, SourceError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.integrity.blocks import Mapped, moment, need_sound
+from spiral_stream.sources.held_files import HeldFiles
 from spiral_stream.sources.paths import need_file
 from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.source import ROW, Known, Reader, Unit, content_key, without_columns
 from spiral_stream.sources.views import plain
-from spiral_stream.sources.watch import Watch
 from spiral_stream.threads import Workers, thread_share
 
 FILES: Final = 1024  # mapped at the same time
@@ -83,12 +81,13 @@ class ArrowStreamReader(Reader):
     ) -> None:
         self.base, self.allow_outside = base, allow_outside
         self.trusting = known is not None
-        self._root, self._known, self._mark = root, known, mark
+        self._root = root
         self._names = list(names) if known is None else known.names.to_pylist()
-        self._files: OrderedDict[int, StreamFile] = OrderedDict()
-        self._lock = threading.Lock()
-        self._watch = Watch({})
-        self.first = self._walked(0)
+        self._held = HeldFiles(
+            "Arrow file", lambda unit: _walk(root, self._names[unit], mark), FILES, known, self._need_same_columns
+        )
+        self.file = self._held.file
+        self.first = self.file(0)
         self.schema = stored(self.first.schema)
         self._units: list[Unit] = []
         if known is None:
@@ -109,24 +108,6 @@ class ArrowStreamReader(Reader):
         names = self._names if units is None else [self._names[unit] for unit in units]
         return {name: os.path.join(self._root, name) for name in names}  # noqa: PTH118
 
-    def file(self, unit: int) -> StreamFile:
-        """Return a file; those used last are held.
-
-        Raises:
-            SourceError: it cannot be read, or is no longer what is known of it.
-        """
-        with self._lock:
-            found = self._files.get(unit)
-            if found is not None:
-                self._files.move_to_end(unit)
-                return found
-        found = self._walked(unit)
-        with self._lock:
-            self._files[unit] = found
-            while len(self._files) > FILES:
-                self._files.popitem(last=False)
-        return found
-
     def scan(
         self,
         columns: Sequence[str],
@@ -139,7 +120,7 @@ class ArrowStreamReader(Reader):
             for start, some in _together(file, read):
                 rows = pa.array(np.arange(first + start, first + start + len(some), dtype=np.uint64))
                 table = some.append_column(ROW, rows) if read else pa.table([rows], names=[ROW])
-                with _reading([file], self._watch):
+                with _reading([file], self._held):
                     passed = _copied(passing(table, predicate, [*columns, ROW])).to_batches()
                 yield from passed
 
@@ -165,26 +146,16 @@ class ArrowStreamReader(Reader):
         counts = np.diff(np.append(first, len(rows)))
         runs = zip(units[first].tolist(), batches[first].tolist(), inside[first].tolist(), counts.tolist(), strict=True)
         taken = [files[unit].batches[batch].slice(start, count) for unit, batch, start, count in runs]  # 2 us each
-        with _reading(list(files.values()), self._watch):
+        with _reading(list(files.values()), self._held):
             return _copied(pa.Table.from_batches(taken).select(list(columns)))
 
     def close(self) -> None:
-        with self._lock:
-            self._files.clear()
+        self._held.clear()
 
-    def _walked(self, unit: int) -> StreamFile:
-        file = _walk(self._root, self._names[unit], self._mark)
+    def _need_same_columns(self, unit: int, file: StreamFile) -> None:
         if unit and not file.schema.equals(self.first.schema):
             msg = f"Arrow file {cut(file.path)} has other columns than {cut(self.first.path)}. Save the dataset again"
             raise SourceError(msg)
-        if self._known is not None and file.content_key != self._known.keys[unit].as_py():
-            msg = (
-                f"Arrow file {cut(file.path)} changed since registration. Take the data as it is now with "
-                "catalog.refresh(<name>), or restore it"
-            )
-            raise SourceError(msg)
-        self._watch.know(file.path, (file.size_bytes, file.mtime_ns))
-        return file
 
 
 def stored(schema: pa.Schema) -> pa.Schema:
@@ -291,7 +262,7 @@ def _as_stored(batch: pa.RecordBatch, types: pa.Schema) -> pa.RecordBatch:
 
 
 @contextmanager
-def _reading(files: Sequence[StreamFile], watch: Watch) -> Iterator[None]:
+def _reading(files: Sequence[StreamFile], held: HeldFiles[StreamFile]) -> Iterator[None]:
     """Name what goes wrong while values are read from mapped files.
 
     Raises:
@@ -300,7 +271,7 @@ def _reading(files: Sequence[StreamFile], watch: Watch) -> Iterator[None]:
     since = moment()
     try:
         yield
-        watch.need_unchanged(file.path for file in files)
+        held.need_unchanged(file.path for file in files)
         need_sound(since)
     except (DamageError, OSError, pa.ArrowException) as error:
         names = ", ".join(cut(file.path) for file in files[:3])

@@ -115,7 +115,9 @@ def _whole_records(form: CsvForm, unit: ImportUnit, refused: Refused, size: int)
                     ends, done = np.append(ends, len(held)), len(held)
             if done:
                 yield Chunk(line, held[:done], ends)
-                line += held.count(b"\n", 0, done)
+                line += int(
+                    np.searchsorted(found.lines, done)
+                )  # counting the bytes again takes a tenth of reading them
             held = held[done:]
             if len(held) > LINE_BYTES and not ended:
                 raise _too_long(unit, line, found)

@@ -1,12 +1,14 @@
 """Which source a path is, by the names of its files."""
 
+import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.folder import IMAGES, VIDEOS
+from spiral_stream.sources.options import options_of
 from spiral_stream.sources.own import own_source
 from spiral_stream.sources.saved import library_kinds
 from spiral_stream.sources.source import Source
@@ -26,24 +28,27 @@ _PACKED: Final = (".bz2", ".gz", ".xz", ".zst")
 _LOOKED_AT: Final = 1000  # files of a folder
 
 
-def source_at(path: str, kind: str | None = None) -> Source:
+def source_at(path: str, kind: str | None = None, options: Sequence[str] = ()) -> Source:
     """Return the source at a path.
 
     Args:
         path: a file, a folder, or a pattern.
         kind: what it is; None tells by the names of the files.
+        options: further fields of the source, ``name=value`` each.
 
     Raises:
-        SourceError: the kind is unknown or cannot be told.
+        SourceError: the kind is unknown or cannot be told, or it has no such option.
     """
     kinds = library_kinds()
     name = kind or _told(path)
-    found: Callable[[str], Any] | None = kinds.get(name) or own_source(name)
+    found: type[Source] | None = kinds.get(name) or own_source(name)
     if found is None:
         msg = f"{shown(kind)} is no kind of source. Give one of {', '.join(sorted(kinds))}, or one of an installed package"
         raise SourceError(msg)
+    place = dataclasses.fields(found)[0].name  # type: ignore[arg-type]  # each is a dataclass
+    given = options_of(found, place, options)
     try:
-        made: Source = found(path)
+        made: Source = found(path, **given)
     except TypeError as error:
         msg = (
             f"source kind {name!r} takes more than a path ({cut(str(error))}). Make it in Python: catalog.register(...)"

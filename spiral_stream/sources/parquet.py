@@ -9,8 +9,6 @@ of CPU once it is decoded, where ``pyarrow.dataset`` ``take`` needs 48 ms per ca
 """
 
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +21,7 @@ from numpy.typing import NDArray
 from spiral_stream.errors import SourceError, SpiralError, shown
 from spiral_stream.expr import Expr
 from spiral_stream.sources.added import need_origin, with_added
+from spiral_stream.sources.held_files import HeldFiles
 from spiral_stream.sources.hive import has_keys, hive_columns, need_equal
 from spiral_stream.sources.listing import Paths, common_folder, listed, set_given_paths
 from spiral_stream.sources.paths import open_file
@@ -30,7 +29,6 @@ from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.recent import Recent
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
 from spiral_stream.sources.views import plain
-from spiral_stream.sources.watch import Watch
 from spiral_stream.threads import Workers, thread_share
 
 if TYPE_CHECKING:
@@ -95,6 +93,17 @@ class Parquet(Source):
         _, names = listed(self._paths, "Parquet", (".parquet",))
         return replace(self, hive=has_keys(names))
 
+    def settled_by(self, before: Source) -> tuple[Source, str]:
+        if self.hive is not None or not isinstance(before, Parquet) or before.hive is None:
+            return self, ""
+        kept = replace(self, hive=before.hive)
+        if kept.hive or kept == self.pinned():
+            return kept, ""
+        return kept, (
+            "it is registered without columns of its folders called key=value, and stays so. For the columns give hive=True and "
+            "replace=True; hive=False says that it shall have none"
+        )
+
     def _open(self, root: str, names: Sequence[str], known: Known | None) -> Reader:
         keyed = has_keys(names) if self.hive is None else self.hive
         of_files = hive_columns(root, names) if keyed else {}
@@ -143,18 +152,20 @@ class ParquetReader(Reader):
         known: Known | None = None,
         mark: str = "",
     ) -> None:
-        self._files: OrderedDict[int, _ParquetFile] = OrderedDict()
-        self._lock = threading.Lock()
-        self._watch = Watch({})
+        self._held = HeldFiles[_ParquetFile](
+            "Parquet file",
+            lambda unit: _read_footer(root, names[unit], mark),
+            None if known is None else FOOTERS,
+            known,
+        )
+        self._file = self._held.file
         self._cache = Recent(CACHE_BYTES)
         self._known, self.trusting = known, known is not None
-        self._root, self._names, self._mark = root, list(names), mark
+        self._root, self._names = root, list(names)
         if known is None:
             with Workers(thread_share().waiting(FOOTER_THREADS), "spiral-footer") as pool:
-                files = list(pool.map(lambda name: _read_footer(root, name, mark), self._names))
+                files = list(pool.map(self._file, range(len(self._names))))
             self.schema = _common_schema(files)
-            for unit, file in enumerate(files):
-                self._hold(unit, file)
             rows = np.array([file.footer.num_rows for file in files], dtype=np.uint64)
         else:
             rows = known.rows
@@ -185,36 +196,6 @@ class ParquetReader(Reader):
             Unit(file.name, file.footer.num_rows, file.size_bytes, file.content_key, tuple(file.group_rows.tolist()))
             for file in files
         ]
-
-    def _file(self, unit: int) -> _ParquetFile:
-        """A file with its footer. Where the files are known, those used last are held.
-
-        Raises:
-            SourceError: it cannot be read, or is no longer what is known of it.
-        """
-        with self._lock:
-            found = self._files.get(unit)
-            if found is not None and self._known is not None:
-                self._files.move_to_end(unit)
-        if found is not None:
-            return found
-        assert self._known is not None
-        file = _read_footer(self._root, self._names[unit], self._mark)
-        if file.content_key != self._known.keys[unit].as_py():
-            msg = (
-                f"Parquet file {file.path} changed since registration. Take the data as it is now with "
-                "catalog.refresh(<name>), or restore it"
-            )
-            raise SourceError(msg)
-        with self._lock:
-            self._hold(unit, file)
-        return file
-
-    def _hold(self, unit: int, file: _ParquetFile) -> None:
-        self._files[unit] = file
-        self._watch.know(file.path, (file.size_bytes, file.mtime_ns))
-        while self._known is not None and len(self._files) > FOOTERS:
-            self._files.popitem(last=False)
 
     def scan(
         self,
@@ -310,7 +291,7 @@ class ParquetReader(Reader):
             )
             while True:
                 batch = next(batches, None)
-                self._watch.need_unchanged([file.path])
+                self._held.need_unchanged([file.path])
                 if batch is None:
                     return
                 yield batch.cast(plain(batch.schema)) if file.has_views else batch
@@ -325,7 +306,7 @@ class ParquetReader(Reader):
             with _storage(file), pq.ParquetFile(file.path, metadata=file.footer) as opened:
                 table = opened.read_row_group(group, columns=[name])
                 found = (table.cast(plain(table.schema)) if file.has_views else table).column(name)
-            self._watch.need_unchanged([file.path])
+            self._held.need_unchanged([file.path])
             self._cache.put((unit, group, name), found)
         return found
 

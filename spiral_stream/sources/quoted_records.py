@@ -22,15 +22,16 @@ class Records:
 
     Attributes:
         ends: shape [R], int64: one past the line end of each record.
+        lines: shape [L], int64: where each line ends, records or not.
         open_at: where a quote opens that does not close in these bytes; -1 if there is none.
     """
 
-    __slots__ = ("ends", "open_at")
+    __slots__ = ("ends", "lines", "open_at")
 
     def __init__(self, data: bytes, delimiter: str, quote: str | None) -> None:
         letters = np.frombuffer(data, np.uint8)
         ends: Int64 = np.flatnonzero(letters == _NEWLINE).astype(np.int64)
-        self.open_at = -1
+        self.lines, self.open_at = ends, -1
         if quote is not None and quote.encode() in data:
             mark = ord(quote)
             quotes: Int64 = np.flatnonzero(letters == mark).astype(np.int64)

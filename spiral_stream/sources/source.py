@@ -135,6 +135,15 @@ class Source(ABC):
         del known
         return self.open()
 
+    def settled_by(self, before: "Source") -> "tuple[Source, str]":
+        """Return the same source with what is left open taken from what is registered, and what to say of it.
+
+        Args:
+            before: the source that has the name already.
+        """
+        del before
+        return self, ""
+
     def pinned(self) -> "Source":
         """Return the same source at its present version, where versions exist."""
         return self

@@ -7,8 +7,6 @@ What is read is a segment of a column, 8,192 rows as vortex-data writes them; al
 """
 
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,12 +20,12 @@ from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.extras import need
 from spiral_stream.sources.added import need_origin, with_added
+from spiral_stream.sources.held_files import HeldFiles
 from spiral_stream.sources.listing import Paths, common_folder, listed, set_given_paths
 from spiral_stream.sources.paths import open_file
 from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
 from spiral_stream.sources.views import plain
-from spiral_stream.sources.watch import Watch
 from spiral_stream.threads import Workers, thread_share
 
 STRETCH: Final = 1024  # neighbouring rows from which on a range is read
@@ -93,7 +91,13 @@ class VortexFile:
     opened: Any  # vortex.VortexFile
     schema: pa.Schema
     unit: Unit
+    size_bytes: int
     mtime_ns: int
+
+    @property
+    def content_key(self) -> str:
+        """Of its rows."""
+        return self.unit.content_key
 
 
 @final
@@ -110,11 +114,10 @@ class VortexReader(Reader):
     def __init__(self, source: Vortex, root: str, names: Sequence[str], known: Known | None) -> None:
         self.base, self.allow_outside = source.base or root, bool(source.allow_outside)
         self.trusting = known is not None
-        self._root, self._names, self._known, self._mark = root, list(names), known, source.origin
-        self._files: OrderedDict[int, VortexFile] = OrderedDict()
-        self._lock = threading.Lock()
-        self._watch = Watch({})
+        self._root, self._names = root, list(names)
         self._segments = _segment_cache()
+        self._held = HeldFiles("Vortex file", self._opened, FILES, known, self._need_same_columns)
+        self._file, self._mark = self._held.file, source.origin
         self._units: list[Unit] = []
         first = self._file(0)
         self.schema = first.schema
@@ -172,39 +175,14 @@ class VortexReader(Reader):
         return together
 
     def close(self) -> None:
-        with self._lock:
-            self._files.clear()
+        self._held.clear()
         self._segments.clear()
 
-    def _file(self, unit: int) -> VortexFile:
-        """Return an open file; those used last stay open.
+    def _opened(self, unit: int) -> VortexFile:
+        return _open_file(self._root, self._names[unit], self._segments, origin=self._mark)
 
-        Raises:
-            SourceError: it cannot be read, or is no longer what is known of it.
-        """
-        with self._lock:
-            found = self._files.get(unit)
-            if found is not None:
-                self._files.move_to_end(unit)
-                return found
-        found = _open_file(self._root, self._names[unit], self._segments, origin=self._mark)
-        if self._known is not None and found.unit.content_key != self._known.keys[unit].as_py():
-            msg = (
-                f"Vortex file {cut(found.path)} changed since registration. Take the data as it is now with "
-                "catalog.refresh(<name>), or restore it"
-            )
-            raise SourceError(msg)
-        if unit:
-            self._need_same_columns(found)
-        self._watch.know(found.path, (found.unit.size_bytes or 0, found.mtime_ns))
-        with self._lock:
-            self._files[unit] = found
-            while len(self._files) > FILES:
-                self._files.popitem(last=False)
-        return found
-
-    def _need_same_columns(self, file: VortexFile) -> None:
-        if not file.schema.equals(self.schema):
+    def _need_same_columns(self, unit: int, file: VortexFile) -> None:
+        if unit and not file.schema.equals(self.schema):
             here, there = (
                 ", ".join(f"{field.name} {field.type}" for field in each) for each in (file.schema, self.schema)
             )
@@ -226,7 +204,7 @@ class VortexReader(Reader):
             with _storage(file.path):
                 rows = np.arange(start, stop) if lowered is None else self._passing_rows(file, lowered, start, stop)
             if not columns and len(rows):
-                self._watch.need_unchanged([file.path])
+                self._held.need_unchanged([file.path])
                 yield rows, None
             elif len(rows):
                 with _storage(file.path):
@@ -241,7 +219,7 @@ class VortexReader(Reader):
             with _storage(file.path):
                 array = next(arrays, None)
                 table = None if array is None else self._as_table(array.to_arrow_table(), columns)
-            self._watch.need_unchanged([file.path])
+            self._held.need_unchanged([file.path])
             if table is None:
                 break
             if len(table):
@@ -286,7 +264,7 @@ class VortexReader(Reader):
                 order.append(np.flatnonzero(single))
                 indices = vortex.array(pa.array(rows[single], pa.uint64()))
                 parts.append(self._as_table(file.opened.to_arrow(list(columns), indices=indices).read_all(), columns))
-        self._watch.need_unchanged([file.path])
+        self._held.need_unchanged([file.path])
         found = pa.concat_tables(parts)
         places = np.concatenate(order)
         return found if (places[1:] > places[:-1]).all() else found.take(pa.array(np.argsort(places)))
@@ -328,13 +306,15 @@ def _open_file(root: str, name: str, segments: Any, *, origin: bool) -> VortexFi
         schema, rows = _types(opened.dtype.to_arrow_schema()), len(opened)
         groups = tuple(stop - start for start, stop in opened.splits()) if rows else ()
     key = content_key(key, "origin", name) if origin else key
-    return VortexFile(path, opened, schema, Unit(name, rows, facts.st_size, key, groups), facts.st_mtime_ns)
+    return VortexFile(
+        path, opened, schema, Unit(name, rows, facts.st_size, key, groups), facts.st_size, facts.st_mtime_ns
+    )
 
 
 def _rows_at_once(file: VortexFile, columns: pa.Schema) -> int:
     """How many rows a scan asks for: Vortex returns all of a stretch in one piece, which texts and bytes could make large."""
     fixed = all(pa.types.is_primitive(field.type) for field in columns)
-    row_bytes = (file.unit.size_bytes or 0) / max(1, file.unit.rows)
+    row_bytes = file.size_bytes / max(1, file.unit.rows)
     return SCAN_ROWS if fixed else max(FEWEST, min(SCAN_ROWS, int(SCAN_BYTES / max(1.0, row_bytes))))
 
 

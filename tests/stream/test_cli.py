@@ -254,3 +254,19 @@ def test_register_takes_every_kind_that_a_path_describes(own: sp.Catalog, tmp_pa
     assert f"source: jsonl at {tmp_path}/rows.jsonl; imported: 1 files, 45 bytes read in" in out
     assert "jsonl" in run(own, "tables")
     assert "source: jsonl" in run(own, "show", "lines")
+
+
+def test_register_takes_options_and_show_shows_the_rows_that_were_left_out(own: sp.Catalog, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("id;n\n1;5\n2;five\n3\n")
+    with pytest.warns(sp.SpiralWarning, match="2 rows could not be read"):
+        run(
+            own, "register", "rows", "auto", str(tmp_path / "rows.csv"), "--row-identity", "--option", "delimiter=;",
+            "--option", "on_error=skip", "--option", 'schema={"id": "int64", "n": "int64"}',
+        )  # fmt: skip
+    shown = run(own, "show", "rows")
+
+    assert own.table("rows").to_arrow()["n"].to_pylist() == [5]
+    assert "2 rows left out" in shown
+    assert "line 3" in shown
+    assert "column 'n' holds 'five'" in shown
+    assert "2;five" in shown

@@ -150,6 +150,28 @@ def test_registered_partitions_are_saved_refreshed_and_registered_again(tmp_path
     assert catalog.table("t").filter(col("year") > 2023).to_arrow()["id"].to_pylist() == [2024, -2024, 2025, -2025]
 
 
+def test_a_relation_without_columns_of_folders_is_registered_again_as_it_is(tmp_path: Path) -> None:
+    for year in (2023, 2024):
+        write(tmp_path / "t" / f"year={year}" / "p.parquet", id=[year])
+    catalog = spiral.connect(tmp_path / "catalog")
+    first = catalog.register(
+        "t", Parquet(str(tmp_path / "t"), hive=False), identity="id"
+    )  # as before they were columns
+
+    with pytest.warns(
+        spiral.SpiralWarning,
+        match=r"register 't': it is registered without columns of its folders.*hive=True and replace=True",
+    ):
+        again = catalog.register("t", Parquet(str(tmp_path / "t")), identity="id")
+    assert again.data_version == first.data_version
+    assert "year" not in catalog.table("t").to_arrow().column_names
+    catalog.register("t", Parquet(str(tmp_path / "t"), hive=False), identity="id")
+    with pytest.raises(spiral.CatalogError, match=r"its hive is .*now True"):
+        catalog.register("t", Parquet(str(tmp_path / "t"), hive=True), identity="id")
+    catalog.register("t", Parquet(str(tmp_path / "t"), hive=True), identity="id", replace=True)
+    assert catalog.table("t").to_arrow()["year"].to_pylist() == [2023, 2024]
+
+
 def test_a_file_that_moves_to_another_folder_has_other_rows(tmp_path: Path) -> None:
     write(tmp_path / "year=2023" / "p.parquet", id=[1])
     source = Parquet(str(tmp_path))
