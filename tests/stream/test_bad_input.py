@@ -62,16 +62,16 @@ def refusal(stream: Any) -> tuple[int, str]:
     return len(seen), str(caught.value)
 
 
-@pytest.fixture(scope="module")
-def bad_rows(tmp_path_factory: pytest.TempPathFactory) -> sp.Catalog:
-    return sp.connect(tmp_path_factory.mktemp("bad"))
+@pytest.fixture
+def bad_rows(tmp_path: Path) -> sp.Catalog:
+    return sp.connect(tmp_path)
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=str)
 @pytest.mark.parametrize("bad", BAD_BYTES)
 def test_a_bad_image_is_refused_by_name_cached_or_not(bad_rows: sp.Catalog, bad: str, profile: Any) -> None:
     value, why = BAD_BYTES[bad]
-    bad_rows.register("bad", sp.Arrow(with_bad_row(value)), semantic=SEMANTIC, replace=True)
+    bad_rows.register("bad", sp.Arrow(with_bad_row(value)), semantic=SEMANTIC)
     make = maker(bad_rows, "bad", profile=profile, order=sp.Sequential(), transforms=FIXED, batch_size=8)
     with make() as stream:
         place = stream.locate(BAD_NAME)
