@@ -66,7 +66,7 @@ class Members:
 
 
 @final
-class Group:
+class ShardGroup:
     """What is kept of one group."""
 
     def __init__(self, key: str, facts: pa.Table, histogram: pa.Table | Path) -> None:
@@ -112,7 +112,7 @@ def histogram_path(folder: Path, key: str) -> Path:
     return folder / f"{key}.values"
 
 
-def kept_group(folder: Path, key: str) -> Group | None:
+def kept_group(folder: Path, key: str) -> ShardGroup | None:
     """Return a group that is kept, or None; one that is damaged is not."""
     path, histogram = folder / f"{key}.facts", histogram_path(folder, key)
     if not (path.exists() and histogram.exists()):
@@ -121,7 +121,7 @@ def kept_group(folder: Path, key: str) -> Group | None:
         facts = read_table(path).replace_schema_metadata(None)
     except (OSError, ValueError, pa.ArrowException):
         return None
-    return Group(key, facts, histogram) if facts.schema.equals(FACTS) else None
+    return ShardGroup(key, facts, histogram) if facts.schema.equals(FACTS) else None
 
 
 def _histogram(path: Path) -> pa.Table:
@@ -185,7 +185,7 @@ def _borders(ends: Int64, data: Any) -> list[int]:
 
 def made_group(
     members: Members, counted: Sequence[tuple[ColumnFacts, Pieces]], candidates: Collection[str], most: int
-) -> Group:
+) -> ShardGroup:
     """Merge the facts of one group.
 
     Args:
@@ -205,7 +205,7 @@ def made_group(
             histograms.append(column.histogram(members.names))
             row["rows"] = len(histograms[-1])
         facts.append(row)
-    return Group(members.key, _table(facts), pa.concat_tables(histograms))
+    return ShardGroup(members.key, _table(facts), pa.concat_tables(histograms))
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> pa.Table:

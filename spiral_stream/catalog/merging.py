@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.catalog.groups import (
     HISTOGRAMS,
-    Group,
+    ShardGroup,
     coded,
     kept_group,
     made_group,
@@ -93,7 +93,7 @@ class Histograms:
         known: the whole, if it is not in groups.
     """
 
-    def __init__(self, spans: Sequence[tuple[Group, int, int]] = (), known: pa.Table | None = None) -> None:
+    def __init__(self, spans: Sequence[tuple[ShardGroup, int, int]] = (), known: pa.Table | None = None) -> None:
         self.spans = tuple(spans)
         self._known = known
 
@@ -120,7 +120,7 @@ class Statistics:
     found: Histograms
     marks: dict[str, str]  # column -> whether its histogram is known; columns not asked are not named
     columns: pa.Table = field(default_factory=COLUMNS.empty_table)  # schema COLUMNS: one row per column
-    groups: tuple[Group, ...] = ()  # what it was merged from
+    groups: tuple[ShardGroup, ...] = ()  # what it was merged from
 
     @property
     def histograms(self) -> pa.Table:
@@ -142,7 +142,7 @@ class Merged:
     marks: dict[str, str]
     columns: pa.Table
     bytes: Int64  # [S] of the columns that were counted
-    groups: tuple[Group, ...]
+    groups: tuple[ShardGroup, ...]
 
 
 def merged(
@@ -176,7 +176,7 @@ def merged(
         kept = kept_group(folder, members.key) if folder is not None else None
         groups.append(kept or made_group(members, counted, candidates, most))
     columns = [_Column(each, pieces, order, rows, groups, k) for k, (each, pieces) in enumerate(counted)]
-    spans, marks = dict[str, list[tuple[Group, int, int]]](), dict[str, str]()
+    spans, marks = dict[str, list[tuple[ShardGroup, int, int]]](), dict[str, str]()
     for group in groups:
         for name, at, length in group.spans():
             spans.setdefault(name, []).append((group, at, length))
@@ -199,7 +199,7 @@ class _Column:
     """The facts of one column, of all shards in the order of their names."""
 
     def __init__(
-        self, facts: ColumnFacts, pieces: Pieces, order: Int64, rows: Int64, groups: Sequence[Group], place: int
+        self, facts: ColumnFacts, pieces: Pieces, order: Int64, rows: Int64, groups: Sequence[ShardGroup], place: int
     ) -> None:
         self.facts, self.name = facts, facts.name
         self._pieces, self._order, self._rows = pieces, order, rows

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.entry import Entry
-from spiral_stream.catalog.groups import FACTS, HISTOGRAMS, Group, histogram_path
+from spiral_stream.catalog.groups import FACTS, HISTOGRAMS, ShardGroup, histogram_path
 from spiral_stream.catalog.manifest import UNKNOWN_BYTES
 from spiral_stream.catalog.measuring import writable_place
 from spiral_stream.catalog.merging import (
@@ -225,7 +225,7 @@ def _found(histograms: pa.Table, folder: Path) -> Histograms:
     if not histograms.schema.equals(_SPANS):
         msg = "its columns are not those of histograms"
         raise ValueError(msg)
-    groups = {key: Group(key, FACTS.empty_table(), histogram_path(folder, key)) for key in _keys(histograms)}
+    groups = {key: ShardGroup(key, FACTS.empty_table(), histogram_path(folder, key)) for key in _keys(histograms)}
     missing = [key for key in groups if not histogram_path(folder, key).exists()]
     if missing:
         msg = f"{histogram_path(folder, missing[0])} is missing"

@@ -2,13 +2,11 @@
 
 The bound tree is what dialects lower and fingerprints hash. Its rules, equal on every engine:
 
-* A literal takes the type of the column it is compared with: ``0.7`` becomes float32(0.7) on a
-  float32 column. Integer, date and time columns are compared with the literal's exact value
-  (``i >= 2.5`` becomes ``i > 2``; a bound out of the type's range is always or never met).
-* NaN compares as in IEEE 754 and NumPy: ``== < <= > >=`` are false, ``!=`` is true, so
-  ``~(d >= x)`` keeps NaN rows and ``d < x`` does not. ``-0.0 == 0.0``.
-* A missing operand makes a comparison or arithmetic null; ``& | ~`` are three-valued (Kleene);
-  a row passes a filter only where the predicate is true.
+* A literal takes the type of the column it is compared with: ``0.7`` becomes float32(0.7) on a float32 column.
+  Integer, date and time columns keep its exact value: ``i >= 2.5`` is ``i > 2``, and a bound out of range always or never met.
+* NaN compares as in IEEE 754 and NumPy: ``== < <= > >=`` are false, ``!=`` is true, so ``~(d >= x)`` keeps NaN rows and
+  ``d < x`` does not. ``-0.0 == 0.0``.
+* A missing operand makes a comparison or arithmetic null; ``& | ~`` are three-valued; a filter passes rows that are true.
 * Arithmetic on integers is int64 and wraps; with a float, or ``/``, it is float64. ``/`` is true
   division (by zero: inf or NaN). ``//`` and ``%`` take integers, are floored, and null by zero.
 * ``hash`` of an integer is that of its value, whatever its width. It takes no dates and times, and no floats.
@@ -361,8 +359,7 @@ def _as(expr: Expr, have: pa.DataType, want: pa.DataType) -> Expr:
 @cache
 def _range(type_: pa.DataType) -> tuple[int, int]:
     if pa.types.is_integer(type_):
-        info = np.iinfo(type_.to_pandas_dtype())
-        return int(info.min), int(info.max)
+        return int((info := np.iinfo(type_.to_pandas_dtype())).min), int(info.max)
     bits = 31 if pa.types.is_date32(type_) else 63
     return -(2**bits), 2**bits - 1
 

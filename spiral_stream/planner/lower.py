@@ -140,8 +140,7 @@ def lower(
     read = 0 if former else sum(each.selected.total for each in streams)  # nothing of former rows can be kept anew
     for stream in streams:
         stream.selected.kept.keep(_read_by_batches(collate, sample), read)
-    form = canonical(plan)
-    whole = digest(form)
+    whole = digest(form := canonical(plan))
     _keep_plan(place.root, whole, form)
     sampled = [each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled)]
     maps = tuple(each for each in sampled[1:] if not isinstance(each, Extends | SampleKept))

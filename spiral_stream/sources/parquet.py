@@ -285,10 +285,9 @@ class ParquetReader(Reader):
         import pyarrow.parquet as pq
 
         with _storage(file), pq.ParquetFile(file.path, metadata=file.footer) as opened:
-            small = sum(file.footer.row_group(g).total_byte_size for g in groups) < _SMALL_BYTES
-            batches = opened.iter_batches(
-                batch_size=_SCAN_ROWS, row_groups=groups, columns=list(columns), use_threads=not small
-            )
+            threads = sum(file.footer.row_group(g).total_byte_size for g in groups) >= _SMALL_BYTES
+            read = {"row_groups": groups, "columns": list(columns), "use_threads": threads}
+            batches = opened.iter_batches(batch_size=_SCAN_ROWS, **read)
             while True:
                 batch = next(batches, None)
                 self._held.need_unchanged([file.path])
