@@ -133,7 +133,7 @@ def lancedb_threads(folder: Path, what: str, threads: int) -> Iterator[int]:
 
 
 SYSTEMS: Final[dict[str, Callable[[Path, str], Iterator[int]]]] = {
-    "spiral, threads": lambda folder, what: spiral(folder, what),
+    "spiral, threads": spiral,
     f"spiral, workers={WORKERS}": lambda folder, what: spiral(folder, what, WORKERS),
     "spiral, kept": lambda folder, what: spiral(folder, what, kept=True),
     "DataLoader, in the loop": lambda folder, what: torch_loader(folder, what, 0),
