@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[1]
 LONGEST_ROOM = 400  # lines: one sitting
 # Faces of verbs: half of their lines document the verbs, as their heads say.
 LONGER = {"spiral_stream/cli.py": 440, "spiral_stream/prepared.py": 615, "spiral_stream/relation.py": 590}
->>>>>>> 5e8779d (functions: how-to, coming from PyGrain and LanceDB, decision, benchmark)
 MOST_METHODS = 12  # public ones of one class; properties do not count
 FACES = {"PreparedStream", "Relation"}  # each verb is a method
 
