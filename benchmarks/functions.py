@@ -184,6 +184,7 @@ def main() -> None:
                 command = [sys.executable, "-m", "benchmarks.functions", str(given.folder), "--cell", what, name]
                 done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
                 found.setdefault((what, name), []).append(json.loads(done.stdout.splitlines()[-1]))
+                print(turn, what, name, found[what, name][-1], file=sys.stderr, flush=True)
     print("| function | system | CPU s: min, median, max | wall s: min, median, max | first batch s: median |")
     print("|---|---|---|---|---|")
     for (what, name), cells in found.items():

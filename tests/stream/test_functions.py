@@ -252,6 +252,29 @@ def test_materialize_says_why_it_builds_nothing(catalog: sp.Catalog) -> None:
     assert any(says in str(each.message) and ".map(f, ...).cache()" in str(each.message) for each in told)
 
 
+def test_samples_that_are_limited_or_come_again_read_kept_values(catalog: sp.Catalog) -> None:
+    plan = sampled(catalog).limit(50).map(own.doubled, columns=["n"], name="m", returns=pa.int64())
+    want = read(collated(plan, ["m"]).to_numpy())
+    with collated(plan.cache(), ["m"]).to_numpy() as stream:
+        stream.materialize()
+        assert all(each.complete for each in stream.caches())
+
+    assert equal(read(collated(plan.cache(), ["m"]).to_numpy()), want)
+
+
+def test_values_of_streams_and_of_joined_columns_are_kept(catalog: sp.Catalog) -> None:
+    want = read(own.mixed(catalog, "a", cache=False).to_numpy())
+    with own.mixed(catalog, "a").to_numpy() as stream:
+        stream.materialize()
+        before = {each.fingerprint for each in stream.caches() if each.complete}
+        assert stream.verify().damaged == ()
+    assert len(before) == 2
+    assert equal(read(own.mixed(catalog, "a").to_numpy()), want)
+
+    with own.mixed(catalog, "z").to_numpy() as stream:  # the joined relation changed
+        assert before.isdisjoint(each.fingerprint for each in stream.caches())
+
+
 def test_kept_values_are_listed_and_go_with_the_stream_that_named_them(catalog: sp.Catalog) -> None:
     from datetime import timedelta
 
