@@ -1,15 +1,12 @@
 """A user's function on threads, on processes and kept, beside torch's DataLoader and LanceDB's way to transform.
 
-Cells take turns, each in a fresh process: ``python -m benchmarks.functions FOLDER [--rounds 5]``. CPU seconds are those of
-the process and of its children. Two functions: `normalized` is NumPy (it releases the GIL), `counted` is a loop of Python.
+Cells take turns in one process: ``python -m benchmarks.functions FOLDER [--rounds 5]``. CPU seconds are those of the process
+and of the children that a cell starts and ends, with all that these import. Two functions: `normalized` is NumPy (it releases the GIL), `counted` is a loop of Python.
 """
 
 import argparse
-import json
-import os
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,29 +15,16 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import torch
+
+import spiral_stream as sp
+from benchmarks.function_bodies import counted, normalized
 
 ROWS: Final = 16_384
 BATCH: Final = 128
 WORKERS: Final = 2
 TENSOR: Final = pa.fixed_shape_tensor(pa.float32(), (3, 32, 32))
 RETURNS: Final = {"numpy": {"x": TENSOR}, "python": {"k": pa.int64()}}
-
-
-def normalized(batch: pa.RecordBatch) -> dict[str, Any]:
-    pixels = batch.column("pixels").flatten().to_numpy().reshape(-1, 3, 32, 32).astype(np.float32)
-    mean, deviation = pixels.mean(axis=(2, 3), keepdims=True), pixels.std(axis=(2, 3), keepdims=True)
-    return {"x": np.tanh((pixels - mean) / (deviation + 1e-6))}
-
-
-def counted(batch: pa.RecordBatch) -> dict[str, Any]:
-    return {"k": [_words(text) for text in batch.column("text").to_pylist()]}
-
-
-def _words(text: str) -> int:
-    seen: dict[str, int] = {}
-    for word in text.split():
-        seen[word] = seen.get(word, 0) + len(word)
-    return sum(value * value % 7 for value in seen.values())
 
 
 FUNCTIONS: Final[dict[str, tuple[Callable[..., Any], str]]] = {
@@ -67,8 +51,6 @@ def make(folder: Path) -> None:
 
 
 def spiral(folder: Path, what: str, workers: int | None = None, *, kept: bool = False) -> Iterator[int]:
-    import spiral_stream as sp
-
     function, column = FUNCTIONS[what]
     catalog = sp.connect(str(folder / "catalog"))
     if "rows" not in catalog.tables():
@@ -95,8 +77,6 @@ class Rows:
         return ROWS // BATCH
 
     def __getitem__(self, number: int) -> Any:
-        import torch
-
         function, column = FUNCTIONS[self.what]
         if self.dataset is None:
             import lance
@@ -150,12 +130,6 @@ def cpu_s() -> float:
 
 def cell(folder: Path, what: str, name: str) -> dict[str, float]:
     """One pass over the rows; processes are started inside it and have ended at its end."""
-    import torch
-
-    import spiral_stream
-
-    torch.set_num_threads(1)
-    assert spiral_stream
     began, cpu = time.monotonic(), cpu_s()
     first, samples = 0.0, 0
     for size in SYSTEMS[name](folder, what):
@@ -169,21 +143,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cell", nargs=2)
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     make(given.folder)
-    if given.cell:
-        print(json.dumps(cell(given.folder, *given.cell)))
-        return
+    torch.set_num_threads(1)
+    for what in FUNCTIONS:  # what is opened and kept once
+        cell(given.folder, what, "spiral, kept")
     found: dict[tuple[str, str], list[dict[str, float]]] = {}
     names = list(SYSTEMS)
     for turn in range(given.rounds):
         for what in FUNCTIONS:
             for name in [*names[turn % len(names) :], *names[: turn % len(names)]]:
-                command = [sys.executable, "-m", "benchmarks.functions", str(given.folder), "--cell", what, name]
-                done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
-                found.setdefault((what, name), []).append(json.loads(done.stdout.splitlines()[-1]))
+                found.setdefault((what, name), []).append(cell(given.folder, what, name))
                 print(turn, what, name, found[what, name][-1], file=sys.stderr, flush=True)
     print("| function | system | CPU s: min, median, max | wall s: min, median, max | first batch s: median |")
     print("|---|---|---|---|---|")
