@@ -1,7 +1,8 @@
 """A user's function on threads, on processes and kept, beside torch's DataLoader and LanceDB's way to transform.
 
 Cells take turns in one process: ``python -m benchmarks.functions FOLDER [--rounds 5]``. CPU seconds are those of the process
-and of the children that a cell starts and ends, with all that these import. Two functions: `normalized` is NumPy (it releases the GIL), `counted` is a loop of Python.
+and of the children that a cell starts and ends, with all that these import. Two functions: `normalized` is NumPy (it
+releases the GIL), `counted` is a loop of Python.
 """
 
 import argparse

@@ -28,7 +28,7 @@ from spiral_stream.plan.pairs import owned_by_right_side
 from spiral_stream.plan.tree import need, walk
 from spiral_stream.planner.build import caches
 from spiral_stream.planner.derived_relations import FACTS, FOLDER, ROWS, need_sound_rows
-from spiral_stream.planner.lower import cache_root
+from spiral_stream.planner.kept_plans import cache_root
 from spiral_stream.planner.outcome import Outcome
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.probed import Probed

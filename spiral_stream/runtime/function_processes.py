@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.spawn import get_preparation_data, prepare
 from time import monotonic
@@ -243,10 +244,11 @@ def serve(pipe: "Connection[Any, Any]") -> None:
             f"map: a process for workers= cannot find the functions ({type(error).__name__}: {error}). Define them at the top "
             "level of a module that can be imported, not in a notebook or at a prompt"
         )
-        pipe.send((_FAILED, msg))
+        with suppress(OSError):  # nobody asks any more
+            pipe.send((_FAILED, msg))
         return
-    pipe.send((_READY, None))
     try:
+        pipe.send((_READY, None))
         while True:
             at = pipe.recv()
             pipe.send_bytes(_answered(functions[at], pipe.recv_bytes()))

@@ -21,7 +21,8 @@ from spiral_stream.plan.nodes import Deliver, Sample
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.bind import Bindings, resumed
 from spiral_stream.planner.build import Line, caches, materialize
-from spiral_stream.planner.lower import cache_root, lower
+from spiral_stream.planner.kept_plans import cache_root
+from spiral_stream.planner.lower import lower
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.saved_state import Anchor, SavedState, check_data, check_plan
