@@ -135,9 +135,8 @@ class BatchBuilder:
             draft.parts += self._deferred(epoch, draft, gathered).start(pool)
         else:
             self._fill_columns(draft, gathered)
-        for stage in self._pixels:
-            fill = self._fill_images if isinstance(stage, ImageStage) else self._fill_clips
-            fill(draft, stage)  # type: ignore[arg-type]  # that of its kind
+        if not later or not self._followers.fields:
+            self._fill_pixels(draft)
         self._metrics.add(batches=1, samples=sample_count(drawn))
 
         def finish() -> Batch:
@@ -146,6 +145,11 @@ class BatchBuilder:
 
         listed = (lambda: draft.listed) if later else draft.listed
         return Pending(finish, draft.parts, fields, listed, begun)
+
+    def _fill_pixels(self, draft: Draft) -> None:
+        for stage in self._pixels:
+            fill = self._fill_images if isinstance(stage, ImageStage) else self._fill_clips
+            fill(draft, stage)  # type: ignore[arg-type]  # that of its kind
 
     def _fill_columns(self, draft: Draft, gathered: dict[str, Ragged]) -> None:
         for plain, key in self._plains:
@@ -167,6 +171,8 @@ class BatchBuilder:
             draft.listed += own.listed
             for part in own.parts:
                 part.result()
+            if self._followers.fields:  # which have to be known before an image is read
+                self._fill_pixels(draft)
 
         return Deferred(self._reader, self._stages, epoch, draft.samples, self._keys, fill)
 

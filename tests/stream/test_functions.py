@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 import spiral_stream as sp
 from spiral_stream.errors import BindError, DataError, PlanError, ResumeError, StreamError
@@ -94,6 +96,24 @@ def test_what_does_not_fit_is_named_with_function_column_and_place(
 def test_what_is_no_function_of_record_batches_is_refused(catalog: sp.Catalog, options: Any, says: str) -> None:
     with pytest.raises(PlanError, match=says):
         sampled(catalog).map(own.features, columns=["n"], **options)
+
+
+def test_boxes_that_a_function_gives_follow_their_images(tmp_path: Path) -> None:
+    pixels = np.full((20, 24, 3), 90, np.uint8)
+    for number in range(8):
+        Image.fromarray(pixels).save(tmp_path / f"{number}.jpg")
+    table = pa.table({"id": range(8), "n": range(8), "image": [str(tmp_path / f"{n}.jpg") for n in range(8)]})
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    catalog.register("d", sp.Arrow(table), identity="id", semantic={"image": "image/jpeg-ref"})
+    plan = catalog.table("d").sample(order=sp.Sequential())
+    plan = plan.map(own.boxes, columns=["n"], returns={"boxes": pa.list_(pa.list_(pa.float32(), 4))})
+    fields = {
+        "image": sp.Stack("image", decode="jpeg", transforms=[sp.RandomResizedCrop(16)]),
+        "boxes": sp.Boxes("boxes", of="image"),
+    }
+    (batch,) = read(plan.collate(batch_size=8, fields=fields).to_numpy())
+
+    assert batch["boxes"].shape == (8, 2, 4)
 
 
 # ---- processes
