@@ -380,8 +380,7 @@ class OpenedPlan:
                 share = ThreadShare()
                 share.in_worker = not self._processes
                 opening = Opening(self._plan, self._catalog, Metrics(), threads=share)
-                reader = opening.read(need(self._plan, Sample).order.run_seed)[0]
-                self._open = (opening, opening.stages, reader)
+                self._open = (opening, opening.stages, opening.read(need(self._plan, Sample).order.run_seed)[0])
             return self._open[1:]
 
     def close(self) -> None:
