@@ -141,6 +141,11 @@ class doing:  # noqa: N801  read as a word: ``with doing("reading x"):``
                 raise Stopped
 
 
+def told_to_stop() -> bool:
+    """Return whether the calling thread is one of ours that was told to stop."""
+    return getattr(threading.current_thread(), "told_to_stop", False)
+
+
 @final
 class ToldLock:
     """A re-entrant lock that warns whoever waits for long, with what its holder is doing. A forked process holds no lock.

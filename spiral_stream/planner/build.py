@@ -184,8 +184,10 @@ def _nothing_kept(stages: Stages) -> str:
     found = [f"{verbs.get(step.VERB, step.VERB)} {each.name}" for step, each in steps if each is not None]
     drawn = [function.name for _, function in steps if function is not None and function.random]
     kept_by = "tokens of a stored text column, and values of functions before a .cache() that comes after sample"
+    computed = [f"{each.name} is made of {each.column!r}, which the plan computes" for each in stages.tokens]
     if any(not isinstance(step, SampleAssembly) and each is not None and not each.random for step, each in steps):
-        why = f"what a Python function makes is not kept unless the plan asks for it ({', '.join(found)})"
+        asked = f"what a Python function makes is not kept unless the plan asks for it ({', '.join(found)})"
+        why = "; ".join([asked, *computed])
         way_out = "Put .cache() after the functions: .map(f, ...).cache()"
     elif found:
         why = f"{', '.join(found)} cannot be kept: " + (
@@ -193,7 +195,6 @@ def _nothing_kept(stages: Stages) -> str:
         )
         way_out = "Nothing can be built; batches call the functions"
     else:
-        computed = [f"{each.name} is made of {each.column!r}, which the plan computes" for each in stages.tokens]
         why = "; ".join(computed) or "no field decodes, and nothing is tokenized"
         way_out = "Nothing needs to be built: batches read the relation's own columns"
         if computed:

@@ -9,7 +9,7 @@ Maps are numbered from 0, the first after ``sample``. "Upto n" means: for what c
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Final, final
+from typing import Any, Final, Protocol, final
 
 import pyarrow as pa
 
@@ -25,9 +25,6 @@ from spiral_stream.plan.maps import (
     SampleTokens,
 )
 from spiral_stream.plan.nodes import Sampled
-
-if TYPE_CHECKING:
-    from spiral_stream.planner.physical import Stages
 
 MASK: Final = "\0keeps"  # what a kept filter answered; no column begins with NUL
 LISTS: Final = "\0lists"  # what a kept flat_map gave
@@ -72,6 +69,45 @@ class Refusal:
 Key = Stored | Lengths | Made | Refusal
 
 
+class MappedStages(Protocol):
+    """What lineage asks of a stage list (`planner.physical.Stages`)."""
+
+    @property
+    def maps(self) -> Sequence[Sampled]:
+        """The maps, in order."""
+        ...
+
+    @property
+    def kept(self) -> frozenset[Made]:
+        """The columns whose values are kept."""
+        ...
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns that identify a sample."""
+        ...
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The small columns that every batch reads."""
+        ...
+
+    @property
+    def tokens(self) -> Sequence[Any]:
+        """The columns of tokens."""
+        ...
+
+    @property
+    def sequences(self) -> Sequence[Any]:
+        """The fields of sequences."""
+        ...
+
+    @property
+    def streams(self) -> Sequence[Any]:
+        """The streams."""
+        ...
+
+
 @final
 class Lineage:
     """Which column each name means, and what it is computed from.
@@ -92,7 +128,7 @@ class Lineage:
         self.end = len(self._maps)
 
     @classmethod
-    def of(cls, stages: "Stages") -> "Lineage":
+    def of(cls, stages: MappedStages) -> "Lineage":
         """The lineage of a stream's maps."""
         tokenizing = [at for at, step in enumerate(stages.maps) if isinstance(step, SampleTokens)]
         fetched = [at for at, stage in zip(tokenizing, stages.tokens, strict=True) if stage.caches]
@@ -165,7 +201,7 @@ class Lineage:
                 todo += [each for each in self.inputs(key) if each not in have]
         return list(found)
 
-    def sequences_only(self, stages: "Stages") -> frozenset[str]:
+    def sequences_only(self, stages: MappedStages) -> frozenset[str]:
         """Return the stored columns that nothing but fields of sequences reads: addresses of their lists are enough."""
         keys = [self.key(stage.field.column, self.end) for stage in stages.sequences]
         read = {*stages.columns, *(name for step in self._maps for name in _given(step))}
@@ -188,7 +224,7 @@ class Lineage:
         return sum(name is not None and _function_name(each) == name for each in self._maps[:at])
 
 
-def identity_keys(stages: "Stages", upto: int | None = None) -> list[Stored | Made]:
+def identity_keys(stages: MappedStages, upto: int | None = None) -> list[Stored | Made]:
     """The columns that identify a sample after ``upto`` maps: the relation's, or those that an assembler gave it."""
     assemblies = [at for at, step in enumerate(stages.maps[:upto]) if isinstance(step, SampleAssembly)]
     return [Made(name, assemblies[-1]) if assemblies else Stored(name) for name in stages.identity]

@@ -5,14 +5,11 @@ kept under its fingerprint and the data versions, next to the caches, and memory
 by every rank that comes after.
 """
 
-import re
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from math import ceil
 from pathlib import Path
-from typing import Any, Final
 
 from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.lanes import Lanes
@@ -27,17 +24,14 @@ from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.decoders.limits import CLIPS
 from spiral_stream.decoders.sound_selection import SOUNDS
-from spiral_stream.derived.place import CACHE_ENV, derived_root, note_catalog
-from spiral_stream.errors import CacheError, PlanError, SpiralWarning
+from spiral_stream.derived.place import note_catalog
+from spiral_stream.errors import PlanError, SpiralWarning
 from spiral_stream.expr import parse
 from spiral_stream.extras import need as need_package
 from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.list import List
 from spiral_stream.fields.sequence import SequenceField, is_tokens
 from spiral_stream.fields.stack import Stack
-from spiral_stream.integrity import seal
-from spiral_stream.integrity.faults import failed
-from spiral_stream.integrity.publish import write_file
 from spiral_stream.plan import nodes
 from spiral_stream.plan.checks import unheeded_sort
 from spiral_stream.plan.clips import TIMES, clip_parts, is_clip, limits_of
@@ -55,6 +49,7 @@ from spiral_stream.plan.tree import base_scan, find, need, origin, profiles, spi
 from spiral_stream.planner.composed import doubts
 from spiral_stream.planner.derived_relations import DerivedRelations
 from spiral_stream.planner.kept_columns import KeptRelation
+from spiral_stream.planner.kept_plans import cache_root, keep_plan
 from spiral_stream.planner.payload import Payload, own_payload, payload_of
 from spiral_stream.planner.physical import (
     ClipSource,
@@ -83,17 +78,6 @@ from spiral_stream.sampling.order import Population
 from spiral_stream.sampling.schedule import Schedule
 from spiral_stream.semantic import semantic_of
 from spiral_stream.transforms.encoder import TextEncoder
-
-_FINGERPRINT: Final = re.compile("[0-9a-f]{32}")
-
-
-def cache_root(catalog: Registry) -> Path:
-    """Return where caches, selections and indexes lie: ``$SPIRAL_CACHE``, else the catalog's own folder.
-
-    Raises:
-        CacheError: ``$SPIRAL_CACHE`` names no folder of this machine.
-    """
-    return derived_root(catalog.root)
 
 
 def lower(
@@ -140,8 +124,9 @@ def lower(
     read = 0 if former else sum(each.selected.total for each in streams)  # nothing of former rows can be kept anew
     for stream in streams:
         stream.selected.kept.keep(_read_by_batches(collate, sample), read)
-    whole = digest(form := canonical(plan))
-    _keep_plan(place.root, whole, form)
+    form = canonical(plan)
+    whole = digest(form)
+    keep_plan(place.root, whole, form)
     sampled = [each for each in list(spine(collate.source))[::-1] if isinstance(each, nodes.Sampled)]
     maps = tuple(each for each in sampled[1:] if not isinstance(each, Extends | SampleKept))
     fields = _fields(collate, streams, place.root)
@@ -372,27 +357,3 @@ def _relations(node: nodes.Node) -> tuple[str, ...]:
     if isinstance(node, nodes.Scan):
         return (node.relation,)
     return node.relations if isinstance(node, nodes.Sql) else ()
-
-
-def _keep_plan(root: Path, name: str, plan: Any) -> None:
-    """Keep the canonical plan under its fingerprint, so that a later mismatch can be shown as a diff."""
-    path = root / "plans" / f"{name}.json"
-    if path.exists():
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, seal.sealed_json(plan))
-    except OSError as error:
-        otherwise = f"Make it writable, or set ${CACHE_ENV} to another folder"
-        raise failed(error, otherwise, "prepare: cannot write under", root) from error
-
-
-def saved_plan(catalog: Registry, name: str) -> Any | None:
-    """Return the canonical plan kept under a fingerprint; None if it is missing, damaged, or of another fingerprint."""
-    path = cache_root(catalog) / "plans" / f"{name}.json"
-    if not _FINGERPRINT.fullmatch(name) or not path.exists():
-        return None
-    with suppress(CacheError, PlanError, RecursionError):
-        plan = seal.read_json(path)
-        return plan if digest(plan) == name else None
-    return None

@@ -38,7 +38,7 @@ from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.publish import is_aside, is_draft, sweep_draft, take_out
 from spiral_stream.planner.derived_relations import FACTS
 from spiral_stream.planner.derived_relations import FOLDER as RELATIONS
-from spiral_stream.planner.lower import cache_root
+from spiral_stream.planner.kept_plans import cache_root
 from spiral_stream.planner.naming import PLAN, Present, ReadPlan, SavedUse, present, present_derived, saved_uses
 from spiral_stream.planner.outcome import Outcome
 from spiral_stream.sources.imported import ImportedRows

@@ -16,7 +16,7 @@ from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import STATE_VERSION, Cursor
 from spiral_stream.errors import ResumeError, shown
 from spiral_stream.plan.differences import differences
-from spiral_stream.planner.lower import saved_plan
+from spiral_stream.planner.kept_plans import saved_plan
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.skip_record import NOTHING, Skips

@@ -28,7 +28,7 @@ from spiral_stream.plan.pairs import owned_by_right_side
 from spiral_stream.plan.tree import need, walk
 from spiral_stream.planner.build import caches
 from spiral_stream.planner.derived_relations import FACTS, FOLDER, ROWS, need_sound_rows
-from spiral_stream.planner.lower import cache_root
+from spiral_stream.planner.kept_plans import cache_root
 from spiral_stream.planner.outcome import Outcome
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.probed import Probed
@@ -103,7 +103,8 @@ def verify_stream(
         stages = lower()
         stores = {work.store.folder: work.store for work in caches(stages)}
         more = [_Task(path, what, check, _size(path)) for path, what, check in others()]
-        kept = (each for stream in stages.streams for each in stream.selected.kept.pieces())
+        columns = (each for stream in stages.streams for each in stream.selected.kept.pieces())
+        kept = [*columns, *(each for values in stages.values for each in values.pieces())]
         pieces = dict.fromkeys(path for each in kept for path in each.files())
         more += [_Task(path, "kept column", partial(verify_file, path), _size(path)) for path in pieces]
     made = _stores(stores.values(), more, report)

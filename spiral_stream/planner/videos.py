@@ -18,7 +18,7 @@ from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import CacheError, PlanError, shown
 from spiral_stream.extras import need
 from spiral_stream.plan.clips import TIMES, check_times
-from spiral_stream.planner.lower import cache_root
+from spiral_stream.planner.kept_plans import cache_root
 from spiral_stream.semantic import H264_REF, semantic_of
 from spiral_stream.threads import thread_share
 

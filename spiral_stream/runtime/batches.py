@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from spiral_stream.batching.formation import Packing
 from spiral_stream.batching.padding_width import padded
 from spiral_stream.derived.gather import KeptColumn
-from spiral_stream.errors import StreamError
 from spiral_stream.fields.boxes import Following
 from spiral_stream.fields.padded_rows import PaddedRows
 from spiral_stream.fields.ragged import Ragged
@@ -32,7 +31,7 @@ from spiral_stream.runtime.blame import blaming
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.clips import ClipFeed, ClipField, Found
 from spiral_stream.runtime.deferred import Deferred, Here, calls_of
-from spiral_stream.runtime.draft import BatchDraft, TokenColumn
+from spiral_stream.runtime.drafts import Draft, Sequences, all_skipped, spread
 from spiral_stream.runtime.following import BatchFollowers, Followers
 from spiral_stream.runtime.gathering import Gathering
 from spiral_stream.runtime.images import ImageField, fill_rows
@@ -101,10 +100,10 @@ class BatchBuilder:
         self._calls = calls_of(stages, lineage, self._keys)
         self.batch_bytes = batch_bytes(stages, merge)
 
-    def _sequences(self, column: str) -> TokenColumn:
+    def _sequences(self, column: str) -> Sequences:
         stages, lineage = self._stages, self._reader.lineage
         fields = [stage for stage in stages.sequences if stage.field.column == column]
-        return TokenColumn(column, lineage.key(column, lineage.end), fields)
+        return Sequences(column, lineage.key(column, lineage.end), fields)
 
     def begin(self, epoch: int, numbers: range, pool: Executor) -> Pending:
         """Settle membership and columns, and start the pieces."""
@@ -118,7 +117,7 @@ class BatchBuilder:
         drawn, counts = joined(each), [len(one.samples) for one in each]
         samples = drawn.samples
         if not len(samples):
-            raise _all_skipped(epoch, self._numbering.skips.number(epoch, numbers[0]))
+            raise all_skipped(epoch, self._numbering.skips.number(epoch, numbers[0]))
         later = self._calls and bool(self._reader.lineage.missing(self._keys, samples.columns))
         if self._keys and not later:
             with blaming(self._stages, samples):
@@ -130,15 +129,14 @@ class BatchBuilder:
         fields: dict[str, Any] = dict.fromkeys(self._names)
         keys = self._reader.random_keys(epoch, samples) if self._draws else np.zeros(len(samples), dtype=np.uint64)
         following = BatchFollowers(self._followers, len(samples), keys)
-        draft = BatchDraft(samples, drawn.membership, keys, refusals, pool, fields, following)
+        draft = Draft(samples, drawn.membership, keys, refusals, pool, fields, following)
         gathered = self._gather(draft)
         if later:
             draft.parts += self._deferred(epoch, draft, gathered).start(pool)
         else:
             self._fill_columns(draft, gathered)
-        for stage in self._pixels:
-            fill = self._fill_images if isinstance(stage, ImageStage) else self._fill_clips
-            fill(draft, stage)  # type: ignore[arg-type]  # that of its kind
+        if not later or not self._followers.fields:
+            self._fill_pixels(draft)
         self._metrics.add(batches=1, samples=sample_count(drawn))
 
         def finish() -> Batch:
@@ -148,7 +146,12 @@ class BatchBuilder:
         listed = (lambda: draft.listed) if later else draft.listed
         return Pending(finish, draft.parts, fields, listed, begun)
 
-    def _fill_columns(self, draft: BatchDraft, gathered: dict[str, Ragged]) -> None:
+    def _fill_pixels(self, draft: Draft) -> None:
+        for stage in self._pixels:
+            fill = self._fill_images if isinstance(stage, ImageStage) else self._fill_clips
+            fill(draft, stage)  # type: ignore[arg-type]  # that of its kind
+
+    def _fill_columns(self, draft: Draft, gathered: dict[str, Ragged]) -> None:
         for plain, key in self._plains:
             self._fill_plain(draft, plain, draft.samples.columns[key])
         for column in self._columns:
@@ -158,7 +161,7 @@ class BatchBuilder:
         for recorded in self._stages.sounds:
             self._fill_sound(draft, recorded)
 
-    def _deferred(self, epoch: int, draft: BatchDraft, gathered: dict[str, Ragged]) -> Deferred:
+    def _deferred(self, epoch: int, draft: Draft, gathered: dict[str, Ragged]) -> Deferred:
         """The columns that functions make, and after them the fields: the pieces of a batch's pixels run meanwhile."""
 
         def fill() -> None:
@@ -168,12 +171,14 @@ class BatchBuilder:
             draft.listed += own.listed
             for part in own.parts:
                 part.result()
+            if self._followers.fields:  # which have to be known before an image is read
+                self._fill_pixels(draft)
 
         return Deferred(self._reader, self._stages, epoch, draft.samples, self._keys, fill)
 
     # ---- fields that are gathered from kept columns
 
-    def _gather(self, draft: BatchDraft) -> dict[str, Ragged]:
+    def _gather(self, draft: Draft) -> dict[str, Ragged]:
         """Fill the fields that copy rows of kept columns, and return the addresses of kept token columns."""
         gathering = self._gathering
         if not gathering:
@@ -184,7 +189,7 @@ class BatchBuilder:
                 self._gather_plain(draft, stage, gathering.plains[stage.name], at)
             return {column: kept.ragged(*at) for column, kept in gathering.tokens.items()}
 
-    def _gather_plain(self, draft: BatchDraft, stage: PlainStage, kept: KeptColumn, at: tuple[Int64, UInt64]) -> None:
+    def _gather_plain(self, draft: Draft, stage: PlainStage, kept: KeptColumn, at: tuple[Int64, UInt64]) -> None:
         if stage.spec.dtype is None:
             draft.fields[stage.name], nbytes = kept.texts(*at)
             draft.listed += OBJECT_BYTES * draft.shape.rows + nbytes
@@ -203,7 +208,7 @@ class BatchBuilder:
             return self._slots.take((items,), stage.spec.dtype, 1 << max(0, items - 1).bit_length()).reshape(shape)
         return self._slots.take(stage.shape(rows), stage.spec.dtype, room(self._stages, rows, self._merge))
 
-    def _fill_plain(self, draft: BatchDraft, stage: PlainStage, values: pa.Array | Ragged) -> None:
+    def _fill_plain(self, draft: Draft, stage: PlainStage, values: pa.Array | Ragged) -> None:
         if isinstance(values, Ragged):
             values = as_lists(values)
         if stage.payloads:
@@ -232,7 +237,7 @@ class BatchBuilder:
 
         draft.refusals.attempt(stage.name, 0, rows, fill)
 
-    def _fill_bytes(self, draft: BatchDraft, stage: PlainStage, values: pa.Array) -> None:
+    def _fill_bytes(self, draft: Draft, stage: PlainStage, values: pa.Array) -> None:
         """Fill a field with the bytes that a column names."""
         places, packing = draft.samples.places, draft.shape.packing
         draft.listed += stored_size(values)
@@ -249,7 +254,7 @@ class BatchBuilder:
             stop = min(start + PIECE_ROWS, len(places))
             draft.parts.append(draft.pool.submit(draft.refusals.attempt, stage.name, start, stop, fill))
 
-    def _packed_lists(self, draft: BatchDraft, packing: Packing, stage: PlainStage, values: pa.Array) -> list[Any]:
+    def _packed_lists(self, draft: Draft, packing: Packing, stage: PlainStage, values: pa.Array) -> list[Any]:
         """One list per row of a packed batch, with a value per piece; the plan allows no arrays here."""
         with blaming(self._stages, draft.samples, 0):
             places = draft.samples.places
@@ -259,7 +264,7 @@ class BatchBuilder:
 
     # ---- fields of token sequences
 
-    def _fill_sequences(self, draft: BatchDraft, column: TokenColumn, tokens: Ragged) -> None:
+    def _fill_sequences(self, draft: Draft, column: Sequences, tokens: Ragged) -> None:
         """Fill the fields of one token column: they share one placement, and are written together."""
         width = column.fields[0].length
         if width is not None:
@@ -301,7 +306,7 @@ class BatchBuilder:
 
     # ---- fields of pixels
 
-    def _fill_images(self, draft: BatchDraft, stage: ImageStage) -> None:
+    def _fill_images(self, draft: Draft, stage: ImageStage) -> None:
         feed, program, places = self._images[stage.name], self._programs[stage.name], draft.samples.places
         count = len(places)
         if program.output_shape is None:
@@ -322,7 +327,7 @@ class BatchBuilder:
         for start in range(0, count, PIECE_ROWS):
             draft.parts.append(draft.pool.submit(piece, start, min(start + PIECE_ROWS, count)))
 
-    def _fill_unsized(self, draft: BatchDraft, stage: ImageStage) -> None:
+    def _fill_unsized(self, draft: Draft, stage: ImageStage) -> None:
         """Fill a field whose size is that of its images: all of them are read before there is an array."""
         feed, program, places = self._images[stage.name], self._programs[stage.name], draft.samples.places
         count = len(places)
@@ -342,7 +347,7 @@ class BatchBuilder:
             done = program.stacked(some, keys)
         draft.fields[stage.name] = done if len(good) == count else spread(done, good, count)
 
-    def _fill_clips(self, draft: BatchDraft, stage: ClipStage) -> None:
+    def _fill_clips(self, draft: Draft, stage: ClipStage) -> None:
         program, keys = self._programs[stage.name], view_keys(draft.keys, stage.view)
         assert not isinstance(program, MaskProgram)
         assert program.output_shape is not None  # the plan fixes a clip's size
@@ -361,7 +366,7 @@ class BatchBuilder:
 
     # ---- fields of sound
 
-    def _fill_sound(self, draft: BatchDraft, stage: SoundStage) -> None:
+    def _fill_sound(self, draft: Draft, stage: SoundStage) -> None:
         lineage, places, sounds = self._reader.lineage, draft.samples.places, self._sounds[stage.name]
         columns = [draft.samples.columns[lineage.key(name, lineage.end)] for name in (stage.column, *stage.times)]
         references, *times = [as_lists(each) if isinstance(each, Ragged) else each for each in columns]
@@ -377,22 +382,10 @@ class BatchBuilder:
             stop = min(start + PIECE_ROWS // 4, len(places))
             draft.parts.append(draft.pool.submit(draft.refusals.attempt, stage.name, start, stop, render))
 
-    def _pixels_slot(self, draft: BatchDraft, stage: ImageStage | ClipStage, shape: tuple[int, ...]) -> NDArray[Any]:
+    def _pixels_slot(self, draft: Draft, stage: ImageStage | ClipStage, shape: tuple[int, ...]) -> NDArray[Any]:
         count = len(draft.samples)
         out = self._slots.take(
             (count, *shape), self._programs[stage.name].dtype, room(self._stages, count, self._merge)
         )
         draft.fields[stage.name] = out
         return out
-
-
-def spread(done: NDArray[Any], rows: NDArray[np.int64], count: int) -> NDArray[Any]:
-    """Spread the rows of an array over ``count`` rows. The other rows are zeros."""
-    out = np.zeros((count, *done.shape[1:]), dtype=done.dtype)
-    out[rows] = done
-    return out
-
-
-def _all_skipped(epoch: int, number: int) -> StreamError:
-    msg = f"batch {number:,} of epoch {epoch:,}: all of its samples are skipped. Skip it as well: stream.skip(batches=[{number}])"
-    return StreamError(msg)

@@ -1,6 +1,6 @@
 """Functions with ``workers``: processes that run them, so that Python that holds the GIL uses several cores.
 
-One pool of spawned processes belongs to a stream. A process is started when all others are busy, up to the number that
+One pool of fresh interpreters belongs to a stream. A process is started when all others are busy, up to the number that
 the plan asks for. A call sends its samples as an Arrow stream through a pipe, and waits for the answer: at most one call
 per process is under way, so memory is bounded. The functions themselves travel once, by name.
 
@@ -12,9 +12,14 @@ import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.spawn import get_preparation_data, prepare
+from time import monotonic
 from typing import Any, Final, final
 
 import numpy as np
@@ -22,14 +27,23 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, StreamError
-from spiral_stream.threads import doing
+from spiral_stream.threads import Stopped, doing, told_to_stop
 from spiral_stream.transforms.python import Function
 
 _KEYS: Final = "\0keys"  # no column begins with NUL
 _VALUES: Final = "values"
 _READY, _FAILED = "ready", "failed"
-_END_S: Final = 2.0  # how long a process that was told to end may take
-_GUARD: Final = 'A script that starts processes needs `if __name__ == "__main__":` around what it does'
+_POLL_S: Final = 0.2
+_BRIEF_S: Final = 2.0  # how long a process whose pipe is closed may take to end
+_MAIN: Final = b"__main__"  # in a pickled name: the function is of the script that runs
+_PROGRAM: Final = (
+    "import sys; from multiprocessing.connection import Connection; "
+    "from spiral_stream.runtime.function_processes import serve; serve(Connection(int(sys.argv[1])))"
+)
+_GUARD: Final = (
+    "A function of the script itself is found by importing the script again, which needs "
+    '`if __name__ == "__main__":` around what it does; or define the function in a module'
+)
 
 
 def may_start() -> bool:
@@ -41,14 +55,20 @@ def may_start() -> bool:
 class _Process:
     """One process, and this side of its pipe."""
 
-    def __init__(self, functions: bytes, number: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        self.pipe: Connection[Any, Any] = ours
-        self.process = context.Process(target=serve, args=(theirs,), name=f"spiral-function-{number}", daemon=True)
-        self.process.start()
+    def __init__(self, functions: bytes) -> None:
+        self.pipe, theirs = multiprocessing.Pipe()
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # noqa: PTH109
+        self.process = subprocess.Popen(  # noqa: S603  ourselves
+            [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path},
+            pass_fds=[theirs.fileno()],
+        )
         theirs.close()
-        self.pipe.send_bytes(functions)
+        main = None
+        if _MAIN in functions:
+            main = {name: value for name, value in get_preparation_data("main").items() if name != "authkey"}
+        self.pipe.send((main, functions))
         self.ready = False
 
     def need_ready(self) -> None:
@@ -59,15 +79,26 @@ class _Process:
             StreamError: it cannot find them.
         """
         if not self.ready:
+            self._await()
             kind, what = self.pipe.recv()
             if kind == _FAILED:
                 raise StreamError(str(what))
             self.ready = True
 
+    def _await(self) -> None:
+        """Wait for an answer; a thread that was told to stop waits no longer than a process may take to end."""
+        until: float | None = None
+        while not self.pipe.poll(_POLL_S):
+            if until is None and told_to_stop():
+                until = monotonic() + _BRIEF_S
+            if until is not None and monotonic() > until:
+                raise Stopped
+
     def call(self, at: int, table: pa.Table) -> Any:
         """Return what a function gives for some samples, or the error that it raises."""
         self.pipe.send(at)
         self.pipe.send_bytes(_packed(table))
+        self._await()
         answer = self.pipe.recv_bytes()
         if answer[:1] == b"E":
             return pickle.loads(answer[1:])  # noqa: S301  from the process that we started
@@ -77,14 +108,11 @@ class _Process:
     def end(self) -> int | None:
         """End it; returns its exit code."""
         self.pipe.close()
-        self.process.join(0.0)
-        if self.process.exitcode is None:
-            self.process.terminate()
-            self.process.join(_END_S)
-        if self.process.exitcode is None:
+        try:
+            return self.process.wait(_BRIEF_S)
+        except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.join(_END_S)
-        return self.process.exitcode
+            return self.process.wait()
 
 
 @final
@@ -139,9 +167,11 @@ class FunctionProcesses:
                 if self._idle:
                     return self._idle.pop()
                 if len(self._all) < self._count:
-                    self._all.append(_Process(pickle.dumps(self._functions), len(self._all)))
+                    self._all.append(_Process(pickle.dumps(self._functions)))
                     return self._all[-1]
-                self._change.wait()
+                if told_to_stop():
+                    raise Stopped
+                self._change.wait(_POLL_S)
 
     def _drop(self, process: _Process) -> int | None:
         with self._change:
@@ -175,7 +205,7 @@ class FunctionProcesses:
             processes, self._all, self._idle = self._all, [], []
             self._change.notify_all()
         for process in processes:
-            process.process.terminate()
+            process.process.terminate()  # a call under way has nobody who waits for it
         for process in processes:
             process.end()
 
@@ -203,7 +233,10 @@ def serve(pipe: "Connection[Any, Any]") -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; this one ends with its pipe
     pa.set_cpu_count(1)
     try:
-        functions: dict[int, Function] = pickle.loads(pipe.recv_bytes())  # noqa: S301  from the process that started us
+        main, data = pipe.recv()
+        if main is not None:
+            prepare(main)  # imports the script, as `multiprocessing` does
+        functions: dict[int, Function] = pickle.loads(data)  # noqa: S301  from the process that started us
     except EOFError:
         return
     except Exception as error:  # noqa: BLE001  whatever the import of the user's module raises
@@ -211,10 +244,11 @@ def serve(pipe: "Connection[Any, Any]") -> None:
             f"map: a process for workers= cannot find the functions ({type(error).__name__}: {error}). Define them at the top "
             "level of a module that can be imported, not in a notebook or at a prompt"
         )
-        pipe.send((_FAILED, msg))
+        with suppress(OSError):  # nobody asks any more
+            pipe.send((_FAILED, msg))
         return
-    pipe.send((_READY, None))
     try:
+        pipe.send((_READY, None))
         while True:
             at = pipe.recv()
             pipe.send_bytes(_answered(functions[at], pipe.recv_bytes()))

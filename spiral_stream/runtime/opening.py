@@ -21,7 +21,8 @@ from spiral_stream.plan.nodes import Deliver, Sample
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.bind import Bindings, resumed
 from spiral_stream.planner.build import Line, caches, materialize
-from spiral_stream.planner.lower import cache_root, lower
+from spiral_stream.planner.kept_plans import cache_root
+from spiral_stream.planner.lower import lower
 from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.saved_state import Anchor, SavedState, check_data, check_plan
@@ -379,8 +380,7 @@ class OpenedPlan:
                 share = ThreadShare()
                 share.in_worker = not self._processes
                 opening = Opening(self._plan, self._catalog, Metrics(), threads=share)
-                reader = opening.read(need(self._plan, Sample).order.run_seed)[0]
-                self._open = (opening, opening.stages, reader)
+                self._open = (opening, opening.stages, opening.read(need(self._plan, Sample).order.run_seed)[0])
             return self._open[1:]
 
     def close(self) -> None:

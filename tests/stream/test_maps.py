@@ -593,7 +593,7 @@ def test_materializing_what_no_cache_keeps_says_why(tmp_path: Path) -> None:
     for plan, says in (
         (
             mapped,
-            r"what a Python function makes is not kept \(map .*two, filter .*lambda.*\).* Register rows that hold it",
+            r"what a Python function makes is not kept unless .* \(map .*two, filter .*lambda.*\).* .map\(f, ...\).cache\(\)",
         ),
         (
             tokens,

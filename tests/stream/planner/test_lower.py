@@ -8,7 +8,8 @@ import pytest
 
 from spiral_stream import CacheError, Catalog, HashBucketed, List, PlanError, Raw, ShuffleBuckets, Stack, col
 from spiral_stream.plan.fingerprint import canonical
-from spiral_stream.planner.lower import cache_root, lower, saved_plan
+from spiral_stream.planner.kept_plans import cache_root, saved_plan
+from spiral_stream.planner.lower import lower
 from spiral_stream.planner.physical import Stages
 from tests.fixtures import reads
 from tests.fixtures.mutations import mutated_bytes, mutated_json

@@ -10,7 +10,8 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.errors import DamageError
 from spiral_stream.plan.nodes import Sql
-from spiral_stream.planner.lower import cache_root, lower
+from spiral_stream.planner.kept_plans import cache_root
+from spiral_stream.planner.lower import lower
 from spiral_stream.planner.verify import (
     DAMAGED,
     SOUND,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from spiral_stream.errors import DataError
-from spiral_stream.runtime.batches import spread
+from spiral_stream.runtime.drafts import spread
 from spiral_stream.runtime.pending import Batch, Pending
 
 

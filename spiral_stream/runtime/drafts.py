@@ -1,11 +1,15 @@
-"""A batch while it is being built: what its fields are filled from, and what is still under way."""
+"""A batch whose fields are being filled."""
 
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from spiral_stream.batching.formation import Membership
+from spiral_stream.errors import StreamError
 from spiral_stream.planner.lineage import Made, Stored
 from spiral_stream.planner.physical import SequenceStage
 from spiral_stream.runtime.bad_samples import BatchRefusals
@@ -16,7 +20,7 @@ from spiral_stream.sampling.order import UInt64
 
 @final
 @dataclass(slots=True, eq=False)
-class BatchDraft:
+class Draft:
     """A batch whose fields are being filled."""
 
     samples: Samples
@@ -32,9 +36,22 @@ class BatchDraft:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class TokenColumn:
+class Sequences:
     """The fields of one token column."""
 
     column: str
     key: Stored | Made
     fields: Sequence[SequenceStage]
+
+
+def spread(done: NDArray[Any], rows: NDArray[np.int64], count: int) -> NDArray[Any]:
+    """Spread the rows of an array over ``count`` rows. The other rows are zeros."""
+    out = np.zeros((count, *done.shape[1:]), dtype=done.dtype)
+    out[rows] = done
+    return out
+
+
+def all_skipped(epoch: int, number: int) -> StreamError:
+    """Return the error for a batch of which the run skips every sample."""
+    msg = f"batch {number:,} of epoch {epoch:,}: all of its samples are skipped. Skip it as well: stream.skip(batches=[{number}])"
+    return StreamError(msg)
