@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::spiral_stream.SpiralWarning")
 def stream_of(catalog: spiral.Catalog) -> spiral.PreparedStream:
     sampled = catalog.table("rows").sample(order=spiral.GlobalShuffle(seed=3))
     fields = {"id": spiral.List("__row_id__")}
-    return sampled.collate(batch_size=4, fields=fields, last=spiral.KeepPartial()).to_numpy()
+    return sampled.collate(batch_size=3, fields=fields, last=spiral.KeepPartial()).to_numpy()
 
 
 def delivered(catalog: spiral.Catalog) -> list[str]:
@@ -34,7 +34,7 @@ def test_streams_of_every_source_keep_the_laws(kind: str, tmp_path: Path) -> Non
     first = delivered(catalog)
     assert len(set(first)) == len(first) == before.manifest().total
     assert delivered(catalog) == first
-    check_resume(lambda: stream_of(catalog), (1, 3))
+    check_resume(lambda: stream_of(catalog), (0, 1))
     check_elastic(lambda: stream_of(catalog), (2,))
 
     changed(kind, folder)
