@@ -25,6 +25,7 @@ from spiral_assets import (
     watching,
     yaml_definitions,
 )
+from spiral_assets.plans import standard
 from spiral_assets.training import run, seen
 from spiral_stream.cli import app
 from tests.fixtures.pages import Runner
@@ -173,7 +174,10 @@ def test_the_page_of_dagster_has_every_factory_component_and_resource() -> None:
     page = (DOCS / "reference" / "dagster.md").read_text()
     public = [
         f"{room.__name__}.{name}"
-        for room in (automation, checks, model_page, pages, resources, run, seen, upkeep, watching, yaml_definitions)
+        for room in (
+            *(automation, checks, model_page, pages, resources, run, seen),
+            *(standard, upkeep, watching, yaml_definitions),
+        )
         for name, value in vars(room).items()
         if not name.startswith("_") and getattr(value, "__module__", "") == room.__name__
     ]

@@ -1,4 +1,4 @@
-"""*Dagster in ten steps*: its files and commands, in its order, then its UI; with `SPIRAL_PICTURES` set, its pictures."""
+"""*Dagster in ten steps*: its files and commands, in its order, then its UI; with `UI_PICTURES` set, its pictures."""
 
 import os
 import re
@@ -119,13 +119,13 @@ def check_a_touch(server: Server, project: Path) -> None:
 
 
 def check_pictures(server: Server, place: Path) -> None:
-    """Pages can be drawn; they go into the documents if `SPIRAL_PICTURES` is set."""
+    """Pages can be drawn; they go into the documents if `UI_PICTURES` is set."""
     if shutil.which("chromium") is None:
         return
     for name, (path, width, height) in PICTURES.items():
         file = server.picture(path, place / f"dagster_{name}.png", width, height)
         assert 10_000 < file.stat().st_size < LARGEST, name
-        if os.environ.get("SPIRAL_PICTURES"):
+        if os.environ.get("UI_PICTURES"):
             shutil.copy(file, DOCS / "images" / file.name)
 
 
