@@ -127,7 +127,6 @@ def local(command: list[str], ports: dict[str, int], home: Path) -> list[str]:
 @pytest.mark.slow
 def test_the_commands_of_compose_run_a_job_with_postgres(tmp_path: Path, postgres: int) -> None:
     pytest.importorskip("dagster_postgres")
-    pytest.importorskip("psycopg")
     home, project, shared = tmp_path / "home", tmp_path / "project", tmp_path / "spiral"
     for folder in (home, project / "shop" / "defs" / "place", tmp_path / "data" / "rows", shared):
         folder.mkdir(parents=True)
