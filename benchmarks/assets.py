@@ -15,7 +15,7 @@ from pathlib import Path
 
 import typer
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 RELATIONS = 1_000
 IMAGES, IMAGE_SHARDS, PIXELS = 100_000, 50, 48
 SHARDS, SHARD_ROWS = 10_000, 10
@@ -100,7 +100,7 @@ def cache(executor: str = "threads", workers: int = 1, images: int = IMAGES) -> 
             table = pa.table({"sample_id": [f"{shard}-{row}" for row in range(rows)], "image_ref": data})
             pq.write_table(table, folder / f"part-{shard:03d}.parquet")
         catalog = spiral.connect(str(Path(place, "catalog")))
-        catalog.register("photos", spiral.Parquet(str(folder)), semantic={"image_ref": "image/jpeg"})
+        catalog.register("photos", spiral.Parquet(str(folder)), semantic={"image_ref": "image/jpeg-ref"})
         with decoded_images(catalog, "photos", cached_side=32).to_numpy() as stream:
             with measured(f"{images:,} images of {PIXELS} pixels, {executor}, {workers} at a time"):
                 stream.materialize(executor=executor, workers=workers)  # type: ignore[arg-type]  # a name
