@@ -129,21 +129,18 @@ class CacheStore:
         return part.bytes
 
     def commit(self) -> int:
-        """Make every finished part visible to readers that open from now on.
-
-        Returns:
-            the dataset's version.
-        """
+        """Make every finished part visible to readers that open from now on; return the dataset's version."""
+        asked: set[str] = set()  # files of the first try; what is finished meanwhile waits for the next commit
         for _ in range(_COMMIT_TRIES):
             with self._locked(WRITERS):
-                done = self._commit()
+                done = self._commit(asked)
             if done is not None:
                 return done
         msg = f"cache: {self._data} was committed by others {_COMMIT_TRIES} times in a row. Run the build again"
         raise CacheError(msg)
 
-    def _commit(self) -> int | None:
-        """One try: the version that has all parts; None if it has to be looked at again."""
+    def _commit(self, asked: set[str]) -> int | None:
+        """One try: the version that has all parts, or those of the first try; None if it has to be looked at again."""
         import lance
         from lance.fragment import FragmentMetadata
 
@@ -152,9 +149,11 @@ class CacheStore:
         parts = [[entry.key, entry.file] for entry in entries]
         if dataset is None and not entries:
             return 0
-        if dataset is not None and sorted(parts_of(dataset)) == sorted(parts):
+        have = set(files_of(dataset))
+        if dataset is not None and ((asked and asked <= have) or sorted(parts_of(dataset)) == sorted(parts)):
             self._record(dataset)
             return int(dataset.version)
+        asked.update(() if asked else (entry.file for entry in entries))
         sums = {entry.file: entry.sums for entry in entries if entry.sums is not None}
         schema = self._schema_of(entries[0]) if dataset is None else dataset.schema
         schema = schema.with_metadata({PARTS: json.dumps(parts).encode(), SUMS: json.dumps(sums).encode()})

@@ -15,11 +15,11 @@ from tests.test_documents import DOCS, ROOT, Block, blocks
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1_800)]
 PAGE = DOCS / "tutorials" / "dagster.md"
 PICTURES = {  # name: page of the UI, width, height
-    "relation": ("/assets/catalog/photos", 1_500, 1_800),
-    "statistics": ("/assets/stats/photos/shard_stats", 1_500, 1_900),
-    "model": ("/assets/models/photos", 1_500, 1_300),
+    "relation": ("/assets/catalog/photos", 1_800, 1_700),
+    "statistics": ("/assets/stats/photos/shard_stats", 1_900, 1_900),
     "lineage": ("/assets/models/texts?view=lineage&lineageScope=upstream&lineageDepth=3", 1_720, 800),
     "runs": ("/runs", 1_500, 700),
+    "model": ("/assets/models/photos", 1_800, 1_600),
 }
 LARGEST = 200_000  # bytes of a picture
 CHAIN_S = 600  # from a new file to a rebuilt stream: two sensors, three runs

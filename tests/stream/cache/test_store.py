@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,27 @@ def test_payload_is_packed_in_one_blob_file_that_is_mapped(tmp_path: Path) -> No
     assert dataset.schema.names == ["row", "height", "width", "refused", "payload"]  # of every image cache there is
     assert dataset.count_rows() == SHARD_ROWS
     assert dataset.has_stable_row_ids
+
+
+def test_a_commit_ends_while_others_finish_parts_faster_than_it_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, made = CacheStore(tmp_path, {}), count()
+    write(store, "first", [0, 1])
+    commit = lance.LanceDataset.commit
+
+    def slow(*args: Any, **options: Any) -> Any:
+        write(store, f"part-{next(made)}", [0])
+        return commit(*args, **options)
+
+    monkeypatch.setattr(lance.LanceDataset, "commit", slow)
+    store.commit()
+
+    assert "first" in store.covered(committed=True)
+    assert next(made) == 1
+    monkeypatch.undo()
+    store.commit()
+    assert set(store.covered(committed=True)) == {"first", "part-0"}
 
 
 def test_nothing_is_seen_before_the_commit_and_everything_after(tmp_path: Path) -> None:
