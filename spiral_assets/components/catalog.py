@@ -7,7 +7,7 @@ from spiral_assets.components.scaffolding import example
 from spiral_assets.resources import standard_resources
 
 
-@example(path="{{ context.project_root }}/catalog", root="{{ context.project_root }}")
+@example(path="/data/catalog", root="/data")
 class Catalog(dg.Component, dg.Model, dg.Resolvable):
     """Where the catalog and the checkpoints of a code location lie. One per location; its runs have one process."""
 
