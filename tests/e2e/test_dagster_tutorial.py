@@ -17,7 +17,7 @@ PAGE = DOCS / "tutorials" / "dagster.md"
 PICTURES = {  # name: page of the UI, width, height
     "relation": ("/assets/catalog/photos", 1_800, 1_700),
     "statistics": ("/assets/stats/photos/shard_stats", 1_900, 1_900),
-    "lineage": ("/assets/models/texts?view=lineage&lineageScope=upstream&lineageDepth=3", 1_720, 800),
+    "lineage": ("/assets/models/texts?view=lineage&lineageScope=upstream&lineageDepth=3", 1_720, 900),
     "runs": ("/runs", 1_500, 700),
     "model": ("/assets/models/photos", 1_800, 1_600),
 }
