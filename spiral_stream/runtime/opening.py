@@ -278,6 +278,7 @@ class Opening:
         certain = numbering.possible(epoch, cursor.batch, saved.chapters or ())
         anchors = list(saved.chapters or ()) if saved.sealed else certain
         if cursor.batch and not numbering.unknown(epoch):
+            numbering.anchor(epoch, ())  # all is counted: what an earlier state claimed tells nothing more
             need_inside(numbering, epoch, cursor)
             if not numbering.exists(epoch, cursor.batch):  # an old state: today it would be the start of the next epoch
                 return cursor.next_epoch(), []
@@ -308,8 +309,9 @@ class Opening:
 
     def _keep_values(self, executor: Executor, line: Line) -> Progress:
         """Make the values that the plan keeps, with a reader of its own."""
-        apart = executor.name != "threads"
-        opened = OpenedPlan(self._plan, self._catalog, processes=not apart and not self._threads.in_worker)
+        opened = OpenedPlan(
+            self._plan, self._catalog, processes=executor.name == "threads" and not self._threads.in_worker
+        )
         try:
             return keep_values(opened, self.stages, line)
         finally:

@@ -118,6 +118,16 @@ def test_a_damaged_state_is_refused_without_a_trace_or_is_a_place_of_the_run(run
     assert refused > count // len(KINDS) // 3
 
 
+def test_a_sound_state_is_taken_after_one_with_forged_chapters(catalog: sp.Catalog) -> None:
+    run = Run(catalog, "mixed")
+    forged = sealed({**{n: v for n, v in run.state.items() if n != "checksum"}, "chapters": [[0, 1, 0]]})
+    for _ in range(2):
+        with pytest.raises(sp.ResumeError, match=r"resume: .*unchanged"):
+            run.next_of(forged)
+        assert run.next_of(run.state) == run.sound
+    run.close()
+
+
 @pytest.mark.parametrize("value", [None, 3, "text", [], {}, b"x", float("nan"), {"spiral": True}, {"spiral": 1.0}])
 def test_what_is_no_state_is_refused(run: Run, value: Any) -> None:
     with pytest.raises(sp.ResumeError, match=r"this is no state of version 1 .*. Pass what state_dict\(\) returned"):
