@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
@@ -42,6 +42,8 @@ from spiral_stream.runtime.skipping import SkippingBatches, carried
 from spiral_stream.runtime.steps import need_inside
 from spiral_stream.runtime.value_rows import keep_values
 from spiral_stream.threads import CLOSE_TIMEOUT_S, ThreadShare, sharing, warn_left_alone
+
+_CALLS: Final = (SampleFlatMap, SampleFilter, SampleMap, SampleRecords, SampleAssembly)  # call functions of the user's
 
 
 @final
@@ -147,10 +149,7 @@ class Opening:
     def _formations(self, stages: Stages, run_seed: int) -> Path:
         """Return the folder of the plan's formation index."""
         edits: list[Any] = [] if self.rebase is None else [self.rebase.to_json()]
-        if any(
-            isinstance(each, SampleFlatMap | SampleFilter | SampleMap | SampleRecords | SampleAssembly)
-            for each in stages.maps
-        ):
+        if any(isinstance(each, _CALLS) for each in stages.maps):
             edits.append(run_seed)  # what they draw may decide who shares a batch
         name = digest([stages.fingerprint, dict(stages.data_versions), edits])
         return cache_root(self._catalog) / "formations" / name
@@ -309,9 +308,8 @@ class Opening:
 
     def _keep_values(self, executor: Executor, line: Line) -> Progress:
         """Make the values that the plan keeps, with a reader of its own."""
-        opened = OpenedPlan(
-            self._plan, self._catalog, processes=executor.name == "threads" and not self._threads.in_worker
-        )
+        processes = executor.name == "threads" and not self._threads.in_worker
+        opened = OpenedPlan(self._plan, self._catalog, processes=processes)
         try:
             return keep_values(opened, self.stages, line)
         finally:
