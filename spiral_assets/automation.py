@@ -21,8 +21,9 @@ def rebuild() -> dg.AutomationCondition:  # type: ignore[type-arg]  # of any ent
     """Request an asset whose code version or whose dependencies' data versions changed.
 
     It waits while a dependency is missing or being built, and while a blocking check of one fails. A rematerialization
-    that gives the same data version requests nothing. An asset that was missing when the condition was first evaluated is
-    not requested: the first build is asked for by hand, by a job or by a backfill.
+    that gives the same data version requests nothing. What became new while a build ran is requested after it; so is what
+    a build by hand has covered since the last look, and that run finds nothing to do. An asset that was missing when the
+    condition was first evaluated is not requested: the first build is asked for by hand, by a job or by a backfill.
     """
     when = dg.AutomationCondition
     news: Any = (
@@ -30,7 +31,8 @@ def rebuild() -> dg.AutomationCondition:  # type: ignore[type-arg]  # of any ent
         | when.code_version_changed()
         | when.any_deps_match(when.data_version_changed() | when.will_be_requested())
     )
-    news = news.since_last_handled()
+    # Not `since_last_handled`: a build that ends counts as handling, also of what became new while it ran.
+    news = news.since(when.newly_requested() | when.initial_evaluation())
     ready = ~when.any_deps_missing() & ~when.any_deps_in_progress() & ~when.in_progress()
     condition: Any = when.in_latest_time_window() & news & ready & when.all_deps_blocking_checks_passed()
     labelled: dg.AutomationCondition = condition.with_label("rebuild_on_new_plan_or_data")  # type: ignore[type-arg]  # as above

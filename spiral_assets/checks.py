@@ -209,7 +209,8 @@ def explain_check(
         opened, lines = catalog.open(), []
         for each, plan in plans.items():
             with plan(opened).to_torch() as stream:
-                lines += [f"{each}: {line}" for line in stream.explain().to_dict()["warnings"]]
+                numbered = stream.explain().to_dict()["warnings"]
+            lines += [f"{each}: {line.partition(' ')[2]}" for line in numbered]
         return warned(
             passed=len(lines) <= most,
             description="; ".join(lines) or "no warning",

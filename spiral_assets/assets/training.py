@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import dagster as dg
@@ -26,7 +27,7 @@ def training_asset(
     *,
     deps: Deps,
     description: str,
-    check: str | None = None,
+    checks: Mapping[str, str] = MappingProxyType({}),
     command: Sequence[str] = (),
     processes: int = 1,
     kinds: frozenset[str] = frozenset({"pytorch"}),
@@ -48,8 +49,8 @@ def training_asset(
         config: fields of the run config, or their names with default values.
         deps: the saved stream.
         description: shown in the UI.
-        check: description of the asset check ``beats_chance``, which the process has to report, and which warns; None for
-            a process that reports none.
+        checks: descriptions of the asset checks that the process reports, by name: ``beats_chance``. They warn, and so does
+            one that the process did not report.
         command: starts the process; empty runs ``python -m spiral_assets.training <domain>``. A first word ``python`` is
             the interpreter of the run.
         processes: how many ranks torchrun starts on this machine. With more than one, the command is ``python`` and a
@@ -75,7 +76,7 @@ def training_asset(
         tags=conventions.domain_tag(domain),
         description=description,
         deps=conventions.keys(deps),
-        check_specs=[] if check is None else [dg.AssetCheckSpec("beats_chance", asset=key, description=check)],
+        check_specs=[dg.AssetCheckSpec(check, asset=key, description=about) for check, about in checks.items()],
         retry_policy=dg.RetryPolicy(max_retries=retries),
         freshness_policy=automation.freshness(fresh_within_h),
     )
@@ -93,10 +94,33 @@ def training_asset(
         done = run.get_materialize_result()
         told = {**model_page(context, folder, streams), **(done.metadata or {})}
         return dg.MaterializeResult(
-            metadata=told, check_results=done.check_results, data_version=done.data_version, tags=done.tags
+            metadata=told,
+            check_results=_declared(context, checks, done.check_results or ()),
+            data_version=done.data_version,
+            tags=done.tags,
         )
 
     return model
+
+
+def _declared(
+    context: dg.AssetExecutionContext, checks: Mapping[str, str], reported: Sequence[dg.AssetCheckResult]
+) -> list[dg.AssetCheckResult]:
+    """Return one result per declared check; a reported check that the asset does not declare goes to the log."""
+    by_name = {str(result.check_name): result for result in reported}
+    for name in by_name.keys() - checks.keys():
+        context.log.warning(
+            "the process reported the check %r, which the asset does not declare, so no page shows it. "
+            "Declare it: `checks: {%s: what it says}`",
+            name,
+            name,
+        )
+    return [by_name.get(name) or _unreported(name) for name in checks]
+
+
+def _unreported(check: str) -> dg.AssetCheckResult:
+    told = f"the process did not report it. Call `run.check({check!r}, passed, facts)` before it ends, or declare no such check"
+    return dg.AssetCheckResult(check_name=check, passed=False, severity=dg.AssetCheckSeverity.WARN, description=told)
 
 
 @contextmanager

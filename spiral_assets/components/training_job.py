@@ -30,8 +30,10 @@ class TrainingJob(Owned, dg.Component, dg.Resolvable):
     )
     processes: int = Field(default=1, description="How many ranks torchrun starts on this machine.")
     config: dict[str, Any] = Field(default_factory=dict, description="Fields of the run config, with default values.")
-    check: str | None = Field(
-        default=None, description="Describes the check beats_chance, which the process reports; null for none."
+    checks: dict[str, str] = Field(
+        default_factory=dict,
+        description="Describes the asset checks that the process reports, by name; they warn.",
+        examples=[{"beats_chance": "It is more accurate than the most frequent class."}],
     )
     kinds: Sequence[str] = Field(default=("pytorch",), description="Icons.")
     deps: Sequence[str] = Field(default=(), description="The saved stream: streams/photos.")
@@ -50,7 +52,7 @@ class TrainingJob(Owned, dg.Component, dg.Resolvable):
             domain,
             self.config,
             deps=self.deps,
-            check=self.check,
+            checks=self.checks,
             command=self.command,
             processes=self.processes,
             kinds=frozenset(self.kinds),

@@ -89,6 +89,8 @@ attributes:
     - --validation=own-images-validation
     - --labels=vision.own_labels
   config: {{epochs: 8, save_every: 0}}
+  checks:
+    beats_chance: The network is more accurate than always naming the most frequent class, by three standard deviations.
   deps: [streams/own_images]
 """
 

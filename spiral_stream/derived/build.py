@@ -158,17 +158,17 @@ class _Pieces(Maker[list[Written]]):
         return int(self._rows[np.logical_or.reduce([target.missing(every) for target in self._derived])].sum())
 
 
-def chunks(table: ShardTable, row_bytes: int | None, most_rows: int = CHUNK_ROWS) -> list[Shards]:
+def chunks(table: ShardTable, row_bytes: int | None, most_rows: int | None = None) -> list[Shards]:
     """Cut shards into runs of about `CHUNK_ROWS` rows, `CHUNK_BYTES` and `CHUNK_SHARDS`; a shard is never cut.
 
     Args:
         table: the shards.
         row_bytes: that are read of each row; None takes the bytes of the whole shard.
-        most_rows: about how many rows a run has at most.
+        most_rows: about how many rows a run has at most; None takes `CHUNK_ROWS`.
     """
     rows = np.diff(table.starts).astype(np.float64)
     sizes = rows * row_bytes if row_bytes is not None else np.maximum(table.shard_bytes, 0)
-    before = np.cumsum(np.maximum(np.maximum(rows / most_rows, sizes / CHUNK_BYTES), 1 / CHUNK_SHARDS))
+    before = np.cumsum(np.maximum(np.maximum(rows / (most_rows or CHUNK_ROWS), sizes / CHUNK_BYTES), 1 / CHUNK_SHARDS))
     run = np.floor(np.concatenate([[0.0], before[:-1]])).astype(np.int64)
     borders = np.flatnonzero(np.diff(run)) + 1
     return np.split(np.arange(len(rows), dtype=np.int64), borders)

@@ -62,7 +62,8 @@ class Pending:
         values = list(self._fields.values())
         listed = self._listed() if callable(self._listed) else self._listed
         self._bytes = listed + sum([value.nbytes for value in values if isinstance(value, np.ndarray)])
-        self._settled = not any(value is None for value in values)
+        known = not callable(self._listed) or all(part.done() for part in self._parts)
+        self._settled = known and not any(value is None for value in values)
 
     def wait(self, timeout_s: float) -> bool:
         """Whether all pieces are done. Waits up to ``timeout_s`` for each."""

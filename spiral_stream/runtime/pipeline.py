@@ -30,6 +30,7 @@ from spiral_stream.threads import (
     warn_left_alone,
 )
 
+_SIZE_POLL_S: Final = 0.05
 POLL_S: Final = 0.5  # how often a waiting consumer looks whether another thread has closed the stream
 
 
@@ -78,10 +79,20 @@ class Pipeline(Owner):
                 with doing(f"batch {each.start:,} of epoch {self._epoch}"):
                     pending = self._builder.begin(self._epoch, each, self._pool)
                 self._learn(pending)
+                first = not self._largest
                 self._queue.put(pending, pending.nbytes if pending.settled else max(reserved, pending.nbytes), reserved)
+                if first:
+                    self._size(pending)
             self._queue.end()
         except BaseException as error:  # noqa: BLE001
             self._queue.fail(error)
+
+    def _size(self, pending: Pending) -> None:
+        """Wait for the size of the first batch, so that the next ones are reserved for: a function may make lists of any size."""
+        while not pending.settled and not pending.wait(_SIZE_POLL_S):
+            if self._queue.closed:
+                return
+        self._learn(pending)
 
     def _next(self, numbers: Iterator[range]) -> range | None:
         with doing(f"which batch of epoch {self._epoch} is next"):

@@ -23,7 +23,8 @@ PROGRAM = """
 import sys
 from dagster_pipes import open_dagster_pipes
 with open_dagster_pipes() as pipes:
-    pipes.report_asset_check("beats_chance", True, severity="WARN")
+    for name in ("beats_chance", "nobody_asked"):
+        pipes.report_asset_check(name, True, severity="WARN")
     pipes.report_asset_materialization(metadata={"options": sys.argv[1:]})
 """
 
@@ -71,7 +72,7 @@ photos_model = training_asset(
     Tuning,
     deps=[photos_stream],
     description="A model of product photos.",
-    check="It is better than chance.",
+    checks={"beats_chance": "It is better than chance.", "low_loss": "Its loss is low."},
     command=[sys.executable, "-c", PROGRAM],
 )
 COMPLETE = cache_check(photos_decoded, photos)
@@ -99,6 +100,7 @@ def run(
     selection: dg.AssetSelection,
     ops: dict[str, Any] | None = None,
     decoded: dg.AssetsDefinition = photos_decoded,
+    log_level: str = "CRITICAL",
 ) -> dg.ExecuteInProcessResult:
     location = dg.Definitions(
         assets=[photos_relation, decoded, photos_stream, photos_model],
@@ -110,7 +112,7 @@ def run(
             "pipes": dg.PipesSubprocessClient(),
         },
     )
-    config = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}, "ops": ops or {}}
+    config = {"loggers": {"console": {"config": {"log_level": log_level}}}, "ops": ops or {}}
     with dg.DagsterInstance.ephemeral() as instance:
         job = location.resolve_job_def("part")
         return job.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
@@ -191,7 +193,18 @@ def test_a_training_process_gets_its_folder_the_catalog_and_its_config(catalog: 
     folder = tmp_path / "runs" / "checkpoints" / result.run_id / "photos_model"
     options = {"--folder": str(folder), "--catalog": str(tmp_path / "catalog"), "--steps": "7", "--save-every": "2"}
     assert metadata(result)["options"] == [word for option in options.items() for word in option]
-    assert [check.passed for check in result.get_asset_check_evaluations()] == [True]
+
+
+def test_a_check_that_one_side_alone_names_warns(
+    catalog: spiral.Catalog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run(tmp_path, only(photos_model), log_level="WARNING")
+
+    passed = {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
+    assert passed == {"beats_chance": True, "low_loss": False}
+    (unreported,) = (check for check in result.get_asset_check_evaluations() if not check.passed)
+    assert (unreported.severity, "did not report" in str(unreported.description)) == (dg.AssetCheckSeverity.WARN, True)
+    assert "the check 'nobody_asked', which the asset does not declare" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,21 @@ def test_a_new_plan_is_requested_once(location: Location) -> None:
     assert not location.tick()
 
 
+def test_what_becomes_new_while_a_build_ends_is_requested_once(location: Location) -> None:
+    location.run(DOWN)  # a build that began with the old plan
+    location.plan = "plan-2"
+
+    assert location.tick()
+    assert not location.tick()
+
+    location.run(DOWN)
+    location.data = "data-2"
+    location.run(UP)
+
+    assert location.tick()
+    assert not location.tick()
+
+
 def test_data_that_fails_a_blocking_check_waits_until_it_is_mended(location: Location) -> None:
     location.data, location.sound = "data-2", False
     location.run(UP)

@@ -113,7 +113,7 @@ WAITS: dict[str, tuple[Callable[..., Any], str]] = {
         ),
         r"spiral-work_0: batch \d+ of epoch 0, field 'image', reading column image_ref of relation lance \(for .* s\)",
     ),
-    "a function": (mapped, r"spiral-feed: batch \d+ of epoch 0, " + FUNCTION),
+    "a function": (mapped, r"spiral-work_\d: batch \d+ of epoch 0, " + FUNCTION),
     "a function that forms": (
         lambda catalog, gate: mapped(catalog, gate, formed=True),
         r"forming chapter 0 of lane 0, " + FUNCTION,

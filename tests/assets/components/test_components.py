@@ -110,7 +110,7 @@ attributes:
   streams: [{name: train, plan: "spiral_assets.plans.images:training"}]
 ---
 type: spiral_assets.components.TrainingJob
-attributes: {name: photos, command: [python, train.py], processes: 2, check: Better than chance.}
+attributes: {name: photos, command: [python, train.py], processes: 2, checks: {beats_chance: Better than chance.}}
 """
 
 

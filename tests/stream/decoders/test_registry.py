@@ -23,5 +23,5 @@ def test_versions_are_those_of_the_decoder_or_the_codec() -> None:
 )
 def test_an_unknown_name_shows_the_known_ones(name: str, hint: str) -> None:
     for ask in (decoder, decode_version):
-        with pytest.raises(PlanError, match=rf"{name!r} is unknown; known are jpeg, image, h264\. {hint}"):
+        with pytest.raises(PlanError, match=rf"{name!r} is unknown; known are jpeg, image, h264, audio\. {hint}"):
             ask(name)

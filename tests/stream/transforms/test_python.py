@@ -67,7 +67,9 @@ def test_a_value_of_another_type_carries_its_sample() -> None:
 
 def test_as_many_values_as_samples_are_returned() -> None:
     function = Function(lambda x: x.slice(1), ("x",), pa.int64())
-    with pytest.raises(DataError, match=r"returned 2 values for 3 samples. Return one for each, in order"):
+    with pytest.raises(
+        DataError, match=r"returned 2 values for 3 samples, of which this is the first. Return one for each, in order"
+    ):
         function.run(pa.table({"x": [0, 1, 2]}), keys(3))
 
 
