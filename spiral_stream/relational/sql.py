@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +24,7 @@ from spiral_stream.relational.engine import MEMORY_ENV, QueryLimits, limits
 Tables = Mapping[str, pa.Table | pa.RecordBatchReader]
 
 _PROCESS: Final = Path(__file__).with_name("sql_process.py")
+_DESCRIBED: Final = 256  # texts whose facts are kept
 _NAMED: Final = 20  # relations that a message lists
 _LEAST_BYTES: Final = 128 << 20  # with 50 MB the engine does not start; with 100 MB it answered every time
 
@@ -38,7 +40,7 @@ def run_sql(text: str, tables: Tables) -> pa.Table:
     Raises:
         PlanError: the engine refuses the text, fails on the rows, or passes a limit; says where.
     """
-    return _asked("run", text, tables)[1].read_all()
+    return _asked("run", _text(text), tables, _limits())[1].read_all()
 
 
 class TextFacts(NamedTuple):
@@ -60,7 +62,13 @@ def describe_sql(text: str, schemas: Mapping[str, pa.Schema]) -> TextFacts:
     Raises:
         PlanError: the engine refuses the text; says where.
     """
-    answer, found = _asked("describe", text, {name: schema.empty_table() for name, schema in schemas.items()})
+    return _described(_text(text), tuple(schemas.items()), _limits())
+
+
+@lru_cache(_DESCRIBED)
+def _described(text: str, schemas: tuple[tuple[str, pa.Schema], ...], held: QueryLimits) -> TextFacts:
+    """Keep the facts: a process that opens streams again asks for the same."""
+    answer, found = _asked("describe", text, {name: schema.empty_table() for name, schema in schemas}, held)
     twice = [name for name in found.schema.names if found.schema.names.count(name) > 1]
     if twice:
         msg = f"sql: two columns of the result are called {twice[0]!r}. Give one another name with AS"
@@ -69,12 +77,15 @@ def describe_sql(text: str, schemas: Mapping[str, pa.Schema]) -> TextFacts:
     return TextFacts(tuple(answer["used"]), found.schema, floats, tuple(answer["unsteady"]))
 
 
-def _asked(task: str, text: str, tables: Tables) -> tuple[dict[str, Any], pa.RecordBatchReader]:
-    """The answer of the process, and the stream after it."""
-    if not isinstance(text, str):
-        msg = f"sql: the text is a {type(text).__name__}. Give one SELECT in DuckDB's dialect"
+def _text(given: object) -> str:
+    if not isinstance(given, str):
+        msg = f"sql: the text is a {type(given).__name__}. Give one SELECT in DuckDB's dialect"
         raise PlanError(msg)
-    held = _limits()
+    return given
+
+
+def _asked(task: str, text: str, tables: Tables, held: QueryLimits) -> tuple[dict[str, Any], pa.RecordBatchReader]:
+    """The answer of the process, and the stream after it."""
     asked = {"task": task, "text": text, "relations": list(tables), **held._asdict()}
     sink = pa.BufferOutputStream()
     sink.write(json.dumps(asked).encode() + b"\n")

@@ -163,6 +163,7 @@ def test_the_mixture_is_saved_explained_and_read_from_the_caches(place: Place) -
         assert said in facts["explain"]
 
 
+@pytest.mark.slow  # test_training kills one by default
 def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: Place) -> None:
     collected(place)
     assert place.run(*RELATIONS, TOKENIZER, *CACHES, LENGTHS, STREAM).success

@@ -208,6 +208,7 @@ def test_the_cache_holds_every_clip_and_the_streams_read_it(prepared: tuple[Plac
     assert "frames" in saved["explain"]
 
 
+@pytest.mark.slow  # test_caches does it for images
 def test_a_second_run_builds_nothing_and_changes_no_version(
     prepared: tuple[Place, dg.ExecuteInProcessResult],
 ) -> None:
