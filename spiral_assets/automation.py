@@ -31,8 +31,9 @@ def rebuild() -> dg.AutomationCondition:  # type: ignore[type-arg]  # of any ent
         | when.code_version_changed()
         | when.any_deps_match(when.data_version_changed() | when.will_be_requested())
     )
-    # Not `since_last_handled`: a build that ends counts as handling, also of what became new while it ran.
-    news = news.since(when.newly_requested() | when.initial_evaluation())
+    # Not `since_last_handled`: a build that ends counts as handling, also of what became new while it ran. And what is new at
+    # the look after a request came after it.
+    news = news.since((when.newly_requested() & ~news) | when.initial_evaluation())
     ready = ~when.any_deps_missing() & ~when.any_deps_in_progress() & ~when.in_progress()
     condition: Any = when.in_latest_time_window() & news & ready & when.all_deps_blocking_checks_passed()
     labelled: dg.AutomationCondition = condition.with_label("rebuild_on_new_plan_or_data")  # type: ignore[type-arg]  # as above

@@ -101,6 +101,17 @@ def test_what_becomes_new_while_a_build_ends_is_requested_once(location: Locatio
     assert not location.tick()
 
 
+def test_what_becomes_new_right_after_a_request_is_requested_next(location: Location) -> None:
+    location.data = "data-2"
+    location.run(UP)
+    assert location.tick()
+
+    location.plan = "plan-2"  # before the sensor looks again
+
+    assert location.tick()
+    assert not location.tick()
+
+
 def test_data_that_fails_a_blocking_check_waits_until_it_is_mended(location: Location) -> None:
     location.data, location.sound = "data-2", False
     location.run(UP)
