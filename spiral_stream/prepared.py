@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -41,7 +41,7 @@ from spiral_stream.planner.skip_record import NOTHING, Skips
 from spiral_stream.planner.verify import Report, Verification
 from spiral_stream.runtime.blame import identities
 from spiral_stream.runtime.counted_epochs import as_rows, count_epoch
-from spiral_stream.runtime.delivery import Delivery, Devices, HostDelivery
+from spiral_stream.runtime.delivery import BITS, HOST, Delivery, Devices
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering, batch_number
 from spiral_stream.runtime.opening import Opening
@@ -58,8 +58,6 @@ from spiral_stream.runtime.subprocess_reader import SubprocessReader
 from spiral_stream.runtime.value_rows import value_statuses
 from spiral_stream.runtime.worker_place import WorkerPlace
 from spiral_stream.threads import ThreadShare
-
-HOST: Final = HostDelivery()
 
 
 class PreparedStream:
@@ -304,7 +302,7 @@ class PreparedStream:
             The fields as NumPy arrays and lists, and where the batch stands in its epoch.
         """
         self._place.in_worker = self._threads.in_worker = True
-        for fields in self._passes.run(self._now, HOST, worker, workers):
+        for fields in self._passes.run(self._now, BITS, worker, workers):
             yield fields, self._place.reached()
 
     # ---- random access

@@ -35,6 +35,7 @@ from spiral_stream.batching.formation import Formation, Former, Membership, Over
 from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial, Tail
 from spiral_stream.catalog.source_laws import check_source as check_source  # noqa: PLC0414  its door
 from spiral_stream.errors import SpiralWarning
+from spiral_stream.host_dtypes import as_array
 from spiral_stream.planner.transform_laws import check_transform as check_transform  # noqa: PLC0414  its door
 from spiral_stream.prepared import PreparedStream
 from spiral_stream.sampling.order import Order, Population
@@ -79,13 +80,13 @@ def same(a: Any, b: Any) -> bool:
         return list(a) == list(b) and all(same(a[name], b[name]) for name in a)
     if isinstance(a, list):
         return bool(a == b)
-    left, right = np.asarray(a), np.asarray(b)
+    left, right = as_array(a), as_array(b)
     return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
 
 
 def frozen(batch: dict[str, Any]) -> dict[str, Any]:
     """Copy a batch, so that its memory may be used again."""
-    return {name: value if isinstance(value, list) else np.asarray(value).copy() for name, value in batch.items()}
+    return {name: value if isinstance(value, list) else as_array(value).copy() for name, value in batch.items()}
 
 
 def check_order(order: Order, population: Population, passes: Sequence[int] = (0, 1)) -> None:

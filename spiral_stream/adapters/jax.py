@@ -16,7 +16,7 @@ from spiral_stream.extras import need
 from spiral_stream.fields.field import FieldSpec
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.prepared import PreparedStream
-from spiral_stream.runtime.delivery import Delivery, Devices
+from spiral_stream.runtime.delivery import HOST, Delivery, Devices
 from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
 
 
@@ -28,7 +28,7 @@ class JaxDelivery(Delivery):
         array = _jax_numpy().array  # a copy: JAX arrays may outlive the slot without keeping the NumPy array alive
         return {
             name: _fitting(name, value, array(value)) if isinstance(value, np.ndarray) else value
-            for name, value in fields.items()
+            for name, value in HOST.on_host(fields).items()  # JAX brings ml_dtypes
         }
 
     def need(self, devices: Devices) -> None:
@@ -42,9 +42,9 @@ class JaxDelivery(Delivery):
 
     def spec(self, host: dict[str, FieldSpec]) -> dict[str, FieldSpec]:
         array = _jax_numpy().array
-        return {
-            name: each if each.dtype is None else replace(each, dtype=str(array(np.empty(0, each.dtype)).dtype))
-            for name, each in host.items()
+        plain = {name: each for name, each in host.items() if each.dtype not in (None, "bfloat16")}
+        return host | {
+            name: replace(each, dtype=str(array(np.empty(0, each.dtype)).dtype)) for name, each in plain.items()
         }
 
     def devices(self, host: dict[str, FieldSpec], plan: str | None, bound: str | None) -> dict[str, str | None]:

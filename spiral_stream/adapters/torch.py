@@ -15,6 +15,7 @@ from spiral_stream.adapters.pinned_memory import allocator
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.errors import BindError
 from spiral_stream.extras import need
+from spiral_stream.host_dtypes import is_bfloat16
 from spiral_stream.plan.nodes import Deliver
 from spiral_stream.planner.physical import ClipStage, ImageStage, Stages
 from spiral_stream.prepared import PreparedStream
@@ -190,6 +191,8 @@ class _Followed(IterableDataset[tuple[Tensors, Reached]]):
 
 
 def _host(value: Any) -> Any:
+    if is_bfloat16(value):
+        return torch.from_numpy(value.view("<i2")).view(torch.bfloat16)
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 

@@ -8,6 +8,7 @@ from spiral_stream.explain.footage import Footage, first_reasons, footage
 from spiral_stream.explain.outline import chosen_text
 from spiral_stream.explain.subject import STOPS, Subject, percent
 from spiral_stream.fields.stack import Stack
+from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.plan.decoded import FRAME_COUNT
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
@@ -21,7 +22,7 @@ _BUILD: Final = "stream.materialize(), or the asset that builds"
 
 def frame_bytes(clip: ClipStage) -> str:
     """Return the bytes of a sample's frames as text, with the factors of the product."""
-    shape, dtype = [n or 1 for n in clip.spec.shape], np.dtype(clip.spec.dtype)
+    shape, dtype = [n or 1 for n in clip.spec.shape], host_dtype(clip.spec.dtype or "uint8")
     return f"{int(np.prod(shape)) * dtype.itemsize:,} ({' x '.join(map(str, shape))} x {dtype.itemsize} bytes)"
 
 

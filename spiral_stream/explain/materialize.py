@@ -9,6 +9,7 @@ from spiral_stream.decoders.oriented import Oriented
 from spiral_stream.errors import CatalogError
 from spiral_stream.explain.clips import cache_text, clip_facts, coverage, frame_bytes, hit, where_made
 from spiral_stream.explain.subject import Subject
+from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.plan.maps import SampleMap, SampleRecords, SampleTokens
 from spiral_stream.planner.lineage import Made
 from spiral_stream.planner.physical import ClipStage, ImageStage, TokenStage
@@ -48,7 +49,9 @@ def _row(field: str, where: str, size: Any, cache: str = "-", built: str = "-", 
 def _image(subject: Subject, image: ImageStage) -> dict[str, Any]:
     shape = image.program.output_shape
     size = (
-        "unknown: the images decide" if shape is None else int(np.prod(shape)) * np.dtype(image.program.dtype).itemsize
+        "unknown: the images decide"
+        if shape is None
+        else int(np.prod(shape)) * host_dtype(image.program.dtype).itemsize
     )
     turned = "turned by EXIF, " if isinstance(image.caches[0].kind.decoder, Oriented) else ""
     where = f"after membership; {turned}normalized on {_place(subject.devices.get(image.name))}"
@@ -68,7 +71,7 @@ def _plains(subject: Subject) -> list[dict[str, Any]]:
     for plain in subject.stages.plains:
         dtype = plain.spec.dtype
         items = int(np.prod([n or 1 for n in plain.spec.shape], dtype=np.int64))
-        size: Any = items * np.dtype(dtype).itemsize if dtype else "Python values"
+        size: Any = items * host_dtype(dtype).itemsize if dtype else "Python values"
         rows.append(_row(plain.name, f"with membership; {_place(subject.devices.get(plain.name))}", size))
     return rows
 

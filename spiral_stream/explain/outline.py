@@ -1,7 +1,5 @@
 """PLAN in EXPLAIN DATA: the plan as numbered lines, each after the lines it reads."""
 
-import numpy as np
-
 from spiral_stream.batching.formation import Formation
 from spiral_stream.batching.packing import Packed
 from spiral_stream.batching.windowed import WindowedBucket
@@ -123,7 +121,7 @@ def clip_text(field: Stack) -> str:
     chain = ", ".join(map(str, (*shorthands(field), *field.transforms))) or "no transforms"
     frames = f"{selection.sequence_length} frames of {field.column} ({field.decode}), {chosen_text(field)}"
     layout = field.layout or "ntchw"
-    return f"{frames}, shorter segments {short}; {chain}; {np.dtype(program.dtype)} {layout}"
+    return f"{frames}, shorter segments {short}; {chain}; {program.dtype} {layout}"
 
 
 def chosen_text(field: Stack) -> str:

@@ -18,6 +18,7 @@ from spiral_stream.catalog.statistics import KNOWN, load_statistics
 from spiral_stream.explain.subject import Subject
 from spiral_stream.expr import Col
 from spiral_stream.fields.field import FieldSpec
+from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.plan.mix import STREAM_ID
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
@@ -116,7 +117,7 @@ def _item_bytes(spec: FieldSpec) -> int | None:
     known = [n for n in spec.shape if n is not None]
     if len(known) < len(spec.shape):
         return None
-    return int(np.prod(known, dtype=np.int64)) * np.dtype(spec.dtype).itemsize
+    return int(np.prod(known, dtype=np.int64)) * host_dtype(spec.dtype).itemsize
 
 
 # ---- lists

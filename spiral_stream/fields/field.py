@@ -12,13 +12,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.host_dtypes import BFLOAT16, rounded, widened
+
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
     """What a batch will hold under a field's name, known before the first read.
 
     Attributes:
-        dtype: NumPy name; None for a Python list.
+        dtype: NumPy name, or ``"bfloat16"``; None for a Python list.
         shape: without the batch dimension; None for a dimension that varies from batch to batch.
         layout: order of the dimensions of images and clips, such as ``"nchw"``; None for other fields.
         device: where the field is delivered; None for the host.
@@ -131,6 +133,10 @@ def write(found: NDArray[Any], out: NDArray[Any]) -> NDArray[np.bool_] | None:
     Returns:
         Which numbers the dtype does not hold, of the same shape; None if it holds all.
     """
+    if out.dtype == BFLOAT16:
+        out[...] = rounded(found).view(BFLOAT16)
+        wrong = np.isinf(widened(out)) & np.isfinite(found)
+        return np.asarray(wrong) if wrong.any() else None
     with np.errstate(invalid="ignore", over="ignore"):  # what these would warn of is returned
         out[...] = found
     if np.can_cast(found.dtype, out.dtype, "safe"):

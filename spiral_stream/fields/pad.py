@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.errors import PlanError
-from spiral_stream.fields.field import FieldSpec
+from spiral_stream.fields.field import FieldSpec, write
 from spiral_stream.fields.padded_rows import PaddedRows, are_rows
 from spiral_stream.fields.sequence import (
     WIDE,
@@ -20,9 +20,10 @@ from spiral_stream.fields.sequence import (
     check_value,
     is_tokens,
 )
+from spiral_stream.host_dtypes import host_dtype
 
 MASKS: Final = ("int64", "int32", "bool", "uint8", "int8", "int16")
-FLOATS: Final = ("float32", "float64", "float16")
+FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
 
 
 @final
@@ -33,7 +34,7 @@ class Pad(TokenField):
     | column | shape | dtype |
     |---|---|---|
     | lists of integers, such as the output of `Tokenize` | ``[B, T]`` | ``"int64"`` or ``"int32"`` |
-    | lists of floats, such as sound | ``[B, T]`` | ``"float32"``, ``"float64"`` or ``"float16"`` |
+    | lists of floats, such as sound | ``[B, T]`` | ``"float32"``, ``"float64"``, ``"float16"`` or ``"bfloat16"`` |
     | lists of fixed-size lists of K, such as boxes; lists of tensors | ``[B, T, K]``, ``[B, T, ...]`` | any of these |
 
     T is ``length``, or what the formation says, or else the longest row of the batch. All fields of a column share it.
@@ -136,8 +137,7 @@ class PadMask(TokenField):
 def _check_float(field: Pad) -> None:
     value = field.pad_value
     number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    with np.errstate(over="ignore"):
-        if not number or not np.isfinite(np.array(value).astype(field.dtype)):
-            msg = f"Pad({field.column!r}): pad_value={value!r}. Give a finite number that fits {field.dtype}"
-            raise PlanError(msg)
+    if not number or write(np.array([value]), np.empty(1, host_dtype(field.dtype))) is not None:
+        msg = f"Pad({field.column!r}): pad_value={value!r}. Give a finite number that fits {field.dtype}"
+        raise PlanError(msg)
     object.__setattr__(field, "pad_value", float(value))  # 0 and 0.0 are one plan

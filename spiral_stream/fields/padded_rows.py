@@ -55,7 +55,7 @@ class PaddedRows(Field):
         """
         kind = column.type
         items, shape = fixed_parts(kind.value_type)
-        if pa.types.is_floating(items) and not self.mask and not self.dtype.startswith("float"):
+        if pa.types.is_floating(items) and not self.mask and not self.dtype.startswith(("float", "bfloat")):
             msg = f'the column is {kind}, and dtype is {self.dtype}. Say which floats: Pad("{self.column}", dtype="float32")'
             raise PlanError(msg)
         return FieldSpec(self.dtype, (self.length, *(() if self.mask else shape)), None, self.device)
@@ -84,10 +84,10 @@ class PaddedRows(Field):
         wrong = write(found, items)
         if wrong is not None:
             row = _row(lengths, int(np.argwhere(wrong)[0, 0]))
-            raise self._refused(row, f"has {found[wrong][0]}, which does not fit dtype {out.dtype}. Give a wider dtype")
+            raise self._refused(row, f"has {found[wrong][0]}, which does not fit dtype {self.dtype}. Give a wider dtype")
         bits = _BITS.get(out.itemsize)
         if bits is None or not out.flags.c_contiguous:
-            out[...] = self.padding
+            write(np.full(out.shape, self.padding), out)
             out[np.arange(out.shape[1]) < lengths[:, None]] = items
             return
         wide = int(np.prod(out.shape[2:], dtype=np.int64))

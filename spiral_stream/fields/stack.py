@@ -14,7 +14,7 @@ from spiral_stream.semantic import AUDIO_REF, H264_REF, JPEG_REF, semantic_of
 
 DTYPES: Final = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
-    *("float16", "float32", "float64"),
+    *("bfloat16", "float16", "float32", "float64"),
 )
 INTERPOLATIONS: Final = ("bilinear", "nearest")
 MODES: Final = ("RGB", "L", "I;16")
@@ -46,7 +46,7 @@ class Stack(Field):
         transforms: image transforms in order, for a decoded column: those of this package, any of
             ``torchvision.transforms.v2``, and functions of a uint8 [H, W, 3] array (and of a NumPy generator that belongs to
             the sample). They run after the shorthands below.
-        dtype: NumPy name of the result; None keeps the column's type (uint8 for images and clips).
+        dtype: NumPy name of the result, or ``"bfloat16"``; None keeps the column's type (uint8 for images and clips).
         layout: ``"nchw"`` (default) or ``"nhwc"`` for images, ``"ntchw"`` (default) or ``"nthwc"`` for clips, ``"nhw"``
             (default), ``"nchw"`` or ``"nhwc"`` for masks of one channel.
         device: where the field is delivered; None leaves it on the host.
@@ -232,7 +232,7 @@ class Stack(Field):
         if wrong is not None:
             row, value = int(np.argwhere(wrong)[0, 0]), found[wrong][0]
             raise self._refused(
-                row, f"{value} does not fit dtype {out.dtype}. Give a wider dtype, or compute a value that fits"
+                row, f"{value} does not fit dtype {self.dtype or out.dtype}. Give a wider dtype, or compute a value that fits"
             )
         return out
 

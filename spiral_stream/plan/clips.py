@@ -5,7 +5,6 @@ from math import prod
 from typing import Final, TypeGuard, cast
 
 import pyarrow as pa
-from numpy import dtype
 
 from spiral_stream.decoders.frame_selection import FrameSelection, Short
 from spiral_stream.decoders.limits import SampleLimits
@@ -13,6 +12,7 @@ from spiral_stream.decoders.registry import CLIPS
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
+from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.transforms.chain import ImageChain, as_steps, compile_chain
 from spiral_stream.transforms.crop_and_resize import CenterCrop, ImageTransform, RandomCrop, Resize
 from spiral_stream.transforms.image import ImageProgram
@@ -78,7 +78,9 @@ def clip_costs(fields: Sequence[tuple[str, Field]]) -> dict[str, int]:
             selection, program = clip_parts(field)
             assert program.output_shape is not None
             costs["frames"] += selection.sequence_length
-            costs["bytes"] += selection.sequence_length * prod(program.output_shape) * dtype(program.dtype).itemsize
+            costs["bytes"] += (
+                selection.sequence_length * prod(program.output_shape) * host_dtype(program.dtype).itemsize
+            )
     return costs
 
 

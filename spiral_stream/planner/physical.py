@@ -23,6 +23,7 @@ from spiral_stream.decoders.limits import SampleLimits
 from spiral_stream.decoders.sound_selection import SoundSelection
 from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.sequence import SequenceField
+from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.plan.nodes import Collate, Deliver, Sampled
 from spiral_stream.plan.tree import need
 from spiral_stream.planner.derived_relations import DerivedRelation
@@ -294,5 +295,5 @@ class Stages:
         for spec in self.specs:
             if spec.dtype is not None:
                 shape = [_UNKNOWN_LENGTH if n is None else n for n in spec.shape]
-                total += rows * int(np.prod(shape, dtype=np.int64)) * np.dtype(spec.dtype).itemsize
+                total += rows * int(np.prod(shape, dtype=np.int64)) * host_dtype(spec.dtype).itemsize
         return total

@@ -22,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import PlanError
+from spiral_stream.host_dtypes import host_dtype
 from spiral_stream.plan.canonical import encode_value
 from spiral_stream.plan.code import stable_name
 from spiral_stream.plan.fingerprint import value_fingerprint
@@ -284,7 +285,7 @@ class _Images(_Subject[Sequence[NDArray[np.uint8]]]):
         if shape is None:  # each image has a size of its own, so each is a batch of its own
             single = [self._program.stacked([image], keys[row : row + 1])[0] for row, image in enumerate(rows)]
             return [(image.shape, image.tobytes()) for image in single]
-        out = np.empty((len(rows), *shape), self._program.dtype)
+        out = np.empty((len(rows), *shape), host_dtype(self._program.dtype))
         self._program.run(rows, keys, out)
         return [(image.shape, image.tobytes()) for image in out]
 

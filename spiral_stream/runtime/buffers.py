@@ -14,6 +14,8 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.host_dtypes import host_dtype
+
 Allocate = Callable[[int], NDArray[np.uint8]]
 
 
@@ -70,10 +72,10 @@ class Slots:
 
         Args:
             shape: [B, ...], of the array.
-            dtype: its dtype, by NumPy's name.
+            dtype: its dtype, by the name that a field has for it.
             rows: rows that the slot has room for, at least B.
         """
-        kind = np.dtype(dtype)
+        kind = host_dtype(dtype)
         assert shape[0] <= rows, (shape, rows)
         nbytes = rows * prod(shape[1:]) * kind.itemsize
         free = self._free.get(nbytes)
@@ -84,7 +86,8 @@ class Slots:
             slot = free.pop()  # of several threads one gets it
         except IndexError:
             slot = self._new(nbytes)
-        return np.asarray(_Lease(slot, shape, kind.str, free))
+        leased = np.asarray(_Lease(slot, shape, kind.str, free))
+        return leased if leased.dtype == kind else leased.view(kind)  # the interface names no dtype of our own
 
     def _new(self, nbytes: int) -> _Slot:
         with self._lock:

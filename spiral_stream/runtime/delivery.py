@@ -6,10 +6,11 @@ value that a stream holds: streams of different frameworks differ in their deliv
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, final
+from typing import Any, Final, final
 
-from spiral_stream.errors import BindError
+from spiral_stream.errors import BindError, MissingExtraError
 from spiral_stream.fields.field import FieldSpec
+from spiral_stream.host_dtypes import is_bfloat16
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.buffers import Allocate, pageable
 from spiral_stream.runtime.pending import Batch
@@ -88,10 +89,19 @@ class Delivery(ABC):
 
 @final
 class HostDelivery(Delivery):
-    """NumPy arrays and lists, as they were built."""
+    """NumPy arrays and lists, as they were built.
+
+    Args:
+        bits: leave bfloat16 as bits, for another process whose framework has it.
+    """
+
+    def __init__(self, *, bits: bool = False) -> None:
+        self._bits = bits
 
     def on_host(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return fields
+        if self._bits:
+            return fields
+        return {name: value.view(_bfloat16(name)) if is_bfloat16(value) else value for name, value in fields.items()}
 
     def need(self, devices: Devices) -> None:
         for name, device in devices.items():
@@ -101,3 +111,24 @@ class HostDelivery(Delivery):
                     "Use to_torch(), or bind(device='cpu')"
                 )
                 raise BindError(msg)
+
+
+def _bfloat16(name: str) -> Any:
+    """Return the NumPy dtype of the package ml_dtypes.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError as error:
+        msg = (
+            f"to_numpy: field {name!r} has dtype bfloat16, which NumPy lacks. Run: pip install ml_dtypes; or use to_torch() or "
+            'to_jax(), or dtype="float32"'
+        )
+        raise MissingExtraError(msg, name="ml_dtypes") from error
+    return bfloat16
+
+
+HOST: Final = HostDelivery()
+BITS: Final = HostDelivery(bits=True)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DataError, PlanError, shown
+from spiral_stream.host_dtypes import host_dtype, rounded
 from spiral_stream.seeding import uniforms
 from spiral_stream.transforms import _pixels
 from spiral_stream.transforms.crop_and_resize import (
@@ -48,7 +49,7 @@ Int32 = NDArray[np.int32]
 UInt64 = NDArray[np.uint64]
 Float32 = NDArray[np.float32]
 
-DTYPES: Final = ("uint8", "float16", "float32")
+DTYPES: Final = ("uint8", "float16", "bfloat16", "float32")
 LAYOUTS: Final = ("nchw", "nhwc")
 
 
@@ -131,7 +132,7 @@ class ImageProgram:
         """Transform images into an array of its own, where the plan does not know their size; as `run`."""
         sizes = np.array([each.shape[:2] for each in images], np.int32)
         shape = self.shape(self.geometry(sizes[:, 0], sizes[:, 1], keys))
-        out = np.empty((len(images), *shape), self.dtype)
+        out = np.empty((len(images), *shape), host_dtype(self.dtype))
         self.run(images, keys, out)
         return out
 
@@ -223,7 +224,7 @@ class ImageProgram:
             ValueError: ``out`` does not fit.
         """
         expected = (len(addresses), *self.shape(placed))
-        if out.shape != expected or out.dtype != np.dtype(self.dtype) or not out.flags.c_contiguous:
+        if out.shape != expected or out.dtype != host_dtype(self.dtype) or not out.flags.c_contiguous:
             msg = f"out is {out.dtype} {out.shape}. Give a C-contiguous {self.dtype} array of shape {expected}"
             raise ValueError(msg)
         _pixels.render(
@@ -270,7 +271,7 @@ class ImageProgram:
         scaled = np.arange(256, dtype=np.float32) * constants[0]
         with np.errstate(over="ignore"):
             table = (scaled[None, :] - constants[1:4, None]) / constants[4:7, None]
-            return cast("NDArray[np.generic]", table.astype(self.dtype))
+            return rounded(table) if self.dtype == "bfloat16" else cast("NDArray[np.generic]", table.astype(self.dtype))
 
 
 def compile_image(transforms: Sequence[Transform], *, dtype: str, layout: str) -> ImageProgram:
@@ -281,7 +282,7 @@ def compile_image(transforms: Sequence[Transform], *, dtype: str, layout: str) -
 
     Args:
         transforms: in order; may be empty.
-        dtype: "uint8", "float16" or "float32".
+        dtype: "uint8", "bfloat16", "float16" or "float32".
         layout: "nchw" or "nhwc", the batch first.
 
     Raises:
@@ -306,7 +307,7 @@ def compile_image(transforms: Sequence[Transform], *, dtype: str, layout: str) -
             msg = f"images: {shown(step)} is not an image transform; known are {', '.join(TRANSFORMS)}"
             raise PlanError(msg)
     if normalize is not None and dtype == "uint8":
-        msg = "images: Normalize has no place in uint8. Ask for dtype float16 or float32, or drop Normalize"
+        msg = "images: Normalize has no place in uint8. Ask for dtype float16, bfloat16 or float32, or drop Normalize"
         raise PlanError(msg)
     return ImageProgram(tuple(steps), normalize, dtype, layout)
 

@@ -75,6 +75,16 @@ def test_images_arrive_as_in_numpy(catalog: sp.Catalog) -> None:
 
 
 @pytest.mark.usefixtures("narrow")
+def test_bfloat16_arrives_as_bfloat16(tmp_path: Any) -> None:
+    catalog = sp.connect(str(tmp_path))
+    catalog.register("t", sp.Arrow(pa.table({"id": [1, 2], "x": [1.0, 1 / 3]})), identity="id")
+    plan = catalog.table("t").sample(order=sp.Sequential())
+    plan = plan.collate(batch_size=2, fields={"x": sp.Stack("x", dtype="bfloat16")})
+    with plan.to_jax() as stream:
+        assert stream.spec()["x"].dtype == str(next(iter(stream))["x"].dtype) == "bfloat16"
+
+
+@pytest.mark.usefixtures("narrow")
 def test_a_number_of_more_than_32_bits_is_an_error(tmp_path: Any) -> None:
     catalog = sp.connect(str(tmp_path / "catalog"))
     table = pa.table({"sample_id": ["a", "b"], "number": pa.array([1, 2**40], pa.int64())})

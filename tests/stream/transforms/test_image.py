@@ -292,8 +292,8 @@ def test_a_target_that_does_not_fit_is_refused(out):
     ("steps", "options", "way_out"),
     [
         ([Normalize(MEAN, STD), CenterCrop(3)], {}, "Put Normalize last"),
-        ([Normalize(MEAN, STD)], {"dtype": "uint8"}, "Ask for dtype float16 or float32, or drop Normalize"),
-        ([], {"dtype": "int8"}, "known are uint8, float16, float32"),
+        ([Normalize(MEAN, STD)], {"dtype": "uint8"}, "Ask for dtype float16, bfloat16 or float32, or drop Normalize"),
+        ([], {"dtype": "int8"}, "known are uint8, float16, bfloat16, float32"),
         ([], {"layout": "chwn"}, "known are nchw, nhwc"),
         ([Resize(4), RandomResizedCrop(4)], {}, "Keep one"),
         ([RandomHorizontalFlip(), Resize(4)], {}, "Put RandomHorizontalFlip after Resize"),

@@ -1,0 +1,58 @@
+"""Which NumPy dtype holds a field on the host, and how bfloat16, which NumPy lacks, is written there.
+
+A bfloat16 is the upper half of a float32. Until batches are delivered, it lies in an array of `BFLOAT16`: 16 bits under a
+name of their own, so that no other room takes them for integers. Frameworks see the same memory as their own type.
+"""
+
+from importlib import import_module
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+BFLOAT16: Final = np.dtype([("bfloat16", "<u2")])
+_HALF: Final = np.uint32(
+    0x7FFF
+)  # rounds to nearest; one more where the bit that stays last is set, so that ties go to even
+_NAN: Final = np.uint16(0x7FC0)
+
+
+def host_dtype(name: str) -> np.dtype[Any]:
+    """Return the NumPy dtype that holds values of this name on the host."""
+    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
+
+
+def rounded(values: NDArray[Any]) -> NDArray[np.uint16]:
+    """Return the bits of numbers as bfloat16, rounded to the nearest as torch does.
+
+    Args:
+        values: numbers of any shape and dtype; float64 and integers pass through float32.
+
+    Returns:
+        the same shape, uint16. What is too large becomes infinite.
+    """
+    with np.errstate(over="ignore"):
+        wide = np.ascontiguousarray(values, dtype=np.float32)
+    bits = wide.view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    upper = ((bits + _HALF + odd) >> np.uint32(16)).astype(np.uint16)
+    upper[np.isnan(wide)] = _NAN
+    return upper
+
+
+def widened(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Return bfloat16 values (an array of `BFLOAT16`) as float32, without loss."""
+    return (np.ascontiguousarray(values).view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def is_bfloat16(value: Any) -> bool:
+    """Whether a field of a batch on the host is an array of bfloat16."""
+    return isinstance(value, np.ndarray) and value.dtype == BFLOAT16
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """Return an array or a tensor of the host as a NumPy array; of bfloat16, as `BFLOAT16`."""
+    if str(getattr(value, "dtype", "")) == "torch.bfloat16":
+        bits: NDArray[Any] = value.view(import_module("torch").int16).numpy()
+        return bits.view(BFLOAT16)
+    return np.asarray(value)
