@@ -188,3 +188,8 @@ def numbers(own: UInt64, count: int) -> NDArray[np.float64]:
 def view_keys(keys: UInt64, view: str | None) -> UInt64:
     """Return the samples' keys for a view: other random numbers per name; None leaves the keys as they are."""
     return keys if view is None else combine(keys, np.uint64(key("view", view)))
+
+
+def item_keys(keys: UInt64, items: NDArray[np.int64]) -> UInt64:
+    """Return a key for each image of a list, from the sample's key and the image's place in the list."""
+    return combine(combine(keys, np.uint64(key("item"))), items.astype(np.uint64))

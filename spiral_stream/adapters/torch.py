@@ -24,7 +24,6 @@ from spiral_stream.runtime.delivery import Delivery, Devices, Get
 from spiral_stream.runtime.pending import Batch
 from spiral_stream.runtime.place import Reached
 from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
-from spiral_stream.transforms.chain import MaskProgram
 
 need("torch", "spiral_stream.adapters.torch")
 import torch  # noqa: E402
@@ -239,7 +238,7 @@ class _CudaCopies:
         self._finishers = {
             stage.name: _Finisher(stage.program, stage.spec.dtype, stage.program.layout, device)
             for stage in decoded
-            if stage.name in self._moved and not isinstance(stage.program, MaskProgram)
+            if stage.name in self._moved and stage.ends_on_device
         }
         self._copying: deque[tuple[torch.cuda.Event, Batch]] = deque()
 

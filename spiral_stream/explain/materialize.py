@@ -53,6 +53,8 @@ def _image(subject: Subject, image: ImageStage) -> dict[str, Any]:
         if shape is None
         else int(np.prod(shape)) * host_dtype(image.program.dtype).itemsize
     )
+    if image.listed is not None:
+        size = f"{size:,} an image"
     turned = "turned by EXIF, " if isinstance(image.caches[0].kind.decoder, Oriented) else ""
     where = f"after membership; {turned}normalized on {_place(subject.devices.get(image.name))}"
     kept = _image_caches(image)

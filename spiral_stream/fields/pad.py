@@ -21,6 +21,7 @@ from spiral_stream.fields.sequence import (
     is_tokens,
 )
 from spiral_stream.host_dtypes import host_dtype
+from spiral_stream.semantic import is_list, semantic_of
 
 MASKS: Final = ("int64", "int32", "bool", "uint8", "int8", "int16")
 FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
@@ -99,6 +100,8 @@ class Pad(TokenField):
 class PadMask(TokenField):
     """1 where ``[B, T]`` holds a value, 0 at padding: the ``attention_mask`` of transformers.
 
+    Of a column of lists of images it is ``[B, N]``, next to the field of `Stack` that decodes them.
+
     In packed rows this mask does not keep samples apart: use `Segments` or `CuSeqlens`.
 
     Args:
@@ -126,6 +129,13 @@ class PadMask(TokenField):
         check_length(self, self.length)
 
     def spec(self, column: pa.Field) -> FieldSpec:
+        if is_list(column.type) and semantic_of(column) is not None:
+            if self.pad_to_multiple_of is not None:
+                msg = (
+                    f"PadMask({self.column!r}): pad_to_multiple_of is of numbers, not of images. Give length=, or none"
+                )
+                raise PlanError(msg)
+            return FieldSpec(self.dtype, (self.length,), None, self.device)
         if are_rows(column.type) and not is_tokens(column.type):
             return self.rows(self.multiple, self.length).spec(column)
         return TokenField.spec(self, column)

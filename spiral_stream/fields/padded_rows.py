@@ -84,7 +84,9 @@ class PaddedRows(Field):
         wrong = write(found, items)
         if wrong is not None:
             row = _row(lengths, int(np.argwhere(wrong)[0, 0]))
-            raise self._refused(row, f"has {found[wrong][0]}, which does not fit dtype {self.dtype}. Give a wider dtype")
+            raise self._refused(
+                row, f"has {found[wrong][0]}, which does not fit dtype {self.dtype}. Give a wider dtype"
+            )
         bits = _BITS.get(out.itemsize)
         if bits is None or not out.flags.c_contiguous:
             write(np.full(out.shape, self.padding), out)

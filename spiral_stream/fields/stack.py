@@ -32,11 +32,15 @@ class Stack(Field):
     | fixed-size lists in each other, Arrow's fixed-shape tensors | ``[B, K, L, ...]`` | the column's, or ``dtype`` |
     | timestamps | ``[B]`` | int64, in the column's unit |
     | images | ``[B, 3, H, W]`` | uint8, or ``dtype`` |
+    | lists of images | ``[B, N, 3, H, W]`` | uint8, or ``dtype`` |
     | clips | ``[B, T, 3, H, W]`` | uint8, or ``dtype`` |
     | sound | ``[B, C, T]`` | float32; full scale is 1 |
     | masks of one channel | ``[B, H, W]`` | uint8 (of 16 bits: int32), or ``dtype`` |
 
     A clip is T frames of a segment of a video. All frames go through the same transforms with the same random numbers.
+
+    Of a list of images, N is ``sequence_length``, or the longest list of the batch. What no image fills is 0; ``PadMask`` of
+    the column tells it apart. Each image draws its own random numbers, unless ``draws_alike``.
 
     Args:
         column: a column of numbers, booleans, timestamps or fixed-size lists of them; or, with ``decode``, a reference
@@ -47,10 +51,11 @@ class Stack(Field):
             ``torchvision.transforms.v2``, and functions of a uint8 [H, W, 3] array (and of a NumPy generator that belongs to
             the sample). They run after the shorthands below.
         dtype: NumPy name of the result, or ``"bfloat16"``; None keeps the column's type (uint8 for images and clips).
-        layout: ``"nchw"`` (default) or ``"nhwc"`` for images, ``"ntchw"`` (default) or ``"nthwc"`` for clips, ``"nhw"``
-            (default), ``"nchw"`` or ``"nhwc"`` for masks of one channel.
+        layout: ``"nchw"`` (default) or ``"nhwc"`` for images, also those of lists, ``"ntchw"`` (default) or ``"nthwc"`` for
+            clips, ``"nhw"`` (default), ``"nchw"`` or ``"nhwc"`` for masks of one channel.
         device: where the field is delivered; None leaves it on the host.
-        sequence_length: T, the frames of a clip, or the values per channel of a sound.
+        sequence_length: T, the frames of a clip, or the values per channel of a sound; or N, the images of a list. A
+            longer list is a `DataError`.
         stride: take every ``stride``-th frame of the segment; None spreads T frames evenly over it.
         random_start: begin at a random frame of the segment instead of its first; needs ``stride``. Of sound: at a random
             place.
@@ -72,6 +77,7 @@ class Stack(Field):
             16 bits, or ``"RGB"``. Images are RGB.
         interpolation: ``"nearest"`` makes the field a mask: pixels are taken, never mixed, and transforms of colour leave
             it as it is. ``"bilinear"`` is for images.
+        draws_alike: the images of one list draw the same random numbers, as the frames of a clip do.
         orient: turn images as their EXIF tag Orientation says, before all transforms. Off, pixels are as the file has them.
 
     Raises:
@@ -108,6 +114,7 @@ class Stack(Field):
     view: str | None = None
     mode: str | None = None
     interpolation: str = "bilinear"
+    draws_alike: bool = False
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -128,7 +135,7 @@ class Stack(Field):
                 'decoder: decode="jpeg", "image" or "h264". To apply a function of your own, use map before collate'
             )
             raise PlanError(msg)
-        for name in ("random_start", "random_crop", "orient", "centre"):
+        for name in ("random_start", "random_crop", "orient", "centre", "draws_alike"):
             if not isinstance(getattr(self, name), bool):
                 msg = f"Stack({self.column!r}): {name}={getattr(self, name)!r}. Give True or False"
                 raise PlanError(msg)
@@ -144,6 +151,11 @@ class Stack(Field):
             raise PlanError(msg)
         if self.orient and self.decode in (None, "h264", "audio"):
             msg = f'Stack({self.column!r}): orient=True turns images. Give decode="jpeg" or "image", or leave it out'
+            raise PlanError(msg)
+        if self.draws_alike and self.decode in (None, "h264", "audio"):
+            msg = (
+                f'Stack({self.column!r}): draws_alike=True is of lists of images. Give decode="image", or leave it out'
+            )
             raise PlanError(msg)
         if self.random_crop and self.crop is None:
             msg = f"Stack({self.column!r}): random_crop needs a size. Give crop=224"
@@ -232,7 +244,8 @@ class Stack(Field):
         if wrong is not None:
             row, value = int(np.argwhere(wrong)[0, 0]), found[wrong][0]
             raise self._refused(
-                row, f"{value} does not fit dtype {self.dtype or out.dtype}. Give a wider dtype, or compute a value that fits"
+                row,
+                f"{value} does not fit dtype {self.dtype or out.dtype}. Give a wider dtype, or compute a value that fits",
             )
         return out
 

@@ -114,6 +114,7 @@ _LATER_OF_STACK: Final = {
     "sample_rate": None,
     "channels": None,
     "centre": False,
+    "draws_alike": False,
 }
 _LARGEST: Final = 4096  # bits of a whole number; Python writes at most 4,300 digits
 

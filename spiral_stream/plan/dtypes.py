@@ -22,6 +22,7 @@ from spiral_stream.fields.field import Field, FieldSpec
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.clips import clip_parts, limits_of, shorthands
+from spiral_stream.plan.image_lists import is_image_list, is_list_mask, list_length
 from spiral_stream.plan.sounds import is_sound, sound_selection
 from spiral_stream.semantic import AUDIO_REF, BYTES_REF, H264_REF, JPEG_REF, is_list, semantic_of
 from spiral_stream.transforms.chain import MaskProgram, Program, as_steps, compile_chain, compile_mask
@@ -39,7 +40,7 @@ def image_parts(field: Stack) -> tuple[Decoder, Program]:
         PlanError: unknown decoder, or transforms that do not form a legal chain.
     """
     assert field.decode is not None
-    if (field.sequence_length, field.stride, field.random_start, field.short) != (None, None, False, "pad"):
+    if (field.stride, field.random_start, field.short) != (None, False, "pad"):
         msg = f'sequence_length, stride, random_start and short are of clips, decode="h264"; decode={field.decode!r} reads images'
         raise PlanError(msg)
     chain = as_steps((*shorthands(field), *field.transforms))
@@ -69,6 +70,9 @@ def field_specs(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> dict[st
         if isinstance(field, SequenceField) and field.IN_SLOT:
             _, length = widths_of(fields, field.column)
             out[name] = replace(out[name], shape=(length, *out[name].shape[1:]))
+        column = have.field(field.column)
+        if is_image_list(field, column) or is_list_mask(field, column):
+            out[name] = replace(out[name], shape=(list_length(fields, column), *out[name].shape[1:]))
     return out
 
 
@@ -113,6 +117,9 @@ def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
         decoder(field.decode)  # an unknown one is no reason to register the column anew
         _need_semantic(field, column, JPEG_REF)
         reader, program = image_parts(field)
+        if is_image_list(field, column):
+            return _list_spec(field, column, program)
+        _need_no_list(field)
         sized = {"nchw": (reader.channels, None, None), "nhwc": (None, None, reader.channels), "nhw": (None, None)}
         return FieldSpec(program.dtype, program.output_shape or sized[program.layout], program.layout, field.device)
     except PlanError as error:
@@ -120,11 +127,27 @@ def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
         raise PlanError(msg) from error
 
 
+def _need_no_list(field: Stack) -> None:
+    if field.sequence_length is not None or field.draws_alike:
+        what = "draws_alike" if field.draws_alike else "sequence_length"
+        more = "" if field.draws_alike else ', and of clips, decode="h264"'
+        msg = f"{what} is of lists of images{more}; {field.column!r} has one image per row. Leave it out"
+        raise PlanError(msg)
+
+
+def _list_spec(field: Stack, column: pa.Field, program: Program) -> FieldSpec:
+    if program.output_shape is None:
+        msg = "images of a list need one size. End with transforms=[..., Resize((224, 224))], or RandomResizedCrop(224)"
+        raise PlanError(msg)
+    length = list_length([("", field)], column)
+    return FieldSpec(program.dtype, (length, *program.output_shape), program.layout, field.device)
+
+
 def _need_semantic(field: Stack, column: pa.Field, semantic: str) -> None:
     if semantic_of(column) == H264_REF and semantic != H264_REF:
         msg = f'{field.column!r} is {H264_REF}, which decode={field.decode!r} does not read. Give decode="h264"'
         raise PlanError(msg)
-    if is_list(column.type):
+    if is_list(column.type) and semantic != JPEG_REF:
         msg = f'{field.column!r} has a list of references per row, and one is decoded. Use List("{field.column}") for the bytes'
         raise PlanError(msg)
     if semantic == AUDIO_REF and semantic_of(column) == BYTES_REF:  # the decoder finds out

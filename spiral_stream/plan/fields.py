@@ -17,6 +17,7 @@ from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.checks import bound_type, device_name, need_columns, need_new_names
 from spiral_stream.plan.clips import clip_costs, shorthands
 from spiral_stream.plan.dtypes import field_spec, widths_of
+from spiral_stream.plan.image_lists import check_lists
 from spiral_stream.transforms.transform import Transform
 
 
@@ -63,6 +64,7 @@ def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
             device_name(f"collate (field {name!r}): device", device)
     for column in {field.column for _, field in fields if isinstance(field, SequenceField)}:
         widths_of(fields, column)
+    check_lists(fields, have)
 
 
 def check_formation(

@@ -11,6 +11,7 @@ from spiral_stream.plan.clips import is_clip
 from spiral_stream.plan.dtypes import image_parts
 from spiral_stream.plan.profiles import Jpeg, Raw
 from spiral_stream.plan.tree import profiles
+from spiral_stream.semantic import is_list
 from spiral_stream.transforms.chain import MaskProgram
 from spiral_stream.transforms.moving import why_not
 
@@ -51,6 +52,9 @@ def _check_geometry(node: nodes.Node, name: str, field: Following, fields: Mappi
         msg = f"{what} is no field of images in this batch. {have}"
         raise PlanError(msg)
     assert isinstance(field, Boxes | KeyPoints)
+    if is_list(node.schema().field(image.column).type):
+        msg = f"{what} has a list of images per row, and boxes and points follow one image. Store one image per row"
+        raise PlanError(msg)
     _, program = image_parts(image)
     assert not isinstance(program, MaskProgram)
     silent = why_not(program)

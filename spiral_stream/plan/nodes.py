@@ -38,7 +38,7 @@ from spiral_stream.plan.profiles import Profile, forms_of
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
-from spiral_stream.semantic import BYTES_REF, holds_reference, is_list, semantic_of
+from spiral_stream.semantic import BYTES_REF, JPEG_REF, holds_reference, is_list, semantic_of
 
 _SHARD: Final = "storage_shard"
 _PLACES: Final = {_SHARD, "stream_id"}  # which shard and stream a row is of is known without a column
@@ -243,9 +243,9 @@ class Cache(Simple, Relational):
                     way += f', or, if its values name or hold images or videos, register it with semantic={{"{name}": ...}}'
                 msg = f"cache: {name!r} is {kind}, no reference to payload; a cache keeps what references name. {way}"
                 raise PlanError(msg)
-            if semantic == BYTES_REF or is_list(have.field(name).type):
+            if semantic == BYTES_REF or (is_list(have.field(name).type) and semantic != JPEG_REF):
                 what = f"{have.field(name).type} of {semantic}"
-                msg = f"cache: {name!r} is {what}; images and clips are kept, one per row. Leave it out"
+                msg = f"cache: {name!r} is {what}; images, lists of images, and clips, one per row, are kept. Leave it out"
                 raise PlanError(msg)
             if not isinstance(profile, Profile):
                 msg = f"cache: {name!r} is given {profile!r}. Give {forms_of(semantic)}"

@@ -16,6 +16,7 @@ from spiral_stream.batching.lanes import Lanes
 from spiral_stream.batching.tail import DropPartial
 from spiral_stream.batching.windowed import WindowedBucket
 from spiral_stream.cache.clips import ClipKind
+from spiral_stream.cache.image_lists import ImageListKind
 from spiral_stream.cache.images import ImageKind
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.tokens import TokenKind
@@ -39,6 +40,7 @@ from spiral_stream.plan.dtypes import field_specs, image_parts, is_decoded, widt
 from spiral_stream.plan.epoch_length import scheduled, size_and_shares
 from spiral_stream.plan.extents import Extends, extent_of
 from spiral_stream.plan.fingerprint import canonical, digest
+from spiral_stream.plan.image_lists import is_image_list, is_list_mask, list_length
 from spiral_stream.plan.kept import SampleKept
 from spiral_stream.plan.maps import SampleTokens
 from spiral_stream.plan.mix import STREAM_ID, Mix, per_stream
@@ -57,6 +59,7 @@ from spiral_stream.planner.physical import (
     FieldStage,
     ImageStage,
     K,
+    ListedImages,
     PayloadCache,
     PlainStage,
     SequenceStage,
@@ -165,7 +168,12 @@ def _fields(collate: nodes.Collate, streams: Sequence[StreamStage], root: Path) 
         elif is_sound(field):
             out.append(_sound(name, field, spec, have.names, streams))
         elif isinstance(field, Stack) and field.decode is not None:
-            out.append(_image(name, field, spec, streams, root))
+            column = have.field(field.column)
+            is_list = is_image_list(field, column)
+            listed = ListedImages(list_length(collate.fields, column), field.draws_alike) if is_list else None
+            out.append(_image(name, field, spec, streams, root, listed))
+        elif is_list_mask(field, have.field(field.column)):
+            out.append(PlainStage(name, field, spec))
         elif isinstance(field, SequenceField):
             multiple, length = widths_of(collate.fields, field.column)
             if is_tokens(have.field(field.column).type):
@@ -267,15 +275,17 @@ def _mixture(sample: nodes.Sample, streams: Sequence[StreamStage], first_epoch: 
     return Mixture(seed, quotas, first_epoch=first_epoch, in_turn=mix.in_turn)
 
 
-def _image(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ImageStage:
+def _image(
+    name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path, listed: ListedImages | None
+) -> ImageStage:
     decoder, program = image_parts(field)
-    caches = []
+    caches = list[PayloadCache[ImageKind] | PayloadCache[ImageListKind]]()
     for stream in streams:
         payload = _payload(name, field, stream)
         profile = profiles(stream.node).get(field.column, Original())
-        kind = ImageKind(payload.relation.entry.name, payload.column, decoder, profile)
-        caches.append(_cached(payload, kind, root))
-    return ImageStage(name, field.column, spec, program, field.view, tuple(caches))
+        one = ImageKind(payload.relation.entry.name, payload.column, decoder, profile)
+        caches.append(_cached(payload, one, root) if listed is None else _cached(payload, ImageListKind(one), root))
+    return ImageStage(name, field.column, spec, program, field.view, tuple(caches), listed)
 
 
 def _clip(name: str, field: Stack, spec: FieldSpec, streams: Sequence[StreamStage], root: Path) -> ClipStage:

@@ -13,6 +13,7 @@ import numpy as np
 from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.formation import Formation
 from spiral_stream.cache.clips import ClipKind
+from spiral_stream.cache.image_lists import ImageListKind
 from spiral_stream.cache.images import ImageKind
 from spiral_stream.cache.kind import Kind
 from spiral_stream.cache.store import CacheStore
@@ -39,6 +40,7 @@ from spiral_stream.transforms.image import ImageProgram
 
 K = TypeVar("K", bound=Kind)
 _UNKNOWN_LENGTH: Final = 256  # items that a dimension counts for where only the data knows it
+_UNKNOWN_IMAGES: Final = 4  # likewise, of lists of images
 
 
 @final
@@ -94,6 +96,15 @@ class ClipSource:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
+class ListedImages:
+    """Several images per row: how many there are in a batch, and how they draw."""
+
+    length: int | None  # None: the longest list of the batch
+    alike: bool  # whether the images of a row draw alike
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
 class ImageStage:
     """A field of images: fetched, decoded and transformed."""
 
@@ -102,12 +113,18 @@ class ImageStage:
     spec: FieldSpec
     program: Program
     view: str | None  # of its random numbers
-    caches: tuple[PayloadCache[ImageKind], ...]  # one per stream
+    caches: tuple[PayloadCache[ImageKind] | PayloadCache[ImageListKind], ...]  # one per stream
+    listed: ListedImages | None = None  # None: one image per row
 
     @property
     def payloads(self) -> tuple[Payload, ...]:
         """Where the bytes lie, per stream."""
         return tuple(each.payload for each in self.caches)
+
+    @property
+    def ends_on_device(self) -> bool:
+        """Whether a device may normalize the images; padding of lists and masks would change there."""
+        return self.listed is None and not isinstance(self.program, MaskProgram)
 
 
 @final
@@ -123,6 +140,11 @@ class ClipStage:
     program: ImageProgram | ImageChain  # per frame
     view: str | None  # of its random numbers
     sources: tuple[ClipSource, ...]  # one per stream
+
+    @property
+    def ends_on_device(self) -> bool:
+        """Whether a device may normalize the frames."""
+        return True
 
     @property
     def frames(self) -> int:
@@ -219,7 +241,8 @@ class Stages:
             moves = random_moves(mask.program) if isinstance(mask.program, MaskProgram) else []
             for image in images if moves else ():
                 theirs = iter(random_moves(image.program))
-                if image.view == mask.view and all(each in theirs for each in moves):  # in this order
+                both = (image.listed is None) == (mask.listed is None)
+                if both and image.view == mask.view and all(each in theirs for each in moves):  # in this order
                     out.append((mask.name, image.name))
                     break
         return tuple(out)
@@ -290,10 +313,12 @@ class Stages:
         )
 
     def batch_bytes(self, rows: int) -> int:
-        """Return bytes of a batch's arrays; unknown dimensions count as 256."""
+        """Return bytes of a batch's arrays; unknown dimensions count as 256, and those of lists of images as 4."""
         total = 0
+        lists = [image.spec for image in self.images if image.listed is not None]
         for spec in self.specs:
             if spec.dtype is not None:
-                shape = [_UNKNOWN_LENGTH if n is None else n for n in spec.shape]
+                unknown = _UNKNOWN_IMAGES if spec in lists else _UNKNOWN_LENGTH
+                shape = [unknown if n is None else n for n in spec.shape]
                 total += rows * int(np.prod(shape, dtype=np.int64)) * host_dtype(spec.dtype).itemsize
         return total

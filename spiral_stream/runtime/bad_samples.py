@@ -28,7 +28,7 @@ from spiral_stream.runtime.blame import blaming, identities, identity_table, rea
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.quarantine import PART, Quarantine, renamed
 from spiral_stream.runtime.samples import Samples
-from spiral_stream.semantic import semantic_of
+from spiral_stream.semantic import is_list, semantic_of
 from spiral_stream.threads import doing
 
 Int64 = NDArray[np.int64]
@@ -333,7 +333,7 @@ def _overwritten(value: Any, rows: Int64, stand_ins: Int64) -> Any:
 
 def _names_a_file(column: pa.Field) -> bool:
     """Whether the column's values say where payload lies, rather than being payload."""
-    kind = column.type
+    kind = column.type.value_type if is_list(column.type) else column.type
     return semantic_of(column) is not None and not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 

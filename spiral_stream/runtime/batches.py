@@ -34,6 +34,7 @@ from spiral_stream.runtime.deferred import Deferred, Here, calls_of
 from spiral_stream.runtime.drafts import Draft, Sequences, all_skipped, spread
 from spiral_stream.runtime.following import BatchFollowers, Followers
 from spiral_stream.runtime.gathering import Gathering
+from spiral_stream.runtime.image_lists import ImageListField, ListFilling, is_mask_of_list
 from spiral_stream.runtime.images import ImageField, fill_rows
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
@@ -72,13 +73,14 @@ class BatchBuilder:
         self._merge = merge
         self._slots = slots
         self._refusals = refusals
-        self._images = {stage.name: ImageField(stage, metrics) for stage in stages.images}
+        self._images = {stage.name: ImageField(stage, metrics) for stage in stages.images if stage.listed is None}
+        self._lists = {stage.name: ImageListField(stage, metrics) for stage in stages.images if stage.listed}
         self._clips = {stage.name: ClipField(stage, metrics) for stage in stages.clips}
         self._sounds = {stage.name: SoundField(stage, metrics) for stage in stages.sounds}
         self._pixels: tuple[ImageStage | ClipStage, ...] = (*stages.images, *stages.clips)
         self._programs: dict[str, Program] = {
-            stage.name: stage.program.on_device()[0]
-            if stage.name in split and not isinstance(stage.program, MaskProgram)
+            stage.name: stage.program.on_device()[0]  # type: ignore[union-attr]  # those of masks end on the host
+            if stage.name in split and stage.ends_on_device
             else stage.program
             for stage in self._pixels
         }
@@ -90,7 +92,7 @@ class BatchBuilder:
         self._names, lineage = stages.field_names, reader.lineage
         self._gathering = gathering = Gathering(stages, lineage)
         self._gathered = [stage for stage in stages.plains if stage.name in gathering.plains]
-        others = [stage for stage in stages.plains if stage.name not in gathering.plains]
+        others = [stage for stage in stages.plains if stage.name not in gathering.plains and not is_mask_of_list(stage)]
         self._plains = [(stage, lineage.key(stage.field.column, lineage.end)) for stage in others]
         self._columns = [self._sequences(column) for column in dict.fromkeys(s.field.column for s in stages.sequences)]
         self._keys: list[Key] = [key for _, key in self._plains]
@@ -307,6 +309,9 @@ class BatchBuilder:
     # ---- fields of pixels
 
     def _fill_images(self, draft: Draft, stage: ImageStage) -> None:
+        if stage.name in self._lists:
+            ListFilling(draft, stage, self._lists[stage.name], self._slots, self._merge, self._stages).start()
+            return
         feed, program, places = self._images[stage.name], self._programs[stage.name], draft.samples.places
         count = len(places)
         if program.output_shape is None:

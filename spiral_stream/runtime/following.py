@@ -30,6 +30,7 @@ class Followers:
         self.images = {stage.name: stage for stage in stages.images}
         self.fields = {stage.name: stage for stage in stages.plains if isinstance(stage.field, Following)}
         self.masks = dict(stages.mask_pairs)
+        self.lists = {stage.name for stage in stages.images if stage.listed is not None}
         self.wanted = {*(self._image_of(each) for each in self.fields.values()), *self.masks, *self.masks.values()}
 
     def of(self, image: str) -> list[PlainStage]:
@@ -53,6 +54,7 @@ class BatchFollowers:
         self._sizes = {name: np.zeros((count, 2), np.int32) for name in followers.wanted}
         self._rows: dict[str, list[Any]] = {name: [None] * count for name in followers.fields}
         self._left: dict[str, list[Any]] = {name: [None] * count for name in followers.fields}
+        self._lists: dict[str, list[Sizes | None]] = {n: [None] * count for n in followers.wanted & followers.lists}
 
     def give(self, stage: PlainStage, values: pa.Array) -> None:
         """Take the column of a field, before any image is read."""
@@ -62,6 +64,11 @@ class BatchFollowers:
         """Take the sizes of some images of a field."""
         if image in self._sizes:
             self._sizes[image][rows] = sizes
+
+    def sized_lists(self, image: str, first: int, sizes: list[Sizes]) -> None:
+        """Take the sizes of the images of rows from ``first`` on, of a field of lists."""
+        if image in self._lists:
+            self._lists[image][first : first + len(sizes)] = sizes
 
     def follow(self, image: str, refusals: BatchRefusals, first: int, last: int) -> None:
         """Move what follows the images of rows [first, last)."""
@@ -75,7 +82,8 @@ class BatchFollowers:
             DataError: a mask has another size than its image, and the plan says ``"raise"``.
         """
         for mask, image in self._followers.masks.items():
-            refusals.attempt(mask, 0, len(self._sizes[mask]), self._compared(mask, image))
+            compared = self._compared_lists if mask in self._lists else self._compared
+            refusals.attempt(mask, 0, len(self._sizes[mask]), compared(mask, image))
         good = set(refusals.good().tolist())
         for name, stage in self._followers.fields.items():
             rows = [each if i in good else None for i, each in enumerate(self._rows[name])]
@@ -147,5 +155,19 @@ class BatchFollowers:
                     "show the same place. Store the mask in the size of the image, or filter the sample out"
                 )
                 raise DataError(msg, row=row)
+
+        return work
+
+    def _compared_lists(self, mask: str, image: str) -> Callable[[int, int], None]:
+        def work(a: int, b: int) -> None:
+            for row in range(a, b):
+                of_mask, of_image = self._lists[mask][row], self._lists[image][row]
+                if of_mask is not None and of_image is not None and not np.array_equal(of_mask, of_image):
+                    msg = (
+                        f"the list has {len(of_mask)} masks of {len(of_image)} images ({image!r}), or one of another size, so "
+                        "equal crops do not show the same place. Store a mask for each image in its size, or filter the sample "
+                        "out"
+                    )
+                    raise DataError(msg, row=row - a)
 
         return work

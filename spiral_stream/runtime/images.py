@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 @final
-class _StoredRows:
+class StoredRows:
     """The stored form of P images, as arrays [P]: address, bytes, height and width."""
 
     def __init__(self, count: int) -> None:
@@ -86,17 +86,21 @@ class ImageFeed:
         """
         rows = self._rows(ordinals)
         with self._metrics.timed("transform_s"):
-            if isinstance(program, ImageProgram):
-                self._fused(rows, keys, program, out)
-            elif isinstance(program, ImageChain) and program.head.output_shape is not None:
-                head = np.empty((len(keys), *program.head.output_shape), dtype=np.uint8)
-                self._fused(rows, keys, program.head, head)
-                program.finish(head, keys, out)
-            else:
-                program.run(self._whole(rows, slice(None)), keys, out)
+            self.transform(rows, keys, program, out)
         return np.stack([rows.heights, rows.widths], axis=1)
 
-    def _fused(self, rows: _StoredRows, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
+    def transform(self, rows: StoredRows, keys: UInt64, program: Program, out: NDArray[Any]) -> None:
+        """Decode and transform stored images into ``out``; arguments and errors as of `render`."""
+        if isinstance(program, ImageProgram):
+            self._fused(rows, keys, program, out)
+        elif isinstance(program, ImageChain) and program.head.output_shape is not None:
+            head = np.empty((len(keys), *program.head.output_shape), dtype=np.uint8)
+            self._fused(rows, keys, program.head, head)
+            program.finish(head, keys, out)
+        else:
+            program.run(self._whole(rows, slice(None)), keys, out)
+
+    def _fused(self, rows: StoredRows, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
         if self._kind.keeps_pixels:
             strides = 3 * rows.widths.astype(np.int64)
             program.run_at(rows.addresses, strides, rows.heights, rows.widths, keys, out)
@@ -115,7 +119,7 @@ class ImageFeed:
         with self._metrics.timed("transform_s"):
             return [np.array(image) for image in self._whole(rows, slice(None))]
 
-    def _whole(self, rows: _StoredRows, part: slice) -> list[Pixels]:
+    def _whole(self, rows: StoredRows, part: slice) -> list[Pixels]:
         out = []
         row = -1
         try:
@@ -126,7 +130,7 @@ class ImageFeed:
             raise
         return out
 
-    def _regions(self, rows: _StoredRows, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
+    def _regions(self, rows: StoredRows, keys: UInt64, program: ImageProgram, out: NDArray[Any]) -> None:
         eligible = region.eligible(rows.addresses, rows.lengths)
         for row in np.flatnonzero(eligible).tolist() if self._kind.turns else ():  # 3 us per row; decoding takes 800
             eligible[row] = orientation(rows.kept(row).payload) == UPRIGHT
@@ -143,14 +147,14 @@ class ImageFeed:
                 inside = placed.inside_boxes(part)
                 program.render(inside, *decoded, inside.crop_h, inside.crop_w, out[part])
 
-    def _rows(self, ordinals: UInt64) -> _StoredRows:
-        rows = _StoredRows(len(ordinals))
+    def _rows(self, ordinals: UInt64) -> StoredRows:
+        rows = StoredRows(len(ordinals))
         missing = np.arange(len(ordinals)) if self._cache is None else self._cached(self._cache, ordinals, rows)
         if len(missing):
             self._direct(ordinals, missing, rows)
         return rows
 
-    def _cached(self, cache: CacheReader, ordinals: UInt64, rows: _StoredRows) -> NDArray[np.int64]:
+    def _cached(self, cache: CacheReader, ordinals: UInt64, rows: StoredRows) -> NDArray[np.int64]:
         """Enter the rows that the cache holds, and return the places of the others."""
         left = np.ones(len(ordinals), dtype=np.bool_)
         with self._metrics.timed("fetch_s"):
@@ -171,7 +175,7 @@ class ImageFeed:
             if reason is not None:
                 raise DataError(reason, row=place)
 
-    def _direct(self, ordinals: UInt64, places: NDArray[np.int64], rows: _StoredRows) -> None:
+    def _direct(self, ordinals: UInt64, places: NDArray[np.int64], rows: StoredRows) -> None:
         column = self._kind.column
         places = places[np.argsort(ordinals[places], kind="stable")]  # in storage order no source copies to reorder
         words = f"reading column {column} of relation {self._relation.entry.name}"
@@ -196,7 +200,10 @@ class ImageField:
 
     def __init__(self, stage: ImageStage, metrics: Metrics) -> None:
         self._payloads = stage.payloads
-        self._feeds = [ImageFeed(each.payload.relation, each.kind, each.store.open(), metrics) for each in stage.caches]
+        self._feeds = []
+        for each in stage.caches:
+            assert isinstance(each.kind, ImageKind)
+            self._feeds.append(ImageFeed(each.payload.relation, each.kind, each.store.open(), metrics))
 
     def render(self, places: Places, keys: UInt64, program: Program, out: NDArray[Any]) -> Sizes:
         """`ImageFeed.render` for samples."""

@@ -1,0 +1,350 @@
+"""Lists of images by row address: as `runtime.images`, with several images per row.
+
+References are found first, which says how long the lists are; images are decoded once the width of the batch is known.
+Where the plan fixes the width, a piece of rows does both.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from spiral_stream.cache.clip_layout import bytes_at
+from spiral_stream.cache.image_lists import COUNT, NULL_LIST, ImageListKind, of_item, unpack
+from spiral_stream.cache.reader import CacheReader
+from spiral_stream.catalog.opened import OpenRelation
+from spiral_stream.errors import DataError, renumbered
+from spiral_stream.fields.pad import PadMask
+from spiral_stream.planner.physical import ImageStage, PlainStage, Stages
+from spiral_stream.planner.streams import split
+from spiral_stream.runtime.batch_size import room
+from spiral_stream.runtime.buffers import Slots
+from spiral_stream.runtime.drafts import Draft
+from spiral_stream.runtime.images import ImageFeed, Sizes, StoredRows, fill_rows
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.stored import stored_rows
+from spiral_stream.sampling.epoch import Places
+from spiral_stream.sampling.order import UInt64
+from spiral_stream.seeding import item_keys, view_keys
+from spiral_stream.sources.payload import flattened
+from spiral_stream.sources.reference import resolve
+from spiral_stream.threads import doing
+from spiral_stream.transforms.chain import Program
+
+PIECE_ROWS: Final = 16  # rows that a task fetches and decodes
+
+Int64 = NDArray[np.int64]
+# P rows, N images of a row in the batch, Q images of all rows
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundLists:
+    """The lists of P rows of one stream, looked up. Arrays are [P]."""
+
+    counts: Int64
+    addresses: UInt64  # of payloads in the cache
+    sizes: Int64
+    reasons: list[str | None]  # why the cache has no payload
+    at: Int64  # place in the references below; -1 for rows in the cache
+    references: pa.Array  # [M] lists of references of the other rows
+    owners: list[Any]  # keep the memory alive
+
+    def part(self, first: int, last: int) -> "FoundLists":
+        """Return rows [first, last)."""
+        rows = slice(first, last)
+        return replace(
+            self,
+            counts=self.counts[rows],
+            addresses=self.addresses[rows],
+            sizes=self.sizes[rows],
+            reasons=self.reasons[rows],
+            at=self.at[rows],
+        )
+
+
+@final
+class ImageListFeed:
+    """The lists of images of one payload column of an open relation. Thread-safe."""
+
+    def __init__(
+        self, relation: OpenRelation, kind: ImageListKind, cache: CacheReader | None, metrics: Metrics
+    ) -> None:
+        self._relation, self._kind, self._cache, self._metrics = relation, kind, cache, metrics
+        self._one = ImageFeed(relation, kind.one, None, metrics)
+
+    def find(self, ordinals: UInt64) -> FoundLists:
+        """Look up P lists by ordinal. Reads references, and of inline images their bytes.
+
+        Raises:
+            SourceError: the relation cannot be read.
+        """
+        count = len(ordinals)
+        counts, sizes, at = (np.zeros(count, dtype=np.int64) for _ in range(3))
+        addresses, reasons = np.zeros(count, dtype=np.uint64), list[str | None]([None] * count)
+        left, owners = np.ones(count, dtype=np.bool_), list[Any]()
+        column = self._kind.column
+        with (
+            self._metrics.timed("fetch_s"),
+            doing(f"reading column {column} of relation {self._relation.entry.name}"),
+        ):
+            for places, stored, rows in stored_rows(self._relation, self._cache, ordinals):
+                left[places] = False
+                addresses[places], sizes[places] = stored.locate(rows)
+                counts[places] = stored.beside[COUNT][rows]
+                owners.append(stored)
+                for place, row in zip(places.tolist(), rows.tolist(), strict=True) if stored.any_refused else ():
+                    reasons[place] = stored.refused(row)
+            if self._cache is not None:
+                self._cache.verify(addresses[~left], sizes[~left])
+            missing = np.flatnonzero(left)
+            missing = missing[
+                np.argsort(ordinals[missing], kind="stable")
+            ]  # in storage order no source copies to reorder
+            references = pa.nulls(0, self._relation.schema.field(column).type)
+            if len(missing):
+                fetched = self._relation.fetch(ordinals[missing], [column])[column].combine_chunks()
+                references = fetched.chunk(0) if isinstance(fetched, pa.ChunkedArray) else fetched
+                counts[missing] = pc.list_value_length(references).fill_null(0).to_numpy()
+        at[~left], at[missing] = -1, np.arange(len(missing))
+        self._metrics.add(cached_rows=count - len(missing), source_rows=len(missing))
+        return FoundLists(counts, addresses, sizes, reasons, at, references, owners)
+
+    def render(
+        self, found: FoundLists, keys: UInt64, program: Program, out_PN: NDArray[Any], *, alike: bool
+    ) -> list[Sizes]:
+        """Fetch, decode and transform the images of P lists into ``out_PN``; what no image fills becomes 0.
+
+        Args:
+            found: P rows.
+            keys: shape [P], uint64: random keys of the samples.
+            program: the compiled transforms of an image.
+            out_PN: shape [P, N, *image].
+            alike: whether the images of a row draw alike.
+
+        Returns:
+            for each row, shape [its images, 2]: heights and widths before the transforms.
+
+        Raises:
+            DataError: an image is bad, or a list longer than N; ``row`` says whose.
+            SourceError: storage failed; likewise.
+        """
+        width = out_PN.shape[1]
+        _need_room(found.counts, width)
+        owners = np.repeat(np.arange(len(found.counts)), found.counts)
+        items = np.arange(len(owners)) - np.repeat(np.cumsum(found.counts) - found.counts, found.counts)
+        rows = self._stored(found, owners, items)
+        out_PN[np.arange(width) >= found.counts[:, None]] = 0
+        if not len(owners):
+            return [np.empty((0, 2), dtype=np.int32)] * len(found.counts)
+        own = keys[owners] if alike else item_keys(keys[owners], items)
+        flat = out_PN.reshape(-1, *out_PN.shape[2:])
+        with self._metrics.timed("transform_s"):
+            try:
+                fill_rows(flat, owners * width + items, lambda into: self._one.transform(rows, own, program, into))
+            except DataError as error:
+                at = error.row or 0
+                raise of_item(int(items[at]), error, int(owners[at])) from error
+        sizes = np.stack([rows.heights, rows.widths], axis=1)
+        return np.split(sizes, np.cumsum(found.counts)[:-1])
+
+    def _stored(self, found: FoundLists, owners: Int64, items: Int64) -> StoredRows:
+        """Return all images in their stored form, in the order of the rows."""
+        rows = StoredRows(len(owners))
+        starts = np.cumsum(found.counts) - found.counts
+        for row in np.flatnonzero(found.at < 0).tolist():  # 10 us each
+            if found.reasons[row] is not None:
+                raise DataError(found.reasons[row] or "", row=row)
+            facts, begins = unpack(bytes_at(int(found.addresses[row]), int(found.sizes[row])))
+            own = slice(starts[row], starts[row] + found.counts[row])
+            rows.addresses[own] = found.addresses[row] + begins.astype(np.uint64)
+            rows.heights[own], rows.widths[own], rows.lengths[own] = facts.T
+        rows.owners += found.owners
+        self._direct(found, owners, items, rows)
+        return rows
+
+    def _direct(self, found: FoundLists, owners: Int64, items: Int64, rows: StoredRows) -> None:
+        fetched = np.flatnonzero(found.at >= 0)
+        if not len(fetched):
+            return
+        lists = found.references.take(pa.array(found.at[fetched]))
+        if lists.null_count:
+            raise DataError(NULL_LIST, row=int(fetched[lists.is_null().to_numpy(zero_copy_only=False)][0]))
+        flat, whose = flattened(lists)
+        places = np.flatnonzero(found.at[owners] >= 0)
+        with self._metrics.timed("fetch_s"), renumbered(fetched[whose]):
+            data = resolve(flat, self._relation.base, self._kind.decoder.limits.bytes)
+        with self._metrics.timed("transform_s"):
+            place = -1
+            try:
+                for place, encoded in zip(places.tolist(), data, strict=True):  # 5 us per image; decoding takes 800
+                    rows.put(place, self._kind.keep(int(items[place]), encoded))
+            except DataError as error:
+                error.row = int(owners[place])
+                raise
+        self._metrics.add(source_bytes=sum(map(len, data)))
+
+
+@final
+class ImageListField:
+    """One field of lists of images, for samples of one or several streams. Thread-safe."""
+
+    def __init__(self, stage: ImageStage, metrics: Metrics) -> None:
+        self._payloads = stage.payloads
+        self._feeds = []
+        for each in stage.caches:
+            assert isinstance(each.kind, ImageListKind)
+            self._feeds.append(ImageListFeed(each.payload.relation, each.kind, each.store.open(), metrics))
+
+    def find(self, places: Places) -> "Lists":
+        """Look up the lists of samples; see `ImageListFeed.find`."""
+        parts = []
+        for stream, where in split(places):
+            with renumbered(where):
+                rows = self._payloads[stream].ordinals(places.rows[where])
+                parts.append((where, self._feeds[stream], self._feeds[stream].find(rows)))
+        counts = np.zeros(len(places), dtype=np.int64)
+        for where, _, found in parts:
+            counts[where] = found.counts
+        return Lists(counts, parts)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Lists:
+    """The lists of P samples, looked up."""
+
+    counts: Int64  # [P]
+    parts: Sequence[tuple[Int64, ImageListFeed, FoundLists]]  # of each stream: its places, ascending
+
+    def render(
+        self, first: int, last: int, keys: UInt64, program: Program, out_PN: NDArray[Any], *, alike: bool
+    ) -> list[Sizes]:
+        """`ImageListFeed.render` for samples [first, last); ``keys`` and ``out_PN`` are theirs."""
+        sizes: list[Any] = [None] * (last - first)
+        for where, feed, found in self.parts:
+            a, b = np.searchsorted(where, (first, last)).tolist()
+            if a == b:
+                continue
+            mine = where[a:b] - first
+            with renumbered(mine):
+                render = partial(feed.render, found.part(a, b), keys[mine], program, alike=alike)
+                given = fill_rows(out_PN, mine, render)
+            for row, each in zip(mine.tolist(), given, strict=True):
+                sizes[row] = each
+        return sizes
+
+
+@final
+class ListFilling:
+    """Fills one field of lists in one batch, and the masks that tell its images from padding."""
+
+    def __init__(
+        self,
+        draft: Draft,
+        stage: ImageStage,
+        field: ImageListField,
+        slots: Slots,
+        merge: int,
+        stages: Stages,
+    ) -> None:
+        self._draft, self._stage, self._field = draft, stage, field
+        first = next(each for each in stages.images if each.column == stage.column)  # of several views, one fills masks
+        masks = [each for each in stages.plains if is_mask_of_list(each) and each.field.column == stage.column]
+        self._masks = masks if first is stage else []
+        self._slots, self._merge, self._stages = slots, merge, stages
+        self._keys = view_keys(draft.keys, stage.view)
+        self._found: list[tuple[int, Lists]] = []  # of runs of rows: the first, and what was found
+        self._lock = threading.Lock()
+        self._count = len(draft.samples)
+        self._out: Any = None
+        self._left = -(-self._count // PIECE_ROWS)
+
+    def start(self) -> None:
+        """Start the pieces."""
+        assert self._stage.listed is not None
+        work = self._find if self._stage.listed.length is None else self._whole
+        if self._stage.listed.length is not None:
+            self._allocate(self._stage.listed.length)
+        for begin in range(0, self._count, PIECE_ROWS):
+            end = min(begin + PIECE_ROWS, self._count)
+            self._draft.parts.append(self._draft.pool.submit(work, begin, end))
+
+    def _whole(self, begin: int, end: int) -> None:
+        """Find and render rows of a batch whose width the plan fixes."""
+
+        def work(a: int, b: int) -> None:
+            lists = self._field.find(self._draft.samples.places.take(np.arange(a, b)))
+            self._render(a, b, lists, a)
+
+        self._draft.refusals.attempt(self._stage.name, begin, end, work)
+
+    def _find(self, begin: int, end: int) -> None:
+        """Find rows; with the last of them, the width is known, and rendering begins."""
+
+        def work(a: int, b: int) -> None:
+            lists = self._field.find(self._draft.samples.places.take(np.arange(a, b)))
+            with self._lock:
+                self._found.append((a, lists))
+
+        self._draft.refusals.attempt(self._stage.name, begin, end, work)
+        with self._lock:
+            self._left -= 1
+            last = not self._left
+        if last:
+            self._allocate(max([1, *(int(lists.counts.max(initial=0)) for _, lists in self._found)]))
+            for first, lists in self._found:
+                self._draft.parts.append(self._draft.pool.submit(self._later, first, lists))
+
+    def _later(self, first: int, lists: Lists) -> None:
+        work: Callable[[int, int], None] = lambda a, b: self._render(a, b, lists, first)  # noqa: E731
+        self._draft.refusals.attempt(self._stage.name, first, first + len(lists.counts), work)
+
+    def _render(self, a: int, b: int, lists: Lists, first: int) -> None:
+        assert self._stage.listed is not None
+        low, high = a - first, b - first
+        for mask in self._masks:
+            into = self._draft.fields[mask.name]
+            into[a:b] = np.arange(into.shape[1]) < lists.counts[low:high, None]
+        alike = self._stage.listed.alike
+        sizes = lists.render(low, high, self._keys[a:b], self._stage.program, self._out[a:b], alike=alike)
+        self._draft.following.sized_lists(self._stage.name, a, sizes)
+
+    def _allocate(self, width: int) -> None:
+        shape = self._stage.program.output_shape
+        assert shape is not None  # the plan fixes the size of an image in a list
+        self._out = self._taken((self._count, width, *shape), self._stage.program.dtype)
+        for mask in self._masks:
+            assert mask.spec.dtype is not None
+            self._draft.fields[mask.name] = self._taken((self._count, width), mask.spec.dtype)
+        self._draft.fields[self._stage.name] = self._out
+
+    def _taken(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+        assert self._stage.listed is not None
+        if self._stage.listed.length is not None:
+            return self._slots.take(shape, dtype, room(self._stages, shape[0], self._merge))
+        items = prod(shape)
+        return self._slots.take((items,), dtype, 1 << max(0, items - 1).bit_length()).reshape(shape)
+
+
+def is_mask_of_list(stage: PlainStage) -> bool:
+    """Whether a field tells the images of lists from padding; other fields of `PadMask` are stages of other kinds."""
+    return isinstance(stage.field, PadMask)
+
+
+def _need_room(counts: Int64, width: int) -> None:
+    over = np.flatnonzero(counts > width)
+    if len(over):
+        row = int(over[0])
+        msg = (
+            f"the list has {counts[row]:,} images, above sequence_length={width}. Raise it, cut the list before, or filter the "
+            "row out"
+        )
+        raise DataError(msg, row=row)
