@@ -36,6 +36,7 @@ class BatchBudget:
         max_tokens: most tokens per batch. ``count`` says which tokens these are.
         max_frames: most video frames per batch, summed over its samples.
         max_bytes: most bytes of decoded video frames per batch, as they are delivered. Text does not count.
+        max_images: most images per batch, summed over the lists of its samples; padding does not count.
         count: ``"padded"`` counts rows times width, padding included; ``"real"`` counts the tokens of the samples.
         oversize: what to do with a sample that breaks a limit on its own: ``"raise"`` an error, ``"truncate"`` it to
             the tokens that fit, deliver it ``"alone"`` in a batch above the budget, or ``"drop"`` it. Metrics count
@@ -50,14 +51,15 @@ class BatchBudget:
     max_bytes: int | None = None
     count: Count = "padded"
     oversize: Oversize = "raise"
+    max_images: int | None = None
 
     def __post_init__(self) -> None:
-        limits = {"max_tokens": self.max_tokens, "max_frames": self.max_frames, "max_bytes": self.max_bytes}
+        limits = {"max_tokens": self.max_tokens, **{f"max_{name}": limit for name, limit in self._sums.items()}}
         for name, value in limits.items():
             if value is not None:
                 check_whole(f"BatchBudget: {name}", value, MAX_LIMIT)
         if all(value is None for value in limits.values()):
-            msg = "BatchBudget: no limit is given. Give max_tokens, max_frames or max_bytes"
+            msg = "BatchBudget: no limit is given. Give max_tokens, max_frames, max_bytes or max_images"
             raise PlanError(msg)
         for name, found, known in (("count", self.count, COUNTS), ("oversize", self.oversize, OVERSIZE)):
             if found not in known:
@@ -69,9 +71,12 @@ class BatchBudget:
 
     @property
     def additive(self) -> dict[str, int]:
-        """The limits of sums that are given, by name: of ``frames`` and ``bytes``."""
-        limits = {"frames": self.max_frames, "bytes": self.max_bytes}
-        return {name: limit for name, limit in limits.items() if limit is not None}
+        """The limits of sums that are given, by name: of ``frames``, ``bytes`` and ``images``."""
+        return {name: limit for name, limit in self._sums.items() if limit is not None}
+
+    @property
+    def _sums(self) -> dict[str, int | None]:
+        return {"frames": self.max_frames, "bytes": self.max_bytes, "images": self.max_images}
 
 
 @final

@@ -131,7 +131,7 @@ class Formation(ABC):
 
     @property
     def cost_names(self) -> tuple[str, ...]:
-        """The additive limits that `Window.costs` counts against: ``frames`` and ``bytes``."""
+        """The additive limits that `Window.costs` counts against: ``frames``, ``bytes`` and ``images``."""
         return ()
 
     @property

@@ -150,7 +150,7 @@ class WindowedBucket(Formation):
     def most_samples(self, batch_size: int | None, costs: Mapping[str, int]) -> int:
         counted = self.window_size if batch_size is None else min(batch_size, self.window_size)
         limits = {} if self.budget is None else self.budget.additive
-        return min([counted, *(limit // costs[name] for name, limit in limits.items())])
+        return max(1, min([counted, *(limit // costs[name] for name, limit in limits.items())]))
 
     def with_composition(self, composition: Composition | None) -> Self:
         """Return the same formation with another composition.

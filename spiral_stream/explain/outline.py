@@ -202,6 +202,7 @@ def budget_of(formation: WindowedBucket) -> str:
     if budget is None:
         return "none: batch_size alone"
     named = [("max_tokens", budget.max_tokens), ("max_frames", budget.max_frames), ("max_bytes", budget.max_bytes)]
+    named.append(("max_images", budget.max_images))
     limits = " and ".join(f"{name} {value:,}" for name, value in named if value is not None)
     counted = f" {budget.count}" if budget.max_tokens is not None else ""
     return f"{limits}{counted}, oversize {budget.oversize}"

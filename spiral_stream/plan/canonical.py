@@ -160,6 +160,8 @@ def is_later(value: Any, name: str) -> bool:
         return name in mix.LATER and getattr(value, name) == mix.LATER[name]
     if isinstance(value, Stack):
         return name in _LATER_OF_STACK and getattr(value, name) == _LATER_OF_STACK[name]
+    if isinstance(value, BatchBudget):
+        return name == "max_images" and value.max_images is None
     if isinstance(value, maps.SampleAssembly):
         return name == "drop_last" and not value.drop_last
     return isinstance(value, Packed | WindowedBucket | Pad | PadMask) and name == "length" and value.length is None

@@ -17,7 +17,7 @@ from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.checks import bound_type, device_name, need_columns, need_new_names
 from spiral_stream.plan.clips import clip_costs, shorthands
 from spiral_stream.plan.dtypes import field_spec, widths_of
-from spiral_stream.plan.image_lists import check_lists
+from spiral_stream.plan.image_lists import check_counted, check_lists
 from spiral_stream.transforms.transform import Transform
 
 
@@ -102,13 +102,15 @@ def check_formation(
     _check_widths(formation, tokens)
     _check_length(formation.length, have)
     costs = clip_costs(fields)
-    if formation.cost_names and not costs["frames"]:
+    of_clips = [name for name in formation.cost_names if name in costs]
+    check_counted(formation.cost_names, fields, have)
+    if of_clips and not costs["frames"]:
         msg = (
-            f"collate: {' and '.join(f'max_{name}' for name in formation.cost_names)} of BatchBudget counts decoded "
+            f"collate: {' and '.join(f'max_{name}' for name in of_clips)} of BatchBudget counts decoded "
             "frames of video, which no field decodes; text has no such cost: use max_tokens, or batch_size"
         )
         raise PlanError(msg)
-    for name in formation.cost_names:
+    for name in of_clips:
         limit = getattr(getattr(formation, "budget", None), f"max_{name}")
         if costs[name] > limit:
             msg = (

@@ -40,7 +40,7 @@ from spiral_stream.transforms.image import ImageProgram
 
 K = TypeVar("K", bound=Kind)
 _UNKNOWN_LENGTH: Final = 256  # items that a dimension counts for where only the data knows it
-_UNKNOWN_IMAGES: Final = 4  # likewise, of lists of images
+UNKNOWN_IMAGES: Final = 4  # likewise, of lists of images
 
 
 @final
@@ -318,7 +318,7 @@ class Stages:
         lists = [image.spec for image in self.images if image.listed is not None]
         for spec in self.specs:
             if spec.dtype is not None:
-                unknown = _UNKNOWN_IMAGES if spec in lists else _UNKNOWN_LENGTH
+                unknown = UNKNOWN_IMAGES if spec in lists else _UNKNOWN_LENGTH
                 shape = [unknown if n is None else n for n in spec.shape]
                 total += rows * int(np.prod(shape, dtype=np.int64)) * host_dtype(spec.dtype).itemsize
         return total

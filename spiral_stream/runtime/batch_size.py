@@ -9,7 +9,7 @@ from spiral_stream.batching.formation import Formation
 from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.nodes import Collate
 from spiral_stream.plan.tree import need
-from spiral_stream.planner.physical import Stages
+from spiral_stream.planner.physical import UNKNOWN_IMAGES, Stages
 
 # What a Python value takes in addition to its bytes: 48 bytes for bytes and str, 24 for int, and 8 for its place in a
 # list.
@@ -57,4 +57,5 @@ def batch_bytes(stages: Stages, merge: int) -> int:
 def _most_samples(stages: Stages, formation: Formation) -> int:
     """The most samples that a batch of a formation without a token limit may hold."""
     collate = need(stages.plan, Collate)
-    return formation.most_samples(collate.batch_size, clip_costs(collate.fields))
+    costs = {**clip_costs(collate.fields), "images": UNKNOWN_IMAGES}
+    return formation.most_samples(collate.batch_size, costs)

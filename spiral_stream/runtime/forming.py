@@ -21,12 +21,13 @@ from spiral_stream.errors import BindError, DataError, PlanError
 from spiral_stream.expr import Expr
 from spiral_stream.plan.clips import clip_costs
 from spiral_stream.plan.composed import is_scarce
+from spiral_stream.plan.image_lists import list_columns
 from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap, SampleMap, SampleRecords, SampleTokens
 from spiral_stream.plan.mix import Mix
 from spiral_stream.plan.nodes import Collate, Sampled
 from spiral_stream.plan.tree import find, need
 from spiral_stream.planner.build import is_built
-from spiral_stream.planner.lineage import LISTS, MASK, Key, Made, Refusal, identity_keys
+from spiral_stream.planner.lineage import LISTS, MASK, Key, Lengths, Made, Refusal, identity_keys
 from spiral_stream.planner.physical import Stages
 from spiral_stream.runtime.samples import SampleReader, Samples, lengths_of
 from spiral_stream.transforms.python import Function
@@ -44,8 +45,9 @@ class Forming:
         self.batch_size = collate.batch_size
         self.source = collate.source
         self.keys = [expr.parse(text) for text in formation.key_texts]
-        costs = clip_costs(collate.fields)  # the same for every sample: the plan fixes a clip's size
-        self.costs = [costs[name] for name in formation.cost_names]
+        self.costs = clip_costs(collate.fields)  # the same for every sample: the plan fixes a clip's size
+        images = list_columns(collate.fields, collate.source.schema()) if "images" in formation.cost_names else []
+        self.lists: list[Key] = [Lengths(name) for name in images]
         self.sequences = sorted({stage.field.column for stage in stages.sequences})
         self.multiple = common_multiple(stages.multiple(column) for column in self.sequences)
         self.span = formation.window_size * CHAPTER_WINDOWS  # positions of a chapter
@@ -59,7 +61,7 @@ class Forming:
             wanted += lineage.expression_keys(self.length, end)
         elif formation.needs_lengths:
             wanted += [lineage.length_key(column) for column in self.sequences]
-        self.wanted = wanted  # columns that the formation looks at
+        self.wanted = wanted = [*wanted, *self.lists]  # columns that the formation looks at
         fields = [field for _, field in collate.fields]
         later = [*lineage.keys((field.column for field in fields), end), *identity_keys(stages)]
         self._used = lineage.rests_on([*later, *wanted])
@@ -213,8 +215,15 @@ class Forming:
         streams, shares = samples.places.streams, None
         if self.moves and len(samples):  # the schedule has moved on: the window keeps its own shares
             shares = np.bincount(streams, minlength=len(self.stages.streams)) / len(samples)
-        costs = tuple(np.full(len(samples), each, dtype=np.int64) for each in self.costs)
+        costs = tuple(self._costs(samples, name) for name in self.formation.cost_names)
         return Window(numbers, streams, self._lengths(samples), keys, costs, shares)
+
+    def _costs(self, samples: Samples, name: str) -> Int64:
+        """What each sample costs of one additive limit, shape [S]."""
+        if name in self.costs:
+            return np.full(len(samples), self.costs[name], dtype=np.int64)
+        total: Int64 = np.add.reduce([lengths_of(samples.columns[key]) for key in self.lists])
+        return total
 
     def _lengths(self, samples: Samples) -> Int64 | None:
         """The longest token column of each sample, or what stands for it; None where the formation needs no lengths."""

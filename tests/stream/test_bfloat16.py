@@ -58,15 +58,18 @@ def test_numbers_are_rounded_as_torch_rounds_them(values: list[float]) -> None:
 
 
 def test_tensors_and_arrays_are_what_float32_rounds_to(catalog: sp.Catalog) -> None:
-    with plan(catalog).to_torch() as half, plan(catalog).to_numpy() as arrays:
-        with plan(catalog, "float32").to_torch() as whole:
-            assert {each.dtype for each in half.spec().values()} == {"bfloat16"}
-            for a, b, c in zip(half, whole, arrays, strict=True):
-                for name, value in a.items():
-                    assert value.dtype == torch.bfloat16
-                    assert torch.equal(value, b[name].to(torch.bfloat16)), name
-                    assert str(c[name].dtype) == "bfloat16"
-                    assert c[name].tobytes() == as_array(value).tobytes(), name
+    with (
+        plan(catalog).to_torch() as half,
+        plan(catalog).to_numpy() as arrays,
+        plan(catalog, "float32").to_torch() as whole,
+    ):
+        assert {each.dtype for each in half.spec().values()} == {"bfloat16"}
+        for a, b, c in zip(half, whole, arrays, strict=True):
+            for name, value in a.items():
+                assert value.dtype == torch.bfloat16
+                assert torch.equal(value, b[name].to(torch.bfloat16)), name
+                assert str(c[name].dtype) == "bfloat16"
+                assert c[name].tobytes() == as_array(value).tobytes(), name
 
 
 def test_batches_replay_resume_and_do_not_depend_on_ranks(catalog: sp.Catalog) -> None:
@@ -90,7 +93,9 @@ def test_without_ml_dtypes_the_way_out_is_torch(catalog: sp.Catalog, monkeypatch
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with (
         plan(catalog).to_numpy() as stream,
-        pytest.raises(sp.MissingExtraError, match=r"to_numpy: field 'number' .* pip install ml_dtypes; or use to_torch"),
+        pytest.raises(
+            sp.MissingExtraError, match=r"to_numpy: field 'number' .* pip install ml_dtypes; or use to_torch"
+        ),
     ):
         next(iter(stream))
 

@@ -207,7 +207,7 @@ def test_lists_of_one_length_files_and_a_mixture_are_read(catalog: sp.Catalog, t
         assert {batch["x"].shape for batch in read} == {(4, 2, 3, 24, 24)}
 
     mixed = sp.mix(streams).sample(identity="id", order=sp.GlobalShuffle(seed=1)).collate(batch_size=6, fields=fields())
-    check_replay(lambda: mixed.to_numpy())
+    check_replay(mixed.to_numpy)
     (tmp_path / "003.jpg").unlink()
     with pytest.raises(sp.SourceError, match=r"003\.jpg"):
         collected(made, fields())
@@ -287,3 +287,41 @@ def test_what_is_of_lists_is_refused_for_single_images(option: dict[str, Any], t
         sp.PlanError, match=rf"{next(iter(option))} is of lists of images.*'image' has one image per row"
     ):
         made.table("one").sample(order=sp.Sequential()).collate(batch_size=1, fields={"x": field})
+
+
+@pytest.mark.parametrize("keys", [(), (sp.BucketKey("len(images)"),)], ids=["in order", "by length"])
+def test_a_budget_counts_the_images_of_lists(catalog: sp.Catalog, keys: Any) -> None:
+    def form(**limits: Any) -> dict[str, Any]:
+        return {
+            "formation": sp.WindowedBucket(window_size=8, keys=keys, budget=sp.BatchBudget(**limits)),
+            "last": sp.KeepPartial,
+        }
+
+    batches = collected(catalog, fields(), batch_size=None, **form(max_images=6))
+    assert all(batch["there"].sum() <= 6 for batch in batches)
+    assert sorted(at for batch in batches for at in batch["id"]) == list(range(12))
+    assert len(batches) < 12
+    for check in (check_replay, check_resume, check_elastic):
+        check(lambda: stream(catalog, fields(), batch_size=None, **form(max_images=6)))
+    with stream(catalog, fields(), batch_size=None, **form(max_images=6)) as read:
+        assert "max_images 6" in str(read.explain())
+    with pytest.raises(sp.DataError, match="a sample has 5 images, and a batch may hold 4"):
+        collected(catalog, fields(), batch_size=None, **form(max_images=4))
+    with pytest.raises(
+        sp.PlanError, match="max_images of BatchBudget counts the images of lists, which no field decodes"
+    ):
+        stream(catalog, {"id": sp.List("id")}, batch_size=None, **form(max_images=4))
+
+
+@pytest.mark.parametrize("change", ["another size", "one too few"])
+def test_masks_that_do_not_fit_their_images_are_named(tmp_path: Path, change: str) -> None:
+    masks = [encoded(label(0, 0)), encoded(label(0, 1))]
+    masks = [masks[0], encoded(label(3, 1))] if change == "another size" else masks[:1]
+    images = [encoded(picture(0, 0)), encoded(picture(0, 1))]
+    made = sp.connect(str(tmp_path))
+    made.register(
+        "lists", sp.Arrow(pa.table({"id": [7], "images": [images], "masks": [masks]})), identity="id", semantic=SEMANTIC
+    )
+    mask = sp.Stack("masks", decode="image", mode="L", interpolation="nearest", transforms=STEPS)
+    with pytest.raises(sp.DataError, match=rf"id=7: .*the list has {len(masks)} masks of 2 images \('x'\)"):
+        collected(made, {"x": image(), "m": mask}, batch_size=1)

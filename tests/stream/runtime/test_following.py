@@ -1,4 +1,4 @@
-"""Views, masks, boxes, labels and key points in the batches of a stream; bad ones; and two small trainings."""
+"""Views, masks, boxes, labels and key points in the batches of a stream; and bad ones."""
 
 from io import BytesIO
 from pathlib import Path
@@ -13,8 +13,9 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
 import spiral_stream as sp
-from spiral_stream.testing import check_elastic, check_replay, check_resume, same
-from tests.fixtures.scenes import SEMANTIC, VALUES, catalog, encoded, stream, table
+from spiral_stream.decoders.image import decode_jpeg, encode_jpeg, shrink
+from spiral_stream.testing import check_elastic, check_replay, check_resume, frozen, same
+from tests.fixtures.scenes import VALUES, catalog, encoded, stream, table
 
 SIZE = 48
 MOVES = (sp.RandomResizedCrop(SIZE, scale=(0.5, 1.0)), sp.RandomRotation(15, mask_fill=0), sp.RandomHorizontalFlip())
@@ -293,93 +294,63 @@ def test_bad_samples_are_quarantined_and_the_others_are_as_before(
             assert np.array_equal(batch["boxes"][at][:count], other["boxes"][place][:count])
 
 
-# ---- trainings
-
-
-def test_two_views_train_an_encoder(scenes: sp.Catalog) -> None:
-    """SimCLR on 24 scenes: the views of one image come closer than those of different images."""
-    torch.manual_seed(0)
-    steps = (
-        sp.RandomResizedCrop(24, scale=(0.5, 1.0)),
-        sp.RandomHorizontalFlip(),
-        sp.ColorJitter(0.2, 0.2, 0.2, 0.02, p=0.8),
-    )
-    fields = {name: image(steps, view=name, dtype="float32") for name in ("a", "b")}
-    rows = scenes.table("scenes").sample(identity="sample_id", order=sp.GlobalShuffle(seed=3))
-    net = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 16, 5, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 32, 3), torch.nn.AdaptiveAvgPool2d(2),
-        torch.nn.Flatten(), torch.nn.Linear(128, 32),
-    )  # fmt: skip
-    optimizer = torch.optim.Adam(net.parameters(), 3e-3)
-    losses = []
-    with rows.collate(batch_size=24, fields=fields).to_torch() as read:
-        for _ in range(30):
-            for batch in read:
-                a, b = (torch.nn.functional.normalize(net(batch[name]), dim=1) for name in ("a", "b"))
-                loss = torch.nn.functional.cross_entropy(a @ b.T / 0.2, torch.arange(len(a)))
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                losses.append(loss.item())
-    assert np.mean(losses[-5:]) < 0.75 * losses[0]
-
-
-def test_masks_train_a_segmentation(scenes: sp.Catalog) -> None:
-    """Values in are values out, and a few steps of training find the squares."""
-    torch.manual_seed(0)
-    moves = (MOVES[0], MOVES[2])
-    fields = {"image": image(moves, dtype="float32"), "mask": mask(moves, dtype="int64")}
-    rows = scenes.table("scenes").sample(identity="sample_id", order=sp.GlobalShuffle(seed=3))
-    net = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(16, 4, 1))
-    optimizer = torch.optim.Adam(net.parameters(), 2e-2)
-    seen: set[int] = set()
-    with rows.collate(batch_size=8, fields=fields).to_torch() as read:
-        for _ in range(25):
-            for batch in read:
-                seen |= set(batch["mask"].unique().tolist())
-                target, out = batch["mask"] // 80, net(batch["image"])
-                loss = torch.nn.functional.cross_entropy(out, target, weight=torch.tensor([0.1, 1, 1, 1]))
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-    assert seen == set(VALUES)
-    found = out.argmax(dim=1)[target > 0]
-    assert (found == target[target > 0]).float().mean() > 0.8
-
-
-def test_every_format_of_one_column_is_read(tmp_path: Path) -> None:
-    """PNG, WebP, GIF, gray, CMYK, palette and 16 bits in one column: what Pillow's own conversion gives."""
-    rgb = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8))
-    deep = np.random.default_rng(1).integers(0, 1 << 16, (20, 30), dtype=np.uint16)
+def formats() -> dict[str, tuple[bytes, np.ndarray]]:
+    """A file of every format, and its pixels by Pillow's own conversion."""
+    draw = np.random.default_rng(0)
+    rgb = Image.fromarray(draw.integers(0, 256, (20, 30, 3), dtype=np.uint8))
+    deep = draw.integers(0, 1 << 16, (20, 30), dtype=np.uint16)
+    more = {"save_all": True, "append_images": [Image.new("RGB", (30, 20))]}
     pictures = {
         "png": (rgb, "PNG", {}),
         "webp": (rgb, "WEBP", {"lossless": True}),
-        "gif": (rgb.convert("P"), "GIF", {"save_all": True, "append_images": [Image.new("P", (30, 20))]}),
+        "webp with colours lost": (rgb, "WEBP", {"quality": 70}),
+        "webp of two frames": (rgb, "WEBP", {"lossless": True, **more}),
+        "gif of two frames": (rgb.convert("P"), "GIF", more),
+        "gif with a transparent colour": (rgb.quantize(9), "GIF", {"transparency": 3}),
+        "apng": (rgb, "PNG", more),
         "gray": (rgb.convert("L"), "PNG", {}),
+        "gray with alpha": (rgb.convert("LA"), "PNG", {}),
         "cmyk": (rgb.convert("CMYK"), "TIFF", {}),
         "cmyk jpeg": (rgb.convert("CMYK"), "JPEG", {}),
         "palette": (rgb.quantize(9), "PNG", {}),
+        "palette with alpha": (rgb.quantize(9), "PNG", {"transparency": bytes([0, 90, 255])}),
         "alpha": (rgb.convert("RGBA"), "PNG", {}),
         "bits": (rgb.convert("1"), "PNG", {}),
         "16 bits": (Image.fromarray(deep), "PNG", {}),
+        "16 bits of TIFF": (Image.fromarray(deep), "TIFF", {}),
     }
-    rows, expected = [], {}
+    found = {}
     for name, (picture, kind, options) in pictures.items():
         out = BytesIO()
         picture.save(out, kind, **options)
-        rows.append({"sample_id": name, "image": out.getvalue(), "mask": out.getvalue()})
         with Image.open(BytesIO(out.getvalue())) as opened:
-            high = (
-                np.repeat((np.asarray(opened) >> 8).astype(np.uint8)[..., None], 3, axis=2)
-                if name == "16 bits"
-                else None
-            )
-            expected[name] = np.asarray(opened.convert("RGB")) if high is None else high
+            if name.startswith("16 bits"):
+                pixels = np.repeat((np.asarray(opened) >> 8).astype(np.uint8)[..., None], 3, axis=2)
+            else:
+                pixels = np.asarray(opened.convert("RGB"))
+        found[name] = (out.getvalue(), pixels)
+    return found
+
+
+@pytest.mark.parametrize("profile", [None, sp.Original(), sp.Raw(), sp.Raw(10), sp.Jpeg(quality=95)], ids=str)
+def test_every_format_of_one_column_is_read(profile: Any, tmp_path: Path) -> None:
+    """PNG, WebP, GIF, gray, CMYK, palettes and 16 bits in one column: pixels of Pillow, or what the profile keeps of them."""
+    files = formats()
+    table = pa.table({"sample_id": list(files), "image": [data for data, _ in files.values()]})
     made = sp.connect(str(tmp_path / "catalog"))
-    made.register("formats", sp.Arrow(pa.Table.from_pylist(rows)), semantic=SEMANTIC)
+    made.register("formats", sp.Arrow(table), semantic={"image": "image/jpeg-ref"})
+    relation = made.table("formats").cache(image=profile) if profile else made.table("formats")
     fields = {"x": sp.Stack("image", decode="image", layout="nhwc"), "id": sp.List("sample_id")}
-    sampled = made.table("formats").sample(identity="sample_id", order=sp.Sequential())
-    with sampled.collate(batch_size=len(rows), fields=fields).to_numpy() as read:
-        [batch] = list(read)
+    plan = relation.sample(identity="sample_id", order=sp.Sequential()).collate(batch_size=len(files), fields=fields)
+    with plan.to_numpy() as read:
+        batch = frozen(next(iter(read)))
+        if profile is not None:
+            assert read.materialize(lambda _: None).refused == 0
+            [again] = [frozen(each) for each in read]
+            assert same(again, batch)
     for name, pixels in zip(batch["id"], batch["x"], strict=True):
-        assert np.array_equal(pixels, expected[name]), name
+        wanted = files[name][1]
+        if profile == sp.Jpeg(quality=95):
+            assert np.array_equal(pixels, decode_jpeg(encode_jpeg(wanted, 95))), name
+        else:
+            assert np.array_equal(pixels, shrink(wanted, 10) if profile == sp.Raw(10) else wanted), name
