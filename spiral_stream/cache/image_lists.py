@@ -38,25 +38,15 @@ class ImageListKind(Kind):
     FIRST_ROWS: ClassVar[int] = 8
     VERSION: ClassVar[int] = 1  # of the payload's form
 
-    one: ImageKind  # the kind of each image
+    relation: str
+    column: str
+    decoder: Decoder
+    profile: Profile
 
     @property
-    def relation(self) -> str:  # type: ignore[override]  # read only here
-        return self.one.relation
-
-    @property
-    def column(self) -> str:  # type: ignore[override]  # likewise
-        return self.one.column
-
-    @property
-    def decoder(self) -> Decoder:
-        """What decodes each image."""
-        return self.one.decoder
-
-    @property
-    def profile(self) -> Profile:
-        """The form of each image."""
-        return self.one.profile
+    def one(self) -> ImageKind:
+        """The kind of each image."""
+        return ImageKind(self.relation, self.column, self.decoder, self.profile)
 
     @property
     def form(self) -> str:
@@ -92,7 +82,7 @@ class ImageListKind(Kind):
             DataError: the bytes cannot be decoded; says which image it is.
         """
         try:
-            return self.one.keep(data)
+            return self.one.keep(data)  # a kind is made in 1 us
         except DataError as error:
             raise of_item(item, error) from error
 

@@ -266,6 +266,8 @@ def size_of(name: str, data: bytes | memoryview, most_pixels: int) -> tuple[int,
 
 
 def _rgb(image: "Image.Image") -> Pixels:
+    if isinstance(image.info.get("transparency"), bytes):
+        del image.info["transparency"]  # alpha of a palette is dropped like any other; Pillow would warn of it
     if not image.mode.startswith("I;16"):
         return np.asarray(image.convert("RGB"))
     gray = (np.asarray(image, np.uint16) >> 8).astype(np.uint8)

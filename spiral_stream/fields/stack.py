@@ -14,7 +14,7 @@ from spiral_stream.semantic import AUDIO_REF, H264_REF, JPEG_REF, semantic_of
 
 DTYPES: Final = (
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
-    *("bfloat16", "float16", "float32", "float64"),
+    *("float16", "float32", "float64", "bfloat16"),
 )
 INTERPOLATIONS: Final = ("bilinear", "nearest")
 MODES: Final = ("RGB", "L", "I;16")

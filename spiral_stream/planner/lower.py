@@ -283,8 +283,12 @@ def _image(
     for stream in streams:
         payload = _payload(name, field, stream)
         profile = profiles(stream.node).get(field.column, Original())
-        one = ImageKind(payload.relation.entry.name, payload.column, decoder, profile)
-        caches.append(_cached(payload, one, root) if listed is None else _cached(payload, ImageListKind(one), root))
+        parts = payload.relation.entry.name, payload.column, decoder, profile
+        caches.append(
+            _cached(payload, ImageKind(*parts), root)
+            if listed is None
+            else _cached(payload, ImageListKind(*parts), root)
+        )
     return ImageStage(name, field.column, spec, program, field.view, tuple(caches), listed)
 
 

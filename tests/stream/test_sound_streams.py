@@ -1,5 +1,6 @@
 """Streams of sound through the public door: segments, random parts, mixtures, bad files, and the laws."""
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,32 @@ def test_the_laws_hold_for_random_parts_of_a_mixture(catalog: sp.Catalog) -> Non
     assert not np.array_equal(
         np.sort(first.sum(axis=(1, 2))), np.sort(second.sum(axis=(1, 2)))
     )  # another part per epoch
+
+
+@pytest.mark.parametrize("form", ["inline", "file"])
+def test_a_wav_with_a_false_header_is_named_or_left_out(form: str, tmp_path: Path) -> None:
+    data = recording("wav", 0.5)[0]
+    at = data.index(b"data") + 4
+    false = data[:at] + struct.pack("<I", 10 * len(data)) + data[at + 4 :]
+    (tmp_path / "good.wav").write_bytes(data)
+    (tmp_path / "false.wav").write_bytes(false)
+    sounds = [data, false] if form == "inline" else ["good.wav", "false.wav"]
+    made = sp.connect(tmp_path / "catalog")
+    table = pa.table({"id": [0, 1], "sound": sounds})
+    made.register("sounds", sp.Arrow(table, base=tmp_path), identity="id", semantic={"sound": "audio/ref"})
+    with (
+        plan(made, "sounds", 2).to_numpy() as stream,
+        pytest.raises(
+            sp.DataError, match=r"sample id=1: audio: the WAV claims [\d,]+ bytes of samples and holds [\d,]+"
+        ),
+    ):
+        next(iter(stream))
+    field = sp.Stack("sound", decode="audio", sample_rate=RATE, sequence_length=2_000)
+    sampled = made.table("sounds").sample(order=sp.Sequential())
+    skipping = sampled.collate(batch_size=2, fields={"x": field}, on_error="skip", error_budget=1)
+    with skipping.to_numpy() as stream:
+        assert next(iter(stream))["x"].shape == (1, 1, 2_000)
+        assert stream.quarantine()["id"].to_pylist() == [1]
 
 
 def test_a_bad_recording_is_named_or_left_out(catalog: sp.Catalog) -> None:

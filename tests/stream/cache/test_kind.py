@@ -5,6 +5,7 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 from spiral_stream.cache.clips import ClipKind
+from spiral_stream.cache.image_lists import ImageListKind
 from spiral_stream.cache.images import ImageKind
 from spiral_stream.cache.kind import Kind
 from spiral_stream.cache.tokens import TokenKind
@@ -16,12 +17,14 @@ from tests.fixtures.kinds import ByteEncoder
 
 KINDS: dict[str, Kind] = {
     "images": ImageKind("r", "c", DECODERS["jpeg"], Raw(shorter_side=8)),
+    "lists of images": ImageListKind("r", "c", DECODERS["jpeg"], Raw(shorter_side=8)),
     "tokens": TokenKind("r", "c", ByteEncoder()),
     "clips": ClipKind("r", "c", FrameSelection(4), Frames(shorter_side=8), timed=False),
     "video index": IndexKind("r", "c"),
 }
 FORMS = {
     "images": "Raw(shorter_side=8)",
+    "lists of images": "lists of Raw(shorter_side=8)",
     "tokens": "uint16",
     "clips": str(Frames(shorter_side=8)),
     "video index": "video index",

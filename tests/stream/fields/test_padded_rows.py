@@ -18,6 +18,8 @@ ITEMS = {
     "tensors": (pa.fixed_shape_tensor(pa.int16(), [2, 3]), (2, 3)),
 }
 
+NUMPY_FLOATS = [dtype for dtype in FLOATS if dtype != "bfloat16"]  # which is in test_bfloat16
+
 
 def filled(field: Pad | PadMask, values: pa.Array, width: int) -> np.ndarray:
     rows = field.rows(1, None)
@@ -42,7 +44,7 @@ def drawn(draw: st.DrawFn) -> tuple[pa.Array, list[Any], tuple[int, ...]]:
     return values.slice(start), rows[start:], shape
 
 
-@given(drawn(), st.sampled_from([*WIDE, *FLOATS]), st.integers(-5, 5), st.integers(0, 2))
+@given(drawn(), st.sampled_from([*WIDE, *NUMPY_FLOATS]), st.integers(-5, 5), st.integers(0, 2))
 def test_values_lie_at_the_start_of_their_row_and_padding_after_them(
     case: tuple[pa.Array, list[Any], tuple[int, ...]], dtype: str, padding: int, more: int
 ) -> None:
@@ -61,7 +63,7 @@ def test_values_lie_at_the_start_of_their_row_and_padding_after_them(
     assert mask.tolist() == (np.arange(width) < mask.sum(axis=1)[:, None]).tolist()
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", NUMPY_FLOATS)
 def test_floats_keep_their_bits(dtype: str) -> None:
     values = pa.array([[1.5, -0.0, float("inf")], [], [float("nan")]], pa.large_list(pa.float32()))
 

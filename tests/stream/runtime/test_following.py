@@ -327,7 +327,9 @@ def formats() -> dict[str, tuple[bytes, np.ndarray]]:
             if name.startswith("16 bits"):
                 pixels = np.repeat((np.asarray(opened) >> 8).astype(np.uint8)[..., None], 3, axis=2)
             else:
-                pixels = np.asarray(opened.convert("RGB"))
+                pixels = np.asarray(
+                    opened.convert("RGBA").convert("RGB") if "palette" in name else opened.convert("RGB")
+                )
         found[name] = (out.getvalue(), pixels)
     return found
 
