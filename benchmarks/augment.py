@@ -1,14 +1,22 @@
-"""Augmentation of decoded images: Spiral's chains next to torchvision v2 of the same parameters, in CPU time of one thread.
+"""Augmentation of decoded images: Spiral's chains next to torchvision v2 and albumentations, in CPU time of one thread.
 
-    python -m benchmarks.augment
+    python -m benchmarks.augment [SITE_PACKAGES]
 
-Each system transforms the same decoded 375 x 500 images, one call per image for torchvision (uint8 tensors, CHW) and one
-per 16 images for Spiral. Repetitions are interleaved. The last row is torchvision's own transform within a chain of Spiral.
+Each system transforms the same decoded 375 x 500 images with the same parameters: one call per image for torchvision (uint8
+tensors, CHW) and albumentations (uint8 arrays, HWC), and one per 16 images for Spiral. Repetitions are interleaved. The last
+row is torchvision's own transform within a chain of Spiral.
+
+albumentations is read from SITE_PACKAGES, the folder of another environment, since no extra brings it: its last version is of
+2025 and is maintained no more, and what its authors maintain instead has a licence that this package cannot ask for (AGPL).
+Without it, its column is empty.
 """
 
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,6 +64,30 @@ CASES = {
 }
 
 
+def albumentations() -> dict[str, Callable[..., Any]]:
+    """Return the chains of albumentations, by case; none where it is not installed."""
+    os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # it would ask a server for its newest version
+    sys.path += sys.argv[1:]
+    try:
+        import albumentations as A  # noqa: N812  its own name for it
+        import cv2
+        from albumentations.pytorch import ToTensorV2
+    except ImportError:
+        return {}
+    cv2.setNumThreads(0)
+    head, tail = [A.RandomResizedCrop((224, 224)), A.HorizontalFlip()], [A.Normalize(MEAN, STD), ToTensorV2()]
+    wide = {"brightness": (0.2, 1.8), "contrast": (0.2, 1.8), "saturation": (0.2, 1.8), "hue": (-0.2, 0.2)}
+    narrow = {"brightness": (0.6, 1.4), "contrast": (0.6, 1.4), "saturation": (0.6, 1.4), "hue": (-0.1, 0.1)}
+    blur = A.GaussianBlur(blur_limit=(23, 23), sigma_limit=(0.1, 2.0), p=0.5)
+    middles = {
+        "crop, flip, normalize": [],
+        "+ ColorJitter": [A.ColorJitter(**narrow, p=1)],
+        "+ RandomRotation (bilinear)": [A.Rotate(20, border_mode=cv2.BORDER_CONSTANT, p=1)],
+        "SimCLR: jitter p=0.8, gray, blur 23 p=0.5": [A.ColorJitter(**wide, p=0.8), A.ToGray(p=0.2), blur],
+    }
+    return {name: A.Compose([*head, *middle, *tail]) for name, middle in middles.items()}
+
+
 def cpu_ms(work: Callable[[], object]) -> float:
     begun = time.thread_time()
     work()
@@ -70,23 +102,28 @@ def main() -> None:
     images = [np.array(Image.fromarray(each).resize((500, 375), Image.Resampling.BICUBIC)) for each in small]
     tensors = [torch.from_numpy(each).permute(2, 0, 1).contiguous() for each in images]
     keys = sample_keys(0, 0, np.arange(2 * COUNT, dtype=np.uint64).reshape(COUNT, 2), np.uint64(0))
-    print("| chain | Spiral, ms | torchvision v2, ms | ratio |\n|---|---:|---:|---:|")
+    others = albumentations()
+    print(
+        "| chain | Spiral, ms | torchvision v2, ms | ratio | albumentations, ms | ratio |\n|---|---:|---:|---:|---:|---:|"
+    )
     for name, (ours, theirs) in CASES.items():
         program = compile_chain(as_steps(ours), dtype="float32", layout="nchw")
         out = np.empty((COUNT, 3, 224, 224), np.float32)
-        other = v2.Compose(theirs)
-
-        def run(program: object = program, out: object = out) -> None:
-            program.run(images, keys, out)  # type: ignore[attr-defined]  # a compiled chain
-
-        def run_theirs(other: Callable[[torch.Tensor], torch.Tensor] = other) -> list[torch.Tensor]:
-            return [other(each) for each in tensors]
-
-        run(), run_theirs()
-        pairs = [(cpu_ms(run), cpu_ms(run_theirs)) for _ in range(REPEATS)]
-        a, b = ([each[i] for each in pairs] for i in range(2))
-        told = [f"{statistics.median(x):.2f} ({min(x):.2f} to {max(x):.2f})" for x in (a, b)]
-        print(f"| {name} | {told[0]} | {told[1]} | {statistics.median(b) / statistics.median(a):.1f} |", flush=True)
+        other, third = v2.Compose(theirs), others.get(name)
+        works: list[Callable[[], object]] = [
+            lambda program=program, out=out: program.run(images, keys, out),
+            lambda other=other: [other(each) for each in tensors],
+        ]
+        if third is not None:
+            works.append(lambda third=third: [third(image=each) for each in images])
+        for work in works:
+            work()
+        rounds = [[cpu_ms(work) for work in works] for _ in range(REPEATS)]
+        columns = list(zip(*rounds, strict=True))
+        middle = [statistics.median(each) for each in columns]
+        said = [f"{m:.2f} ({min(x):.2f} to {max(x):.2f})" for m, x in zip(middle, columns, strict=True)]
+        rest = [f"{said[at]} | {middle[at] / middle[0]:.1f}" for at in range(1, len(said))]
+        print(f"| {name} | {' | '.join([said[0], *rest, *(['- | -'] * (3 - len(said)))])} |", flush=True)
 
 
 if __name__ == "__main__":

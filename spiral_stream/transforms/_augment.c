@@ -36,30 +36,45 @@ enum { CHUNK = 128, BRIGHTNESS = 0, CONTRAST, SATURATION, HUE, GRAY, OPERATIONS 
 
 /* ---- colour ------------------------------------------------------------------------- */
 
-INLINE float bound(float value) { return value < 0.0f ? 0.0f : value > 255.0f ? 255.0f : value; }
-INLINE float unit(float value) { return value < 0.0f ? 0.0f : value > 1.0f ? 1.0f : value; }
+/* One comparison per selection, and no && or ||: the compiler makes blends of these, and 8 pixels go at once. */
+INLINE float pick(int test, float yes, float no) { return test ? yes : no; }
+INLINE float larger(float a, float b) { return a > b ? a : b; }
+INLINE float smaller(float a, float b) { return a < b ? a : b; }
+INLINE float bound(float value) { return smaller(larger(value, 0.0f), 255.0f); }
+INLINE float unit(float value) { return smaller(larger(value, 0.0f), 1.0f); }
 INLINE float cut(float value) { return (float)(int32_t)value; }
+/* cut(bound(value)), as integers: of floats, the compiler makes jumps where nothing else stands in the loop. */
+INLINE float byte_of(float value) {
+    int32_t whole = (int32_t)value;
+    whole = whole < 0 ? 0 : whole;
+    return (float)(whole > 255 ? 255 : whole);
+}
 INLINE float gray_of(float r, float g, float b) { return cut(r * 0.2989f + g * 0.587f + b * 0.114f); }
 
 /* One pixel's hue turned by `turn` of a circle; bytes in, bytes out. */
 INLINE void turn_hue(float *R, float *G, float *B, float turn) {
     const float r = *R * (1.0f / 255.0f), g = *G * (1.0f / 255.0f), b = *B * (1.0f / 255.0f);
-    const float most = r > g ? (r > b ? r : b) : (g > b ? g : b), least = r < g ? (r < b ? r : b) : (g < b ? g : b);
-    const float range = most - least, divisor = range == 0.0f ? 1.0f : range;
-    const float s = range / (range == 0.0f ? 1.0f : most);
+    const float most = larger(larger(r, g), b), least = smaller(smaller(r, g), b);
+    const float range = most - least, divisor = pick(range == 0.0f, 1.0f, range);
+    const float s = range / pick(range == 0.0f, 1.0f, most);
     const float rc = (most - r) / divisor, gc = (most - g) / divisor, bc = (most - b) / divisor;
-    float h = most == r ? bc - gc : most == g ? rc + 2.0f - bc : gc + 4.0f - rc;
+    const float of_green = pick(most == g, rc + 2.0f - bc, gc + 4.0f - rc);
+    float h = pick(most == r, bc - gc, of_green);
     h = h * (1.0f / 6.0f) + 1.0f;
-    h = h >= 1.0f ? h - 1.0f : h;
+    h = h - pick(h >= 1.0f, 1.0f, 0.0f);
     h = h + turn;
-    h = h < 0.0f ? h + 1.0f : h;
-    h = h >= 1.0f ? h - 1.0f : h;
+    h = h + pick(h < 0.0f, 1.0f, 0.0f);
+    h = h - pick(h >= 1.0f, 1.0f, 0.0f);
     const float h6 = h * 6.0f, whole = cut(h6), f = h6 - whole, rest = 1.0f - s, sf = s * f;
     const float p = unit(rest * most), q = unit((1.0f - sf) * most), t = unit((sf + rest) * most), v = most;
-    const float sector = whole >= 6.0f ? 0.0f : whole;
-    const float red = sector == 0.0f || sector == 5.0f ? v : sector == 1.0f ? q : sector == 4.0f ? t : p;
-    const float green = sector == 1.0f || sector == 2.0f ? v : sector == 0.0f ? t : sector == 3.0f ? q : p;
-    const float blue = sector == 3.0f || sector == 4.0f ? v : sector == 2.0f ? t : sector == 5.0f ? q : p;
+    const float sector = pick(whole >= 6.0f, 0.0f, whole);
+    float red = p, green = p, blue = p;
+    red = pick(sector == 1.0f, q, red), red = pick(sector == 4.0f, t, red);
+    red = pick(sector == 0.0f, v, red), red = pick(sector == 5.0f, v, red);
+    green = pick(sector == 0.0f, t, green), green = pick(sector == 3.0f, q, green);
+    green = pick(sector == 1.0f, v, green), green = pick(sector == 2.0f, v, green);
+    blue = pick(sector == 2.0f, t, blue), blue = pick(sector == 5.0f, q, blue);
+    blue = pick(sector == 3.0f, v, blue), blue = pick(sector == 4.0f, v, blue);
     *R = cut(red * 255.999f);
     *G = cut(green * 255.999f);
     *B = cut(blue * 255.999f);
@@ -67,9 +82,9 @@ INLINE void turn_hue(float *R, float *G, float *B, float turn) {
 
 INLINE void blend(float *R, float *G, float *B, float other, float ratio) {
     const float added = other * (1.0f - ratio);
-    *R = cut(bound(*R * ratio + added));
-    *G = cut(bound(*G * ratio + added));
-    *B = cut(bound(*B * ratio + added));
+    *R = byte_of(*R * ratio + added);
+    *G = byte_of(*G * ratio + added);
+    *B = byte_of(*B * ratio + added);
 }
 
 typedef struct { int count; int32_t kind[8]; float factor[8], mean[8]; } Adjustments;
@@ -85,7 +100,7 @@ INLINE void adjust_pixels_of(uint8_t *pixels, int64_t count, const Adjustments *
             switch (todo->kind[step]) {
             case BRIGHTNESS:
                 for (int i = 0; i < CHUNK; i++)
-                    r[i] = cut(bound(r[i] * factor)), g[i] = cut(bound(g[i] * factor)), b[i] = cut(bound(b[i] * factor));
+                    r[i] = byte_of(r[i] * factor), g[i] = byte_of(g[i] * factor), b[i] = byte_of(b[i] * factor);
                 break;
             case CONTRAST:
                 for (int i = 0; i < CHUNK; i++) blend(r + i, g + i, b + i, mean, factor);
@@ -285,7 +300,7 @@ typedef struct {
     const uint8_t *fill;
 } Warp;
 
-static void warp_nearest(const Warp *w) {
+INLINE void warp_nearest_of(const Warp *w) {
     const float mid_x = 0.5f * (float)(w->width - 1), mid_y = 0.5f * (float)(w->height - 1), *m = w->matrix;
     uint8_t *to = w->to;
     for (int y = 0; y < w->height; y++) {
@@ -307,7 +322,24 @@ INLINE void add_corner(const Warp *w, int x, int y, float weight, float *sum, fl
     *inside += weight;
 }
 
-static void warp_linear(const Warp *w) {
+/* A pixel and the byte after it. */
+typedef float Four __attribute__((vector_size(16)));
+typedef int32_t Whole __attribute__((vector_size(16)));
+typedef uint32_t Words __attribute__((vector_size(16)));
+
+#define FIRST_BYTE_LOW (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)
+#define ROUND 8388608.0f /* 2**23: what is added to it is rounded to the nearest whole number, ties to even */
+
+INLINE Four four_at(const uint8_t *at) {
+    uint32_t bytes;
+    memcpy(&bytes, at, 4);
+    const Words all = {bytes, bytes, bytes, bytes}, shifts = FIRST_BYTE_LOW ? (Words){0, 8, 16, 24} : (Words){24, 16, 8, 0};
+    return __builtin_convertvector((Whole)((all >> shifts) & 255u), Four);
+}
+
+INLINE void warp_linear_of(const Warp *w) {
+    const float last_x = (float)(w->width - 2), last_y = (float)(w->height - 1);
+    const Four fill = {w->fill[0], w->fill[1], w->fill[2], 0.0f};
     const float mid_x = 0.5f * (float)(w->width - 1), mid_y = 0.5f * (float)(w->height - 1), *m = w->matrix;
     uint8_t *to = w->to;
     for (int y = 0; y < w->height; y++) {
@@ -315,6 +347,17 @@ static void warp_linear(const Warp *w) {
         for (int x = 0; x < w->width; x++, to += 3) {
             const float dx = (float)x - mid_x, sx = m[0] * dx + base_x, sy = m[3] * dx + base_y;
             float sum[3] = {0}, inside = 0.0f;
+            if (sx >= 0.0f && sy >= 0.0f && sx < last_x && sy < last_y) { /* four corners and a byte after them are inside */
+                const int left = (int)sx, top = (int)sy;
+                const float ax = sx - (float)left, ay = sy - (float)top;
+                const float a = (1.0f - ax) * (1.0f - ay), b = ax * (1.0f - ay), c = (1.0f - ax) * ay, d = ax * ay;
+                const uint8_t *at = w->from + ((int64_t)top * w->width + left) * 3, *under = at + 3 * (int64_t)w->width;
+                const Four all = four_at(at) * a + four_at(at + 3) * b + four_at(under) * c + four_at(under + 3) * d;
+                const Four value = (all - fill) * (a + b + c + d) + fill;
+                const Whole done = __builtin_convertvector((value + ROUND) - ROUND, Whole);
+                to[0] = (uint8_t)done[0], to[1] = (uint8_t)done[1], to[2] = (uint8_t)done[2];
+                continue;
+            }
             if (sx > -1.0f && sy > -1.0f && sx < (float)w->width && sy < (float)w->height) {
                 const float fx = floorf(sx), fy = floorf(sy), ax = sx - fx, ay = sy - fy;
                 const int left = (int)fx, top = (int)fy;
@@ -324,12 +367,15 @@ static void warp_linear(const Warp *w) {
                 add_corner(w, left + 1, top + 1, ax * ay, sum, &inside);
             }
             for (int c = 0; c < 3; c++) {
-                const float fill = w->fill[c], value = (sum[c] - fill) * inside + fill;
+                const float value = (sum[c] - fill[c]) * inside + fill[c];
                 to[c] = (uint8_t)(int32_t)rintf(bound(value));
             }
         }
     }
 }
+
+BOTH(warp_nearest, (const Warp *w), (w))
+BOTH(warp_linear, (const Warp *w), (w))
 
 PyDoc_STRVAR(warp_doc, "Sample an image at places that a matrix says; see _augment.pyi.");
 
