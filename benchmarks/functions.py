@@ -1,4 +1,4 @@
-"""A user's function on threads, on processes and kept, beside torch's DataLoader and LanceDB's way to transform.
+"""A user's function on threads, on processes and kept, beside torch's DataLoader and LanceDB's `transform`.
 
 Cells take turns in one process: ``python -m benchmarks.functions FOLDER [--rounds 5]``. CPU seconds are those of the process
 and of the children that a cell starts and ends, with all that these import. Two functions: `normalized` is NumPy (it
@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +37,7 @@ FUNCTIONS: Final[dict[str, tuple[Callable[..., Any], str]]] = {
 
 def make(folder: Path) -> None:
     """Write the rows once: 16,384 small images and texts of 120 words."""
-    if (folder / "rows.lance").exists():
+    if (folder / "db" / "rows.lance").exists():
         return
     import lance
 
@@ -45,7 +46,7 @@ def make(folder: Path) -> None:
     words = random.integers(0, 5_000, (ROWS, 120))
     texts = [" ".join(f"w{word}" for word in row) for row in words]
     table = pa.table({"id": np.arange(ROWS), "pixels": pixels, "text": texts})
-    lance.write_dataset(table, folder / "rows.lance", max_rows_per_file=ROWS // 8)
+    lance.write_dataset(table, folder / "db" / "rows.lance", max_rows_per_file=ROWS // 8)
 
 
 # ---- the systems; each yields the number of samples of a batch
@@ -55,7 +56,7 @@ def spiral(folder: Path, what: str, workers: int | None = None, *, kept: bool = 
     function, column = FUNCTIONS[what]
     catalog = sp.connect(str(folder / "catalog"))
     if "rows" not in catalog.tables():
-        catalog.register("rows", sp.Lance(str(folder / "rows.lance")), identity="id")
+        catalog.register("rows", sp.Lance(str(folder / "db" / "rows.lance")), identity="id")
     plan = catalog.table("rows").sample(order=sp.GlobalShuffle(seed=1))
     plan = plan.map(function, columns=[column], returns=RETURNS[what], version="1", workers=workers)
     plan = plan.cache() if kept else plan
@@ -92,7 +93,7 @@ class Rows:
 def torch_loader(folder: Path, what: str, workers: int) -> Iterator[int]:
     from torch.utils.data import DataLoader
 
-    rows: Any = Rows(str(folder / "rows.lance"), what)
+    rows: Any = Rows(str(folder / "db" / "rows.lance"), what)
     how = {"multiprocessing_context": "spawn"} if workers else {}
     for batch in DataLoader(rows, batch_size=None, num_workers=workers, **how):
         yield len(batch)
@@ -103,7 +104,7 @@ def lancedb_threads(folder: Path, what: str, threads: int) -> Iterator[int]:
     from collections import deque
     from concurrent.futures import ThreadPoolExecutor
 
-    rows = Rows(str(folder / "rows.lance"), what)
+    rows = Rows(str(folder / "db" / "rows.lance"), what)
     with ThreadPoolExecutor(threads) as pool:
         ahead = deque(pool.submit(rows.__getitem__, number) for number in range(8))
         for number in range(8, len(rows) + 8):
@@ -113,12 +114,33 @@ def lancedb_threads(folder: Path, what: str, threads: int) -> Iterator[int]:
             yield len(batch)
 
 
+def lancedb_streaming(folder: Path, what: str, threads: int) -> Iterator[int]:
+    """LanceDB's own `StreamingDataset`: it gives samples one by one, and the loop stacks them."""
+    import lancedb
+    from lancedb.streaming import StreamingDataset
+
+    function, column = FUNCTIONS[what]
+
+    def transform(rows: pa.RecordBatch) -> list[Any]:
+        (found,) = function(rows).values()
+        return list(torch.as_tensor(np.asarray(found)))
+
+    dataset = StreamingDataset(
+        lancedb.connect(str(folder / "db")).open_table("rows"), columns=[column], shuffle_seed=1, transform=transform,
+        read_batch_size=BATCH, transform_parallelism=threads,
+    )  # fmt: skip
+    samples = iter(dataset)
+    while held := list(islice(samples, BATCH)):
+        yield len(torch.stack(held))
+
+
 SYSTEMS: Final[dict[str, Callable[[Path, str], Iterator[int]]]] = {
     "spiral, threads": spiral,
     f"spiral, workers={WORKERS}": lambda folder, what: spiral(folder, what, WORKERS),
     "spiral, kept": lambda folder, what: spiral(folder, what, kept=True),
     "DataLoader, in the loop": lambda folder, what: torch_loader(folder, what, 0),
     f"DataLoader, {WORKERS} workers": lambda folder, what: torch_loader(folder, what, WORKERS),
+    f"LanceDB StreamingDataset, {WORKERS} threads": lambda folder, what: lancedb_streaming(folder, what, WORKERS),
     f"thread pool as LanceDB's, {WORKERS}": lambda folder, what: lancedb_threads(folder, what, WORKERS),
 }
 

@@ -23,12 +23,12 @@ from spiral_stream.transforms.transform import Transform
 
 def warn_of_fields_drawn_alike(fields: Sequence[tuple[str, Field]]) -> None:
     """Warn where two fields decode one column with an equal random transform: both get the same crop, or the same flip."""
-    seen: list[tuple[str, tuple[str, str | None], object]] = []  # field, column and view, and what it draws
+    seen: list[tuple[str, tuple[str, str | None, bool], object]] = []  # field, column and view, and what it draws
     for name, field in fields:
         if not isinstance(field, Stack) or field.decode is None:
             continue
         steps = (*shorthands(field), *field.transforms)
-        own = (field.column, field.view)
+        own = (field.column, field.view, field.draws_alike)
         draws: list[object] = [each for each in steps if isinstance(each, Transform) and not each.deterministic]
         draws += ["random_start"] * field.random_start
         for other, source, what in seen:
