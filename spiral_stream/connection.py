@@ -269,6 +269,7 @@ def cache_fingerprint(
     decode: str | Stack = "jpeg",
     *,
     timed: bool = False,
+    lists: bool = False,
 ) -> str:
     """Return the fingerprint of a cache from names and settings alone, as a code version for an orchestrator.
 
@@ -281,6 +282,7 @@ def cache_fingerprint(
         form: what is stored per row: a profile, or the `Tokenize` that makes tokens.
         decode: the field that reads the column, or how it decodes. Clips (`Frames`) need the field.
         timed: whether the relation has the columns ``start_time_ms`` and ``duration_ms``, which place a clip in its file.
+        lists: whether the column holds a list of images per row.
 
     Returns:
         32 hex digits.
@@ -305,7 +307,7 @@ def cache_fingerprint(
         selection, _ = clip_parts(decode)
         return digest(clip_facts(relation, column, selection, form, limits_of(decode, CLIPS), timed=timed))
     reader = decoder(decode) if isinstance(decode, str) else image_parts(decode)[0]
-    return digest(image_facts(relation, column, reader, renewed(form)))
+    return digest(image_facts(relation, column, reader, renewed(form), lists=lists))
 
 
 def table(name: str) -> Relation:

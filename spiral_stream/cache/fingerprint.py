@@ -22,11 +22,14 @@ from spiral_stream.plan.profiles import Frames, Jpeg, Profile, Raw
 from spiral_stream.transforms.text import Tokenize
 
 CLIPS_VERSION: Final = 1  # of the form in which clips are stored
+LISTS_VERSION: Final = 1  # of the form in which lists of images are stored
 TOKENS_VERSION: Final = 1  # of the form in which tokens are stored
 
 
-def image_facts(relation: str, column: str, decoder: Decoder, profile: Profile) -> dict[str, object]:
-    """Return what the fingerprint of an image cache covers."""
+def image_facts(
+    relation: str, column: str, decoder: Decoder, profile: Profile, *, lists: bool = False
+) -> dict[str, object]:
+    """Return what the fingerprint of an image cache covers; ``lists``: of one with several images per row."""
     facts: dict[str, object] = {
         "relation": relation,
         "column": column,
@@ -40,7 +43,7 @@ def image_facts(relation: str, column: str, decoder: Decoder, profile: Profile) 
         facts["encoder"] = codec_version()
     if decoder.limits != IMAGES:  # they decide which rows are refused
         facts["limits"] = astuple(decoder.limits)
-    return facts
+    return {**facts, "lists": LISTS_VERSION} if lists else facts
 
 
 def index_facts(relation: str, column: str, columns: int, *, timed: bool) -> dict[str, object]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spiral_stream.cache.fingerprint import image_facts
 from spiral_stream.cache.images import ImageKind, StoredImage
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.decoders.decoder import Decoder
@@ -36,7 +37,6 @@ class ImageListKind(Kind):
     RUN_BYTES: ClassVar[int] = ImageKind.RUN_BYTES
     RUN_ROWS: ClassVar[int] = 8
     FIRST_ROWS: ClassVar[int] = 8
-    VERSION: ClassVar[int] = 1  # of the payload's form
 
     relation: str
     column: str
@@ -53,7 +53,7 @@ class ImageListKind(Kind):
         return f"lists of {self.one.form}"
 
     def facts(self) -> dict[str, object]:
-        return {**self.one.facts(), "lists": self.VERSION}
+        return image_facts(self.relation, self.column, self.decoder, self.profile, lists=True)
 
     def keep_rows(self, table: pa.Table, base: Reach | str) -> Rows:
         """Make the payload of P lists; see `Kind.keep_rows`."""

@@ -10,6 +10,7 @@ from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spiral_stream.catalog.opened import OpenRelation
@@ -17,10 +18,10 @@ from spiral_stream.decoders.frame_selection import segment_of
 from spiral_stream.decoders.image import PillowDecoder
 from spiral_stream.decoders.limits import CLIPS, IMAGES, need_pixels
 from spiral_stream.decoders.probe import probe
-from spiral_stream.errors import MissingExtraError, SourceError
+from spiral_stream.errors import DataError, MissingExtraError, SourceError
 from spiral_stream.plan.clips import TIMES
 from spiral_stream.report.wording import one_line, written
-from spiral_stream.semantic import H264_REF, JPEG_REF, semantic_of
+from spiral_stream.semantic import H264_REF, JPEG_REF, is_list, semantic_of
 from spiral_stream.sources.located import locate
 from spiral_stream.sources.reference import resolve
 
@@ -64,7 +65,10 @@ def contact_sheet(relation: OpenRelation, count: int) -> ContactSheet | None:
         JPEG_REF: _image,
         H264_REF: _first_frame,
     }
-    found = next(((f.name, kinds[semantic_of(f) or ""]) for f in relation.schema if semantic_of(f) in kinds), None)
+    shown = (
+        f for f in relation.schema if semantic_of(f) == JPEG_REF or (semantic_of(f) in kinds and not is_list(f.type))
+    )
+    found = next(((f.name, kinds[semantic_of(f) or ""]) for f in shown), None)
     ordinals = _spaced(relation, count)
     if found is None or not len(ordinals):
         return None
@@ -93,8 +97,9 @@ def _spaced(relation: OpenRelation, count: int) -> NDArray[np.uint64]:
 
 def _is_payload(field: pa.Field) -> bool:
     """Whether a column may hold megabytes in a row."""
-    inline = pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type) or _is_extension(field.type)
-    blob = pa.types.is_struct(field.type) and {each.name for each in field.type} >= {"kind", "position", "size"}
+    kind = field.type.value_type if is_list(field.type) else field.type
+    inline = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or _is_extension(kind)
+    blob = pa.types.is_struct(kind) and {each.name for each in kind} >= {"kind", "position", "size"}
     return bool(inline or blob)
 
 
@@ -103,7 +108,14 @@ def _is_extension(kind: Any) -> bool:
 
 
 def _image(relation: OpenRelation, column: str, table: pa.Table, k: int) -> Pixels:
-    (data,) = resolve(table[column].slice(k, 1), relation.base, IMAGES.bytes)
+    """The image of a row, or the first of its list."""
+    value = table[column].slice(k, 1)
+    if is_list(value.type):
+        value = pc.list_flatten(value).slice(0, 1)
+        if not len(value):
+            msg = "the list has no image"
+            raise DataError(msg)
+    (data,) = resolve(value, relation.base, IMAGES.bytes)
     return PillowDecoder().decode(data)
 
 

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 import spiral_stream as sp
 from spiral_stream.host_dtypes import BFLOAT16, as_array, rounded, widened
 from spiral_stream.testing import check_elastic, check_replay, check_resume, same
+from spiral_stream.transforms.image import compile_image
 from tests.fixtures.scenes import encoded, smooth
 
 STEPS = [sp.RandomResizedCrop(16), sp.ColorJitter(0.3), sp.Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))]
@@ -70,6 +71,20 @@ def test_tensors_and_arrays_are_what_float32_rounds_to(catalog: sp.Catalog) -> N
                 assert torch.equal(value, b[name].to(torch.bfloat16)), name
                 assert str(c[name].dtype) == "bfloat16"
                 assert c[name].tobytes() == as_array(value).tobytes(), name
+
+
+def test_a_device_finishes_to_the_same_bits() -> None:
+    program = compile_image(STEPS[::2], dtype="bfloat16", layout="nchw")
+    images, keys = [smooth(40, 50, seed) for seed in range(3)], np.arange(3, dtype=np.uint64)
+    whole = np.empty((3, *(program.output_shape or ())), BFLOAT16)
+    program.run(images, keys, whole)
+    part, mean, std = program.on_device()
+    pixels = np.empty((3, *(part.output_shape or ())), np.uint8)
+    part.run(images, keys, pixels)
+
+    done = torch.from_numpy(pixels).float() * float(np.float32(1 / 255))
+    done = (done - torch.from_numpy(mean)) / torch.from_numpy(std)
+    assert as_array(done.to(torch.bfloat16).permute(0, 3, 1, 2).contiguous()).tobytes() == whole.tobytes()
 
 
 def test_batches_replay_resume_and_do_not_depend_on_ranks(catalog: sp.Catalog) -> None:

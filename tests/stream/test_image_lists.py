@@ -86,6 +86,7 @@ def test_a_fixed_length_pads_every_batch_alike_and_refuses_longer_lists(catalog:
     with stream(catalog, given) as read:
         assert read.spec()["x"].shape == (5, 3, 24, 24)
         assert read.spec()["there"].shape == (5,)
+        assert not read.stages.images[0].ends_on_device  # padding would not stay 0
     for wide, batch in zip(collected(catalog, given), longest, strict=True):
         width = batch["x"].shape[1]
         assert wide["x"].shape[1] == 5
@@ -146,6 +147,7 @@ def test_caches_change_nothing(tmp_path: Path, profile: Any, given: dict[str, An
         (status,) = found.caches()
         assert (built.rows, status.built, status.complete) == (12, 12, True)
         assert status.form == f"lists of {profile}"
+        assert status.fingerprint == sp.cache_fingerprint("lists", "images", profile, "image", lists=True)
         again = [frozen(batch) for batch in found]
         assert found.metrics()["source_rows"] == 0
         assert "an image" in str(found.explain())

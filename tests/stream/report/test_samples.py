@@ -57,6 +57,17 @@ def test_rows_are_texts_and_inline_payload_is_not_read(tmp_path: Path, monkeypat
     assert "image_ref" not in asked
 
 
+def test_the_first_image_of_each_list_is_shown(tmp_path: Path) -> None:
+    catalog = sp.connect(str(tmp_path))
+    lists = [[picture("red"), picture("blue")], [], [picture("blue")]]
+    table = pa.table({"sample_id": ["a", "b", "c"], "image_ref": lists})
+    with OpenRelation(catalog.register("t", sp.Arrow(table), semantic=JPEG)) as relation:
+        sheet, rows = contact_sheet(relation, 3), sample_rows(relation, 3)
+    assert sheet is not None
+    assert sheet.faults == ("b: the list has no image",)
+    assert {row["image_ref"] for row in rows} == {"(inline bytes)"}
+
+
 def test_a_relation_without_references_has_no_sheet(tmp_path: Path) -> None:
     catalog = sp.connect(str(tmp_path / "catalog"))
     with OpenRelation(catalog.register("t", sp.Arrow(pa.table({"sample_id": [1]})))) as relation:
