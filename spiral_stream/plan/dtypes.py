@@ -139,6 +139,11 @@ def _list_spec(field: Stack, column: pa.Field, program: Program) -> FieldSpec:
     if program.output_shape is None:
         msg = "images of a list need one size. End with transforms=[..., Resize((224, 224))], or RandomResizedCrop(224)"
         raise PlanError(msg)
+    least = column.type.list_size if pa.types.is_fixed_size_list(column.type) else 1
+    said = field.sequence_length
+    if said is not None and (not isinstance(said, int) or isinstance(said, bool) or said < least):
+        msg = f"sequence_length={said!r} of a column of {column.type}. Give a whole number of at least {least}, or leave it out"
+        raise PlanError(msg)
     length = list_length([("", field)], column)
     return FieldSpec(program.dtype, (length, *program.output_shape), program.layout, field.device)
 

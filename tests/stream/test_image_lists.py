@@ -206,6 +206,12 @@ def test_lists_of_one_length_files_and_a_mixture_are_read(catalog: sp.Catalog, t
     with plan.to_numpy() as read:
         assert read.spec()["x"].shape == (2, 3, 24, 24)
         assert {batch["x"].shape for batch in read} == {(4, 2, 3, 24, 24)}
+    budget = sp.WindowedBucket(window_size=8, budget=sp.BatchBudget(max_images=4))
+    sampled = made.table("pairs").sample(order=sp.Sequential())
+    with sampled.collate(batch_size=None, fields=fields(), formation=budget).to_numpy() as read:
+        assert {batch["x"].shape for batch in read} == {(2, 2, 3, 24, 24)}
+    with pytest.raises(sp.PlanError, match=r"sequence_length=1 .* at least 2, or leave it out"):
+        sampled.collate(batch_size=2, fields=fields(sequence_length=1))
 
     mixed = sp.mix(streams).sample(identity="id", order=sp.GlobalShuffle(seed=1)).collate(batch_size=6, fields=fields())
     check_replay(mixed.to_numpy)
@@ -254,6 +260,7 @@ def test_a_bad_list_is_named_or_left_out_cached_or_not(what: str, profile: Any, 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
+        ({"x": image(sequence_length=0)}, r"sequence_length=0 of a column of list.* Give a whole number of at least 1"),
         ({"x": image([sp.Resize(20)])}, r"images of a list need one size\. End with"),
         ({"x": image(), "there": sp.PadMask("masks")}, r"no field decodes this column\. Add Stack\('masks'"),
         (
