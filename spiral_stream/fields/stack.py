@@ -34,7 +34,7 @@ class Stack(Field):
     | images | ``[B, 3, H, W]`` | uint8, or ``dtype`` |
     | lists of images | ``[B, N, 3, H, W]`` | uint8, or ``dtype`` |
     | clips | ``[B, T, 3, H, W]`` | uint8, or ``dtype`` |
-    | sound | ``[B, C, T]`` | float32; full scale is 1 |
+    | sound | ``[B, C, T]`` | float32, or bfloat16; full scale is 1 |
     | masks of one channel | ``[B, H, W]`` | uint8 (of 16 bits: int32), or ``dtype`` |
 
     A clip is T frames of a segment of a video. All frames go through the same transforms with the same random numbers.

@@ -113,7 +113,7 @@ def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:
         if is_sound(field):
             _need_semantic(field, column, AUDIO_REF)
             chosen = sound_selection(field)
-            return FieldSpec("float32", (chosen.channels, chosen.length), None, field.device)
+            return FieldSpec(field.dtype or "float32", (chosen.channels, chosen.length), None, field.device)
         decoder(field.decode)  # an unknown one is no reason to register the column anew
         _need_semantic(field, column, JPEG_REF)
         reader, program = image_parts(field)

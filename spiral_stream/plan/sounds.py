@@ -8,6 +8,7 @@ from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.stack import Stack
 
+SOUND_DTYPES: Final = ("float32", "bfloat16")
 _USUAL: Final = 1  # channels
 
 
@@ -26,8 +27,8 @@ def sound_selection(field: Stack) -> SoundSelection:
         missing = "sample_rate=16_000" if field.sample_rate is None else "sequence_length=16_000"
         msg = f"decode={field.decode!r} needs the rate and the number of values per channel. Add {missing}"
         raise PlanError(msg)
-    if field.dtype not in (None, "float32"):
-        msg = f"dtype={field.dtype!r}; sound is float32. Leave dtype out"
+    if field.dtype not in (None, *SOUND_DTYPES):
+        msg = f"dtype={field.dtype!r}; sound is {' or '.join(SOUND_DTYPES)}. Give one of them, or leave dtype out"
         raise PlanError(msg)
     start: SoundStart = "random" if field.random_start else "centre" if field.centre else "first"
     channels = _USUAL if field.channels is None else field.channels

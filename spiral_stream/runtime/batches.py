@@ -376,7 +376,7 @@ class BatchBuilder:
         columns = [draft.samples.columns[lineage.key(name, lineage.end)] for name in (stage.column, *stage.times)]
         references, *times = [as_lists(each) if isinstance(each, Ragged) else each for each in columns]
         shape = (len(places), stage.selection.channels, stage.selection.length)
-        out = self._slots.take(shape, "float32", room(self._stages, len(places), self._merge))
+        out = self._slots.take(shape, stage.spec.dtype or "float32", room(self._stages, len(places), self._merge))
         draft.fields[stage.name] = out
 
         def render(a: int, b: int) -> None:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.decoders.sound import decode_sound
 from spiral_stream.errors import DataError, renumbered
+from spiral_stream.fields.field import write
 from spiral_stream.planner.physical import SoundStage
 from spiral_stream.planner.streams import split
 from spiral_stream.runtime.metrics import Metrics
@@ -36,7 +37,7 @@ class SoundField:
             references: shape [P]: the column.
             times: where each row's segment lies: start and length in ms, shape [P] each; none for whole files.
             keys: shape [P], uint64: random keys of the samples.
-            out_PCN: shape [P, C, N], float32.
+            out_PCN: shape [P, C, N], float32 or bfloat16.
 
         Raises:
             DataError: a recording cannot be decoded; ``row`` is its place in ``places``.
@@ -54,7 +55,8 @@ class SoundField:
             for row, encoded in enumerate(data):  # decoding takes a millisecond and more per row
                 try:
                     segment = _segment(starts[row], lengths[row]) if times else None
-                    out_PCN[row] = decode_sound(encoded, stage.selection, float(draws[row]), segment, stage.limits)
+                    found = decode_sound(encoded, stage.selection, float(draws[row]), segment, stage.limits)
+                    write(found, out_PCN[row])
                 except DataError as error:
                     error.row = row
                     raise

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 import spiral_stream as sp
 from spiral_stream.decoders.sound import decode_sound
@@ -57,6 +58,12 @@ def test_batches_hold_what_the_decoder_gives(catalog: sp.Catalog, name: str, tmp
     data = dict(zip(rows["id"].to_pylist(), rows["sound"].to_pylist(), strict=True))
     for row, found in zip(batch["id"], batch["x"], strict=True):
         assert same(found, decode_sound(data[row], chosen, segment_ms=segment))
+
+
+def test_bfloat16_is_what_float32_rounds_to(catalog: sp.Catalog) -> None:
+    with plan(catalog, "files", dtype="bfloat16").to_torch() as half, plan(catalog, "files").to_torch() as whole:
+        assert half.spec()["x"].dtype == "bfloat16"
+        assert torch.equal(next(iter(half))["x"], next(iter(whole))["x"].to(torch.bfloat16))
 
 
 def test_the_laws_hold_for_random_parts_of_a_mixture(catalog: sp.Catalog) -> None:
@@ -132,7 +139,7 @@ def test_a_bad_recording_is_named_or_left_out(catalog: sp.Catalog) -> None:
         ({"short": "drop"}, "short='drop' is not of sound. Give one of pad, loop"),
         ({"crop": 224}, "crop is of images and clips, and decode='audio' reads sound"),
         ({"centre": True, "random_start": True}, "centre and random_start say two places"),
-        ({"dtype": "int16"}, "dtype='int16'; sound is float32"),
+        ({"dtype": "int16"}, "dtype='int16'; sound is float32 or bfloat16"),
         ({"decode": "jpeg"}, 'sample_rate is of sound. Give decode="audio"'),
     ],
 )
