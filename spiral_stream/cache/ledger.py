@@ -18,6 +18,7 @@ from spiral_stream.integrity import seal
 from spiral_stream.integrity.publish import write_file
 
 Mask = NDArray[np.bool_]
+Stamp = tuple[int, int, int]  # inode, time of the last change in ns, size
 _UNSEALED_KEYS: Final = frozenset({"key", "rows", "covered", "bytes", "fragment"})
 
 
@@ -31,6 +32,7 @@ class LedgerEntry:
     mask: Mask  # [rows of the shard] which of them it holds
     bytes: int  # of payload
     fragment: dict[str, Any]  # as Lance describes it
+    covered: int  # rows that it holds
     sums: str | None  # digest of the part's sums; None: it is from before there were any
     refused: int = 0  # rows that have no payload; 0 in those of earlier versions
 
@@ -48,10 +50,11 @@ class LedgerEntry:
 
 @final
 class Ledger:
-    """The finished parts of one cache."""
+    """The finished parts of one cache. Thread-safe; an entry is read again only where its file is another one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._known: dict[str, tuple[Stamp, LedgerEntry]] = {}  # by the file's name
 
     def enter(self, key: str, mask: Mask, payload_bytes: int, fragment: str, sums: str, refused: int = 0) -> None:
         """Enter a finished part.
@@ -72,7 +75,7 @@ class Ledger:
 
     def files(self) -> list[Path]:
         """Return the ledger's files, in the order in which parts count."""
-        return sorted(self.folder.glob("*.json")) if self.folder.exists() else []
+        return [self.folder / name for name in sorted(self._names())]
 
     def entries(self) -> Iterator[LedgerEntry]:
         """All parts.
@@ -81,7 +84,7 @@ class Ledger:
             DamageError: an entry is not what was written; says who mends it.
         """
         for path in self.files():
-            entry = read(path)
+            entry = self._entry(path)
             if entry is not None:
                 yield entry
 
@@ -93,8 +96,25 @@ class Ledger:
         """
         new = [name for name in self._names() if name not in seen]
         seen.update(new)
-        found = (read(self.folder / name) for name in new)
+        found = (self._entry(self.folder / name) for name in new)
         return [entry for entry in found if entry is not None]
+
+    def read(self, path: Path) -> LedgerEntry | None:
+        """Return what a file holds now; see `read`."""
+        with suppress(OSError):  # `read` says what is wrong
+            stamp = _stamp(path)
+            entry = read(path)
+            if entry is not None:
+                self._known[path.name] = stamp, entry
+            return entry
+        return read(path)
+
+    def _entry(self, path: Path) -> LedgerEntry | None:
+        known = self._known.get(path.name)
+        with suppress(OSError):
+            if known is not None and known[0] == _stamp(path):
+                return known[1]
+        return self.read(path)
 
     def _names(self) -> list[str]:
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -109,7 +129,7 @@ class Ledger:
         """
         seen: dict[str, Mask] = {}
         out = []
-        for entry in sorted(self.entries(), key=lambda entry: (entry.file not in first, -int(entry.mask.sum()))):
+        for entry in sorted(self.entries(), key=lambda entry: (entry.file not in first, -entry.covered)):
             have = seen.get(entry.key)
             if have is None or (entry.mask & ~have).any():
                 out.append(entry)
@@ -134,7 +154,9 @@ def read(path: Path) -> LedgerEntry | None:
                 bits = np.frombuffer(base64.b64decode(covered, validate=True), dtype=np.uint8)
                 mask = np.unpackbits(bits, count=rows).astype(np.bool_)
             held, refused = int(facts["bytes"]), int(facts.get("refused", 0))
-            entry = LedgerEntry(path, facts["key"], mask, held, facts["fragment"], facts.get("sums"), refused)
+            entry = LedgerEntry(
+                *(path, facts["key"], mask, held, facts["fragment"], int(mask.sum()), facts.get("sums"), refused)
+            )
             if not isinstance(entry.key, str) or not entry.stem:
                 raise seal.damaged(path, f"it names no part: {entry.key!r}")
             return entry
@@ -144,3 +166,8 @@ def read(path: Path) -> LedgerEntry | None:
         said = str(error).removesuffix(seal.MENDED)
         msg = f"cache: {said}stream.materialize() builds what it stood for again"
         raise DamageError(msg) from error
+
+
+def _stamp(path: Path) -> Stamp:
+    found = os.stat(path)  # noqa: PTH116  half the time of Path.stat
+    return found.st_ino, found.st_mtime_ns, found.st_size

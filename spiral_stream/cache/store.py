@@ -33,7 +33,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.cache import ledger
 from spiral_stream.cache.ledger import Ledger, LedgerEntry
 from spiral_stream.cache.part_rows import Chunk, PartRows
 from spiral_stream.cache.parts import PartFiles
@@ -195,7 +194,7 @@ class CacheStore:
         dropped = []
         for path in self.ledger.files():
             try:
-                entry = ledger.read(path)
+                entry = self.ledger.read(path)
                 if entry is not None:
                     self._look_at(entry)
             except DamageError as error:
