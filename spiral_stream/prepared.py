@@ -12,55 +12,46 @@ prefetch and caches only decide how fast it comes.
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Self
-
-import pyarrow as pa
 
 from spiral_stream.batching.tail import KeepPartial
 from spiral_stream.cache.materialize import Progress
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.cursor import Cursor
 from spiral_stream.derived.executors import Executor
-from spiral_stream.errors import BindError, SpiralError, StreamError
-from spiral_stream.explain import Explanation, explain_stream
-from spiral_stream.fields.field import FieldSpec
+from spiral_stream.errors import BindError, SpiralError
+from spiral_stream.looking.face import Looking
 from spiral_stream.plan.drawn_seeds import drawn_seed, with_recorded
-from spiral_stream.plan.dtypes import field_specs
 from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
 from spiral_stream.plan.tree import need
-from spiral_stream.planner.bind import Bindings, Bound, epoch_number, need_known_seed, resumed, settle
-from spiral_stream.planner.build import CacheStatus, caches, status
+from spiral_stream.planner.bind import Bindings, epoch_number, resumed, settle
 from spiral_stream.planner.evaluation import evaluation
-from spiral_stream.planner.physical import Stages
 from spiral_stream.planner.rebase_record import Rebase
 from spiral_stream.planner.saved_state import SavedState
 from spiral_stream.planner.skip_record import NOTHING, Skips
 from spiral_stream.planner.verify import Report, Verification
 from spiral_stream.runtime.blame import identities
 from spiral_stream.runtime.counted_epochs import as_rows, count_epoch
-from spiral_stream.runtime.delivery import BITS, HOST, Delivery, Devices
+from spiral_stream.runtime.delivery import BITS, HOST, Delivery
 from spiral_stream.runtime.metrics import Metrics
-from spiral_stream.runtime.numbering import Numbering, batch_number
+from spiral_stream.runtime.numbering import batch_number
 from spiral_stream.runtime.opening import Opening
-from spiral_stream.runtime.ordered_rows import OneSample, OrderedRows, alone, position_in
+from spiral_stream.runtime.ordered_rows import OneSample, alone, position_in
 from spiral_stream.runtime.passes import Passes
 from spiral_stream.runtime.place import Place, Reached
 from spiral_stream.runtime.prefetch_queue import DEFAULT_BUDGET_BYTES
-from spiral_stream.runtime.promised import promised
 from spiral_stream.runtime.rebasing import need_stream
 from spiral_stream.runtime.row_lookup import found_rows
 from spiral_stream.runtime.skipping import Asked, need_epochs
-from spiral_stream.runtime.steps import first_delivery, length_of, steps_of
+from spiral_stream.runtime.steps import first_delivery
 from spiral_stream.runtime.subprocess_reader import SubprocessReader
-from spiral_stream.runtime.value_rows import value_statuses
 from spiral_stream.runtime.worker_place import WorkerPlace
 from spiral_stream.threads import ThreadShare
 
 
-class PreparedStream:
+class PreparedStream(Looking):
     """A stream of batches: dicts of NumPy arrays and lists, or of another framework's arrays.
 
     Made by ``to_numpy()``, ``to_torch()`` and ``to_jax()`` of a collated relation, and by ``open_stream``. A stream is a
@@ -155,83 +146,6 @@ class PreparedStream:
             self._passes.need_idle("set_epoch")
             self._place.move(Cursor(epoch))
 
-    def _bound(self) -> Bound:
-        return settle(self._bindings, self._sample)
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the loop's batches; after an epoch's last batch, the next epoch."""
-        return self._place.epoch
-
-    # ---- what is known before the first read
-
-    @property
-    def fingerprint(self) -> str:
-        """The plan's fingerprint: 32 hex digits."""
-        return self.stages.fingerprint
-
-    @property
-    def rows(self) -> int:
-        """Rows that pass the plan's filters and joins; in a mixture, the sum over its streams."""
-        return sum(stream.selected.total for stream in self.stages.streams)
-
-    @property
-    def data_versions(self) -> dict[str, str]:
-        """The data version of every relation that the plan reads, by the relation's name."""
-        return dict(self.stages.data_versions)
-
-    def spec(self) -> dict[str, FieldSpec]:
-        """Return dtype and shape of each field of a batch; reads nothing.
-
-        Raises:
-            MissingExtraError: the framework that decides on the dtypes is not installed.
-        """
-        return self._delivery.spec(field_specs(self._collate.fields, self._collate.schema()))
-
-    def devices(self) -> dict[str, str | None]:
-        """Return the device of each array field; None if neither ``bind``, nor the field, nor the plan names one."""
-        specs = field_specs(self._collate.fields, self._collate.schema())
-        return self._delivery.devices(specs, self.plan.device, self._bindings.device)
-
-    def _devices_here(self) -> Devices:
-        """The devices that this process delivers to; a worker's batches stay on the host."""
-        return {} if self._place.in_worker else self.devices()
-
-    @property
-    def stages(self) -> Stages:
-        """The lowered plan. It is made at the first use, and again in a forked process."""
-        return self._open().stages
-
-    def _open(self) -> Opening:
-        """Return what the stream has open, or opens at its first use.
-
-        Raises:
-            StreamError: the stream is closed.
-        """
-        if self._closed:
-            msg = "the stream is closed. Make a new one from its plan, for example catalog.open_stream(name)"
-            raise StreamError(msg)
-        return self._opening
-
-    @property
-    def numbering(self) -> Numbering:
-        """Which samples form which batch."""
-        bound = self._bound()
-        return promised(self._open().read(bound.run_seed)[1], bound)
-
-    def __len__(self) -> int:
-        """Return the steps of the whole present epoch for this rank.
-
-        Raises:
-            TypeError: many batches would have to be formed first; says how long that takes, and which call does it.
-        """
-        return length_of(self.numbering, self._place.drawn(), self._bound())
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """What `len` returns; a `StreamError` says how long counting takes where that is not quick."""
-        return steps_of(self.numbering, self._place.drawn(), self._bound())
-
     def count(self, epoch: int | None = None) -> int:
         """Return the batches of a whole epoch over all ranks, before the tail rule and with those that are skipped.
 
@@ -241,20 +155,6 @@ class PreparedStream:
             epoch: None takes the present epoch.
         """
         return count_epoch(self._open(), self._bound().run_seed, self._place.drawn(epoch))
-
-    def metrics(self) -> dict[str, Any]:
-        """Return totals since the stream was made: rows, bytes, seconds by stage, queue depth, and what bounds it."""
-        return self._passes.totals()
-
-    def explain(self, *, analyze: bool = False) -> Explanation:
-        """Explain what this stream does to its data (EXPLAIN DATA), from facts; reads no payload.
-
-        Args:
-            analyze: add what the stream has measured so far.
-        """
-        bound, threads = replace(self._bound(), epoch=self._place.drawn()), self._threads.working()
-        facts = bound, self.devices(), threads, self.metrics() if analyze else None
-        return explain_stream(self.stages, *facts, self.numbering, self.catalog)
 
     # ---- iterating
 
@@ -272,10 +172,6 @@ class PreparedStream:
             return self._as_worker(*self._worker.begin(self._place, worker), worker[1])
         self._delivery.need(self.devices())
         return self._passes.run(self._now, self._delivery, 0, 1)
-
-    def _now(self) -> tuple[Opening, Bound, Devices]:
-        need_known_seed(self._sample.order, self._bound())
-        return self._open(), self._bound(), self._devices_here()
 
     def _as_worker(self, began: Cursor, first: int, workers: int) -> Iterator[Any]:
         """Yield the batches of a DataLoader's worker, or the rest of them."""
@@ -341,10 +237,6 @@ class PreparedStream:
         one = OneSample(self.stages, position_in(self.stages, drawn, position))
         return alone(self._passes.build(self._now, self._delivery, drawn, 0, one))
 
-    def order(self, epoch: int | None = None) -> OrderedRows:
-        """Return the order of an epoch (None: the present one): ``rows(positions)`` and ``positions(identity)``."""
-        return OrderedRows(self.stages, self._place.drawn(epoch))
-
     def ledger(self, number: int, epoch: int | None = None) -> list[Any]:
         """Return which samples a global batch holds; reads payload only where the answer depends on it.
 
@@ -363,10 +255,6 @@ class PreparedStream:
         """
         found = self._open().samples(self._bound().run_seed, self._place.drawn(epoch), batch_number(number))
         return [] if found is None else identities(*found)
-
-    def quarantine(self) -> pa.Table:
-        """Return the samples that could not be read, one row per occurrence in a batch, of all ranks and processes."""
-        return self._open().refusals.quarantine.read()
 
     def locate(self, identity: Any, epoch: int | None = None) -> dict[str, int] | None:
         """Return where a sample is delivered first, under the present bindings.
@@ -510,15 +398,6 @@ class PreparedStream:
             self._go_on_with(opening.edited(opening.rebase, skips))
             self._place.move(self._place.here("skip"), edited=True)
 
-    def skipped(self) -> dict[str, Any]:
-        """Return what the run skips, as JSON values.
-
-        Returns:
-            ``batches``, each ``[epoch, first, count]``, and ``samples``, each ``[epoch, batch, stream, identity]`` with the
-            place from which on it is left out.
-        """
-        return self._opening.skips.to_json()
-
     def _go_on_with(self, opening: Opening) -> bool:
         """Return whether it is another one."""
         before, self._opening = self._opening, opening
@@ -558,14 +437,6 @@ class PreparedStream:
             builders = None if executor == "threads" else chosen.start
             count_epoch(self._open(), self._bound().run_seed, self._place.drawn(), builders, as_rows(report))
         return done
-
-    def caches(self) -> list[CacheStatus]:
-        """Return how far each cache of this plan is built. Reads no payload; empty if the plan has nothing to cache.
-
-        Raises:
-            DamageError: the ledger of a cache is not what was written; the message says what mends it.
-        """
-        return [status(work) for work in caches(self.stages)] + value_statuses(self.stages)
 
     def verify(self, report: Report | None = None) -> Verification:
         """Read all derived files of this plan, cached payload too, and compare them with what was written.

@@ -21,7 +21,7 @@ from spiral_stream.extras import EXTRA_OF
 ROOT = Path(__file__).parents[1]
 LONGEST_ROOM = 400  # lines: one sitting
 # Faces of verbs: half of their lines document the verbs, as their heads say.
-LONGER = {"spiral_stream/cli.py": 440, "spiral_stream/prepared.py": 615, "spiral_stream/relation.py": 590}
+LONGER = {"spiral_stream/cli.py": 440, "spiral_stream/prepared.py": 500, "spiral_stream/relation.py": 590}
 MOST_METHODS = 12  # public ones of one class; properties do not count
 FACES = {"PreparedStream", "Relation"}  # each verb is a method
 

@@ -1,0 +1,294 @@
+"""`Looking`: what a stream knows and shows of itself. `PreparedStream` adds what moves it.
+
+Nothing here moves the place, so all of it may be asked while a loop reads the stream; but for the two other ways to
+iterate, as Arrow tables and with a progress bar, which move it as a loop does.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from spiral_stream.catalog.registry import Registry
+from spiral_stream.errors import SpiralError, StreamError
+from spiral_stream.explain import Explanation, explain_stream
+from spiral_stream.explain.outline import outline
+from spiral_stream.fields.field import FieldSpec
+from spiral_stream.looking.progress import with_bar
+from spiral_stream.looking.sheet import Sheet
+from spiral_stream.looking.tables import batch_schema, record_batches
+from spiral_stream.looking.taken import taken
+from spiral_stream.plan.dtypes import field_specs
+from spiral_stream.plan.nodes import Collate, Deliver, Sample
+from spiral_stream.planner.bind import Bindings, Bound, need_known_seed, settle
+from spiral_stream.planner.build import CacheStatus, caches, status
+from spiral_stream.planner.physical import Stages
+from spiral_stream.runtime.delivery import HOST, Delivery, Devices
+from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.numbering import Numbering
+from spiral_stream.runtime.opening import Opening
+from spiral_stream.runtime.ordered_rows import OrderedRows
+from spiral_stream.runtime.passes import Passes
+from spiral_stream.runtime.place import Place
+from spiral_stream.runtime.promised import promised
+from spiral_stream.runtime.steps import length_of, steps_of
+from spiral_stream.runtime.value_rows import value_statuses
+from spiral_stream.threads import ThreadShare
+
+
+class Looking:
+    """What a stream of batches knows and shows of itself."""
+
+    plan: Deliver
+    catalog: Registry
+    _collate: Collate
+    _sample: Sample
+    _threads: ThreadShare
+    _budget_bytes: int
+    _delivery: Delivery
+    _bindings: Bindings
+    _place: Place
+    _opening: Opening
+    _passes: Passes
+    _closed: bool
+    _pid: int
+    _was_opened = False
+
+    @property
+    def fingerprint(self) -> str:
+        """The plan's fingerprint: 32 hex digits."""
+        return self.stages.fingerprint
+
+    @property
+    def rows(self) -> int:
+        """Rows that pass the plan's filters and joins; in a mixture, the sum over its streams."""
+        return sum(stream.selected.total for stream in self.stages.streams)
+
+    @property
+    def data_versions(self) -> dict[str, str]:
+        """The data version of every relation that the plan reads, by the relation's name."""
+        return dict(self.stages.data_versions)
+
+    def spec(self) -> dict[str, FieldSpec]:
+        """Return dtype and shape of each field of a batch; reads nothing.
+
+        Raises:
+            MissingExtraError: the framework that decides on the dtypes is not installed.
+        """
+        return self._delivery.spec(field_specs(self._collate.fields, self._collate.schema()))
+
+    def devices(self) -> dict[str, str | None]:
+        """Return the device of each array field; None if neither ``bind``, nor the field, nor the plan names one."""
+        specs = field_specs(self._collate.fields, self._collate.schema())
+        return self._delivery.devices(specs, self.plan.device, self._bindings.device)
+
+    def _devices_here(self) -> Devices:
+        """The devices that this process delivers to; a worker's batches stay on the host."""
+        return {} if self._place.in_worker else self.devices()
+
+    @property
+    def stages(self) -> Stages:
+        """The lowered plan. It is made at the first use, and again in a forked process."""
+        return self._open().stages
+
+    def _open(self) -> Opening:
+        """Return what the stream has open, or opens at its first use.
+
+        Raises:
+            StreamError: the stream is closed.
+        """
+        if self._closed:
+            msg = "the stream is closed. Make a new one from its plan, for example catalog.open_stream(name)"
+            raise StreamError(msg)
+        self._was_opened = True
+        return self._opening
+
+    @property
+    def numbering(self) -> Numbering:
+        """Which samples form which batch."""
+        bound = self._bound()
+        return promised(self._open().read(bound.run_seed)[1], bound)
+
+    def _bound(self) -> Bound:
+        return settle(self._bindings, self._sample)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the loop's batches; after an epoch's last batch, the next epoch."""
+        return self._place.epoch
+
+    def __len__(self) -> int:
+        """Return the steps of the whole present epoch for this rank.
+
+        Raises:
+            TypeError: many batches would have to be formed first; says how long that takes, and which call does it.
+        """
+        return length_of(self.numbering, self._place.drawn(), self._bound())
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """What `len` returns; a `StreamError` says how long counting takes where that is not quick."""
+        return steps_of(self.numbering, self._place.drawn(), self._bound())
+
+    def metrics(self) -> dict[str, Any]:
+        """Return totals since the stream was made: rows, bytes, seconds by stage, queue depth, and what bounds it."""
+        return self._passes.totals()
+
+    def explain(self, *, analyze: bool = False) -> Explanation:
+        """Explain what this stream does to its data (EXPLAIN DATA), from facts; reads no payload.
+
+        Args:
+            analyze: add what the stream has measured so far.
+        """
+        bound, threads = replace(self._bound(), epoch=self._place.drawn()), self._threads.working()
+        facts = bound, self.devices(), threads, self.metrics() if analyze else None
+        return explain_stream(self.stages, *facts, self.numbering, self.catalog)
+
+    def order(self, epoch: int | None = None) -> OrderedRows:
+        """Return the order of an epoch (None: the present one): ``rows(positions)`` and ``positions(identity)``."""
+        return OrderedRows(self.stages, self._place.drawn(epoch))
+
+    def quarantine(self) -> pa.Table:
+        """Return the samples that could not be read, one row per occurrence in a batch, of all ranks and processes."""
+        return self._open().refusals.quarantine.read()
+
+    def skipped(self) -> dict[str, Any]:
+        """Return what the run skips, as JSON values.
+
+        Returns:
+            ``batches``, each ``[epoch, first, count]``, and ``samples``, each ``[epoch, batch, stream, identity]`` with the
+            place from which on it is left out.
+        """
+        return self._opening.skips.to_json()
+
+    def caches(self) -> list[CacheStatus]:
+        """Return how far each cache of this plan is built. Reads no payload; empty if the plan has nothing to cache.
+
+        Raises:
+            DamageError: the ledger of a cache is not what was written; the message says what mends it.
+        """
+        return [status(work) for work in caches(self.stages)] + value_statuses(self.stages)
+
+    # ---- other ways to iterate
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield what a loop would get as Arrow record batches, whose columns are views of the batches' memory.
+
+        Raises:
+            StreamError: a field has no value per row (`CuSeqlens`), or another loop reads the stream.
+        """
+        yield from self.to_reader()
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return `to_batches` as an Arrow reader, which DuckDB, Polars and pandas read; errors as there."""
+        schema = batch_schema(self._collate, field_specs(self._collate.fields, self._collate.schema()))
+        batches = self._passes.run(self._now, HOST, 0, 1)
+        return pa.RecordBatchReader.from_batches(schema, record_batches(batches, schema))
+
+    def progress(self, title: str | None = None, *, console: Any = None) -> Iterator[Any]:
+        """Iterate with a progress bar on standard error: on rank 0 alone, and from the stream's place on.
+
+        Args:
+            title: before the bar; None takes the epoch's number.
+            console: a `rich.console.Console` to draw on.
+        """
+        if self._bound().rank:
+            yield from self
+            return
+        try:
+            total: int | None = len(self)
+        except (TypeError, StreamError):  # not counted
+            total = None
+        begun = self._place.known()
+        at, step = self.epoch, begun.step if begun.epoch == self.epoch else 0
+        yield from with_bar(iter(self), title or f"epoch {at:,}", total, lambda: step, console)
+
+    def _now(self) -> tuple[Opening, Bound, Devices]:
+        need_known_seed(self._sample.order, self._bound())
+        return self._open(), self._bound(), self._devices_here()
+
+    # ---- looking at samples
+
+    def show(
+        self,
+        count: int = 8,
+        *,
+        batch: int | None = None,
+        epoch: int | None = None,
+        tokenizer: Any = None,
+        path: Any = None,
+    ) -> Sheet:
+        """Return a contact sheet of samples: images, strips of frames, waveforms, decoded tokens, and their labels.
+
+        The stream stays where it is, and its metrics count none of it. Print the sheet in a terminal; a notebook shows it
+        as a picture.
+
+        Args:
+            count: how many samples, or rows of packed batches.
+            batch: the global batch to begin with; None takes the next one of this rank.
+            epoch: the epoch; None takes the present one.
+            tokenizer: decodes token fields: a name in the catalog, or an object with ``decode(ids)``. None takes the plan's own.
+            path: also write the sheet there, as the ending says: ``sheet.png``, ``.jpg``, ``.webp``.
+
+        Raises:
+            IndexError: the epoch has no such batch.
+            PlanError: ``count`` is no number from 1 up.
+        """
+        bound = self._bound()
+        at, begin = self._place.drawn(epoch), batch
+        if begin is None:
+            known = self._place.known()
+            begin = known.batch + bound.rank * bound.merge if epoch in (None, known.epoch) else 0
+        sheet = taken(self._built, self.stages, self.numbering, self.catalog, at, begin, count, tokenizer)
+        if path is not None:
+            sheet.save(path)
+        return sheet
+
+    def _built(self, epoch: int, number: int) -> dict[str, Any]:
+        """Build a batch for looking, as NumPy arrays on the host; counts nothing."""
+        passes = Passes(self._place, Metrics(), self._threads, self._budget_bytes)
+        try:
+            fields: dict[str, Any] = passes.build(lambda: (self._open(), self._bound(), {}), HOST, epoch, number)
+        finally:
+            passes.close()
+        return fields
+
+    def __repr__(self) -> str:
+        """What the stream is, and where it stands. Opens and reads nothing."""
+        if self._closed:
+            return f"<{type(self).__name__}: closed>"
+        lines = [f"<{type(self).__name__} to {self.plan.framework}"]
+        lines += [f"  {line}" for line in outline(self.plan)]
+        lines += [f"  {name}: {_field_text(each, device)}" for name, each, device in self._fields()]
+        lines.append(f"  length: {self._length_text()}")
+        place = self._place.known()
+        lines.append(f"  stands in epoch {place.epoch:,} before step {place.step:,} (global batch {place.batch:,})>")
+        return "\n".join(lines)
+
+    def _fields(self) -> Iterator[tuple[str, FieldSpec, str | None]]:
+        try:
+            specs, devices = self.spec(), self.devices()
+        except SpiralError:  # the framework is not installed
+            specs, devices = field_specs(self._collate.fields, self._collate.schema()), {}
+        for name, each in specs.items():
+            yield name, each, devices.get(name)
+
+    def _length_text(self) -> str:
+        """How long an epoch is, if that is known without opening or counting."""
+        if not self._was_opened:
+            return "len(stream) says; the stream is not open yet"
+        try:
+            return f"{len(self):,} steps per epoch on rank {self._bound().rank} of {self._bound().world_size}"
+        except (TypeError, SpiralError) as error:
+            return f"not counted ({str(error).split('. ')[0][:80]})"
+
+
+def _field_text(each: FieldSpec, device: str | None) -> str:
+    if each.dtype is None:
+        return "list"
+    shape = ", ".join("?" if size is None else str(size) for size in each.shape)
+    return f"{each.dtype} [B{', ' if shape else ''}{shape}]" + ("" if device is None else f" on {device}")

@@ -1,0 +1,194 @@
+"""Which samples a contact sheet shows, and what of each: pictures, sound and text, from fields as the loop gets them.
+
+Pixels are shown as they were before `Normalize`; masks in colours, one per label. Token fields are decoded by the plan's
+tokenizer, or by one that is given; the documents of a packed row are kept apart.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spiral_stream.batching.formation import Packing
+from spiral_stream.catalog.registry import Registry
+from spiral_stream.errors import PlanError, SpiralError, shown
+from spiral_stream.fields.segments import CuSeqlens
+from spiral_stream.fields.sequence import SequenceField
+from spiral_stream.looking.sheet import Sheet, Tile
+from spiral_stream.planner.physical import ClipStage, ImageStage, Stages
+from spiral_stream.runtime.numbering import Numbering
+from spiral_stream.transforms.chain import MaskProgram
+
+_TOKENS: Final = 400  # of a row that are decoded
+_VALUES: Final = 6  # of an array that are written
+_COLOURS: Final = 256  # of labels
+_RGB: Final = 3
+_PICTURE_DIMS: Final = 3
+_WHITE: Final = 255.0
+
+Pixels = NDArray[np.uint8]
+Build = Callable[[int, int], dict[str, Any]]  # epoch and number -> fields
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """How fields become tiles."""
+
+    stages: Stages
+    decode: Mapping[str, Callable[[Sequence[int]], str]] = field(default_factory=dict)  # by column
+
+    def tile(self, title: str, fields: Mapping[str, Any], row: int, pieces: list[tuple[int, int]] | None) -> Tile:
+        """Return what is shown of one row."""
+        tile = Tile(title)
+        pixels: dict[str, ImageStage | ClipStage] = {stage.name: stage for stage in self.stages.images}
+        pixels.update({stage.name: stage for stage in self.stages.clips})
+        tokens = {stage.name: stage.field for stage in self.stages.sequences}
+        sounds = {stage.name for stage in self.stages.sounds}
+        first = dict.fromkeys(each.column for each in tokens.values())  # one field per column is decoded
+        for name, values in fields.items():
+            if isinstance(tokens.get(name), CuSeqlens):
+                continue
+            value = values[row]
+            if name in pixels:
+                tile.strips.append((name, _frames(pixels[name], value)))
+            elif name in sounds:
+                tile.sounds.append((name, np.asarray(value, np.float32)))
+            elif name in tokens:
+                column = tokens[name].column
+                if column in first and _names_tokens(tokens[name]):
+                    del first[column]
+                    tile.texts.append((name, self._documents(column, value, pieces)))
+            else:
+                tile.labels.append((name, _written(value)))
+        return tile
+
+    def _documents(self, column: str, value: Any, pieces: list[tuple[int, int]] | None) -> list[str]:
+        spans = [(0, len(value))] if pieces is None else pieces
+        return [self._text(column, value[start : start + length][:_TOKENS]) for start, length in spans]
+
+    def _text(self, column: str, ids: Any) -> str:
+        decode = self.decode.get(column)
+        numbers = [int(each) for each in ids]
+        return " ".join(map(str, numbers)) if decode is None else decode(numbers)
+
+
+def taken(
+    build: Build,
+    stages: Stages,
+    numbering: Numbering,
+    catalog: Registry,
+    epoch: int,
+    number: int,
+    count: int,
+    tokenizer: Any,
+) -> Sheet:
+    """Return the sheet of the first samples from a global batch on.
+
+    Raises:
+        IndexError: the epoch has no such batch.
+        PlanError: ``count`` is no number from 1 up, or the tokenizer decodes nothing.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        msg = f"show: count={shown(count)}. Give how many samples, from 1 up"
+        raise PlanError(msg)
+    look = _Shown(stages, _decoders(stages, catalog, tokenizer))
+    tiles: list[Tile] = []
+    while len(tiles) < count:
+        try:
+            fields = build(epoch, number)
+        except IndexError:
+            if not tiles:
+                raise
+            break
+        drawn = numbering.draw(epoch, number).membership
+        spans = None if drawn.packing is None else _spans(drawn.packing, drawn.rows)
+        if spans is None and drawn.lengths is not None:
+            spans = [[(0, int(length))] for length in drawn.lengths]
+        rows = next((len(values) for name, values in fields.items() if not _is_cu(stages, name)), 0)
+        for row in range(min(rows, count - len(tiles))):
+            title = f"batch {numbering.skips.number(epoch, number):,} row {row}"
+            tiles.append(look.tile(title, fields, row, spans[row] if spans and len(spans) == rows else None))
+        number += 1
+    return Sheet(tiles, f"epoch {epoch:,}")
+
+
+def _is_cu(stages: Stages, name: str) -> bool:
+    return any(stage.name == name and isinstance(stage.field, CuSeqlens) for stage in stages.sequences)
+
+
+def _names_tokens(each: SequenceField) -> bool:
+    return type(each).__name__ in ("Pad", "Tokens")
+
+
+def _spans(packing: Packing, rows: int) -> list[list[tuple[int, int]]]:
+    """The documents of each row: where each begins, and its tokens."""
+    out: list[list[tuple[int, int]]] = [[] for _ in range(rows)]
+    for row, start, length in zip(
+        packing.rows.tolist(), packing.starts.tolist(), packing.lengths.tolist(), strict=True
+    ):
+        out[row].append((start, length))
+    return out
+
+
+def _decoders(stages: Stages, catalog: Registry, tokenizer: Any) -> dict[str, Callable[[Sequence[int]], str]]:
+    columns = {stage.field.column for stage in stages.sequences}
+    if tokenizer is not None and not isinstance(tokenizer, str):
+        if not callable(getattr(tokenizer, "decode", None)):
+            msg = f"show: tokenizer={shown(tokenizer)} has no decode(ids). Give a name in the catalog, or a tokenizer"
+            raise PlanError(msg)
+        return dict.fromkeys(columns, tokenizer.decode)
+    from spiral_stream.plan.maps import SampleTokens
+
+    made = {step.name: step.transform.tokenizer for step in stages.maps if isinstance(step, SampleTokens)}
+    names = made if tokenizer is None else dict.fromkeys(columns, tokenizer)
+    return {column: _decoder(catalog, name) for column, name in names.items() if column in columns}
+
+
+def _decoder(catalog: Registry, name: str) -> Callable[[Sequence[int]], str]:
+    from spiral_stream.transforms.encoder import open_tokenizer
+
+    path = catalog.tokenizer(name).path
+    opened = open_tokenizer(path.read_bytes(), f"tokenizer {name}")
+    return lambda ids: str(opened.decode(list(ids), skip_special_tokens=False))
+
+
+def _frames(stage: ImageStage | ClipStage, value: Any) -> list[Pixels]:
+    """A field's picture, or the frames of its clip: [H, W, 3], uint8."""
+    array = np.asarray(value)
+    if isinstance(stage.program, MaskProgram):
+        return [_coloured(array)]
+    frames = array if array.ndim > _PICTURE_DIMS else array[None]
+    if stage.program.layout != "nhwc":
+        frames = np.moveaxis(frames, -3, -1)
+    if frames.dtype != np.uint8:
+        try:
+            _, mean, std = stage.program.on_device()
+        except SpiralError:
+            mean, std = np.zeros(_RGB, np.float32), np.ones(_RGB, np.float32)
+        frames = np.clip((frames.astype(np.float32) * std + mean) * _WHITE + 0.5, 0, _WHITE).astype(np.uint8)
+    return [np.repeat(each, _RGB, axis=-1) if each.shape[-1] == 1 else each for each in frames]
+
+
+def _coloured(mask: NDArray[Any]) -> Pixels:
+    """Labels as colours; 0 is black."""
+    labels = mask[0] if mask.ndim == _PICTURE_DIMS and mask.shape[0] == 1 else mask
+    labels = labels[..., 0] if labels.ndim == _PICTURE_DIMS else labels
+    numbers = np.arange(_COLOURS, dtype=np.uint32)
+    palette = np.stack([(numbers * k + numbers * 40) % 256 for k in (97, 57, 151)], axis=1).astype(np.uint8)
+    palette[0] = 0
+    found: Pixels = palette[labels.astype(np.int64) % _COLOURS]
+    return found
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.ndim:
+        flat = ", ".join(
+            f"{each:.4g}" if value.dtype.kind == "f" else str(each) for each in value.ravel()[:_VALUES].tolist()
+        )
+        return f"{value.dtype}{list(value.shape)} {flat}{', ...' if value.size > _VALUES else ''}"
+    if isinstance(value, bytes | memoryview):
+        return f"{len(value):,} bytes"
+    return str(value)
