@@ -22,7 +22,7 @@ from spiral_stream.catalog.convert import convert
 from spiral_stream.catalog.row_identity import RowIdentity
 from spiral_stream.catalog.source_facts import source_facts
 from spiral_stream.catalog.statistics import load_statistics
-from spiral_stream.connection import Catalog, connect
+from spiral_stream.connection import ANALYZED, EXPLAIN_DATA, Catalog, connect
 from spiral_stream.errors import SpiralError, TrustError, cut
 from spiral_stream.planner.build import caches
 from spiral_stream.planner.verify import Verification, relation_caches, relations_of, verify_relation
@@ -256,14 +256,15 @@ def refresh(name: str, where: Where = None) -> None:
 
 @app.command()
 def explain(
-    stream: str,
+    what: Annotated[str, typer.Argument(help="A saved stream, a relation, or a SELECT.")],
     where: Where = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
+    analyze: Annotated[bool, typer.Option("--analyze", help="Read batches first; show what was measured too.")] = False,
+    batches: Annotated[int, typer.Option(min=1, help="How many batches --analyze reads.")] = ANALYZED,
     trust: Trusted = None,
 ) -> None:
-    """Explain what a saved stream does to its data (EXPLAIN DATA); reads no payload."""
-    with _open(where).open_stream(stream, trust=trust or ()) as opened:
-        found = opened.explain()
+    """Explain what a saved stream does to its data (EXPLAIN DATA); without --analyze it reads no payload."""
+    found = _open(where).explain(what, analyze=analyze, batches=batches, trust=trust or ())
     typer.echo(found.to_json() if as_json else str(found))
 
 
@@ -413,7 +414,10 @@ def _show(found: Verification) -> None:
 def sql(
     text: str, where: Where = None, rows: Annotated[int, typer.Option(help="How many rows to print.")] = 20
 ) -> None:
-    """Run a query over the catalog's relations."""
+    """Run a query over the catalog's relations; EXPLAIN DATA before a name or a query explains it."""
+    if EXPLAIN_DATA.match(text):
+        typer.echo(str(_open(where).sql(text)))
+        return
     found = _open(where).sql(text).to_arrow()
     listing = Table(*found.column_names)
     for row in found.slice(0, rows).to_pylist():

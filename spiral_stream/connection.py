@@ -1,13 +1,15 @@
 """The catalog of the public API: `connect`, relations by name, saved streams; and short forms for the default catalog."""
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from spiral_stream.catalog import registry
 from spiral_stream.catalog.opened import OpenRelation
@@ -30,9 +32,13 @@ if TYPE_CHECKING:
     from spiral_stream.catalog.skew import Skew
     from spiral_stream.catalog.statistics import Statistics
     from spiral_stream.catalog.verify import Verified
+    from spiral_stream.explain import Explanation
     from spiral_stream.plan.trust import Trust
     from spiral_stream.planner.retention import PreparedData
     from spiral_stream.prepared import PreparedStream
+
+EXPLAIN_DATA: Final = re.compile(r"\s*explain\s+data\b(?P<analyze>\s+analyze\b)?\s*", re.IGNORECASE)
+ANALYZED: Final = 16  # batches
 
 Trusted = Iterable[ModuleType | str] | ModuleType | str
 
@@ -55,12 +61,44 @@ class Catalog(registry.Registry):
         """Return the rows of a query in DuckDB's dialect.
 
         Args:
-            text: a query over registered names, such as ``select * from "vision.imagenet_train"``.
+            text: a query over registered names, such as ``select * from "vision.imagenet_train"``. After ``EXPLAIN DATA``,
+                what `explain` takes; then an `Explanation` is returned, and nothing is run.
 
         Raises:
             PlanError: the engine refuses the text; the message says where.
         """
+        asked = EXPLAIN_DATA.match(text) if isinstance(text, str) else None
+        if asked is not None:
+            return self.explain(text[asked.end() :], analyze=asked["analyze"] is not None)  # type: ignore[return-value]  # prefix
         return Relation(self._sql(text), self)
+
+    def explain(
+        self, what: str, *, analyze: bool = False, batches: int = ANALYZED, trust: "Trusted" = ()
+    ) -> "Explanation":
+        """Explain a saved stream, a relation or a query: ``EXPLAIN DATA <what>``.
+
+        Args:
+            what: the name of a saved stream or of a relation, or a SELECT.
+            analyze: read some batches of a saved stream first, and show what was measured beside what is planned.
+            batches: how many.
+            trust: as for `open_stream`.
+
+        Raises:
+            CatalogError: there is no such name.
+            PlanError: the engine refuses the query; or ``analyze`` is asked of what is no saved stream.
+        """
+        name = what.strip().rstrip(";").strip()
+        bare = name[1:-1] if len(name) > 1 and name[0] == name[-1] == '"' else name
+        if bare in self.streams():
+            with self.open_stream(bare, trust=trust) as stream:
+                for _ in islice(stream, batches if analyze else 0):
+                    pass
+                return stream.explain(analyze=analyze)
+        if analyze:
+            msg = f"explain: {shown(name)} is no saved stream, and only a stream measures. Leave ANALYZE out, or save_stream it"
+            raise PlanError(msg)
+        known = bare in self.tables() or len(bare.split()) == 1
+        return (self.table(bare) if known else Relation(self._sql(name), self)).explain()
 
     def measure(self, name: str) -> "Statistics":
         """Measure statistics of every column, shard by shard, and keep them for EXPLAIN; reads no payload.

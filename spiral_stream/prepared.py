@@ -22,6 +22,7 @@ from spiral_stream.cursor import Cursor
 from spiral_stream.derived.executors import Executor
 from spiral_stream.errors import BindError, SpiralError
 from spiral_stream.looking.face import Looking
+from spiral_stream.looking.sizes import need_sizes
 from spiral_stream.plan.drawn_seeds import drawn_seed, with_recorded
 from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.nodes import Collate, Deliver, Sample
@@ -64,6 +65,7 @@ class PreparedStream(Looking):
             use among the processes that read the stream.
         budget_bytes: the most bytes that batches built ahead of the loop may take.
         delivery: what batches become; None leaves them on the host as NumPy arrays.
+        read_batch_size: how many rows of payload a task reads and decodes at a time; None takes 64.
 
     Example:
         >>> with plan.to_numpy() as stream:
@@ -79,10 +81,12 @@ class PreparedStream(Looking):
         threads: int | None = None,
         budget_bytes: int = DEFAULT_BUDGET_BYTES,
         delivery: Delivery | None = None,
+        read_batch_size: int | None = None,
     ) -> None:
+        need_sizes(threads, read_batch_size)
         self.plan, self.catalog = plan, catalog
         self._collate, self._sample = need(plan, Collate), need(plan, Sample)
-        self._threads, self._budget_bytes = ThreadShare(threads), budget_bytes
+        self._threads, self._budget_bytes = ThreadShare(threads, read_batch_size=read_batch_size), budget_bytes
         self._delivery = HOST if delivery is None else delivery
         self._bindings = Bindings()
         self._resumed_seed: int | None = None
@@ -450,7 +454,8 @@ class PreparedStream(Looking):
         """Return a stream for evaluation: pinned epoch, deterministic transforms, nothing dropped, its own place."""
         plan = evaluation(self.plan, self._place.drawn(), KeepPartial())
         out = type(self).__new__(type(self))
-        PreparedStream.__init__(out, plan, self.catalog, self._threads.asked, self._budget_bytes, self._delivery)
+        sizes = self._threads.asked, self._budget_bytes, self._delivery, self._threads.read_batch_size
+        PreparedStream.__init__(out, plan, self.catalog, *sizes)
         out._bindings = self._bindings  # noqa: SLF001  a stream of our own
         return out
 

@@ -31,6 +31,7 @@ from spiral_stream.plan.fingerprint import fingerprint
 from spiral_stream.plan.kept import SampleKept
 from spiral_stream.plan.makers import natural_identity, sample_identity
 from spiral_stream.plan.profiles import Profile, renewed
+from spiral_stream.plan.record_types import struct_of
 from spiral_stream.plan.tree import spine
 from spiral_stream.planner.meaning import settled, tokenized
 from spiral_stream.sampling.assignment import DataParallel
@@ -335,7 +336,7 @@ class Relation:
         if isinstance(what, Named):
             return self._with(tokenized(self.node, what, self.catalog))
         if isinstance(returns, Mapping | pa.Schema):
-            kind = _struct(returns, name)
+            kind = struct_of(returns, name)
             options = {"version": version, "records": True, "workers": workers}
             function = Function(what, column_list("map", columns), kind, batched, random, **options)  # type: ignore[arg-type]  # mixed
             return self._with(maps.SampleRecords(self.node, function))
@@ -454,12 +455,22 @@ class Relation:
         values = (batch_size, as_tail(last), tuple(fields.items()), formed, on_error, error_budget)
         return self._with(nodes.Collate(node, *values))
 
-    def to_torch(self, *, prefetch: int = 2, device: str | None = None) -> "TorchStream":
+    def to_torch(
+        self,
+        *,
+        prefetch: int = 2,
+        device: str | None = None,
+        threads: int | None = None,
+        read_batch_size: int | None = None,
+    ) -> "TorchStream":
         """Return a stream of dicts of tensors, which is also a PyTorch ``IterableDataset``.
 
         Args:
             prefetch: how many batches are built ahead of the loop.
             device: the device of fields that name none, such as ``"cuda"``; None leaves them on the CPU.
+            threads: the size of each pool of threads that fetch and decode; None divides the cores among the processes
+                that read the stream. Batches are the same.
+            read_batch_size: how many rows a task fetches and decodes at a time; None takes 64. Batches are the same.
 
         Raises:
             MissingExtraError: PyTorch is not installed.
@@ -468,7 +479,8 @@ class Relation:
         need("torch", "to_torch", OTHERWISE)
         from spiral_stream.adapters.torch import TorchStream
 
-        return TorchStream(nodes.Deliver(self.node, "torch", prefetch, device), self.catalog)
+        made = nodes.Deliver(self.node, "torch", prefetch, device)
+        return TorchStream(made, self.catalog, threads, read_batch_size=read_batch_size)
 
     def to_numpy(self, *, prefetch: int = 2) -> "PreparedStream":
         """Return a stream of dicts of NumPy arrays.
@@ -520,23 +532,6 @@ class Relation:
 
     def _with(self, node: nodes.Node) -> "Relation":
         return replace(self, node=node)
-
-
-def _struct(returns: Mapping[str, pa.DataType] | pa.Schema, name: str | None) -> pa.DataType:
-    """The columns that a function of record batches gives.
-
-    Raises:
-        PlanError: ``name`` is given too, or a type is none.
-    """
-    if name is not None:
-        msg = f"map: name={shown(name)}, and returns= names the columns. Give name= with one type, or returns= alone"
-        raise PlanError(msg)
-    for each, kind in {} if isinstance(returns, pa.Schema) else returns.items():
-        if not isinstance(each, str) or not isinstance(kind, pa.DataType):
-            msg = f'map: returns={{{shown(each)}: {shown(kind)}}}. Give names and Arrow types, such as {{"score": pa.float32()}}'
-            raise PlanError(msg)
-    fields = list(returns) if isinstance(returns, pa.Schema) else [pa.field(*each) for each in returns.items()]
-    return pa.struct(fields)
 
 
 @final

@@ -54,10 +54,11 @@ class ThreadShare:
     Args:
         asked: the number the user gave; None divides the cores that this process may use.
         processes: how many processes read one stream together and divide the cores.
+        read_batch_size: rows of payload that a task of a pool reads; None leaves it to the pool's owner.
     """
 
-    def __init__(self, asked: int | None = None, processes: int = 1) -> None:
-        self.asked, self.processes = asked, processes
+    def __init__(self, asked: int | None = None, processes: int = 1, read_batch_size: int | None = None) -> None:
+        self.asked, self.processes, self.read_batch_size = asked, processes, read_batch_size
         self.in_worker = False  # whether this process is one of several that read, and starts none of its own
 
     def working(self) -> int:

@@ -77,12 +77,18 @@ class TorchStream(PreparedStream, IterableDataset[Tensors]):
         catalog: where its relations are registered.
         threads: as for `PreparedStream`.
         budget_bytes: as for `PreparedStream`.
+        read_batch_size: as for `PreparedStream`.
     """
 
     def __init__(
-        self, plan: Deliver, catalog: Registry, threads: int | None = None, budget_bytes: int = DEFAULT_BUDGET_BYTES
+        self,
+        plan: Deliver,
+        catalog: Registry,
+        threads: int | None = None,
+        budget_bytes: int = DEFAULT_BUDGET_BYTES,
+        read_batch_size: int | None = None,
     ) -> None:
-        super().__init__(plan, catalog, threads, budget_bytes, TorchDelivery())
+        super().__init__(plan, catalog, threads, budget_bytes, TorchDelivery(), read_batch_size)
 
     @property
     def place(self) -> tuple[int, int]:

@@ -6,12 +6,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.explain.blocks import BLOCK, block_rows
 from spiral_stream.explain.subject import Subject
 from spiral_stream.planner.streams import StreamStage
 from spiral_stream.sampling.hash_bucketed import HashBucketed
 from spiral_stream.sampling.shard_aware import ShardAwareShuffle
-from spiral_stream.sampling.shard_mixing import randomness
 
+_NEIGHBOURS: Final = 8  # streams of a mixture that are shown at other block sizes too
 _STREAMS: Final = 64  # most streams that are counted for a mixture; each costs 0.1 s for 10**5 shards
 
 
@@ -80,35 +81,29 @@ def _meeting(subject: Subject, share: float = 1.0) -> int:
 
 
 def _choices(subject: Subject, order: ShardAwareShuffle) -> list[dict[str, Any]]:
-    stream = subject.stages.streams[0]
-    choices: Any = randomness(stream.population, order, _meeting(subject))["choices"]
-    return [
-        {
-            "shuffle_block_size": ("-> " if c["chosen"] else "   ") + f"{c['block_rows']:,}",
-            "shards/block": c["shards_per_block"],
-            "P(same shard)": c["same_shard"],
-            "run length": c["run_length"],
-            "rows buffered": min(c["block_rows"], stream.selected.total),
-        }
-        for c in choices
-    ]
+    return block_rows(subject, order, 0, _meeting(subject))
 
 
 def _streams(subject: Subject) -> list[dict[str, Any]]:
-    """One row per stream of a mixture."""
+    """One row per stream of a mixture; of a shard-aware order one per block size too."""
     stages = subject.stages
     mixture, order = stages.epochs.mixture, stages.order
     assert mixture is not None
     shares = mixture.quotas(subject.bound.epoch) / mixture.total
-    rows = []
+    rows: list[dict[str, Any]] = []
     for k, stream in enumerate(stages.streams[:_STREAMS]):
-        row: dict[str, Any] = {"stream": stream.name, "shards with rows": _shards(stream)}
-        if isinstance(order, ShardAwareShuffle):
-            choices: Any = randomness(stream.population, order, _meeting(subject, float(shares[k])))["choices"]
-            (chosen,) = (each for each in choices if each["chosen"])
-            row["shards/block"] = chosen["shards_per_block"]
-            row["P(same shard)"] = chosen["same_shard"]
-            row["run length"] = chosen["run_length"]
-            row["rows buffered"] = min(order.shuffle_block_size, stream.selected.total)
-        rows.append(row)
+        named: dict[str, Any] = {"stream": stream.name, "shards with rows": _shards(stream)}
+        if not isinstance(order, ShardAwareShuffle):
+            rows.append(named)
+            continue
+        found = block_rows(subject, order, k, _meeting(subject, float(shares[k])))
+        shown = found if k < _NEIGHBOURS else [each for each in found if each[BLOCK].startswith("->")]
+        rows += [_of_stream(named, each) for each in shown]
     return rows
+
+
+def _of_stream(named: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """A block size of one stream, in fewer columns."""
+    size, rest = found[BLOCK], {name: value for name, value in found.items() if name not in (BLOCK, "rows buffered")}
+    shards = named["shards with rows"] if size.startswith("->") else ""
+    return {"stream": named["stream"], "block size": size, "shards with rows": shards, **rest}

@@ -65,8 +65,9 @@ class BatchBuilder:
         refusals: Refusals,
         merge: int = 1,
         split: frozenset[str] = frozenset(),
+        piece_rows: int = PIECE_ROWS,
     ) -> None:
-        self._stages = stages
+        self._stages, self._piece_rows = stages, piece_rows
         self._numbering = numbering
         self._reader = reader
         self._metrics = metrics
@@ -252,8 +253,8 @@ class BatchBuilder:
             with self._metrics.timed("fetch_s"):
                 filled[a:b] = stored_bytes(stage.payloads, places.take(np.arange(a, b)), values.slice(a, b - a))
 
-        for start in range(0, len(places), PIECE_ROWS):
-            stop = min(start + PIECE_ROWS, len(places))
+        for start in range(0, len(places), self._piece_rows):
+            stop = min(start + self._piece_rows, len(places))
             draft.parts.append(draft.pool.submit(draft.refusals.attempt, stage.name, start, stop, fill))
 
     def _packed_lists(self, draft: Draft, packing: Packing, stage: PlainStage, values: pa.Array) -> list[Any]:
@@ -288,7 +289,7 @@ class BatchBuilder:
         def fill(first: int, last: int) -> None:
             part, pieces = placed.part(first, last)
             some = tokens if len(part.rows) == len(tokens) else tokens.take(np.arange(pieces.start, pieces.stop))
-            with self._metrics.timed("transform_s"), blaming(self._stages, whose, pieces.start):
+            with self._metrics.timed("collate_s"), blaming(self._stages, whose, pieces.start):
                 for each, out in written:
                     each.fill_tokens(some, part, out[first:last])
 
@@ -329,8 +330,8 @@ class BatchBuilder:
             draft.refusals.attempt(stage.name, start, stop, render)
             draft.following.follow(stage.name, draft.refusals, start, stop)
 
-        for start in range(0, count, PIECE_ROWS):
-            draft.parts.append(draft.pool.submit(piece, start, min(start + PIECE_ROWS, count)))
+        for start in range(0, count, self._piece_rows):
+            draft.parts.append(draft.pool.submit(piece, start, min(start + self._piece_rows, count)))
 
     def _fill_unsized(self, draft: Draft, stage: ImageStage) -> None:
         """Fill a field whose size is that of its images: all of them are read before there is an array."""
@@ -383,8 +384,8 @@ class BatchBuilder:
             some, some_times = references.slice(a, b - a), [each.slice(a, b - a) for each in times]
             sounds.render(places.take(np.arange(a, b)), some, some_times, draft.keys[a:b], out[a:b])
 
-        for start in range(0, len(places), PIECE_ROWS // 4):
-            stop = min(start + PIECE_ROWS // 4, len(places))
+        for start in range(0, len(places), max(1, self._piece_rows // 4)):
+            stop = min(start + max(1, self._piece_rows // 4), len(places))
             draft.parts.append(draft.pool.submit(draft.refusals.attempt, stage.name, start, stop, render))
 
     def _pixels_slot(self, draft: Draft, stage: ImageStage | ClipStage, shape: tuple[int, ...]) -> NDArray[Any]:

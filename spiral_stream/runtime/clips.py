@@ -173,7 +173,8 @@ class ClipFeed:
         encoded_bytes = int(index.sizes_P[fed.packets].sum(dtype=np.int64))
         need_pixels(located.name, index.height, index.width, self._limits.pixels)
         need_frames(fed.decoded, encoded_bytes, self._limits)
-        frames = decode(index, located.read, wanted, located.size, fed)
+        with self._metrics.timed("decode_s"):
+            frames = decode(index, located.read, wanted, located.size, fed)
         height, width = index.displayed
         placed = program.geometry(np.array([height], np.int32), np.array([width], np.int32), np.array([key]))
         for first in range(0, len(chosen), TOGETHER):

@@ -123,8 +123,9 @@ class ImageFeed:
         out = []
         row = -1
         try:
-            for row in range(*part.indices(len(rows.lengths))):  # 3 us per row; decoding takes 800
-                out.append(self._kind.read(rows.kept(row)))
+            with self._metrics.timed("decode_s"):
+                for row in range(*part.indices(len(rows.lengths))):  # 3 us per row; decoding takes 800
+                    out.append(self._kind.read(rows.kept(row)))
         except DataError as error:
             error.row = row
             raise
@@ -140,7 +141,8 @@ class ImageFeed:
             part = slice(start, start + region.TOGETHER)
             decoded = None
             if eligible[part].all():
-                decoded = region.decode_regions(rows.addresses[part], rows.lengths[part], boxes[part])
+                with self._metrics.timed("decode_s"):
+                    decoded = region.decode_regions(rows.addresses[part], rows.lengths[part], boxes[part])
             if decoded is None:  # progressive, CMYK, turned or damaged: the full decoder reads it, or raises
                 program.run(self._whole(rows, part), keys[part], out[part])
             else:

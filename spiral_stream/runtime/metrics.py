@@ -30,7 +30,10 @@ class Metrics:
     frames_decoded: int = 0
     plan_s: float = 0.0
     fetch_s: float = 0.0
-    transform_s: float = 0.0
+    transform_s: float = 0.0  # of pixels, decoding included; `as_dict` adds what maps and collation take
+    decode_s: float = 0.0  # of ``transform_s``
+    map_s: float = 0.0  # users' functions and tokenizers
+    collate_s: float = 0.0  # writing token fields
     consumer_waited_s: float = 0.0
     feeder_waited_s: float = 0.0
     queued: int = 0
@@ -59,17 +62,36 @@ class Metrics:
     def as_dict(self) -> dict[str, Any]:
         """Return the totals, the cache's hit rate, and a verdict on what bounds the stream."""
         out: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if not f.name.startswith("_")}
+        out["stages"] = self._stages()
+        out["transform_s"] = self._transformed()
         rows = self.cached_rows + self.source_rows
         out["cache_hit_rate"] = self.cached_rows / rows if rows else None
         out["bound_by"] = self._verdict()
         return out
+
+    def _transformed(self) -> float:
+        """Seconds of all work on values."""
+        return self.transform_s + self.map_s + self.collate_s
+
+    def _stages(self) -> dict[str, float]:
+        """Seconds by stage: of all threads together, but for ``wait``, which is the loop's."""
+        decode = min(self.decode_s, self.transform_s)
+        return {
+            "form": self.plan_s,
+            "read": self.fetch_s,
+            "decode": decode,
+            "transform": self.transform_s - decode,
+            "map": self.map_s,
+            "collate": self.collate_s,
+            "wait": self.consumer_waited_s,
+        }
 
     def _verdict(self) -> str:
         if self.batches == 0:
             return "unknown: nothing was delivered yet"
         if self.consumer_waited_s <= self.feeder_waited_s:
             return "consumer"
-        return "fetch" if self.fetch_s > self.transform_s else "transform"
+        return "fetch" if self.fetch_s > self._transformed() else "transform"
 
 
 @final

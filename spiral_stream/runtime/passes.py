@@ -11,7 +11,7 @@ from typing import Any, Final, Self, final
 
 from spiral_stream.errors import StreamError, shown
 from spiral_stream.planner.bind import Bound
-from spiral_stream.runtime.batches import BatchBuilder
+from spiral_stream.runtime.batches import PIECE_ROWS, BatchBuilder
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.delivery import Delivery, Devices
 from spiral_stream.runtime.metrics import Metrics
@@ -167,7 +167,8 @@ class Passes:
             self._memory = Slots(delivery.allocate(devices))
         split = delivery.split(devices)
         return BatchBuilder(
-            opening.stages, numbering, reader, self._metrics, self._memory, opening.refusals, merge, split
+            *(opening.stages, numbering, reader, self._metrics, self._memory, opening.refusals, merge, split),
+            self._threads.read_batch_size or PIECE_ROWS,
         )
 
     def need_idle(self, verb: str, way_out: str = "Leave the loop first") -> None:

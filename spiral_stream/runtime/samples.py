@@ -239,7 +239,7 @@ class SampleReader:
         if function.random:
             named = np.uint64(seeding.key("map", function.name, self._counts[at]))
             keys = seeding.combine(self.random_keys(epoch, samples, at), named)
-        with self.metrics.timed("transform_s"), doing(called(function)):
+        with self.metrics.timed("map_s"), doing(called(function)):
             table = pa.table(columns, names=[*function.columns])
             return self._calling.run(at, function, table, keys, self.refused(samples, inputs))
 

@@ -51,7 +51,7 @@ class SoundField:
         if not stage.selection.deterministic:
             draws = uniforms(view_keys(keys, stage.view), "sound", 0, 1)[:, 0]
         starts, lengths = ([each.to_pylist() for each in times]) if times else ([None] * len(data),) * 2
-        with self._metrics.timed("transform_s"):
+        with self._metrics.timed("transform_s"), self._metrics.timed("decode_s"):
             for row, encoded in enumerate(data):  # decoding takes a millisecond and more per row
                 try:
                     segment = _segment(starts[row], lengths[row]) if times else None

@@ -47,7 +47,7 @@ class TokenColumns:
 
     def of_texts(self, at: int, column: str, texts: pa.Array, refused: Refused | None) -> Ragged:
         """Encode texts that the plan computes."""
-        with self._metrics.timed("transform_s"):
+        with self._metrics.timed("map_s"):
             return encoded(self._tokens[at].encoder, column, texts, refused)
 
     def tokens(self, at: int, places: Places, refused: Refused | None) -> Ragged:
