@@ -42,6 +42,8 @@ def deliver_facts(subject: Subject) -> dict[str, Any]:
             f"! fetch {metrics['fetch_s']:.2f}, transform {metrics['transform_s']:.2f} (over threads), "
             f"consumer waited {metrics['consumer_waited_s']:.2f}"
         )
+        spent = ", ".join(f"{name} {seconds:.2f}" for name, seconds in metrics.get("stages", {}).items())
+        out["seconds by stage"] = f"! {spent}"
         if stages.formed:
             left_out = ", ".join(f"{name} {metrics[name]:,}" for name in ("filtered", "dropped", "truncated", "alone"))
             out["left out or cut"] = f"! {left_out} (samples of the windows formed)"

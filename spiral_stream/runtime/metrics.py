@@ -1,7 +1,7 @@
 """What a running stream counts: whole numbers, and seconds by stage."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields
 from time import perf_counter
@@ -39,6 +39,7 @@ class Metrics:
     queued: int = 0
     peak_queue_bytes: int = 0  # most bytes of batches ahead: arrays, and Python values as `object_bytes` counts them
     peak_batch_bytes: int = 0  # bytes of the largest batch so far
+    _columns: dict[str, list[int]] = field(default_factory=dict, repr=False)  # read from a source: rows, bytes
     _lock: AbstractContextManager[Any] = field(
         default_factory=threading.RLock, repr=False
     )  # the collector may close a stream from inside
@@ -48,6 +49,16 @@ class Metrics:
         with self._lock:
             for name, amount in amounts.items():
                 setattr(self, name, getattr(self, name) + amount)
+
+    def read(self, rows: int, sizes: Mapping[str, int]) -> None:
+        """Count rows read from a source, and the bytes of each column."""
+        with self._lock:
+            self.source_rows += rows
+            for name, nbytes in sizes.items():
+                self.source_bytes += nbytes
+                column = self._columns.setdefault(name, [0, 0])
+                column[0] += rows
+                column[1] += nbytes
 
     @contextmanager
     def locked(self) -> Iterator["Metrics"]:
@@ -62,6 +73,7 @@ class Metrics:
     def as_dict(self) -> dict[str, Any]:
         """Return the totals, the cache's hit rate, and a verdict on what bounds the stream."""
         out: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if not f.name.startswith("_")}
+        out["columns"] = {name: {"rows": rows, "bytes": size} for name, (rows, size) in sorted(self._columns.items())}
         out["stages"] = self._stages()
         out["transform_s"] = self._transformed()
         rows = self.cached_rows + self.source_rows

@@ -207,7 +207,7 @@ class SampleReader:
         columns: dict[str, Any] = {name: _one_array(column) for name, column in found.items()}
         late = [name for name in names if name != STREAM_ID and name not in self._kept]
         if late:
-            self.metrics.add(source_rows=len(samples), source_bytes=sum(columns[name].nbytes for name in late))
+            self.metrics.read(len(samples), {name: columns[name].nbytes for name in late})
         return columns
 
     def made(self, epoch: int, samples: Samples, key: Made) -> dict[Key, pa.Array | Ragged]:

@@ -46,7 +46,7 @@ class SoundField:
         stage = self._stage
         with self._metrics.timed("fetch_s"):
             data = self._bytes(places, references)
-        self._metrics.add(source_rows=len(data), source_bytes=sum(map(len, data)))
+        self._metrics.read(len(data), {stage.column: sum(map(len, data))})
         draws = np.zeros(len(data))
         if not stage.selection.deterministic:
             draws = uniforms(view_keys(keys, stage.view), "sound", 0, 1)[:, 0]

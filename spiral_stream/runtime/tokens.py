@@ -184,7 +184,7 @@ class TokenFeed:
             found.addresses[part] = np.uint64(rows.payload.ctypes.data) + begins.astype(np.uint64)
             found.sizes[part] = rows.sizes
             found.refused.update({int(part[at]): reason for at, reason in rows.refused.items()})
-            self._metrics.add(source_rows=len(part), source_bytes=rows.source_bytes)
+            self._metrics.read(len(part), {self._kind.column: rows.source_bytes})
 
     def _kept(self, ordinals: UInt64) -> Rows:
         """Return what a cache would hold for these rows."""
