@@ -46,6 +46,9 @@ Trusted = Iterable[ModuleType | str] | ModuleType | str
 class Catalog(registry.Registry):
     """An embedded catalog: relations by name, tokenizers, saved streams, and their caches. Made by `connect`."""
 
+    def __repr__(self) -> str:
+        return f"<Catalog in {self.root}: {len(self.tables()):,} relations, {len(self.streams()):,} saved streams>"
+
     def table(self, name: str) -> Relation:
         """Return all rows of a registered relation.
 

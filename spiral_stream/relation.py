@@ -530,6 +530,12 @@ class Relation:
 
         return explain_plan(self.node)
 
+    def __repr__(self) -> str:
+        from spiral_stream.explain.outline import outline
+
+        columns = [f"  {each.name}: {each.type}" for each in self.schema]
+        return "\n".join(["<Relation", *(f"  {line}" for line in outline(self.node)), *columns]) + ">"
+
     def _with(self, node: nodes.Node) -> "Relation":
         return replace(self, node=node)
 

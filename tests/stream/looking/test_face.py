@@ -39,6 +39,16 @@ def test_a_stream_prints_its_plan_fields_and_place(catalog: sp.Catalog) -> None:
     assert repr(stream) == "<PreparedStream: closed>"
 
 
+def test_relations_and_catalogs_print_what_they_hold(catalog: sp.Catalog) -> None:
+    shown = repr(catalog.table("lance").filter(sp.col("label_id") > 1))
+
+    assert "(2) Filter" in shown
+    assert "label_id: int64" in shown
+    assert f"<Catalog in {catalog.root}: 3 relations" in repr(catalog)
+    collated = plan(catalog.table("lance"))
+    assert "(3) Collate" in repr(collated)
+
+
 def test_a_sheet_shows_the_next_samples_and_disturbs_nothing(catalog: sp.Catalog, tmp_path: Path) -> None:
     with plan(catalog.table("lance")).to_numpy() as stream, plan(catalog.table("lance")).to_numpy() as other:
         reading, undisturbed = iter(stream), iter(other)
