@@ -1,5 +1,6 @@
 """Streams of conversations: ids and masks are those of transformers, and the laws of streams hold."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,6 @@ def rows_of(plan: sp.Relation) -> dict[str, Row]:
 def read(catalog: sp.Catalog, chat: sp.ChatTemplate, **options: Any) -> dict[str, Row]:
     mapped = sampled(catalog).map(chat >> ("tokens", "loss_mask"))
     return rows_of(mapped.collate(batch_size=4, last=sp.KeepPartial(), fields=fields(), **options))
-
-
-def refusal(tmp_path: Path, rows: list[Any], chat: sp.ChatTemplate, template: str = PLAIN, **columns: Any) -> str:
-    with pytest.raises(sp.DataError) as found:
-        read(catalog_of(tmp_path, table(rows, **columns), template=template), chat)
-    return str(found.value)
 
 
 CHAT = sp.ChatTemplate("messages", tokenizer="chat")
@@ -185,15 +180,20 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_a_bad_conversation_is_named_or_put_aside(tmp_path: Path, case: str) -> None:
-    rows: list[Any] = [*chats.conversations(3), BAD[case][0]]
-    catalog = catalog_of(tmp_path, table(rows))
+def test_a_bad_conversation_is_named_and_put_aside(tmp_path: Path) -> None:
+    rows: list[Any] = [*chats.conversations(3), *(messages for messages, _ in BAD.values())]
+    plan = sampled(catalog_of(tmp_path, table(rows))).map(CHAT >> ("tokens", "loss_mask"))
 
-    with pytest.raises(sp.DataError, match=f"(?s)chat-3.*{BAD[case][1]}"):
-        read(catalog, CHAT)
+    with pytest.raises(sp.DataError, match="chat-[3-8]"):
+        rows_of(plan.collate(batch_size=9, fields=fields()))
+    with plan.collate(batch_size=9, fields=fields(), on_error="skip", error_budget=0.9).to_numpy() as stream:
+        (batch,) = stream
+        aside = stream.quarantine().to_pylist()
 
-    assert set(read(catalog, CHAT, on_error="skip")) == {"chat-0", "chat-1", "chat-2"}
+    assert sorted(batch["sample_id"]) == ["chat-0", "chat-1", "chat-2"]
+    reasons = {row["sample_id"]: row["reason"] for row in aside}
+    for at, (_, words) in enumerate(BAD.values(), 3):
+        assert re.search(f"(?s){words}", reasons[f"chat-{at}"])
 
 
 def test_a_template_that_raises_or_does_not_say_where_is_named(tmp_path: Path) -> None:
@@ -204,16 +204,19 @@ def test_a_template_that_raises_or_does_not_say_where_is_named(tmp_path: Path) -
     )
     clock = "{{ strftime_now('%d') }}" + PLAIN
 
-    assert "raises TemplateError: roles must alternate" in refusal(tmp_path / "a", rows, CHAT, raising)
-    assert "renders another text than the whole begins with: from character" in refusal(
-        tmp_path / "b", rows, CHAT, LAST_DIFFERS
-    )
-    assert "marks nothing of 2 turns" in refusal(tmp_path / "c", rows, CHAT, silent)
-    assert 'variables={"date_string"' in refusal(tmp_path / "d", rows, CHAT, clock)
-    short = sp.ChatTemplate("messages", tokenizer="chat", max_length=3)
-    assert "max_length=3 leaves none of the" in refusal(tmp_path / "e", rows, short)
-    short = sp.ChatTemplate("messages", tokenizer="chat", max_length=3, truncate="refuse")
-    assert "tokens, above max_length=3" in refusal(tmp_path / "f", rows, short)
+    catalog = catalog_of(tmp_path, table(rows))
+
+    for options, words in (
+        ({"template": raising}, "chat-0.*raises TemplateError: roles must alternate"),
+        ({"template": LAST_DIFFERS}, "renders another text than the whole begins with: from character"),
+        ({"template": silent}, "marks nothing of 2 turns"),
+        ({"template": clock}, 'variables={"date_string"'),
+        ({"max_length": 3}, "max_length=3 leaves none of the"),
+        ({"max_length": 3, "truncate": "refuse"}, "tokens, above max_length=3"),
+    ):
+        given: dict[str, Any] = options
+        with pytest.raises(sp.DataError, match=f"(?s){words}"):
+            read(catalog, sp.ChatTemplate("messages", tokenizer="chat", **given))
 
 
 def test_stored_masks_are_checked_row_by_row(tmp_path: Path) -> None:
