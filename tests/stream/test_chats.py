@@ -184,7 +184,7 @@ def test_a_bad_conversation_is_named_and_put_aside(tmp_path: Path) -> None:
     rows: list[Any] = [*chats.conversations(3), *(messages for messages, _ in BAD.values())]
     plan = sampled(catalog_of(tmp_path, table(rows))).map(CHAT >> ("tokens", "loss_mask"))
 
-    with pytest.raises(sp.DataError, match="chat-[3-8]"):
+    with pytest.raises(sp.DataError, match=r"chat-[3-8]"):
         rows_of(plan.collate(batch_size=9, fields=fields()))
     with plan.collate(batch_size=9, fields=fields(), on_error="skip", error_budget=0.9).to_numpy() as stream:
         (batch,) = stream
