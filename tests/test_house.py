@@ -52,7 +52,7 @@ DOORS = {
         *(f"transforms/{room}.py" for room in ("byte_pairs", "encoder", "proof", "splitting")),
     ),
     "tiktoken": ("transforms/proof.py", "transforms/splitting.py"),
-    "transformers": ("adapters/trainer.py", "catalog/tokenizers.py"),
+    "transformers": ("adapters/trainer.py", "catalog/tokenizers.py", "transforms/jinja.py"),
 }
 
 # Machines and registries have no place in a file; written in pieces so that this one passes.

@@ -65,6 +65,10 @@ class TokenKind(Kind):
         """Bytes of one token."""
         return int(np.dtype(self.encoder.dtype).itemsize)
 
+    def lengths(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many tokens payloads of these sizes have."""
+        return sizes // self.item_bytes
+
     def keep_rows(self, table: pa.Table, base: Reach | str) -> Rows:  # noqa: ARG002  text is inline
         """Tokenize P texts; see `Kind.keep_rows`."""
         column = table[self.column]

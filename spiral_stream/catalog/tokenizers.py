@@ -24,6 +24,7 @@ from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, SourceError, cut, shown
 from spiral_stream.extras import need
 from spiral_stream.sources.source import content_key
+from spiral_stream.transforms.chat_format import chat_facts, chat_facts_beside
 from spiral_stream.transforms.encoder import largest_id, open_tokenizer, read_tokenizer
 from spiral_stream.transforms.proof import PROOF, STEPS, Report, proof_beside, prove, save
 from spiral_stream.transforms.tokenizer_identity import content_digest
@@ -48,6 +49,7 @@ class TokenizerEntry:
     source: str  # where it came from; for people
     special: Mapping[str, int]  # role (bos, eos, pad, unk) -> id, where known
     engine: str  # who encodes, and why; for people
+    chat: Mapping[str, Any] | None = None  # its chat template, if there is one, and the texts of special tokens by name
 
 
 @final
@@ -69,7 +71,7 @@ class Tokenizers:
             CatalogError: the name is taken by another content, or the source is none.
             SourceError: the source cannot be read.
         """
-        data, roles, origin = _content(name, source)
+        data, roles, origin, chat = _content(name, source)
         digest = content_digest(data)
         old = self._saved(name)["digest"] if name in self.names() and not replace else digest
         if old != digest:
@@ -78,7 +80,7 @@ class Tokenizers:
                 "Pass replace=True, or choose another name"
             )
             raise CatalogError(msg)
-        facts = self._keep(data, digest, roles, origin)
+        facts = self._keep(data, digest, roles, origin) | ({} if chat is None else {"chat": chat})
         with self._locked() as folder:
             _write(folder / "names" / f"{name}.json", facts)
         return self.entry(name)
@@ -96,8 +98,8 @@ class Tokenizers:
             self._check_content(name, facts["digest"])
             return self._entry(name, facts)
         if _is_file(name):
-            data, roles, origin = _content(name, name)
-            return self._entry(name, self._keep(data, content_digest(data), roles, origin))
+            data, roles, origin, chat = _content(name, name)
+            return self._entry(name, self._keep(data, content_digest(data), roles, origin) | {"chat": chat})
         msg = (
             f"tokenizer {shown(name)} is not in catalog {self._folder.parent}, and no file; {suggestions(name, names)} "
             f"Register it: catalog.register_tokenizer({shown(name)}, source)"
@@ -132,7 +134,8 @@ class Tokenizers:
     def _entry(self, name: str, facts: Mapping[str, Any]) -> TokenizerEntry:
         path = self._folder / "contents" / facts["digest"] / FILE
         return TokenizerEntry(
-            name, facts["digest"], path, facts["vocab_size"], facts["source"], facts["special"], facts["engine"]
+            *(name, facts["digest"], path, facts["vocab_size"], facts["source"], facts["special"], facts["engine"]),
+            facts.get("chat"),
         )
 
     def _saved(self, name: str) -> dict[str, Any]:
@@ -213,12 +216,19 @@ def _is_file(name: str) -> bool:
         return False
 
 
-def _content(name: str, source: Any) -> tuple[bytes, dict[str, str], str]:
-    """The bytes of a source's tokenizer.json, the texts of its special tokens by role, and where it came from."""
+_Content = tuple[bytes, dict[str, str], str, dict[str, Any] | None]
+
+
+def _content(name: str, source: Any) -> _Content:
+    """The bytes of a source's tokenizer.json, its special tokens by role, its origin, and what `chat_facts` says of it."""
     if isinstance(source, str | os.PathLike):
         path = Path(source).expanduser()
         if path.is_file():
-            return *_with_unknown(read_tokenizer(path), _roles_beside(path)), str(path.absolute())
+            return (
+                *_with_unknown(read_tokenizer(path), _roles_beside(path)),
+                str(path.absolute()),
+                chat_facts_beside(path),
+            )
         if path.is_dir():
             return _by_transformers(name, str(path), str(path.absolute()))
         if path.is_absolute() or path.suffix == ".json" or os.fspath(source).startswith((".", "~")):
@@ -229,10 +239,11 @@ def _content(name: str, source: Any) -> tuple[bytes, dict[str, str], str]:
     from tokenizers import Tokenizer
 
     if isinstance(source, Tokenizer):
-        return *_with_unknown(source.to_str().encode(), {}), "a tokenizers.Tokenizer"
+        return *_with_unknown(source.to_str().encode(), {}), "a tokenizers.Tokenizer", None
     fast = getattr(source, "backend_tokenizer", None)  # a tokenizer of transformers
     if isinstance(fast, Tokenizer):
-        return *_with_unknown(fast.to_str().encode(), _roles_of(source)), type(source).__name__
+        facts = chat_facts(source)
+        return *_with_unknown(fast.to_str().encode(), _roles_of(source)), type(source).__name__, facts
     msg = (
         f"register_tokenizer {name!r}: {type(source).__name__} is not a source. Give the path of a tokenizer.json, a folder "
         "that transformers can load, a tokenizers.Tokenizer, or a hub name"
@@ -240,7 +251,7 @@ def _content(name: str, source: Any) -> tuple[bytes, dict[str, str], str]:
     raise CatalogError(msg)
 
 
-def _by_transformers(name: str, place: str, origin: str) -> tuple[bytes, dict[str, str], str]:
+def _by_transformers(name: str, place: str, origin: str) -> _Content:
     """Load a tokenizer from a folder or the Hub by transformers."""
     need("transformers", "register_tokenizer", "give the path of a tokenizer.json")
     from transformers import AutoTokenizer
@@ -264,7 +275,7 @@ def _by_transformers(name: str, place: str, origin: str) -> tuple[bytes, dict[st
     if fast is None:
         msg = f"register_tokenizer {name!r}: {type(loaded).__name__} is written in Python. Give a tokenizer with a tokenizer.json"
         raise CatalogError(msg)
-    return *_with_unknown(fast.to_str().encode(), _roles_of(loaded)), origin
+    return *_with_unknown(fast.to_str().encode(), _roles_of(loaded)), origin, chat_facts(loaded)
 
 
 def _roles_of(loaded: Any) -> dict[str, str]:

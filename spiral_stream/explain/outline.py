@@ -10,6 +10,7 @@ from spiral_stream.plan.clips import clip_parts, is_clip, shorthands
 from spiral_stream.plan.kept import SampleKept
 from spiral_stream.plan.mix import Mix, Part
 from spiral_stream.plan.tree import spine, walk
+from spiral_stream.transforms.chat import ChatTemplate
 
 _NAMED = 8  # streams that a line names
 _ROW_VERBS = (
@@ -80,9 +81,9 @@ def describe(node: nodes.Node) -> str:  # noqa: C901, PLR0911, PLR0912  one retu
         case nodes.Sample():
             return f"Sample identity {', '.join(node.identity)}, order {node.order}, lanes {node.assignment.lanes}"
         case maps.SampleTokens():
-            return (
-                f"Tokenize {node.transform.column} -> {node.name}, tokenizer {node.transform.tokenizer}{_options(node)}"
-            )
+            verb = "ChatTemplate" if isinstance(node.transform, ChatTemplate) else "Tokenize"
+            made = f"{', '.join(node.transform.columns)} -> {', '.join(node.names)}"
+            return f"{verb} {made}, tokenizer {node.transform.tokenizer}{_options(node)}"
         case maps.SampleMap():
             return f"Map {node.function.name}({', '.join(node.function.columns)}) -> {node.name}"
         case maps.SampleRecords():
@@ -165,10 +166,23 @@ def _amount(part: Part) -> str:
 
 def _options(node: maps.SampleTokens) -> str:
     tokenize = node.transform
+    if isinstance(tokenize, ChatTemplate):
+        return _chat_options(node, tokenize)
     given = [
         "" if tokenize.special_tokens else "no special tokens",
         "" if tokenize.max_length is None else f"max_length {tokenize.max_length:,}",
         "" if tokenize.separator is None else f"separator {tokenize.separator}",
+    ]
+    return "".join(f", {each}" for each in given if each)
+
+
+def _chat_options(node: maps.SampleTokens, chat: ChatTemplate) -> str:
+    given = [
+        f"template {node.template:.8}",
+        "" if node.mask is None else f"train on {chat.train_on} turns",
+        "with generation prompt" if chat.add_generation_prompt else "",
+        "" if chat.max_length is None else f"max_length {chat.max_length:,}, truncate {chat.truncate}",
+        *(f"{name} {value}" for name, value in chat.variables),
     ]
     return "".join(f", {each}" for each in given if each)
 

@@ -80,6 +80,6 @@ def _payload_decided_on(subject: Subject, stream: StreamStage) -> list[str]:
     assert isinstance(scan, Scan)
     work = rewrite(scan.schema(), verbs)
     read = {*work.read(), *(name for part in work.pushed for name in part.columns())}
-    texts = {node.transform.column for node in subject.stages.maps if isinstance(node, SampleTokens)}
+    texts = {name for node in subject.stages.maps if isinstance(node, SampleTokens) for name in node.transform.columns}
     heavy = texts | payload_columns(stream)
     return [name for name in scan.schema().names if name in read and name in heavy]

@@ -149,7 +149,9 @@ def joined_or_delivered(subject: Subject, stream: StreamStage) -> list[str]:
     """Return the columns that are joined on, and those that fields are made of."""
     names = [name for node in walk(stream.node) if isinstance(node, combining.Join) for name in node.left_on]
     return list(
-        dict.fromkeys([*names, *(field.column for _, field in need(subject.stages.plan, nodes.Collate).fields)])
+        dict.fromkeys(
+            [*names, *(name for _, field in need(subject.stages.plan, nodes.Collate).fields for name in field.columns)]
+        )
     )
 
 

@@ -120,7 +120,7 @@ class Subject:
     @cached_property
     def payload(self) -> frozenset[str]:
         """Columns that EXPLAIN does not read: bytes, references to bytes, text that is tokenized."""
-        texts = {node.transform.column for node in self.stages.maps if isinstance(node, SampleTokens)}
+        texts = {name for node in self.stages.maps if isinstance(node, SampleTokens) for name in node.transform.columns}
         return frozenset(texts.union(*(payload_columns(stream) for stream in self.stages.streams)))
 
 

@@ -37,6 +37,11 @@ class Field(ABC):
 
     column: str
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it is made of, `column` first."""
+        return (self.column,)
+
     @abstractmethod
     def spec(self, column: pa.Field) -> FieldSpec:
         """Describe the entry of a batch.

@@ -5,27 +5,81 @@ Face's transformers shifts inside its loss. Given `ShiftedLabels`, such a model 
 next one, and nothing shows it: the loss still falls.
 
 The law between the two: shifting `Labels` one place to the left, and ignoring the last place, gives `ShiftedLabels`.
-It holds for packed rows too.
+It holds for packed rows too, and with a mask, which says of each token whether it is a label.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
-from spiral_stream.fields.sequence import WIDE, TokenField, TokenFill, check_dtype, check_value
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from spiral_stream.errors import DataError, PlanError, shown
+from spiral_stream.fields import _tokens
+from spiral_stream.fields.ragged import Ragged
+from spiral_stream.fields.sequence import WIDE, Placed, TokenField, TokenFill, check_dtype, check_value, is_tokens
 
 
 class LabelField(TokenField):
     """Token ids that a loss compares with, and the value that it ignores."""
 
     ignore_index: int
+    mask: str | None
 
     def __post_init__(self) -> None:
         check_dtype(self, WIDE)
         check_value(self, "ignore_index")
+        if self.mask is not None and (not isinstance(self.mask, str) or not self.mask or self.mask == self.column):
+            msg = (
+                f"{type(self).__name__}({self.column!r}): mask={shown(self.mask)}. Name the column of the loss mask, "
+                "such as the second one of a ChatTemplate"
+            )
+            raise PlanError(msg)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,) if self.mask is None else (self.column, self.mask)
 
     @property
     def padding(self) -> int:
         return self.ignore_index
+
+    def ignore(self, mask: Ragged, tokens: Ragged, placed: Placed, out_BT: NDArray[Any]) -> None:
+        """Put ``ignore_index`` where the mask of the token that is a label is 0.
+
+        Args:
+            mask: S sequences of 0 and 1, as long as those of the tokens.
+            tokens: S sequences.
+            placed: where their pieces lie.
+            out_BT: shape [B, T], as `fill_tokens` left it.
+
+        Raises:
+            DataError: a mask has another length than its tokens, or another value; ``row`` is its place.
+        """
+        unlike = np.flatnonzero((mask.lengths != tokens.lengths) & (tokens.lengths > 0))
+        if len(unlike):
+            row = int(unlike[0])
+            msg = (
+                f"{type(self).__name__}({self.column!r}): it has {tokens.lengths[row]:,} tokens, and {mask.lengths[row]:,} "
+                f"values in mask={self.mask!r}. A mask has one value per token: mend the row, or filter it out"
+            )
+            raise DataError(msg, row=row)
+        counts_BT = np.empty(out_BT.shape, np.int32)
+        refused = _tokens.fill(
+            *(self.KIND, mask.signed, 0, placed.B, placed.T, 4, counts_BT),
+            *(mask.addresses, np.where(tokens.lengths > 0, mask.lengths, 0), mask.item_bytes),
+            *(placed.rows, placed.starts, placed.offsets, placed.lengths),
+        )
+        if refused < 0 and counts_BT.view(np.uint32).max(initial=0) > 1:
+            refused = _piece_at(placed, *(int(each[0]) for each in np.nonzero(counts_BT.view(np.uint32) > 1)))
+        if refused >= 0:
+            msg = (
+                f"{type(self).__name__}({self.column!r}): mask={self.mask!r} has a value that is neither 0 nor 1. It says which "
+                "tokens are trained on, not what they are: store 1 for those, and 0"
+            )
+            raise DataError(msg, row=refused)
+        np.copyto(out_BT, self.ignore_index, where=counts_BT == 0)
 
 
 @final
@@ -44,6 +98,7 @@ class ShiftedLabels(LabelField):
         ignore_index: the label that the loss ignores; -100 is the default of torch's ``cross_entropy``.
         dtype: ``"int64"``, which torch's ``cross_entropy`` needs, or ``"int32"``.
         device: where the field is delivered; None leaves it on the host.
+        mask: a column of lists of 0 and 1, one value per token: a token with 0 is no label. None makes all tokens labels.
 
     Raises:
         PlanError: the dtype is unknown, or cannot hold ``ignore_index``.
@@ -60,6 +115,7 @@ class ShiftedLabels(LabelField):
     ignore_index: int = -100
     dtype: str = "int64"
     device: str | None = None
+    mask: str | None = None
 
 
 @final
@@ -78,6 +134,7 @@ class Labels(LabelField):
         ignore_index: the label that the loss ignores; -100 is what transformers expects.
         dtype: ``"int64"``, which torch's ``cross_entropy`` needs, or ``"int32"``.
         device: where the field is delivered; None leaves it on the host.
+        mask: a column of lists of 0 and 1, one value per token: a token with 0 is no label. None makes all tokens labels.
 
     Raises:
         PlanError: the dtype is unknown, or cannot hold ``ignore_index``.
@@ -94,3 +151,23 @@ class Labels(LabelField):
     ignore_index: int = -100
     dtype: str = "int64"
     device: str | None = None
+    mask: str | None = None
+
+
+def _piece_at(placed: Placed, row: int, place: int) -> int:
+    """Which piece covers a place of a batch."""
+    return int(np.flatnonzero((placed.rows == row) & (placed.starts <= place))[-1])
+
+
+def need_mask(where: str, column: pa.Field) -> None:
+    """Refuse a mask that is no column of lists of integers.
+
+    Raises:
+        PlanError: says what it is.
+    """
+    if not is_tokens(column.type):
+        msg = (
+            f"{where}: mask={column.name!r} is {column.type}. Name a column of lists of 0 and 1, such as the second one of "
+            'ChatTemplate(...) >> ("tokens", "loss_mask"); of truth values, cast it to uint8'
+        )
+        raise PlanError(msg)

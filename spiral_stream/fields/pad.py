@@ -48,6 +48,8 @@ class Pad(TokenField):
         device: where the field is delivered; None leaves it on the host.
         length: T of every batch. A longer row is a `DataError`: cut it before, for example with ``Tokenize(max_length=)``.
             One field per column is enough.
+        also: another token column that gets the same T, such as the rejected answer of a pair. Packed, the samples of both
+            columns begin at the same places, and the shorter one is padded.
 
     Raises:
         PlanError: the dtype is unknown or cannot hold ``pad_value``, ``pad_to_multiple_of`` or ``length`` is below 1, or
@@ -69,8 +71,12 @@ class Pad(TokenField):
     dtype: str = "int64"
     device: str | None = None
     length: int | None = None
+    also: str | None = None
 
     def __post_init__(self) -> None:
+        if self.also is not None and (not isinstance(self.also, str) or not self.also or self.also == self.column):
+            msg = f"Pad({self.column!r}): also={self.also!r}. Name another token column, which gets the same T"
+            raise PlanError(msg)
         check_dtype(self, (*WIDE, *FLOATS))
         check_multiple(self, self.pad_to_multiple_of)
         check_length(self, self.length)

@@ -18,7 +18,7 @@ from spiral_stream.batching.tail import DropPartial, KeepPartial, PadPartial
 from spiral_stream.batching.windowed import BucketKey, WindowedBucket
 from spiral_stream.errors import PlanError, shown
 from spiral_stream.fields.boxes import Boxes, BoxLabels, KeyPoints
-from spiral_stream.fields.labels import Labels, ShiftedLabels
+from spiral_stream.fields.labels import LabelField, Labels, ShiftedLabels
 from spiral_stream.fields.list import List
 from spiral_stream.fields.pad import Pad, PadMask
 from spiral_stream.fields.segments import CuSeqlens, Positions, Segments
@@ -37,6 +37,7 @@ from spiral_stream.sampling.window_shuffle import WindowShuffle
 from spiral_stream.sampling.with_replacement import WithReplacement
 from spiral_stream.transforms import crop_and_resize as images
 from spiral_stream.transforms.chain import PIXEL_TRANSFORMS
+from spiral_stream.transforms.chat import ChatTemplate
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text import Tokenize
 from spiral_stream.transforms.torchvision_step import Torchvision
@@ -87,7 +88,7 @@ VALUES: Final = {
         *(profiles.Original, profiles.Raw, profiles.Jpeg, profiles.Frames),
         *(mix.Part, WindowedBucket, BucketKey, BatchBudget, StratifiedByStream, OneStream, Packed),
         *(Boxes, BoxLabels, KeyPoints),
-        *(Pad, PadMask, ShiftedLabels, Labels, Segments, Positions, CuSeqlens, Tokenize),
+        *(Pad, PadMask, ShiftedLabels, Labels, Segments, Positions, CuSeqlens, ChatTemplate, Tokenize),
         *(
             images.RandomResizedCrop,
             images.RandomHorizontalFlip,
@@ -116,6 +117,7 @@ _LATER_OF_STACK: Final = {
     "centre": False,
     "draws_alike": False,
 }
+_NONE_AT_FIRST: Final = ("also", "mask", "max_images", "template")
 _LARGEST: Final = 4096  # bits of a whole number; Python writes at most 4,300 digits
 
 
@@ -160,8 +162,8 @@ def is_later(value: Any, name: str) -> bool:
         return name in mix.LATER and getattr(value, name) == mix.LATER[name]
     if isinstance(value, Stack):
         return name in _LATER_OF_STACK and getattr(value, name) == _LATER_OF_STACK[name]
-    if isinstance(value, BatchBudget):
-        return name == "max_images" and value.max_images is None
+    if isinstance(value, BatchBudget | Pad | LabelField | maps.SampleTokens) and name in _NONE_AT_FIRST:
+        return getattr(value, name) is None
     if isinstance(value, maps.SampleAssembly):
         return name == "drop_last" and not value.drop_last
     return isinstance(value, Packed | WindowedBucket | Pad | PadMask) and name == "length" and value.length is None

@@ -19,6 +19,7 @@ from spiral_stream.decoders.oriented import Oriented
 from spiral_stream.decoders.registry import CLIPS, decoder
 from spiral_stream.errors import PlanError
 from spiral_stream.fields.field import Field, FieldSpec
+from spiral_stream.fields.pad import Pad
 from spiral_stream.fields.sequence import SequenceField
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.clips import clip_parts, limits_of, shorthands
@@ -82,7 +83,8 @@ def widths_of(fields: Sequence[tuple[str, Field]], column: str) -> tuple[int, in
     Raises:
         PlanError: two fields say different lengths, or the length is no multiple.
     """
-    some = [field for _, field in fields if isinstance(field, SequenceField) and field.column == column]
+    shared = together(fields, column) or (column,)
+    some = [field for _, field in fields if isinstance(field, SequenceField) and field.column in shared]
     multiple = common_multiple(field.multiple for field in some)
     lengths = sorted({field.fixed for field in some if field.fixed is not None})
     if len(lengths) > 1:
@@ -93,6 +95,16 @@ def widths_of(fields: Sequence[tuple[str, Field]], column: str) -> tuple[int, in
         msg = f"collate: length={length} of {column!r} is no multiple of {multiple}, which its fields pad to. Change one of them"
         raise PlanError(msg)
     return multiple, length
+
+
+def together(fields: Sequence[tuple[str, Field]], column: str) -> tuple[str, ...]:
+    """Return the token columns that share their width with a column, itself included; empty if there is no other."""
+    pairs = [(field.column, field.also) for _, field in fields if isinstance(field, Pad) and field.also is not None]
+    found = {column}
+    for _ in pairs:
+        for pair in pairs:
+            found |= set(pair) if found & set(pair) else set()
+    return tuple(sorted(found)) if len(found) > 1 else ()
 
 
 def field_spec(name: str, field: Field, column: pa.Field) -> FieldSpec:

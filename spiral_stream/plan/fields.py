@@ -11,7 +11,9 @@ from spiral_stream.batching.padding_width import common_multiple
 from spiral_stream.errors import PlanError, SpiralWarning, shown
 from spiral_stream.expr import kind_of, parse
 from spiral_stream.fields.field import Field
+from spiral_stream.fields.labels import need_mask
 from spiral_stream.fields.list import List
+from spiral_stream.fields.pad import Pad
 from spiral_stream.fields.sequence import SequenceField, is_tokens
 from spiral_stream.fields.stack import Stack
 from spiral_stream.plan.checks import bound_type, device_name, need_columns, need_new_names
@@ -58,11 +60,18 @@ def check_fields(fields: Sequence[tuple[str, Field]], have: pa.Schema) -> None:
         if not isinstance(field, Field):
             msg = f'collate: field {name!r} is {shown(field)}. Give Stack("column") or List("column")'
             raise PlanError(msg)
-        need_columns(f"collate (field {name!r})", (field.column,), have)
+        need_columns(f"collate (field {name!r})", field.columns, have)
+        for other in field.columns[1:]:
+            need_mask(f"collate (field {name!r})", have.field(other))
         device = field_spec(name, field, have.field(field.column)).device
         if device is not None:
             device_name(f"collate (field {name!r}): device", device)
-    for column in {field.column for _, field in fields if isinstance(field, SequenceField)}:
+    sequences = {field.column for _, field in fields if isinstance(field, SequenceField)}
+    for name, field in fields:
+        if isinstance(field, Pad) and field.also is not None and field.also not in sequences:
+            msg = f'collate: field {name!r}: also={field.also!r}, and no field pads it. Add one, for example Pad("{field.also}")'
+            raise PlanError(msg)
+    for column in sequences:
         widths_of(fields, column)
     check_lists(fields, have)
 
@@ -100,6 +109,7 @@ def check_formation(
         )
         raise PlanError(msg)
     _check_widths(formation, tokens)
+    _check_together(formation, tokens)
     _check_length(formation.length, have)
     costs = clip_costs(fields)
     of_clips = [name for name in formation.cost_names if name in costs]
@@ -128,6 +138,16 @@ def _check_widths(formation: Formation, tokens: Sequence[SequenceField]) -> None
         msg = (
             f"collate: {type(fixed).__name__}({fixed.column!r}, length={fixed.fixed}) fixes the width, and a budget of "
             "tokens, or packing, settles it by batch. Leave length out, or take batch_size alone"
+        )
+        raise PlanError(msg)
+
+
+def _check_together(formation: Formation, tokens: Sequence[SequenceField]) -> None:
+    shared = any(isinstance(field, Pad) and field.also is not None for field in tokens)
+    if shared and isinstance(formation, Packed) and formation.oversize == "split":
+        msg = (
+            "collate: Pad(also=) lays the columns of a sample over the same places of a row, and this packing splits samples. "
+            'Give oversize="truncate", "drop" or "raise"'
         )
         raise PlanError(msg)
 

@@ -28,6 +28,7 @@ from spiral_stream.plan.profiles import Profile
 from spiral_stream.plan.tree import find, profiles
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.slices import order_version
+from spiral_stream.transforms.chat import ChatTemplate
 from spiral_stream.transforms.python import Function
 
 FORMAT: Final = 1  # raised when the canonical form changes, so that no old fingerprint can collide with a new one
@@ -60,17 +61,24 @@ def canonical(node: nodes.Node) -> Any:
     if isinstance(
         node, maps.SampleTokens
     ):  # the digest covers tokenizer, options and version; the name is the catalog's own
-        return {
+        facts = {
             "verb": node.VERB,
             "source": canonical(node.source),
             "column": node.transform.column,
             "name": node.name,
             "tokenizer": node.digest,
         }
+        return {**facts, **_chat(node, node.transform)} if isinstance(node.transform, ChatTemplate) else facts
     if isinstance(node, nodes.Filter) and isinstance(node.source, nodes.Filter):  # several filters AND together
         merged = nodes.Filter(node.source.source, node.source.predicate & node.predicate)
         return canonical(merged)
     return _facts(node)
+
+
+def _chat(node: maps.SampleTokens, chat: ChatTemplate) -> dict[str, Any]:
+    """What makes tokens of a conversation, one by one, so that a comparison of two plans can name what differs."""
+    options = {name: _value(value) for name, value in _fields(chat) if name not in ("column", "tokenizer", "template")}
+    return {"mask": node.mask, "template": node.template, "options": options}
 
 
 def _facts(node: nodes.Node) -> dict[str, Any]:

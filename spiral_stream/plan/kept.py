@@ -111,15 +111,15 @@ def reads(step: Node) -> set[str]:
     if function is not None:
         return set(function.columns)
     if isinstance(step, SampleTokens):
-        return {step.transform.column}
+        return set(step.transform.columns)
     exprs = step.exprs if isinstance(step, SampleColumns) else (getattr(step, "predicate", None),)
     return {name for each in exprs if isinstance(each, Expr) for name in each.columns()}
 
 
 def makes(step: Node) -> tuple[str, ...]:
     """Return the columns that a map gives, without the number of a part."""
-    if isinstance(step, SampleColumns | SampleRecords):
+    if isinstance(step, SampleColumns | SampleRecords | SampleTokens):
         return step.names
     if isinstance(step, SampleAssembly):
         return tuple(step.schema().names)
-    return (step.name,) if isinstance(step, SampleTokens | SampleMap | SampleFlatMap) else ()
+    return (step.name,) if isinstance(step, SampleMap | SampleFlatMap) else ()

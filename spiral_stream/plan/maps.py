@@ -14,9 +14,11 @@ import pyarrow as pa
 
 from spiral_stream.errors import PlanError
 from spiral_stream.expr import Expr
+from spiral_stream.plan.chats import check_chat
 from spiral_stream.plan.checks import bound_type, need_columns, need_new_names, need_whole, plain_type
 from spiral_stream.plan.nodes import Node, Sample, Sampled, Simple
 from spiral_stream.plan.tree import spine
+from spiral_stream.transforms.chat import ChatTemplate
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.text import Tokenize
 
@@ -53,29 +55,45 @@ PART = "part"  # which of its parent's samples a sample of flat_map is
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleTokens(Sampled):
-    """Add a column of token ids. ``digest`` is of the tokenizer as the catalog held it when the plan was made."""
+    """Add a column of token ids, and a loss mask where one is asked for.
+
+    ``digest`` is of the tokenizer (and of the chat template) as the catalog held it when the plan was made.
+    """
 
     VERB: ClassVar[str] = "tokenize"
     source: Node
-    transform: Tokenize
+    transform: Tokenize | ChatTemplate
     name: str
     digest: str
     item_bytes: int
+    mask: str | None = None
+    template: str | None = None  # digest of the chat template
 
     def __post_init__(self) -> None:
         need_sampled(self.VERB, self.source)
         have = self.source.schema()
-        need_columns("tokenize", (self.transform.column,), have)
-        kind = plain_type(have.field(self.transform.column).type)
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)):
-            msg = f"tokenize: {self.transform.column!r} is {kind}. Name a column of text"
-            raise PlanError(msg)
+        need_columns("tokenize", self.transform.columns, have)
+        if isinstance(self.transform, ChatTemplate):
+            check_chat(self.transform, have)
+            need_new_names("ChatTemplate", self.names, "Give tokens and mask a name of their own")
+        else:
+            kind = plain_type(have.field(self.transform.column).type)
+            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)):
+                msg = f"tokenize: {self.transform.column!r} is {kind}. Name a column of text"
+                raise PlanError(msg)
         if self.item_bytes not in (2, 4):
             msg = f"tokenize: ids take 2 or 4 bytes, not {self.item_bytes}. Save the stream again"
             raise PlanError(msg)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that it gives."""
+        return (self.name,) if self.mask is None else (self.name, self.mask)
+
     def schema(self) -> pa.Schema:
-        return _with(self.source.schema(), self.name, pa.list_(pa.uint16() if self.item_bytes == 2 else pa.uint32()))  # noqa: PLR2004
+        tokens = pa.uint16() if self.item_bytes == 2 else pa.uint32()  # noqa: PLR2004
+        out = _with(self.source.schema(), self.name, pa.list_(tokens))
+        return out if self.mask is None else _with(out, self.mask, pa.list_(pa.uint8()))
 
 
 @final

@@ -167,7 +167,7 @@ def materialize(
 def _keep_columns(stages: Stages, bar: "_Bar") -> list[str]:
     """Keep the columns that batches read and that are too large to be kept without being asked; returns which."""
     stored = need(stages.plan, Sample).schema().names
-    read = dict.fromkeys([*stages.columns, *(stage.field.column for stage in stages.sequences)])
+    read = dict.fromkeys([*stages.columns, *(name for stage in stages.sequences for name in stage.field.columns)])
     out: list[str] = []
     for stream in stages.streams:
         names = [name for name in read if name in stored and name != STREAM_ID and name not in stream.selected.kept]

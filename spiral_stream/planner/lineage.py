@@ -173,7 +173,7 @@ class Lineage:
             return []
         step, at = self._maps[key.at], key.at
         if isinstance(step, SampleTokens):
-            return [] if at in self._fetched else [self.key(step.transform.column, at)]
+            return [] if at in self._fetched else self.keys(step.transform.columns, at)
         if isinstance(step, SampleColumns):
             return self.expression_keys(step.exprs[step.names.index(key.name)], at)
         if isinstance(step, SampleMap | SampleRecords):
@@ -203,7 +203,7 @@ class Lineage:
 
     def sequences_only(self, stages: MappedStages) -> frozenset[str]:
         """Return the stored columns that nothing but fields of sequences reads: addresses of their lists are enough."""
-        keys = [self.key(stage.field.column, self.end) for stage in stages.sequences]
+        keys = [self.key(name, self.end) for stage in stages.sequences for name in stage.field.columns]
         read = {*stages.columns, *(name for step in self._maps for name in _given(step))}
         return frozenset({key.name for key in keys if isinstance(key, Stored)} - read)
 
@@ -211,8 +211,8 @@ class Lineage:
     def measured_only(self) -> frozenset[int]:
         """The maps whose tokens are fetched by address and given to no function: lengths are all that decides."""
         given = {self.key(name, at) for at, step in enumerate(self._maps) for name in _given(step)}
-        made = {at: made_by(self._maps[at])[0] for at in self._fetched}
-        return frozenset(at for at, name in made.items() if Made(name, at) not in given)
+        made = {at: made_by(self._maps[at]) for at in self._fetched}
+        return frozenset(at for at, names in made.items() if not any(Made(name, at) in given for name in names))
 
     def fan_out(self, start: int) -> int:
         """How many samples one sample can become by the maps from ``start`` on."""
@@ -232,13 +232,13 @@ def identity_keys(stages: MappedStages, upto: int | None = None) -> list[Stored 
 
 def made_by(step: Sampled) -> tuple[str, ...]:
     """The names of the columns that a map makes."""
-    if isinstance(step, SampleColumns | SampleRecords):
+    if isinstance(step, SampleColumns | SampleRecords | SampleTokens):
         return step.names
     if isinstance(step, SampleFlatMap):
         return (step.name, PART)
     if isinstance(step, SampleAssembly):
         return tuple(step.schema().names)
-    return (step.name,) if isinstance(step, SampleTokens | SampleMap) else ()
+    return (step.name,) if isinstance(step, SampleMap) else ()
 
 
 def length_column(name: str) -> str:

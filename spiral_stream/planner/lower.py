@@ -15,6 +15,7 @@ from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.lanes import Lanes
 from spiral_stream.batching.tail import DropPartial
 from spiral_stream.batching.windowed import WindowedBucket
+from spiral_stream.cache.chats import ChatKind
 from spiral_stream.cache.clips import ClipKind
 from spiral_stream.cache.image_lists import ImageListKind
 from spiral_stream.cache.images import ImageKind
@@ -36,7 +37,7 @@ from spiral_stream.fields.stack import Stack
 from spiral_stream.plan import nodes
 from spiral_stream.plan.checks import unheeded_sort
 from spiral_stream.plan.clips import TIMES, clip_parts, is_clip, limits_of
-from spiral_stream.plan.dtypes import field_specs, image_parts, is_decoded, widths_of
+from spiral_stream.plan.dtypes import field_specs, image_parts, is_decoded, together, widths_of
 from spiral_stream.plan.epoch_length import scheduled, size_and_shares
 from spiral_stream.plan.extents import Extends, extent_of
 from spiral_stream.plan.fingerprint import canonical, digest
@@ -52,6 +53,7 @@ from spiral_stream.planner.composed import doubts
 from spiral_stream.planner.derived_relations import DerivedRelations
 from spiral_stream.planner.kept_columns import KeptRelation
 from spiral_stream.planner.kept_plans import cache_root, keep_plan
+from spiral_stream.planner.meaning import chat_encoder
 from spiral_stream.planner.payload import Payload, own_payload, payload_of
 from spiral_stream.planner.physical import (
     ClipSource,
@@ -80,6 +82,8 @@ from spiral_stream.sampling.mixture import Mixture, apportion
 from spiral_stream.sampling.order import Population
 from spiral_stream.sampling.schedule import Schedule
 from spiral_stream.semantic import semantic_of
+from spiral_stream.transforms.chat import ChatTemplate
+from spiral_stream.transforms.chat_encoder import ChatEncoder
 from spiral_stream.transforms.encoder import TextEncoder
 
 
@@ -177,7 +181,7 @@ def _fields(collate: nodes.Collate, streams: Sequence[StreamStage], root: Path) 
         elif isinstance(field, SequenceField):
             multiple, length = widths_of(collate.fields, field.column)
             if is_tokens(have.field(field.column).type):
-                out.append(SequenceStage(name, field, spec, multiple, length))
+                out.append(SequenceStage(name, field, spec, multiple, length, together(collate.fields, field.column)))
             else:
                 rows = field.rows(multiple, length)
                 out.append(PlainStage(name, rows, spec))
@@ -205,7 +209,7 @@ def _read_by_batches(collate: nodes.Collate, sample: nodes.Sample) -> list[str]:
     formation = collate.formation
     texts = [] if formation is None else [*formation.key_texts, *filter(None, [formation.length])]
     keys = [name for text in texts for name in parse(text).columns()]
-    fields = [field.column for _, field in collate.fields if not is_decoded(field)]
+    fields = [name for _, field in collate.fields if not is_decoded(field) for name in field.columns]
     have = sample.schema().names
     return [name for name in dict.fromkeys([*sample.identity, *fields, *keys]) if name in have and name != STREAM_ID]
 
@@ -337,7 +341,19 @@ def _cached(payload: Payload, kind: K, root: Path) -> PayloadCache[K]:
 
 def _tokens(node: SampleTokens, streams: Sequence[StreamStage], catalog: Registry, root: Path) -> TokenStage:
     tokenize = node.transform
-    encoder = TextEncoder(catalog.tokenizer(tokenize.tokenizer).path, tokenize)
+    encoder: TextEncoder | ChatEncoder
+    if isinstance(tokenize, ChatTemplate):
+        encoder = chat_encoder(tokenize, catalog, masked=node.mask is not None)
+        if encoder.template_digest != node.template:
+            where = f"its file {tokenize.file}" if tokenize.file else f"that of tokenizer {tokenize.tokenizer!r}"
+            msg = (
+                f"ChatTemplate({tokenize.column!r}) >> {', '.join(node.names)}: the chat template ({where}) changed since this "
+                f"plan was made ({node.template or 'none':.8} -> {encoder.template_digest:.8}); its ids would differ. Make the "
+                "plan again (save the stream again), or give the old text with template="
+            )
+            raise PlanError(msg)
+    else:
+        encoder = TextEncoder(catalog.tokenizer(tokenize.tokenizer).path, tokenize)
     if encoder.digest != node.digest:
         msg = (
             f"tokenize: tokenizer {tokenize.tokenizer!r} changed since this plan was made ({node.digest[:8]} -> "
@@ -345,13 +361,17 @@ def _tokens(node: SampleTokens, streams: Sequence[StreamStage], catalog: Registr
             "the old tokenizer under that name"
         )
         raise PlanError(msg)
-    caches = []
+    caches: list[PayloadCache[TokenKind] | PayloadCache[ChatKind]] = []
     for stream in streams:
-        column = _own_text(node.source, stream, tokenize.column)
-        if column is None:
+        own = [_own_text(node.source, stream, each) for each in tokenize.columns]
+        column, *others = (each for each in own if each is not None) if all(own) else ("",)
+        if not column:
             return TokenStage(node.name, tokenize.column, encoder, ())
-        payload = own_payload(stream.selected, stream.base, column)
-        caches.append(_cached(payload, TokenKind(stream.base.entry.name, column, encoder), root))
+        payload, relation = own_payload(stream.selected, stream.base, column), stream.base.entry.name
+        if isinstance(encoder, ChatEncoder):
+            caches.append(_cached(payload, ChatKind(relation, column, tuple(others), encoder), root))
+        else:
+            caches.append(_cached(payload, TokenKind(relation, column, encoder), root))
     return TokenStage(node.name, tokenize.column, encoder, tuple(caches))
 
 

@@ -1,5 +1,7 @@
 """Complete verbs after ``sample`` with what they leave open: the catalog's tokenizer, a default formation."""
 
+from typing import TYPE_CHECKING
+
 from spiral_stream.batching.composition import StratifiedByStream
 from spiral_stream.batching.formation import Composition, Formation
 from spiral_stream.batching.windowed import WindowedBucket
@@ -9,25 +11,41 @@ from spiral_stream.plan.maps import SampleAssembly, SampleFilter, SampleFlatMap,
 from spiral_stream.plan.mix import STREAM_ID, Mix
 from spiral_stream.plan.nodes import Node
 from spiral_stream.plan.tree import find, need, spine
+from spiral_stream.transforms.chat import ChatTemplate
 from spiral_stream.transforms.text import Tokenize
 from spiral_stream.transforms.transform import Named
 
+if TYPE_CHECKING:
+    from spiral_stream.transforms.chat_encoder import ChatEncoder
+
 
 def tokenized(node: Node, named: Named, catalog: Registry) -> SampleTokens:
-    """Return the node of a `Tokenize`, with the content of the tokenizer that its name means now.
+    """Return the node of a `Tokenize` or a `ChatTemplate`, with the content of the tokenizer that its name means now.
 
     Raises:
         CatalogError: the name is unknown.
         PlanError: it is another transform, its options do not fit the tokenizer, or the column is no text.
     """
     tokenize = named.transform
+    most = 2 if isinstance(tokenize, ChatTemplate) else 1
+    if len(named.names) > most:
+        msg = (
+            f"map: {type(tokenize).__name__} has {len(named.names)} names, and gives "
+            f"{'tokens and a loss mask' if most > 1 else 'one column'}. Give one name per column"
+        )
+        raise PlanError(msg)
+    if isinstance(tokenize, ChatTemplate):
+        mask = named.names[1] if len(named.names) > 1 else None
+        chat = chat_encoder(tokenize, catalog, masked=mask is not None)
+        size = chat.dtype.itemsize
+        return SampleTokens(node, tokenize, named.names[0], chat.digest, size, mask, chat.template_digest)
     if not isinstance(tokenize, Tokenize):
         msg = f"map: {type(tokenize).__name__} transforms images. Give it to Stack(..., transforms=[...])"
         raise PlanError(msg)
     from spiral_stream.transforms.encoder import TextEncoder
 
     encoder = TextEncoder(catalog.tokenizer(tokenize.tokenizer).path, tokenize)
-    return SampleTokens(node, tokenize, named.name, encoder.digest, encoder.dtype.itemsize)
+    return SampleTokens(node, tokenize, named.names[0], encoder.digest, encoder.dtype.itemsize)
 
 
 def settled(node: Node, formation: Formation | None, composition: Composition | None) -> Formation | None:
@@ -62,3 +80,18 @@ def settled(node: Node, formation: Formation | None, composition: Composition | 
     if formation is None and (composition is not None or changes):
         formation = WindowedBucket(keys=())
     return formation if formation is None or composition is None else formation.with_composition(composition)
+
+
+def chat_encoder(chat: ChatTemplate, catalog: Registry, *, masked: bool) -> "ChatEncoder":
+    """Return the encoder of a `ChatTemplate`, with the tokenizer and the template that its names mean now.
+
+    Raises:
+        CatalogError: the tokenizer's name is unknown.
+        PlanError: there is no template, or it does not fit.
+        SourceError: the template's file cannot be read.
+    """
+    from spiral_stream.transforms.chat_encoder import ChatEncoder
+    from spiral_stream.transforms.chat_format import format_of
+
+    entry = catalog.tokenizer(chat.tokenizer)
+    return ChatEncoder(entry.path, chat, format_of(chat, entry.chat), masked=masked)

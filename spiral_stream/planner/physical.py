@@ -12,6 +12,7 @@ import numpy as np
 
 from spiral_stream.batching.fixed import FixedBatches
 from spiral_stream.batching.formation import Formation
+from spiral_stream.cache.chats import ChatKind
 from spiral_stream.cache.clips import ClipKind
 from spiral_stream.cache.image_lists import ImageListKind
 from spiral_stream.cache.images import ImageKind
@@ -35,6 +36,7 @@ from spiral_stream.planner.values import KeptValues
 from spiral_stream.sampling.epoch import EpochOrder
 from spiral_stream.sampling.order import Order
 from spiral_stream.transforms.chain import ImageChain, MaskProgram, Program, random_moves
+from spiral_stream.transforms.chat_encoder import ChatEncoder
 from spiral_stream.transforms.encoder import TextEncoder
 from spiral_stream.transforms.image import ImageProgram
 
@@ -68,6 +70,7 @@ class SequenceStage:
     spec: FieldSpec
     multiple: int = 1  # widths are multiples of this, for all fields of the column
     length: int | None = None  # the width of every batch, if one of the column's fields says it
+    together: tuple[str, ...] = ()  # the columns that share their width, this one included; empty if it is alone
 
 
 @final
@@ -182,8 +185,10 @@ class TokenStage:
 
     name: str
     column: str
-    encoder: TextEncoder
-    caches: tuple[PayloadCache[TokenKind], ...]  # one per stream; empty where the text is computed
+    encoder: TextEncoder | ChatEncoder
+    caches: tuple[
+        PayloadCache[TokenKind] | PayloadCache[ChatKind], ...
+    ]  # one per stream; empty where the text is computed
 
     @property
     def payloads(self) -> tuple[Payload, ...]:

@@ -115,8 +115,11 @@ def _outputs(step: nodes.Sampled, at: int, lineage: Lineage) -> Iterator[tuple[M
         yield Made(MASK, at), pa.bool_()
     elif isinstance(step, SampleFlatMap):
         yield Made(LISTS, at), step.function.kind
-    elif isinstance(step, SampleTokens) and isinstance(lineage.key(step.transform.column, at), Made):
-        yield Made(step.name, at), step.schema().field(step.name).type
+    elif isinstance(step, SampleTokens) and any(
+        isinstance(key, Made) for key in lineage.keys(step.transform.columns, at)
+    ):
+        for name in step.names:
+            yield Made(name, at), step.schema().field(name).type
 
 
 def _leaves_out(maps: Sequence[nodes.Sampled], lineage: Lineage, at: int) -> bool:

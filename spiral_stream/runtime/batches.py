@@ -4,6 +4,7 @@ Membership and small columns are settled at once. Fields that are costly to deco
 consecutive rows. The pieces run in parallel, and each writes straight into its part of the batch's slot.
 """
 
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from itertools import pairwise
@@ -97,7 +98,8 @@ class BatchBuilder:
         self._plains = [(stage, lineage.key(stage.field.column, lineage.end)) for stage in others]
         self._columns = [self._sequences(column) for column in dict.fromkeys(s.field.column for s in stages.sequences)]
         self._keys: list[Key] = [key for _, key in self._plains]
-        self._keys += [each.key for each in self._columns if each.column not in gathering.tokens]
+        keys = {name: key for each in self._columns for name, key in each.keys.items()}
+        self._keys += [key for name, key in keys.items() if name not in gathering.tokens]
         named = [name for stage in stages.sounds for name in (stage.column, *stage.times)]
         self._keys += [lineage.key(name, lineage.end) for name in named]
         self._calls = calls_of(stages, lineage, self._keys)
@@ -106,7 +108,8 @@ class BatchBuilder:
     def _sequences(self, column: str) -> Sequences:
         stages, lineage = self._stages, self._reader.lineage
         fields = [stage for stage in stages.sequences if stage.field.column == column]
-        return Sequences(column, lineage.key(column, lineage.end), fields)
+        names = dict.fromkeys(name for stage in fields for name in stage.field.columns)
+        return Sequences(column, {name: lineage.key(name, lineage.end) for name in names}, fields)
 
     def begin(self, epoch: int, numbers: range, pool: Executor) -> Pending:
         """Settle membership and columns, and start the pieces."""
@@ -157,10 +160,15 @@ class BatchBuilder:
     def _fill_columns(self, draft: Draft, gathered: dict[str, Ragged]) -> None:
         for plain, key in self._plains:
             self._fill_plain(draft, plain, draft.samples.columns[key])
+        found = {
+            each.column: {
+                name: gathered[name] if name in gathered else as_ragged(draft.samples.columns[key])
+                for name, key in each.keys.items()
+            }
+            for each in self._columns
+        }
         for column in self._columns:
-            tokens = gathered.get(column.column)
-            found = as_ragged(draft.samples.columns[column.key]) if tokens is None else tokens
-            self._fill_sequences(draft, column, found)
+            self._fill_sequences(draft, column, found[column.column], column.longest(found))
         for recorded in self._stages.sounds:
             self._fill_sound(draft, recorded)
 
@@ -267,15 +275,18 @@ class BatchBuilder:
 
     # ---- fields of token sequences
 
-    def _fill_sequences(self, draft: Draft, column: Sequences, tokens: Ragged) -> None:
+    def _fill_sequences(
+        self, draft: Draft, column: Sequences, found: Mapping[str, Ragged], longest: Int64 | None
+    ) -> None:
         """Fill the fields of one token column: they share one placement, and are written together."""
-        width = column.fields[0].length
+        tokens, width = found[column.column], column.fields[0].length
         if width is not None:
             lengths = tokens.lengths
             draft.refusals.attempt(
                 *(column.column, 0, len(lengths), lambda a, b: need_room(column.column, lengths[a:b], width))
             )
-        placed = place(tokens, draft.shape, column.fields[0].multiple, alone=len(self._columns) == 1, fixed=width)
+        alone = len(self._columns) == max(1, len(column.fields[0].together))
+        placed = place(tokens, draft.shape, column.fields[0].multiple, alone=alone, fixed=width, longest=longest)
         written: list[tuple[TokenField, NDArray[Any]]] = []
         for stage in column.fields:
             if isinstance(stage.field, CuSeqlens):
@@ -288,10 +299,8 @@ class BatchBuilder:
 
         def fill(first: int, last: int) -> None:
             part, pieces = placed.part(first, last)
-            some = tokens if len(part.rows) == len(tokens) else tokens.take(np.arange(pieces.start, pieces.stop))
             with self._metrics.timed("collate_s"), blaming(self._stages, whose, pieces.start):
-                for each, out in written:
-                    each.fill_tokens(some, part, out[first:last])
+                column.write(found, part, pieces, [(each, out[first:last]) for each, out in written])
 
         borders = cuts(placed)
         if len(borders) == 2:  # noqa: PLR2004  one run of rows: a handover to another thread costs as much as the work

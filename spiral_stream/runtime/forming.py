@@ -63,7 +63,7 @@ class Forming:
             wanted += [lineage.length_key(column) for column in self.sequences]
         self.wanted = wanted = [*wanted, *self.lists]  # columns that the formation looks at
         fields = [field for _, field in collate.fields]
-        later = [*lineage.keys((field.column for field in fields), end), *identity_keys(stages)]
+        later = [*lineage.keys((name for field in fields for name in field.columns), end), *identity_keys(stages)]
         self._used = lineage.rests_on([*later, *wanted])
         self._uncached: list[str] | None = None
         self._counting: Forming | None = None
@@ -233,9 +233,18 @@ class Forming:
             return self._declared(samples, self.length)
         columns = [lengths_of(samples.columns[self.reader.lineage.length_key(column)]) for column in self.sequences]
         if isinstance(self.formation, Packed):
-            _need_alike(self.formation, self.sequences, columns)
+            _need_alike(self.formation, *self._groups(columns))
         longest: Int64 = np.maximum.reduce(columns)
         return longest
+
+    def _groups(self, columns: Sequence[Int64]) -> tuple[Sequence[str], Sequence[Int64]]:
+        """One column for all that share their places, as long as the longest of them."""
+        shared = {stage.field.column: stage.together[:1] or (stage.field.column,) for stage in self.stages.sequences}
+        out: dict[str, Int64] = {}
+        for name, lengths in zip(self.sequences, columns, strict=True):
+            (first,) = shared[name]
+            out[first] = np.maximum(out[first], lengths) if first in out else lengths
+        return list(out), list(out.values())
 
     def _declared(self, samples: Samples, length: Expr) -> Int64:
         """The lengths that a column of the relation states."""

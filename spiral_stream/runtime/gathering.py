@@ -29,7 +29,7 @@ class Gathering:
         self._stages, self._lineage = stages, lineage
         own = {stage.name: self._copied(stage) for stage in stages.plains}
         only = lineage.sequences_only(stages)
-        columns = dict.fromkeys(stage.field.column for stage in stages.sequences)
+        columns = dict.fromkeys(name for stage in stages.sequences for name in stage.field.columns)
         checked = stages.formation is not None and stages.formation.length is not None  # with the columns that are read
         addressed = {name: self._own(name) for name in columns if name in only and not checked}
         self.plains: dict[str, KeptColumn] = {name: kept for name, kept in own.items() if kept is not None}

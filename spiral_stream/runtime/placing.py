@@ -38,7 +38,15 @@ def joined(drawn: Sequence[Drawn]) -> Drawn:
     return Drawn(samples, Membership(numbers, int(rows[-1]), width, lengths, packing))
 
 
-def place(tokens: Ragged, shape: Membership, multiple: int, *, alone: bool, fixed: int | None = None) -> Placed:
+def place(
+    tokens: Ragged,
+    shape: Membership,
+    multiple: int,
+    *,
+    alone: bool,
+    fixed: int | None = None,
+    longest: Int64 | None = None,
+) -> Placed:
     """Place the sequences of one column in the rows of a batch.
 
     Args:
@@ -47,8 +55,14 @@ def place(tokens: Ragged, shape: Membership, multiple: int, *, alone: bool, fixe
         multiple: the width is a multiple of this.
         alone: whether there is only one sequence column.
         fixed: the width, if the plan says it; longer sequences are cut here, and `need_room` refuses them.
+        longest: the length of each sample's longest sequence in the columns that share the width; None if there is one.
+
+    Raises:
+        DataError: of columns that share a packed row, a sample has no token in this one.
     """
     packing = shape.packing
+    if packing is not None and longest is not None:
+        return Placed(packing.rows, packing.starts, packing.offsets, _own(tokens, packing), shape.rows, shape.width)
     if packing is not None:
         return Placed(packing.rows, packing.starts, packing.offsets, packing.lengths, shape.rows, shape.width)
     lengths = tokens.lengths if shape.lengths is None else np.minimum(tokens.lengths, shape.lengths)
@@ -56,8 +70,25 @@ def place(tokens: Ragged, shape: Membership, multiple: int, *, alone: bool, fixe
         return Placed.whole(np.minimum(lengths, fixed), fixed)
     width = shape.width if alone else 0
     if not width:
-        width = int(padded(lengths.max(initial=0), multiple))
+        most = lengths if longest is None else longest if shape.lengths is None else np.minimum(longest, shape.lengths)
+        width = int(padded(most.max(initial=0), multiple))
     return Placed.whole(lengths, width)
+
+
+def _own(tokens: Ragged, packing: Packing) -> Int64:
+    """The lengths of the pieces of one of several columns: they begin together, and may end before the longest.
+
+    Raises:
+        DataError: a piece has no token, so that the segments of the columns would be counted differently.
+    """
+    lengths = np.minimum(packing.lengths, tokens.lengths)
+    empty = np.flatnonzero((lengths == 0) & (packing.lengths > 0))
+    if len(empty):
+        msg = (
+            "collate: it has no token in one of the columns of Pad(also=), and some in another. Filter such samples out"
+        )
+        raise DataError(msg, row=int(empty[0]))
+    return lengths
 
 
 def need_room(column: str, lengths: Int64, width: int) -> None:

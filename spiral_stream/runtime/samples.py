@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream import seeding
+from spiral_stream.cache.chats import mask_behind
 from spiral_stream.dialects.numpy import to_column
 from spiral_stream.expr import Expr, bind
 from spiral_stream.fields.ragged import Ragged
@@ -218,7 +219,7 @@ class SampleReader:
             with self.metrics.timed("fetch_s"):
                 return {key: kept.read(key, samples.places, ragged=isinstance(step, SampleTokens))}
         if isinstance(step, SampleTokens):
-            return {key: self._tokenized(samples, step, at)}
+            return self._tokenized(samples, step, at)
         if isinstance(step, SampleColumns):
             value = step.exprs[step.names.index(name)]
             return {key: self.value(samples, value, step.source, at).cast(step.schema().field(name).type)}
@@ -252,18 +253,22 @@ class SampleReader:
                 out |= reason.is_valid().to_numpy(zero_copy_only=False)
         return out
 
-    def _tokenized(self, samples: Samples, step: SampleTokens, at: int) -> pa.Array | Ragged:
+    def _tokenized(self, samples: Samples, step: SampleTokens, at: int) -> dict[Key, pa.Array | Ragged]:
         refused: dict[int, str] | None = {} if self._tolerant else None
         found: pa.Array | Ragged
         if self._tokens.computed(at):
-            texts = samples.columns[self.lineage.key(step.transform.column, at)]
-            found = self._tokens.of_texts(at, step.transform.column, texts, refused)
+            names = step.transform.columns
+            texts = [as_lists(samples.columns[key]) for key in self.lineage.keys(names, at)]
+            found = self._tokens.of_texts(at, pa.table(texts, names=list(names)), refused)
         else:
             ask = self._tokens.lengths if at in self._lengths_only else self._tokens.tokens
             found = ask(at, samples.places, refused)
         if refused is not None:
             samples.columns[Refusal(at)] = reasons(refused, len(samples))
-        return found
+        out: dict[Key, pa.Array | Ragged] = {Made(step.name, at): found}
+        if step.mask is not None:
+            out[Made(step.mask, at)] = mask_behind(found) if isinstance(found, Ragged) else found
+        return out
 
     def random_keys(self, epoch: int, samples: Samples, upto: int | None = None) -> NDArray[np.uint64]:
         """Return the samples' own random keys (docs/decisions/0032), as they are after ``upto`` maps: shape [S], uint64.

@@ -45,10 +45,10 @@ class TokenColumns:
         """Whether the text of map ``at`` is computed, so that it has to be given."""
         return not self._feeds[at]
 
-    def of_texts(self, at: int, column: str, texts: pa.Array, refused: Refused | None) -> Ragged:
+    def of_texts(self, at: int, texts: pa.Table, refused: Refused | None) -> Ragged:
         """Encode texts that the plan computes."""
         with self._metrics.timed("map_s"):
-            return encoded(self._tokens[at].encoder, column, texts, refused)
+            return encoded(self._tokens[at].encoder, texts, refused)
 
     def tokens(self, at: int, places: Places, refused: Refused | None) -> Ragged:
         """Return the tokens of samples.

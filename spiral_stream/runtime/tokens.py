@@ -1,4 +1,4 @@
-"""Tokens of a text column by row address: from the cache where it has them, else on the fly.
+"""Tokens of a text column, or of conversations, by row address: from the cache where it has them, else on the fly.
 
 Both ways give addresses in memory, so a batch does not depend on which caches are built. Lengths come from the
 cache's descriptors, so no token is read to know them. Rows are looked up shard by shard, after one sort of the shard
@@ -13,6 +13,7 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from spiral_stream.cache.chats import ChatKind
 from spiral_stream.cache.kind import Rows
 from spiral_stream.cache.reader import CachedShard, CacheReader
 from spiral_stream.cache.tokens import TokenKind
@@ -48,7 +49,7 @@ class _TokenPlaces:
 
 @final
 class TokenFeed:
-    """The tokens of one text column of an open relation. Thread-safe.
+    """The tokens of one column of an open relation. Thread-safe.
 
     Text that is not cached is encoded in the caller's thread, or by the threads of ``pool`` if it is long.
     """
@@ -56,7 +57,7 @@ class TokenFeed:
     def __init__(
         self,
         relation: OpenRelation,
-        kind: TokenKind,
+        kind: TokenKind | ChatKind,
         cache: CacheReader | None,
         metrics: Metrics,
         pool: Executor | None = None,
@@ -95,9 +96,8 @@ class TokenFeed:
             found.need_accepted()
         else:
             refused.update(found.refused)
-        item = self._kind.item_bytes
-        items = np.full(len(ordinals), item, dtype=np.uint8)
-        return Ragged(found.addresses, found.sizes // item, items, signed=False, owners=tuple(found.owners))
+        items = np.full(len(ordinals), self._kind.item_bytes, dtype=np.uint8)
+        return Ragged(found.addresses, self._kind.lengths(found.sizes), items, signed=False, owners=tuple(found.owners))
 
     def lengths(self, ordinals: UInt64, refused: dict[int, str] | None = None) -> Int64:
         """Return the number of tokens of each row, shape [S]; reads no token of the cache. Arguments as in `tokens`.
@@ -111,7 +111,7 @@ class TokenFeed:
             found.need_accepted()
         else:
             refused.update(found.refused)
-        return found.sizes // self._kind.item_bytes
+        return self._kind.lengths(found.sizes)
 
     def missing(self, ordinals: UInt64) -> NDArray[np.bool_]:
         """Return which rows the cache lacks, so that their text would be read: shape [S], bool. It holds refused rows."""
@@ -190,7 +190,7 @@ class TokenFeed:
         """Return what a cache would hold for these rows."""
         column, relation = self._kind.column, self._relation.entry.name
         with self._metrics.timed("fetch_s"), doing(f"reading column {column} of relation {relation}"):
-            table = self._relation.fetch(ordinals, [column])
+            table = self._relation.fetch(ordinals, list(self._kind.columns))
         with self._metrics.timed("map_s"), doing(f"tokenizing column {column} of relation {relation}"):
             return self._kind.keep_rows(table, self._relation.base)
 

@@ -9,30 +9,43 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
+from spiral_stream.cache.chats import ChatKind
 from spiral_stream.cache.tokens import TokenKind
+from spiral_stream.errors import DataError
 from spiral_stream.fields.ragged import Ragged
+from spiral_stream.transforms.chat_encoder import ChatEncoder
 from spiral_stream.transforms.encoder import TextEncoder
 
 
-def encoded(encoder: TextEncoder, name: str, texts: pa.Array, refused: dict[int, str] | None) -> Ragged:
-    """Tokenize a computed column.
+def encoded(encoder: TextEncoder | ChatEncoder, texts: pa.Table, refused: dict[int, str] | None) -> Ragged:
+    """Tokenize computed columns.
 
     Args:
         encoder: the tokenizer.
-        name: name of the text column, for the reasons.
-        texts: S texts.
+        texts: the columns of the transform, S rows: first the text, by the name that reasons give it.
         refused: if given, unreadable texts get no tokens, and the reason is put here, by place.
 
     Raises:
         DataError: a text cannot be read, and ``refused`` is None; ``row`` is its place.
     """
-    if refused is None:
-        return Ragged.of_flat(*encoder.encode(texts))
-    kind = TokenKind("", name, encoder)
-    rows = kind.keep_rows(pa.table({name: texts}), "")
-    refused.update(rows.refused)
-    lengths = rows.sizes // kind.item_bytes
-    return Ragged.of_flat(rows.payload, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+    name, *others = texts.column_names
+    kind: TokenKind | ChatKind
+    if isinstance(encoder, ChatEncoder):
+        kind = ChatKind("", name, tuple(others), encoder)
+    elif refused is None:
+        return Ragged.of_flat(*encoder.encode(texts[name]))
+    else:
+        kind = TokenKind("", name, encoder)
+    rows = kind.keep_rows(texts, "")
+    if refused is not None:
+        refused.update(rows.refused)
+    elif rows.refused:
+        row = min(rows.refused)
+        raise DataError(rows.refused[row], row=row)
+    begins = (np.cumsum(rows.sizes) - rows.sizes).astype(np.uint64)
+    items = np.full(len(rows.sizes), kind.item_bytes, np.uint8)
+    addresses = np.uint64(rows.payload.ctypes.data) + begins
+    return Ragged(addresses, kind.lengths(rows.sizes), items, signed=False, owners=(rows.payload,))
 
 
 def reasons(refused: Mapping[int, str], count: int) -> pa.Array:

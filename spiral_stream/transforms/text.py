@@ -58,3 +58,8 @@ class Tokenize(Transform):
     @property
     def deterministic(self) -> bool:
         return True
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return (self.column,)

@@ -32,8 +32,8 @@ class Transform(ABC):
         """The deterministic steps that replace this one in evaluation; the step itself if it draws no random numbers."""
         return (self,)
 
-    def __rshift__(self, name: str) -> "Named":
-        """Name the column for the output: ``Tokenize("text", ...) >> "tokens"``."""
+    def __rshift__(self, name: str | tuple[str, ...]) -> "Named":
+        """Name the column for the output: ``Tokenize("text", ...) >> "tokens"``. A `ChatTemplate` may have two."""
         return Named(self, name)
 
 
@@ -43,13 +43,18 @@ class Named:
     """A transform, and the name of the column for its output."""
 
     transform: Transform
-    name: str
+    name: str | tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
+        if not self.names or not all(isinstance(name, str) and name for name in self.names):
             what = type(self.transform).__name__
             msg = f'{what} >> {self.name!r}: give the name of the new column, as in {what}(...) >> "tokens"'
             raise PlanError(msg)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+        return tuple(self.name) if isinstance(self.name, list | tuple) else (self.name,)
 
 
 def is_number(value: object) -> bool:
