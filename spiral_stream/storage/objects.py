@@ -135,7 +135,9 @@ class Objects(Store):
         self._need_own_process()
         if scheme_of(self._root) in WEB:
             where = cut(printable(self._uri(prefix)))
-            msg = f"{where}: a web server lists nothing. Name the files one by one, or by a pattern such as {{000..127}}"
+            msg = (
+                f"{where}: a web server lists nothing. Name the files one by one, or by a pattern such as {{000..127}}"
+            )
             raise SourceError(msg)
         with _told(self._uri(prefix), "listed"):
             for part in obstore.list(self._store, prefix=prefix.rstrip("/") or None):

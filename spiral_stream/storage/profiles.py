@@ -35,7 +35,7 @@ _MESSAGE: Final = re.compile(
 
 @final
 @dataclass(frozen=True, slots=True)
-class Profile:
+class StorageProfile:
     """Options for the URIs that begin with a prefix."""
 
     name: str
@@ -48,7 +48,7 @@ class Profile:
         return uri == bare or uri.startswith(f"{bare}/") or bare.endswith(":")
 
 
-_GIVEN: Final[dict[str, Profile]] = {}  # by the program
+_GIVEN: Final[dict[str, StorageProfile]] = {}  # by the program
 _LOCK: Final = threading.Lock()
 
 
@@ -97,7 +97,7 @@ def redacted(text: str) -> str:
     return _MESSAGE.sub(r"\1\2***", printable(text))
 
 
-def _covering(uri: str) -> list[Profile]:
+def _covering(uri: str) -> list[StorageProfile]:
     with _LOCK:
         given = list(_GIVEN.values())
     ordered = [*_of_file(), *given]  # at one prefix the program's come last
@@ -119,7 +119,7 @@ def _is_secret_variable(name: str) -> bool:
     return name.startswith(("AWS_", "AZURE_", "GOOGLE_", "GCS_")) and bool(_SECRET.search(name))
 
 
-def _of_file() -> list[Profile]:
+def _of_file() -> list[StorageProfile]:
     place = os.environ.get(FILE_ENV)
     if not place:
         return []
@@ -144,7 +144,7 @@ def _of_file() -> list[Profile]:
     return profiles
 
 
-def _profile(name: str, table: Mapping[str, Any], where: str) -> Profile:
+def _profile(name: str, table: Mapping[str, Any], where: str) -> StorageProfile:
     prefix = table.get("prefix")
     if not isinstance(prefix, str) or not is_object(prefix):
         found = shown(printable(prefix)) if isinstance(prefix, str) else "missing"
@@ -153,7 +153,7 @@ def _profile(name: str, table: Mapping[str, Any], where: str) -> Profile:
     if prefix.partition("://")[2]:
         place_of(prefix)
     options = {each: _value(value, each, where) for each, value in table.items() if each != "prefix"}
-    return Profile(name, prefix, options)
+    return StorageProfile(name, prefix, options)
 
 
 def _value(value: Any, option: str, where: str) -> str:

@@ -7,7 +7,7 @@ one reaches a message.
 import os
 import re
 from typing import Final, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from spiral_stream.errors import SourceError, cut
 
@@ -18,7 +18,7 @@ _HIDDEN: Final = re.compile(r"(?<=://)[^@\s]*:[^@\s]*@")  # a password may hold 
 _QUERY: Final = re.compile(r"(?<=[^\s?])\?[^\s#?]*=[^\s]*")
 
 
-class Place(NamedTuple):
+class Address(NamedTuple):
     """One object, or a prefix of some."""
 
     root: str  # scheme://bucket, without a slash at its end; "" for files of this machine
@@ -42,7 +42,7 @@ def printable(text: str) -> str:
     return _QUERY.sub("?...", _HIDDEN.sub("...@", text))
 
 
-def place_of(uri: str) -> Place:
+def place_of(uri: str) -> Address:
     """Take a URI apart.
 
     Raises:
@@ -51,7 +51,7 @@ def place_of(uri: str) -> Place:
     scheme = scheme_of(uri)
     if scheme in ("", "file"):
         path = unquote(urlsplit(uri).path, errors="surrogateescape") if scheme else os.path.expanduser(uri)  # noqa: PTH111
-        return Place("", os.path.abspath(path))  # noqa: PTH100  resolve() would follow links
+        return Address("", os.path.abspath(path))  # noqa: PTH100  resolve() would follow links
     shown = cut(printable(uri))
     if not is_object(uri):
         known = ", ".join(f"{each}://" for each in sorted(OBJECTS | WEB))
@@ -71,7 +71,7 @@ def place_of(uri: str) -> Place:
     if not netloc or "?" in netloc or "\0" in uri:
         msg = f"{shown} names no {'host' if scheme in WEB else 'bucket'}. Give {scheme}://name/key"
         raise SourceError(msg)
-    return Place(f"{scheme}://{netloc}", unquote(key) if scheme in WEB else key)
+    return Address(f"{scheme}://{netloc}", unquote(key) if scheme in WEB else key)
 
 
 def joined(base: str, name: str) -> str:
@@ -81,8 +81,8 @@ def joined(base: str, name: str) -> str:
         SourceError: it leads out of the root.
     """
     root, key = place_of(base)
-    parts: list[str] = [part for part in key.split("/") if part]
-    for part in name.split("/"):
+    parts: list[str] = []
+    for part in [*key.split("/"), *name.split("/")]:
         if part == ".." and not parts:
             msg = f"{cut(name)} leads out of {cut(printable(base))}. Correct it"
             raise SourceError(msg)
@@ -90,4 +90,5 @@ def joined(base: str, name: str) -> str:
             parts.pop()
         elif part not in ("", "."):
             parts.append(part)
-    return f"{root}/{'/'.join(parts)}"
+    path = "/".join(parts)
+    return f"{root}/{quote(path) if scheme_of(root) in WEB else path}"

@@ -25,6 +25,11 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, str]:
     return store_of(request.getfixturevalue("bucket") + "/be low")
 
 
+def read(uri: str) -> bytes:
+    store, key = store_of(uri)
+    return bytes(store.get(key).data)
+
+
 def test_what_was_put_is_read_whole_and_in_ranges(place: tuple[Store, str]) -> None:
     store, at = place
     data = os.urandom(200_000)
@@ -124,12 +129,13 @@ def test_options_come_from_the_file_the_environment_and_the_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, s3_endpoint: str
 ) -> None:
     bucket = stores.new_bucket(s3_endpoint)
-    lines = [f'{name} = "{value}"' for name, value in stores.options(s3_endpoint).items() if name != "secret_access_key"]
+    lines = [
+        f'{name} = "{value}"' for name, value in stores.options(s3_endpoint).items() if name != "secret_access_key"
+    ]
     file = tmp_path / "storage.toml"
     file.write_text('[lab]\nprefix = "s3://"\nsecret_access_key = { env = "LAB_SECRET" }\n' + "\n".join(lines))
     monkeypatch.setenv("SPIRAL_STORAGE", str(file))
-    store_before = pytest.raises(SourceError, match=r"secret_access_key is to be \$LAB_SECRET, which is not set")
-    with store_before:
+    with pytest.raises(SourceError, match=r"secret_access_key is to be \$LAB_SECRET, which is not set"):
         store_of(f"s3://{bucket}/a")
     monkeypatch.setenv("LAB_SECRET", stores.SECRET)
     store, key = store_of(f"s3://{bucket}/a")
@@ -154,8 +160,7 @@ def test_options_come_from_the_file_the_environment_and_the_program(
 def test_a_uri_that_is_wrong_is_named_without_its_secrets(uri: str, words: str, bucket: str, s3_endpoint: str) -> None:
     use_storage("tests", prefix="s3://", **stores.options(s3_endpoint))
     with pytest.raises(SourceError, match=words) as caught:
-        store, key = store_of(uri)
-        store.get(key)
+        read(uri)
     assert stores.SECRET not in str(caught.value)
 
 
@@ -163,17 +168,25 @@ def test_no_secret_stands_in_an_error_or_a_log(bucket: str, s3_endpoint: str, ca
     import traceback
 
     caplog.set_level(logging.DEBUG)
-    wrong = stores.options(s3_endpoint) | {"endpoint": f"http://127.0.0.1:9/?sig={stores.SECRET}", "client_max_retries": "0"}
+    wrong = stores.options(s3_endpoint) | {
+        "endpoint": f"http://127.0.0.1:9/?sig={stores.SECRET}",
+        "client_max_retries": "0",
+    }
     use_storage("tests", prefix=bucket, **wrong)
     store, key = store_of(f"{bucket}/a")
-    for call in (lambda: store.get(key), lambda: store.stat(key), lambda: store.put(key, b""), lambda: list(store.list(""))):
+    for call in (
+        lambda: store.get(key),
+        lambda: store.stat(key),
+        lambda: store.put(key, b""),
+        lambda: list(store.list("")),
+    ):
         with pytest.raises(SourceError, match="Check") as caught:
             call()
         said = "".join(traceback.format_exception(caught.value)) + caplog.text + repr(store)
         assert stores.SECRET not in said
         assert stores.KEY_ID not in said
+    use_storage("tests", prefix=bucket, nonsense=stores.SECRET)
     with pytest.raises(SourceError, match="options of its profile"):
-        use_storage("tests", prefix=bucket, nonsense=stores.SECRET)
         store_of(f"{bucket}/a")
 
 
