@@ -64,6 +64,7 @@ from spiral_stream.sources.tokens import Tokens
 from spiral_stream.sources.vortex import Vortex
 from spiral_stream.sources.webdataset import WebDataset
 from spiral_stream.sources.writer import Writer
+from spiral_stream.storage.profiles import use_storage
 from spiral_stream.transforms.chat import ChatTemplate
 from spiral_stream.transforms.color import ColorJitter, GaussianBlur, Grayscale, RandomGrayscale
 from spiral_stream.transforms.crop_and_resize import (
@@ -201,6 +202,7 @@ __all__ = [
     "source_facts",
     "sql",
     "table",
+    "use_storage",
     "written",
 ]
 

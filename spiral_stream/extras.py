@@ -17,6 +17,7 @@ EXTRA_OF: Final[Mapping[str, str]] = {
     "dagster": "dagster",
     "jax": "jax",
     "matplotlib": "report",
+    "obstore": "object-stores",
     "ray": "ray",
     "tiktoken": "text",
     "tokenizers": "text",

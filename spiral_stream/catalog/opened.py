@@ -74,6 +74,11 @@ class OpenRelation:
         """Where relative references start, the files that they may name, and the pins of those files."""
         return self._reach
 
+    @property
+    def remote(self) -> bool:
+        """Whether reading rows waits for a network."""
+        return self._reader.remote
+
     def files(self) -> Mapping[str, str]:
         """Return the source's own local files: name within the source -> path."""
         return self._reader.files()

@@ -28,6 +28,7 @@ from spiral_stream.sources.payload import flattened
 from spiral_stream.sources.pins import NOT_THERE, SUFFIX, Pin, pin_of
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.source import ROW, Reader, content_key
+from spiral_stream.storage.uri import is_object
 from spiral_stream.threads import Workers, thread_share
 
 THREADS: Final = 16
@@ -87,9 +88,10 @@ def pinned(manifest: Manifest, reader: Reader, schema: pa.Schema, folder: Path) 
 def _keys(manifest: Manifest, reader: Reader, columns: Sequence[str], found: Collected) -> pa.StringArray:
     """Content keys that cover what the references of each shard name."""
     shards = _Shards(manifest)
-    reach = Reach(reader.base)  # a look reads nothing: who opens a file asks whether it may
+    # a look at a file reads nothing, and who opens it asks whether it may; a look at an object is a request to a stranger
+    reach, confined = Reach(reader.base), Reach(reader.base, confined=not reader.allow_outside)
     with Workers(thread_share().waiting(THREADS), "spiral-pins") as pool:
-        looks = _Looks(pool, reach, found)
+        looks = _Looks(pool, reach, confined, found)
         for batch in reader.scan(list(columns)):
             rows = manifest.shard_of(manifest.logical(batch.column(ROW).to_numpy()))
             for column in columns:
@@ -105,8 +107,8 @@ def _keys(manifest: Manifest, reader: Reader, columns: Sequence[str], found: Col
 class _Looks:
     """Looks at files, each once as long as it is remembered."""
 
-    def __init__(self, pool: Workers, reach: Reach, found: Collected) -> None:
-        self._pool, self._reach, self._found = pool, reach, found
+    def __init__(self, pool: Workers, reach: Reach, confined: Reach, found: Collected) -> None:
+        self._pool, self._reach, self._confined, self._found = pool, reach, confined, found
         self._recent: dict[str, Pin] = {}
 
     def of(self, references: pa.Array) -> NDArray[np.int64]:
@@ -129,7 +131,7 @@ class _Looks:
 
     def _look(self, name: str) -> Pin:
         try:
-            return pin_of(self._reach.stat(name, 0)[1])
+            return pin_of((self._confined if is_object(name) else self._reach).stat(name, 0)[1])
         except SourceError:  # the reader will raise it
             return NOT_THERE
 

@@ -5,7 +5,6 @@ payload is read where it lies. The units are the storage shards of the sides: a 
 that unit and no other.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,7 +24,7 @@ from spiral_stream.plan import nodes
 from spiral_stream.planner.kept_columns import KeptRelation
 from spiral_stream.planner.side import Side
 from spiral_stream.planner.surviving import Workplace
-from spiral_stream.sources.pins import Pinned
+from spiral_stream.sources.pins import FileFacts, Pinned
 from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key, without_columns
@@ -131,7 +130,7 @@ class AllPins:
     def __init__(self, pins: Sequence[Pinned]) -> None:
         self._pins = pins
 
-    def fault(self, name: str, facts: os.stat_result) -> str | None:
+    def fault(self, name: str, facts: FileFacts) -> str | None:
         """Say how a file differs from what was registered; None if it is as one of the relations says."""
         faults = [pins.fault(name, facts) for pins in self._pins]
         return None if None in faults else faults[0]

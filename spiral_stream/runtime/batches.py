@@ -7,6 +7,7 @@ consecutive rows. The pieces run in parallel, and each writes straight into its 
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from math import prod
 from typing import Any, Final, final
@@ -26,6 +27,7 @@ from spiral_stream.fields.sequence import Placed, TokenField
 from spiral_stream.integrity.blocks import moment, sound
 from spiral_stream.planner.lineage import Key
 from spiral_stream.planner.physical import ClipStage, ImageStage, PlainStage, SequenceStage, SoundStage, Stages
+from spiral_stream.runtime.ahead import only_fetched, pieces, submitted
 from spiral_stream.runtime.bad_samples import Refusals
 from spiral_stream.runtime.batch_size import OBJECT_BYTES, batch_bytes, capacity, object_bytes, room
 from spiral_stream.runtime.blame import blaming
@@ -36,16 +38,17 @@ from spiral_stream.runtime.drafts import Draft, Sequences, all_skipped, spread
 from spiral_stream.runtime.following import BatchFollowers, Followers
 from spiral_stream.runtime.gathering import Gathering
 from spiral_stream.runtime.image_lists import ImageListField, ListFilling, is_mask_of_list
-from spiral_stream.runtime.images import ImageField, fill_rows
+from spiral_stream.runtime.images import Held, ImageField, fill_rows
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.payload_bytes import stored_bytes, stored_size
 from spiral_stream.runtime.pending import Batch, Pending
 from spiral_stream.runtime.placing import as_ragged, cuts, joined, need_room, place, sample_count
 from spiral_stream.runtime.samples import Int64, SampleReader, as_lists
-from spiral_stream.runtime.sounds import SoundField
+from spiral_stream.runtime.sounds import SoundBatch, SoundField
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import view_keys
+from spiral_stream.sources.asked import names_objects
 from spiral_stream.threads import doing
 from spiral_stream.transforms.chain import MaskProgram, Program
 
@@ -261,9 +264,10 @@ class BatchBuilder:
             with self._metrics.timed("fetch_s"):
                 filled[a:b] = stored_bytes(stage.payloads, places.take(np.arange(a, b)), values.slice(a, b - a))
 
-        for start in range(0, len(places), self._piece_rows):
-            stop = min(start + self._piece_rows, len(places))
-            draft.parts.append(draft.pool.submit(draft.refusals.attempt, stage.name, start, stop, fill))
+        waits = any(names_objects(values, each.relation.base) for each in stage.payloads)
+        for start, stop in pieces(len(places), self._piece_rows):
+            part = partial(draft.refusals.attempt, stage.name, start, stop, fill)
+            draft.parts.append(only_fetched(draft.pool, part) if waits else draft.pool.submit(part))
 
     def _packed_lists(self, draft: Draft, packing: Packing, stage: PlainStage, values: pa.Array) -> list[Any]:
         """One list per row of a packed batch, with a value per piece; the plan allows no arrays here."""
@@ -325,31 +329,34 @@ class BatchBuilder:
         feed, program, places = self._images[stage.name], self._programs[stage.name], draft.samples.places
         count = len(places)
         if program.output_shape is None:
-            draft.parts.append(draft.pool.submit(self._fill_unsized, draft, stage))
+            whole = partial(feed.fetch, places) if feed.waits(places) else None
+            draft.parts.append(submitted(draft.pool, whole, partial(self._fill_unsized, draft, stage)))
             return
         out = self._pixels_slot(draft, stage, program.output_shape)
 
         keys = view_keys(draft.keys, stage.view)
 
-        def render(a: int, b: int) -> None:
-            sizes = feed.render(places.take(np.arange(a, b)), keys[a:b], program, out[a:b])
+        def render(a: int, b: int, held: list[Held] | None) -> None:
+            sizes = feed.render(places.take(np.arange(a, b)), keys[a:b], program, out[a:b], held)
             draft.following.sized(stage.name, slice(a, b), sizes)
 
-        def piece(start: int, stop: int) -> None:
-            draft.refusals.attempt(stage.name, start, stop, render)
+        def piece(start: int, stop: int, held: list[Held] | None) -> None:
+            draft.refusals.attempt(stage.name, start, stop, lambda a, b: render(a, b, held))
             draft.following.follow(stage.name, draft.refusals, start, stop)
 
-        for start in range(0, count, self._piece_rows):
-            draft.parts.append(draft.pool.submit(piece, start, min(start + self._piece_rows, count)))
+        waits = feed.waits(places)
+        for start, stop in pieces(count, self._piece_rows):
+            fetch = partial(feed.fetch, places.take(np.arange(start, stop))) if waits else None
+            draft.parts.append(submitted(draft.pool, fetch, partial(piece, start, stop)))
 
-    def _fill_unsized(self, draft: Draft, stage: ImageStage) -> None:
+    def _fill_unsized(self, draft: Draft, stage: ImageStage, held: list[Held] | None) -> None:
         """Fill a field whose size is that of its images: all of them are read before there is an array."""
         feed, program, places = self._images[stage.name], self._programs[stage.name], draft.samples.places
         count = len(places)
         pixels: list[Any] = [None] * count
 
         def read(a: int, b: int) -> None:
-            pixels[a:b] = feed.pixels(places.take(np.arange(a, b)))
+            pixels[a:b] = feed.pixels(places.take(np.arange(a, b)), held)
 
         draft.refusals.attempt(stage.name, 0, count, read)
         good = np.array([row for row in range(count) if pixels[row] is not None], dtype=np.int64)
@@ -368,7 +375,7 @@ class BatchBuilder:
         assert program.output_shape is not None  # the plan fixes a clip's size
         out = self._pixels_slot(draft, stage, (stage.frames, *program.output_shape))
         with blaming(self._stages, draft.samples, 0):
-            pieces = self._clips[stage.name].find(draft.samples.places)
+            found_clips = self._clips[stage.name].find(draft.samples.places)
 
         def piece(feed: ClipFeed, found: Found, part: list[int], rows: NDArray[np.int64]) -> None:
             def render(a: int, b: int) -> None:
@@ -377,25 +384,21 @@ class BatchBuilder:
 
             draft.refusals.attempt(stage.name, 0, len(rows), render, rows)
 
-        draft.parts += [draft.pool.submit(piece, *each) for each in pieces]
+        draft.parts += [draft.pool.submit(piece, *each) for each in found_clips]
 
     # ---- fields of sound
 
     def _fill_sound(self, draft: Draft, stage: SoundStage) -> None:
-        lineage, places, sounds = self._reader.lineage, draft.samples.places, self._sounds[stage.name]
+        lineage, places = self._reader.lineage, draft.samples.places
         columns = [draft.samples.columns[lineage.key(name, lineage.end)] for name in (stage.column, *stage.times)]
         references, *times = [as_lists(each) if isinstance(each, Ragged) else each for each in columns]
         shape = (len(places), stage.selection.channels, stage.selection.length)
         out = self._slots.take(shape, stage.spec.dtype or "float32", room(self._stages, len(places), self._merge))
         draft.fields[stage.name] = out
-
-        def render(a: int, b: int) -> None:
-            some, some_times = references.slice(a, b - a), [each.slice(a, b - a) for each in times]
-            sounds.render(places.take(np.arange(a, b)), some, some_times, draft.keys[a:b], out[a:b])
-
-        for start in range(0, len(places), max(1, self._piece_rows // 4)):
-            stop = min(start + max(1, self._piece_rows // 4), len(places))
-            draft.parts.append(draft.pool.submit(draft.refusals.attempt, stage.name, start, stop, render))
+        batch = SoundBatch(self._sounds[stage.name], places, references, times, draft.keys, out)
+        for start, stop in pieces(len(places), max(1, self._piece_rows // 4)):
+            attempt = partial(draft.refusals.attempt, stage.name, start, stop)
+            draft.parts.append(submitted(draft.pool, batch.fetching(start, stop), partial(batch.fill, start, attempt)))
 
     def _pixels_slot(self, draft: Draft, stage: ImageStage | ClipStage, shape: tuple[int, ...]) -> NDArray[Any]:
         count = len(draft.samples)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar, final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.cache.images import ImageKind, Pixels, StoredImage
@@ -18,19 +19,22 @@ from spiral_stream.cache.reader import CacheReader
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.decoders import region
 from spiral_stream.decoders.oriented import UPRIGHT, orientation
-from spiral_stream.errors import DataError, renumbered
+from spiral_stream.errors import DataError, SourceError, renumbered
 from spiral_stream.planner.physical import ImageStage
 from spiral_stream.planner.streams import split
+from spiral_stream.runtime.ahead import Fetched, fetched, need_all
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.stored import stored_rows
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import UInt64
+from spiral_stream.sources.asked import names_objects
 from spiral_stream.sources.reference import resolve
 from spiral_stream.threads import doing
 from spiral_stream.transforms.chain import ImageChain, Program
 from spiral_stream.transforms.image import ImageProgram
 
 Sizes = NDArray[np.int32]  # [P, 2] height and width
+Held = dict[int, Fetched]  # ordinal -> what its reference names
 T = TypeVar("T")
 
 
@@ -67,8 +71,46 @@ class ImageFeed:
         self._kind = kind
         self._cache = cache
         self._metrics = metrics
+        self._waits: bool | None = None  # whether the payload comes over a network; None: nobody looked yet
 
-    def render(self, ordinals: UInt64, keys: UInt64, program: Program, out: NDArray[Any]) -> Sizes:
+    def waits(self, ordinals: UInt64) -> bool:
+        """Whether the payload comes over a network. The first call looks at one reference, and the others remember it."""
+        if self._waits is None:
+            if self._cache is not None and not len(self._left(self._cache, ordinals)):
+                return False  # all is prepared, and the source is not read
+            relation, column = self._relation, self._kind.column
+            kind = relation.schema.field(column).type
+            inline = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+            try:
+                self._waits = relation.remote or (
+                    not inline and names_objects(relation.fetch(ordinals[:1], [column])[column], relation.base)
+                )
+            except SourceError:  # whoever reads the row says whose it is
+                return False
+        return self._waits
+
+    def _left(self, cache: CacheReader, ordinals: UInt64) -> NDArray[np.int64]:
+        """Return the places of rows that a cache does not have."""
+        return self._cached(cache, ordinals, StoredRows(len(ordinals)), counted=False)
+
+    def fetch(self, ordinals: UInt64) -> Held:
+        """Fetch what `render` needs for some images, and waits for otherwise."""
+        missing = np.arange(len(ordinals))
+        if self._cache is not None:
+            missing = self._left(self._cache, ordinals)
+        wanted = np.unique(ordinals[missing])
+        if not len(wanted):
+            return {}
+        column = self._kind.column
+        words = f"fetching column {column} of relation {self._relation.entry.name}"
+        with self._metrics.timed("fetch_s"), doing(words):
+            references = self._relation.fetch(wanted, [column])[column]
+            data = fetched(references, self._relation.base, self._kind.decoder.limits.bytes)
+        return dict(zip(wanted.tolist(), data, strict=True))
+
+    def render(
+        self, ordinals: UInt64, keys: UInt64, program: Program, out: NDArray[Any], held: Held | None = None
+    ) -> Sizes:
         """Fetch, decode and transform images into ``out``.
 
         Args:
@@ -76,6 +118,7 @@ class ImageFeed:
             keys: shape [P], uint64: random keys of the samples.
             program: the compiled transforms.
             out: shape [P, *program.output_shape].
+            held: what `fetch` returned, for these and other images; None reads here.
 
         Returns:
             shape [P, 2], int32: height and width of the images before the transforms.
@@ -84,7 +127,7 @@ class ImageFeed:
             DataError: an image's bytes are bad; ``row`` is its place in ``ordinals``.
             SourceError: storage failed; likewise.
         """
-        rows = self._rows(ordinals)
+        rows = self._rows(ordinals, held)
         with self._metrics.timed("transform_s"):
             self.transform(rows, keys, program, out)
         return np.stack([rows.heights, rows.widths], axis=1)
@@ -109,13 +152,13 @@ class ImageFeed:
         else:
             program.run(self._whole(rows, slice(None)), keys, out)
 
-    def pixels(self, ordinals: UInt64) -> list[Pixels]:
-        """Return whole images, in the order of ``ordinals``.
+    def pixels(self, ordinals: UInt64, held: Held | None = None) -> list[Pixels]:
+        """Return whole images, in the order of ``ordinals``; ``held`` as for `render`.
 
         Raises:
             DataError: see `render`.
         """
-        rows = self._rows(ordinals)
+        rows = self._rows(ordinals, held)
         with self._metrics.timed("transform_s"):
             return [np.array(image) for image in self._whole(rows, slice(None))]
 
@@ -149,27 +192,30 @@ class ImageFeed:
                 inside = placed.inside_boxes(part)
                 program.render(inside, *decoded, inside.crop_h, inside.crop_w, out[part])
 
-    def _rows(self, ordinals: UInt64) -> StoredRows:
+    def _rows(self, ordinals: UInt64, held: Held | None) -> StoredRows:
         rows = StoredRows(len(ordinals))
         missing = np.arange(len(ordinals)) if self._cache is None else self._cached(self._cache, ordinals, rows)
         if len(missing):
-            self._direct(ordinals, missing, rows)
+            self._direct(ordinals, missing, rows, held)
         return rows
 
-    def _cached(self, cache: CacheReader, ordinals: UInt64, rows: StoredRows) -> NDArray[np.int64]:
+    def _cached(
+        self, cache: CacheReader, ordinals: UInt64, rows: StoredRows, *, counted: bool = True
+    ) -> NDArray[np.int64]:
         """Enter the rows that the cache holds, and return the places of the others."""
         left = np.ones(len(ordinals), dtype=np.bool_)
         with self._metrics.timed("fetch_s"):
             for places, stored, at in stored_rows(self._relation, cache, ordinals):
                 left[places] = False
-                if stored.any_refused:
+                if stored.any_refused and counted:
                     self._refuse(places, [stored.refused(each) for each in at.tolist()])
                 rows.owners.append(stored)
                 rows.addresses[places], rows.lengths[places] = stored.locate(at)
                 rows.heights[places] = stored.beside["height"][at]
                 rows.widths[places] = stored.beside["width"][at]
-            cache.verify(rows.addresses, rows.lengths)
-        self._metrics.add(cached_rows=int(np.count_nonzero(~left)))
+            if counted:
+                cache.verify(rows.addresses, rows.lengths)
+                self._metrics.add(cached_rows=int(np.count_nonzero(~left)))
         return np.flatnonzero(left)
 
     def _refuse(self, places: NDArray[np.int64], reasons: list[str | None]) -> None:
@@ -177,14 +223,18 @@ class ImageFeed:
             if reason is not None:
                 raise DataError(reason, row=place)
 
-    def _direct(self, ordinals: UInt64, places: NDArray[np.int64], rows: StoredRows) -> None:
+    def _direct(self, ordinals: UInt64, places: NDArray[np.int64], rows: StoredRows, held: Held | None) -> None:
         column = self._kind.column
         places = places[np.argsort(ordinals[places], kind="stable")]  # in storage order no source copies to reorder
         words = f"reading column {column} of relation {self._relation.entry.name}"
         with self._metrics.timed("fetch_s"), doing(words):
-            table = self._relation.fetch(ordinals[places], [column])
-            with renumbered(places):
-                data = resolve(table[column], self._relation.base, self._kind.decoder.limits.bytes)
+            if held is not None:
+                with renumbered(places):
+                    data = need_all([held[row] for row in ordinals[places].tolist()])
+            else:
+                table = self._relation.fetch(ordinals[places], [column])
+                with renumbered(places):
+                    data = resolve(table[column], self._relation.base, self._kind.decoder.limits.bytes)
         with self._metrics.timed("transform_s"):
             place = -1
             try:
@@ -207,26 +257,49 @@ class ImageField:
             assert isinstance(each.kind, ImageKind)
             self._feeds.append(ImageFeed(each.payload.relation, each.kind, each.store.open(), metrics))
 
-    def render(self, places: Places, keys: UInt64, program: Program, out: NDArray[Any]) -> Sizes:
+    def waits(self, places: Places) -> bool:
+        """Whether any of the payload comes over a network."""
+        return any(
+            self._feeds[stream].waits(self._payloads[stream].ordinals(places.rows[where]))
+            for stream, where in split(places)
+        )
+
+    def fetch(self, places: Places) -> list[Held]:
+        """`ImageFeed.fetch` for samples: what each stream's images need."""
+        held: list[Held] = [{} for _ in self._feeds]
+        for stream, where in split(places):
+            held[stream] = self._feeds[stream].fetch(self._payloads[stream].ordinals(places.rows[where]))
+        return held
+
+    def render(
+        self, places: Places, keys: UInt64, program: Program, out: NDArray[Any], held: list[Held] | None = None
+    ) -> Sizes:
         """`ImageFeed.render` for samples."""
+        of = [None] * len(self._feeds) if held is None else held
         if len(self._feeds) == 1:
-            return self._feeds[0].render(self._payloads[0].ordinals(places.rows), keys, program, out)
+            return self._feeds[0].render(self._payloads[0].ordinals(places.rows), keys, program, out, of[0])
         sizes = np.zeros((len(places), 2), dtype=np.int32)
         for stream, where in split(places):
             with renumbered(where):
                 rows = self._payloads[stream].ordinals(places.rows[where])
-                sizes[where] = fill_rows(out, where, partial(self._feeds[stream].render, rows, keys[where], program))
+                fill = partial(_into, self._feeds[stream], rows, keys[where], program, of[stream])
+                sizes[where] = fill_rows(out, where, fill)
         return sizes
 
-    def pixels(self, places: Places) -> list[NDArray[np.uint8]]:
+    def pixels(self, places: Places, held: list[Held] | None = None) -> list[NDArray[np.uint8]]:
         """`ImageFeed.pixels` for samples."""
         out: list[Any] = [None] * len(places)
         for stream, where in split(places):
             with renumbered(where):
-                found = self._feeds[stream].pixels(self._payloads[stream].ordinals(places.rows[where]))
+                rows = self._payloads[stream].ordinals(places.rows[where])
+                found = self._feeds[stream].pixels(rows, None if held is None else held[stream])
             for at, image in zip(where.tolist(), found, strict=True):  # moves references: nothing next to decoding
                 out[at] = image
         return out
+
+
+def _into(feed: ImageFeed, rows: UInt64, keys: UInt64, program: Program, held: Held | None, out: NDArray[Any]) -> Sizes:
+    return feed.render(rows, keys, program, out, held)
 
 
 def fill_rows(out: NDArray[Any], rows: NDArray[np.int64], fill: Callable[[NDArray[Any]], T]) -> T:

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Final, final
 
 from spiral_stream.errors import SpiralWarning, StreamError
+from spiral_stream.runtime.ahead import StreamThreads
 from spiral_stream.runtime.batches import BatchBuilder
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.pending import Batch, Pending
@@ -23,7 +24,6 @@ from spiral_stream.threads import (
     TELL_AFTER_S,
     Owner,
     OwnThread,
-    Workers,
     doing,
     end_daemon_at_exit,
     named,
@@ -64,7 +64,7 @@ class Pipeline(Owner):
         self._metrics = metrics
         self._largest = 0  # bytes of the largest batch so far
         self._queue: BoundedQueue[Pending] = BoundedQueue(prefetch, budget_bytes)
-        self._pool = Workers(threads, "spiral-work")
+        self._pool = StreamThreads(threads)
         self._feeder = OwnThread(self._feed, "spiral-feed")
         super().__init__()
         self._feeder.start()

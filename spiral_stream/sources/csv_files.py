@@ -93,7 +93,7 @@ class Csv(ImportedSource):
             _need_readable(kinds)
 
     def import_units(self) -> Sequence[ImportUnit]:
-        return file_units(*listed(self.path, "Csv", SUFFIXES), "Csv")
+        return file_units(*listed(self.path, "Csv", SUFFIXES, remote=True), "Csv")
 
     def import_pieces(self, files: Sequence[ImportUnit]) -> Sequence[ImportUnit]:
         return pieces(files, parted=lambda file: self.form_of(file.path).enclosing is None and is_plain(file.path))

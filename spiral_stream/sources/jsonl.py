@@ -89,7 +89,7 @@ class Jsonl(ImportedSource):
             _need_readable(kinds)
 
     def import_units(self) -> Sequence[ImportUnit]:
-        units = file_units(*listed(self.path, "Jsonl", SUFFIXES), "Jsonl")
+        units = file_units(*listed(self.path, "Jsonl", SUFFIXES, remote=True), "Jsonl")
         if not self.references:
             return units
         keys = {folder: tars_key(self.references, folder) for folder in {_folder(unit) for unit in units}}

@@ -28,6 +28,8 @@ from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
 from spiral_stream.sources.watch import Facts, Watch, facts_of
+from spiral_stream.storage.profiles import options_of, redacted
+from spiral_stream.storage.uri import is_object
 
 if TYPE_CHECKING:
     import lance
@@ -43,7 +45,8 @@ class Lance(Source):
     """A Lance dataset, at one version or (until registered) at its newest.
 
     Args:
-        uri: folder of the dataset; ``~`` is expanded. Or a table of LanceDB on this machine, at the version it shows.
+        uri: folder of the dataset, or its URI on an object store; ``~`` is expanded. Or a table of LanceDB on this
+            machine, at the version it shows.
         version: which version; None is the newest when it is opened, or the version of the table.
         base: folder that relative references are resolved against; by default the folder that the dataset lies in.
         allow_outside: whether references may name files that do not lie below ``base``; by default only where no base is
@@ -107,6 +110,7 @@ class LanceReader(Reader):
         self._blobs = tuple(field.name for field in self._dataset.schema if is_blob(field))
         self.schema = pa.schema([as_read(field) for field in self._dataset.schema])
         self._root, self._local = source.uri, not is_remote(source.uri)
+        self.remote = not self._local
         self._paths: dict[int, list[str]] = {}  # of fragments that were looked at
         self._watch = Watch({})
         for unit in range(len(self._rows)) if known is None else ():
@@ -341,14 +345,15 @@ def _open(source: Lance) -> "lance.LanceDataset":
 
     if not is_remote(source.uri) and not Path(source.uri).is_dir():
         raise not_found(source.uri, "Lance dataset")
+    options = options_of(source.uri) or None if is_object(source.uri) else None
     try:
         with storage(f"Lance dataset {source.uri}"):
-            return lance.dataset(source.uri, version=source.version)
+            return lance.dataset(source.uri, version=source.version, storage_options=options)
     except SourceError as error:
         if source.version is None:
             raise
         with storage(f"Lance dataset {source.uri}"):
-            kept = [entry["version"] for entry in lance.dataset(source.uri).versions()]
+            kept = [entry["version"] for entry in lance.dataset(source.uri, storage_options=options).versions()]
         msg = (
             f"Lance dataset {source.uri}: version {source.version} is gone; it has {kept[0]} to {kept[-1]}. "
             f'Tag versions that streams use, or take the newest with catalog.refresh("<name>")'
@@ -369,6 +374,9 @@ def storage(place: str) -> Iterator[None]:
         raise
     except BaseException as error:  # PanicException derives from BaseException
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "://" in place:  # its words quote requests
+            msg = f"{place}: {cut(redacted(first))}. Check the URI, the options of its profile, and that the files are whole"
+            raise SourceError(msg) from None
         msg = f"{place}: {first}. Check that the files are whole and readable"
         raise SourceError(msg) from error
 

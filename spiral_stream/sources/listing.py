@@ -13,7 +13,10 @@ from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.braces import expanded
 from spiral_stream.sources.imports import ImportUnit
 from spiral_stream.sources.paths import absolute, is_remote, need_file, not_found, outside_allowed
+from spiral_stream.sources.remote_file import look
+from spiral_stream.sources.remote_listing import common_prefix, objects_of
 from spiral_stream.sources.source import content_key
+from spiral_stream.storage.uri import is_object
 
 Paths = str | tuple[str, ...]
 
@@ -39,7 +42,7 @@ def absolute_paths(paths: object, what: str) -> Paths:
     return tuple(_absolute(path, what) for path in paths)
 
 
-def listed(paths: Paths, what: str, suffixes: Sequence[str]) -> tuple[str, list[str]]:
+def listed(paths: Paths, what: str, suffixes: Sequence[str], *, remote: bool = False) -> tuple[str, list[str]]:
     """Find the files that paths name.
 
     Args:
@@ -47,6 +50,7 @@ def listed(paths: Paths, what: str, suffixes: Sequence[str]) -> tuple[str, list[
         what: the source, for messages.
         suffixes: how the files of a folder end, such as ``(".jsonl", ".jsonl.gz")``; files that are named one by one, or
             by a pattern, end as they like.
+        remote: whether the source reads objects of stores too.
 
     Returns:
         the common folder, and the sorted names of the files relative to it.
@@ -55,6 +59,9 @@ def listed(paths: Paths, what: str, suffixes: Sequence[str]) -> tuple[str, list[
         SourceError: a path names nothing, a file is named twice, or a folder cannot be read.
     """
     given = (paths,) if isinstance(paths, str) else paths
+    objects = [path for path in given if is_object(path)]
+    if objects and (not remote or len(objects) < len(given)):
+        raise _refused(objects[0], what, remote=remote)
     root = common_folder(paths)
     found: dict[str, str] = {}
     for path in given:
@@ -71,6 +78,9 @@ def listed(paths: Paths, what: str, suffixes: Sequence[str]) -> tuple[str, list[
 
 def common_folder(paths: Paths) -> str:
     """Return the folder that all files lie below: what `listed` returns, without a look into any folder."""
+    given = (paths,) if isinstance(paths, str) else paths
+    if any(is_object(path) for path in given):
+        return common_prefix(given)
     folders = [_folder(path) for path in ((paths,) if isinstance(paths, str) else paths)]
     return os.path.commonpath(folders) if len(folders) > 1 else folders[0]
 
@@ -89,6 +99,10 @@ def file_units(root: str, names: Sequence[str], what: str) -> list[ImportUnit]:
     units = []
     for name in names:
         path = os.path.join(root, name)  # noqa: PTH118  a Path costs 10x as much
+        if is_object(root):
+            seen = look(path)
+            units.append(ImportUnit(name, path, seen.size, content_key(name, seen.size, seen.mark)))
+            continue
         try:
             facts = os.stat(path)  # noqa: PTH116
             need_file(path, facts)
@@ -142,6 +156,9 @@ def _folder(path: str) -> str:
 
 def _files(path: str, what: str, suffixes: Sequence[str]) -> Iterator[str]:
     """The files of one path."""
+    if is_object(path):
+        yield from objects_of(path, what, suffixes)
+        return
     if is_remote(path):
         raise not_found(path, what)
     if os.path.exists(path) or "{" not in path:  # noqa: PTH110
@@ -208,6 +225,13 @@ def _relative(path: str, root: str) -> str:
 def _twice(file: str, first: str, second: str, what: str) -> SourceError:
     by = f"by {cut(first)} and by {cut(second)}" if first != second else f"by {cut(first)}"
     return SourceError(f"{what}: {cut(file)} is named twice, {by}. Name each file once")
+
+
+def _refused(uri: str, what: str, *, remote: bool) -> SourceError:
+    """The error for an object that a source cannot read, or not together with other paths."""
+    if not remote:
+        return not_found(uri, what)
+    return SourceError(f"{what}: {cut(uri)} lies on an object store, and other paths do not. Register them separately")
 
 
 def _need_utf8(name: str, root: str, what: str) -> None:

@@ -10,29 +10,26 @@ of CPU once it is decoded, where ``pyarrow.dataset`` ``take`` needs 48 ms per ca
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, final
+from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import SourceError, SpiralError, shown
+from spiral_stream.errors import SourceError, shown
 from spiral_stream.expr import Expr
 from spiral_stream.sources.added import need_origin, with_added
 from spiral_stream.sources.held_files import HeldFiles
 from spiral_stream.sources.hive import has_keys, hive_columns, need_equal
 from spiral_stream.sources.listing import Paths, common_folder, listed, set_given_paths
-from spiral_stream.sources.paths import open_file
+from spiral_stream.sources.parquet_files import ParquetFile, chunks_of, opened_file, parquet_storage, read_footer
 from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.recent import Recent
-from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
+from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, without_columns
 from spiral_stream.sources.views import plain
+from spiral_stream.storage.uri import is_object
 from spiral_stream.threads import Workers, thread_share
-
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
 
 CACHE_BYTES: Final = 256 << 20  # decoded row groups kept by one reader
 FOOTER_THREADS: Final = 8  # at most, to read footers when the files are opened
@@ -41,7 +38,6 @@ _SCAN_ROWS: Final = 65_536
 _SMALL_BYTES: Final = (
     4 << 20
 )  # of row groups that one thread decodes: handing 1,000 rows to others costs twice their work
-_TAIL_BYTES: Final = 8  # footer length (4, little endian) and b"PAR1"
 
 
 @final
@@ -50,8 +46,9 @@ class Parquet(Source):
     """One Parquet file, a folder of them (searched below), a glob such as ``part-*.parquet``, a brace pattern, or a list.
 
     Args:
-        path: file, folder, glob (``part-*.parquet``), brace pattern (``part-{000..127}.parquet``), or a list of
-            these; ``~`` is expanded. The order of a list does not matter: files are read in the order of their names.
+        path: file, folder, glob (``part-*.parquet``), brace pattern (``part-{000..127}.parquet``), or a list of these,
+            on this machine or as URIs of an object store; ``~`` is expanded. The order of a list does not matter: files
+            are read in the order of their names.
         base: folder that relative references are resolved against; by default
             the common folder of the files.
         allow_outside: whether references may name files that do not lie below ``base``; by default
@@ -82,7 +79,7 @@ class Parquet(Source):
         return self.path if isinstance(self.path, str) else tuple(self.path)
 
     def open(self) -> Reader:
-        return self._open(*listed(self._paths, "Parquet", (".parquet",)), None)
+        return self._open(*listed(self._paths, "Parquet", (".parquet",), remote=True), None)
 
     def open_known(self, known: Known) -> Reader:
         return self._open(common_folder(self._paths), known.names.to_pylist(), known)
@@ -90,7 +87,7 @@ class Parquet(Source):
     def pinned(self) -> "Parquet":
         if self.hive is not None:
             return self
-        _, names = listed(self._paths, "Parquet", (".parquet",))
+        _, names = listed(self._paths, "Parquet", (".parquet",), remote=True)
         return replace(self, hive=has_keys(names))
 
     def settled_by(self, before: Source) -> tuple[Source, str]:
@@ -113,20 +110,6 @@ class Parquet(Source):
         rows = ParquetReader(root, names, self.base or root, allow_outside=outside, known=known, mark=mark)
         stored = rows.stored_keys(of_files)
         return with_added(rows, {k: v for k, v in of_files.items() if k not in stored}, known, origin=self.origin)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _ParquetFile:
-    name: str
-    path: str
-    footer: "pq.FileMetaData"
-    schema: pa.Schema
-    content_key: str
-    size_bytes: int
-    mtime_ns: int
-    has_views: bool  # whether columns are cast to the types of ``schema``
-    group_rows: NDArray[np.uint64]  # [G] rows of each row group
-    starts: NDArray[np.uint64]  # [G + 1] first row of each row group in the file, and the rows of the file
 
 
 @final
@@ -152,14 +135,15 @@ class ParquetReader(Reader):
         known: Known | None = None,
         mark: str = "",
     ) -> None:
-        self._held = HeldFiles[_ParquetFile](
+        self._held = HeldFiles[ParquetFile](
             "Parquet file",
-            lambda unit: _read_footer(root, names[unit], mark),
+            lambda unit: read_footer(root, names[unit], mark),
             None if known is None else FOOTERS,
             known,
         )
         self._file = self._held.file
         self._cache = Recent(CACHE_BYTES)
+        self.remote = is_object(root)
         self._known, self.trusting = known, known is not None
         self._root, self._names = root, list(names)
         if known is None:
@@ -187,6 +171,8 @@ class ParquetReader(Reader):
         return found
 
     def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
+        if self.remote:
+            return {}
         names = self._names if units is None else [self._names[unit] for unit in units]
         return {name: os.path.join(self._root, name) for name in names}  # noqa: PTH118
 
@@ -264,7 +250,7 @@ class ParquetReader(Reader):
     def close(self) -> None:
         self._cache.clear()
 
-    def _surviving(self, file: _ParquetFile, predicate: Expr | None) -> list[int]:
+    def _surviving(self, file: ParquetFile, predicate: Expr | None) -> list[int]:
         """Row groups of a file that its statistics cannot rule out."""
         import pyarrow.dataset as pads
         from pyarrow.fs import LocalFileSystem
@@ -275,22 +261,29 @@ class ParquetReader(Reader):
         lowered, _ = split(predicate, self.schema, to_parquet)
         if lowered is None or file.has_views:  # statistics are compared in the file's own types
             return list(range(file.footer.num_row_groups))
-        with _storage(file):
+        with parquet_storage(file):
             expression = to_parquet(lowered, self.schema)
-            fragment = pads.ParquetFileFormat().make_fragment(file.path, filesystem=LocalFileSystem())
+            form = pads.ParquetFileFormat()
+            local = file.held is None
+            fragment = (
+                form.make_fragment(file.path, filesystem=LocalFileSystem())
+                if local
+                else form.make_fragment(opened_file(file))
+            )
             kept = fragment.split_by_row_group(filter=expression, schema=self.schema)
             return sorted(group.id for piece in kept for group in piece.row_groups)
 
-    def _read_batches(self, file: _ParquetFile, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _read_batches(self, file: ParquetFile, groups: list[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         import pyarrow.parquet as pq
 
-        with _storage(file), pq.ParquetFile(file.path, metadata=file.footer) as opened:
+        chunks = chunks_of(file, groups, columns)
+        with parquet_storage(file), pq.ParquetFile(opened_file(file, chunks), metadata=file.footer) as opened:
             threads = sum(file.footer.row_group(g).total_byte_size for g in groups) >= _SMALL_BYTES
             read = {"row_groups": groups, "columns": list(columns), "use_threads": threads}
             batches = opened.iter_batches(batch_size=_SCAN_ROWS, **read)
             while True:
                 batch = next(batches, None)
-                self._held.need_unchanged([file.path])
+                self._need_unchanged(file)
                 if batch is None:
                     return
                 yield batch.cast(plain(batch.schema)) if file.has_views else batch
@@ -302,41 +295,20 @@ class ParquetReader(Reader):
             import pyarrow.parquet as pq
 
             file = self._file(unit)
-            with _storage(file), pq.ParquetFile(file.path, metadata=file.footer) as opened:
+            chunks = chunks_of(file, [group], [name])
+            with parquet_storage(file), pq.ParquetFile(opened_file(file, chunks), metadata=file.footer) as opened:
                 table = opened.read_row_group(group, columns=[name])
                 found = (table.cast(plain(table.schema)) if file.has_views else table).column(name)
-            self._held.need_unchanged([file.path])
+            self._need_unchanged(file)
             self._cache.put((unit, group, name), found)
         return found
 
-
-def _read_footer(root: str, name: str, mark: str) -> _ParquetFile:
-    import pyarrow.parquet as pq
-
-    path = os.path.join(root, name)  # noqa: PTH118
-    try:
-        number, facts = open_file(path)
-        with open(number, "rb") as handle:  # noqa: PTH123
-            handle.seek(max(0, facts.st_size - _TAIL_BYTES))
-            length = int.from_bytes(handle.read(4), "little")
-            handle.seek(max(0, facts.st_size - _TAIL_BYTES - length))
-            footer = handle.read(length)
-            handle.seek(0)
-            metadata = pq.read_metadata(handle)
-        schema = metadata.schema.to_arrow_schema().remove_metadata()
-        types = plain(schema)
-    except (OSError, pa.ArrowException, ValueError) as error:
-        msg = f"Parquet file {path}: {error}. Replace the file, or leave it out of the path"
-        raise SourceError(msg) from error
-    rows = np.array([metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)], dtype=np.uint64)
-    starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.uint64)
-    key = content_key(footer, facts.st_size, facts.st_mtime_ns)
-    key = content_key(key, mark, name) if mark else key
-    found = (facts.st_size, facts.st_mtime_ns, types != schema)
-    return _ParquetFile(name, path, metadata, types, key, *found, rows, starts)
+    def _need_unchanged(self, file: ParquetFile) -> None:
+        if not self.remote:  # every answer of a store says which object it is of
+            self._held.need_unchanged([file.path])
 
 
-def _common_schema(files: Sequence[_ParquetFile]) -> pa.Schema:
+def _common_schema(files: Sequence[ParquetFile]) -> pa.Schema:
     first = files[0]
     for file in files[1:]:
         if not file.schema.equals(first.schema):
@@ -348,7 +320,7 @@ def _common_schema(files: Sequence[_ParquetFile]) -> pa.Schema:
     return first.schema
 
 
-def _ranges(file: _ParquetFile, name: str) -> list[tuple[Any, Any] | None]:
+def _ranges(file: ParquetFile, name: str) -> list[tuple[Any, Any] | None]:
     """Least and greatest value of a column in each row group; None where statistics do not say, or there are nulls."""
     at = file.footer.schema.names.index(name) if name in file.footer.schema.names else -1
     found = []
@@ -368,14 +340,3 @@ def _difference(left: pa.Schema, right: pa.Schema) -> str:
         if left.field(name) != right.field(name):
             return f"column {name!r} is {right.field(name)}, not {left.field(name)}"
     return f"its columns are in the order {', '.join(right.names)}, not {', '.join(left.names)}"
-
-
-@contextmanager
-def _storage(file: _ParquetFile) -> Iterator[None]:
-    try:
-        yield
-    except SpiralError:
-        raise
-    except (OSError, pa.ArrowException, ValueError) as error:
-        msg = f"Parquet file {file.path}: {error}. Check that the file is whole and has not changed"
-        raise SourceError(msg) from error

@@ -10,12 +10,11 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from spiral_stream.errors import SourceError, cut, shown
+from spiral_stream.storage.uri import is_object, place_of
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
-_STORES: Final = frozenset(
-    ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "r2", "oss", "cos", "hf", "hdfs")
-)
+_STORES: Final = frozenset(("gcs", "adl", "r2", "oss", "cos", "hf", "hdfs"))
 _KINDS: Final = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a FIFO",
@@ -34,10 +33,10 @@ def is_remote(uri: str) -> bool:
 def remote_fault(uri: str) -> str:
     """Say what a URI is that nothing here reads, and the way out; a clause that follows the URI."""
     scheme = uri.partition("://")[0]
-    if scheme.lower() in ("http", "https"):
-        return "lies on a web server, which is not read here. Copy it, or register local paths"
+    if is_object(uri):
+        return "lies on an object store or a web server, which this reads no rows from yet. Copy it, or register local paths"
     if scheme.lower() in _STORES:
-        return "lies on an object store, which is not read here yet. Copy it, or register local paths"
+        return "lies in a store that is not read here. Copy it, or register local paths"
     if scheme == "tar":
         return (
             "names a member of a tar, which no URI does here. Give struct<uri, offset, length>: "
@@ -74,10 +73,12 @@ def absolute(path: str | os.PathLike[str]) -> str:
     Links are kept, so that a dataset that is moved behind a link stays registered.
 
     Raises:
-        SourceError: a ``file://`` URI of another host.
+        SourceError: a ``file://`` URI of another host, or one with a password.
     """
     text = os.fspath(path)
     if is_remote(text):
+        if is_object(text):
+            place_of(text)  # refuses one that carries a password, which a catalog would keep
         return text
     try:
         return os.path.abspath(local_path(text))  # noqa: PTH100  resolve() would follow links

@@ -10,6 +10,7 @@ compared on the host that registered it, for file systems that keep inodes.
 """
 
 import os
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -34,8 +35,24 @@ class Pin(NamedTuple):
 NOT_THERE: Final = Pin(ABSENT, 0, 0)
 
 
-def pin_of(facts: os.stat_result) -> Pin:
+@final
+@dataclass(frozen=True, slots=True)
+class ObjectFacts:
+    """What a store says of an object, in the words of ``stat``. Its pin has 64 bits of its etag in place of a time."""
+
+    st_size: int
+    st_mtime_ns: int
+    mark: int  # 64 bits of the etag, or the time where the store gives none
+    etag: str | None = None
+
+
+FileFacts = os.stat_result | ObjectFacts
+
+
+def pin_of(facts: FileFacts) -> Pin:
     """Return the pin of a file, from its ``stat``."""
+    if isinstance(facts, ObjectFacts):
+        return Pin(facts.st_size, _time_of(facts), 0)
     inode = facts.st_ino if facts.st_ino < 1 << 63 and _keeps_inodes(facts.st_dev) else 0
     return Pin(facts.st_size, _time_of(facts), inode)
 
@@ -43,7 +60,7 @@ def pin_of(facts: os.stat_result) -> Pin:
 class Pinned(Protocol):
     """What pins files."""
 
-    def fault(self, name: str, facts: os.stat_result) -> str | None:
+    def fault(self, name: str, facts: FileFacts) -> str | None:
         """Say how a file differs from what was registered, and the way out; None if it does not."""
         ...
 
@@ -68,7 +85,7 @@ class Pins:
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def fault(self, name: str, facts: os.stat_result) -> str | None:
+    def fault(self, name: str, facts: FileFacts) -> str | None:
         """Say how a file differs from what was registered, and the way out; None if it does not."""
         pins = [Pin(*found) for found in self._numbers.find(name)]  # more than one where hashes collide
         if any(self._fits(pin, facts) for pin in pins):
@@ -77,22 +94,26 @@ class Pins:
         if not pins:
             return f"was not among the files of {self._relation} when it was registered. {way_out}"
         size, when, _ = pins[0]
-        if (size, when) == (facts.st_size, _time_of(facts)):
+        if isinstance(facts, ObjectFacts):
+            what = f"it had {size:,} bytes, now {facts.st_size:,}, and another etag ({facts.etag})"
+        elif (size, when) == (facts.st_size, _time_of(facts)):
             what = f"another file of {size:,} bytes and the same time took its place"
         else:
             what = f"it had {size:,} bytes of {_shown(when)}, now {facts.st_size:,} of {_shown(facts.st_mtime_ns)}"
         return f"changed since registration: {what}. {way_out}"
 
-    def _fits(self, pin: Pin, facts: os.stat_result) -> bool:
+    def _fits(self, pin: Pin, facts: FileFacts) -> bool:
         if pin.size == ABSENT:
             return True
         inode = pin.inode if self._numbers.same_host else 0
-        return (pin.size, pin.mtime_ns) == (facts.st_size, _time_of(facts)) and inode in (0, facts.st_ino)
+        same = (pin.size, pin.mtime_ns) == (facts.st_size, _time_of(facts))
+        return same and (isinstance(facts, ObjectFacts) or inode in (0, facts.st_ino))
 
 
-def _time_of(facts: os.stat_result) -> int:
-    """Return the time of change as 64 bits hold it: files may be dated after 2262, and some damaged ones are."""
-    return (facts.st_mtime_ns + 2**63) % 2**64 - 2**63
+def _time_of(facts: FileFacts) -> int:
+    """Return the time of change (of an object its mark) as 64 bits hold it: some damaged files are dated after 2262."""
+    when = facts.mark if isinstance(facts, ObjectFacts) else facts.st_mtime_ns
+    return (when + 2**63) % 2**64 - 2**63
 
 
 def _shown(mtime_ns: int) -> str:

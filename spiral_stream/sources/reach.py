@@ -14,7 +14,10 @@ from typing import final
 
 from spiral_stream.errors import DataError, SourceError, cut
 from spiral_stream.sources.paths import is_remote, local_path, need_file, open_file, remote_fault
-from spiral_stream.sources.pins import Pinned
+from spiral_stream.sources.pins import FileFacts, ObjectFacts, Pinned
+from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.store import Facts
+from spiral_stream.storage.uri import is_object, joined, printable
 
 
 class ReferenceDataError(DataError):
@@ -55,20 +58,79 @@ class Reach:
         if "\0" in uri:
             msg = f"reference {cut(uri)} holds a NUL character, which no path has. Correct it, or filter the row out"
             raise ReferenceDataError(row, msg)
+        if is_object(uri):  # only who reads files comes here
+            msg = f"{cut(printable(uri))} is an object of a store, and this reads files of this machine only. Copy it"
+            raise ReferenceSourceError(row, msg)
         if is_remote(uri):
-            raise ReferenceSourceError(row, f"{cut(uri)} {remote_fault(uri)}")
+            raise ReferenceSourceError(row, f"{cut(printable(uri))} {remote_fault(uri)}")
         try:
             return os.path.join(self.folder, local_path(uri))  # noqa: PTH118
         except ValueError as error:
             raise ReferenceSourceError(row, f"{cut(uri)} {error}") from error
 
-    def stat(self, uri: str, row: int) -> tuple[str, os.stat_result]:
+    def object_of(self, uri: str, row: int) -> str | None:
+        """Return the URI of the object that a reference names; None where it names a file of this machine.
+
+        Raises:
+            ReferenceDataError: it holds a NUL.
+            ReferenceSourceError: it may not be read.
+        """
+        remote = is_remote(uri)
+        if not (is_object(uri) if remote else self.is_remote and not uri.startswith(("/", "~", "file:"))):
+            return None
+        if "\0" in uri:
+            msg = f"reference {cut(uri)} holds a NUL character, which no URI has. Correct it, or filter the row out"
+            raise ReferenceDataError(row, msg)
+        try:
+            named = uri if remote else joined(self.folder, uri)
+            below = not self.confined or (
+                self.is_remote and f"{joined(named, '')}/".startswith(f"{joined(self.folder, '')}/")
+            )
+        except SourceError as error:
+            raise ReferenceSourceError(row, str(error)) from None
+        if not below:
+            msg = (
+                f"{cut(printable(named))} lies outside {cut(self.folder)}, and the relation's references were registered as "
+                "files below that base. Correct the reference, or register the source with allow_outside=True if you trust it"
+            )
+            raise ReferenceSourceError(row, msg)
+        return named
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether relative references name objects of a store."""
+        return is_object(self.folder)
+
+    def need_object(self, uri: str, named: str, found: Facts, row: int) -> ObjectFacts:
+        """Return what an object is like, compared with what was registered.
+
+        Args:
+            uri: the reference.
+            named: the object's URI.
+            found: what the store says.
+            row: of the reference.
+
+        Raises:
+            ReferenceSourceError: it changed.
+        """
+        facts = ObjectFacts(found.size, found.modified_ns, found.mark, found.etag)
+        self._need_pinned(uri, printable(named), facts, row)
+        return facts
+
+    def stat(self, uri: str, row: int) -> tuple[str, FileFacts]:
         """Return the path that a reference names, and what is there; opens nothing.
 
         Raises:
             ReferenceDataError: see `path_of`.
             ReferenceSourceError: nothing is there that may be read, or it changed since it was registered.
         """
+        if (named := self.object_of(uri, row)) is not None:
+            try:
+                store, key = store_of(named)
+                seen = store.stat(key)
+            except SourceError as error:
+                raise ReferenceSourceError(row, str(error)) from None
+            return printable(named), self.need_object(uri, named, seen, row)
         path = self.path_of(uri, row)
         try:
             facts = os.stat(path)  # noqa: PTH116
@@ -111,7 +173,7 @@ class Reach:
         )
         raise ReferenceSourceError(row, msg)
 
-    def _need_pinned(self, uri: str, path: str, facts: os.stat_result, row: int) -> None:
+    def _need_pinned(self, uri: str, path: str, facts: FileFacts, row: int) -> None:
         fault = None if self.pins is None else self.pins.fault(uri, facts)
         if fault is not None:
             raise ReferenceSourceError(row, f"{cut(path)} {fault}")

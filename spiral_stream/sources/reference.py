@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.errors import cut, renumbered
+from spiral_stream.sources.asked import NamedObject, need_fewer, read_objects
 from spiral_stream.sources.reach import Reach, ReferenceDataError, ReferenceSourceError, reach_of, unreadable
 from spiral_stream.sources.stamps import Stamps, stamps_of
 from spiral_stream.threads import doing
@@ -121,6 +122,11 @@ def inline_views(array: pa.Array) -> list[memoryview]:
 
 def _files(uris: Sequence[str], reach: Reach, most_bytes: int | None) -> list[memoryview]:
     read: dict[str, memoryview] = {}
+    objects = [
+        NamedObject(row, uri, named) for row, uri in enumerate(uris) if (named := reach.object_of(uri, row)) is not None
+    ]
+    for each, data in read_objects(objects, reach, most_bytes):
+        read[each.uri] = data
     for row, uri in enumerate(uris):
         if uri not in read:
             handle, path, facts = reach.open(uri, row)
@@ -133,20 +139,6 @@ def _files(uris: Sequence[str], reach: Reach, most_bytes: int | None) -> list[me
             finally:
                 os.close(handle)
     return [read[uri] for uri in uris]
-
-
-def need_fewer(row: int, name: str, size: int, most_bytes: int | None) -> None:
-    """Refuse a reference that names more bytes than a sample may have.
-
-    Raises:
-        ReferenceDataError: says how many, and the way out.
-    """
-    if most_bytes is not None and size > most_bytes:
-        msg = (
-            f"{cut(name)}: the reference names {size:,} bytes, more than the {most_bytes:,} that a sample may have. "
-            "Correct it, filter the row out, or raise max_bytes of the field"
-        )
-        raise ReferenceDataError(row, msg)
 
 
 @final
@@ -219,12 +211,18 @@ def _ranges(array: pa.StructArray, reach: Reach, most_bytes: int | None) -> list
     named = byte_ranges(array)
     starts = named.starts
     found: list[memoryview] = [memoryview(b"")] * len(array)
+    objects: list[NamedObject] = []
     for code, uri in enumerate(named.uris):
         rows = np.flatnonzero(named.files == code)
-        if len(rows):
+        if len(rows) and (place := reach.object_of(uri, int(rows[0]))) is not None:
+            ranges = zip(rows.tolist(), starts[rows].tolist(), named.lengths[rows].tolist(), strict=True)
+            objects += [NamedObject(row, uri, place, start, length) for row, start, length in ranges]
+        elif len(rows):
             ordered = rows[np.argsort(starts[rows], kind="stable")]
             with doing(f"file {cut(uri)}"):
                 _read_ranges(uri, reach, ordered, most_bytes, named=named, found=found)
+    for each, data in read_objects(objects, reach, most_bytes, named.stamps):
+        found[each.row] = data
     return found
 
 

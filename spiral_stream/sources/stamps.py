@@ -4,11 +4,11 @@ Further fields of struct<uri, offset, length>. Each is optional, and a null says
 
 * ``size``: bytes of the whole file, a whole number
 * ``mtime``: when the file was changed, in nanoseconds as a whole number, or a timestamp, compared in its unit
+* ``etag``: of the object, as text, where the file is an object of a store
 * ``digest``: of the bytes that are named, as text: ``sha256:<hex>``, or any other name of `hashlib` or `xxhash`
 """
 
 import hashlib
-import os
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -16,11 +16,13 @@ import pyarrow as pa
 import xxhash
 
 from spiral_stream.errors import cut, shown
+from spiral_stream.sources.pins import FileFacts, ObjectFacts
 from spiral_stream.sources.reach import ReferenceDataError, ReferenceSourceError
 
 SIZE: Final = "size"
 MTIME: Final = "mtime"
 DIGEST: Final = "digest"
+ETAG: Final = "etag"
 _NS: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _XXHASHES: Final = frozenset(("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128"))
 _WAY_OUT: Final = "Restore the file, or write the relation again"
@@ -35,8 +37,9 @@ class Stamps:
     mtimes: list[int | None] | None  # in units of ``unit_ns``
     unit_ns: int
     digests: list[str | None] | None
+    etags: list[str | None] | None = None
 
-    def need_file(self, row: int, path: str, facts: os.stat_result) -> None:
+    def need_file(self, row: int, path: str, facts: FileFacts) -> None:
         """Compare a file that was opened with what a reference says of it.
 
         Raises:
@@ -50,6 +53,10 @@ class Stamps:
         if mtime is not None and mtime != facts.st_mtime_ns // self.unit_ns:
             found = facts.st_mtime_ns // self.unit_ns
             msg = f"{cut(path)} was changed: its time is {found}, and its reference says {mtime}. {_WAY_OUT}"
+            raise ReferenceSourceError(row, msg)
+        etag = None if self.etags is None or not isinstance(facts, ObjectFacts) else self.etags[row]
+        if etag is not None and isinstance(facts, ObjectFacts) and etag.strip('"') != (facts.etag or "").strip('"'):
+            msg = f"{cut(path)} was changed: its etag is {facts.etag}, and its reference says {shown(etag)}. {_WAY_OUT}"
             raise ReferenceSourceError(row, msg)
 
     def need_bytes(self, row: int, path: str, data: memoryview) -> None:
@@ -76,7 +83,7 @@ def stamps_of(array: pa.StructArray) -> Stamps | None:
         ReferenceSourceError: a field is of a type that says nothing.
     """
     kinds = {field.name: field.type for field in array.type}
-    if not kinds.keys() & {SIZE, MTIME, DIGEST}:
+    if not kinds.keys() & {SIZE, MTIME, DIGEST, ETAG}:
         return None
     mtime = kinds.get(MTIME)
     unit = _NS[mtime.unit] if mtime is not None and pa.types.is_timestamp(mtime) else 1
@@ -85,6 +92,7 @@ def stamps_of(array: pa.StructArray) -> Stamps | None:
         _values(array, MTIME, "int64 (ns) or a timestamp"),
         unit,
         _values(array, DIGEST, "utf8"),
+        _values(array, ETAG, "utf8"),
     )
 
 
@@ -95,7 +103,7 @@ def _values(array: pa.StructArray, name: str, right: str) -> list[Any] | None:
     kind = array.type.field(index).type
     is_time = name == MTIME and pa.types.is_timestamp(kind)
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    if not (is_time or (is_text if name == DIGEST else pa.types.is_integer(kind))):
+    if not (is_time or (is_text if name in (DIGEST, ETAG) else pa.types.is_integer(kind))):
         msg = f"the reference's {name} is {cut(str(kind))}; it would be {right}. Store it so, and register the column again"
         raise ReferenceSourceError(0, msg)
     values = array.field(index)

@@ -4,17 +4,20 @@ import lzma
 import os
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Any, Final, Self, final
+from typing import IO, Any, Final, Self, final
 
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.paths import open_file
+from spiral_stream.sources.remote_file import open_object
+from spiral_stream.storage.uri import is_object
 
 PLAIN: Final = ".tar"
 COMPRESSED: Final = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _CODECS: Final = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _WINDOW: Final = 4096  # bytes of one read: a header, a small member, and the header after it
+_REMOTE_WINDOW: Final = 1 << 20  # bytes of one request for headers: several members of 100 KB
 _SKIPPED: Final = 1 << 20  # bytes that are passed over at a time in a compressed tar
 
 
@@ -54,12 +57,19 @@ class PlainTar(TarBytes):
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._window, self._begin = b"", 0
+        self._object = open_object(path, _REMOTE_WINDOW) if is_object(path) else None
+        if self._object is not None:
+            self.size = self._object.seek(0, os.SEEK_END)
+            return
         self._file, facts = open_file(path)
         self.size = facts.st_size
-        self._window, self._begin = b"", 0
         os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)  # read-ahead would read the payload
 
     def at(self, offset: int, count: int) -> bytes:
+        if self._object is not None:
+            self._object.seek(offset)
+            return self._object.read(count)
         first = offset - self._begin
         if first >= 0 and first + count <= len(self._window):
             return self._window[first : first + count]
@@ -71,7 +81,10 @@ class PlainTar(TarBytes):
         return self._window[:count]
 
     def close(self) -> None:
-        os.close(self._file)
+        if self._object is not None:
+            self._object.close()
+        else:
+            os.close(self._file)
 
     def _read(self, offset: int, count: int) -> bytes:
         parts: list[bytes] = []
@@ -87,8 +100,7 @@ class CompressedTar(TarBytes):
 
     def __init__(self, path: str) -> None:
         self.path = path
-        handle, _ = open_file(path)
-        self._raw = os.fdopen(handle, "rb")
+        self._raw: IO[bytes] = open_object(path) if is_object(path) else os.fdopen(open_file(path)[0], "rb")
         self._file = _decompressed(path, self._raw)
         self._passed = 0
 

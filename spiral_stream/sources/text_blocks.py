@@ -16,6 +16,8 @@ import pyarrow as pa
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.imports import ROW_BYTES, ImportUnit, Refused
 from spiral_stream.sources.paths import open_file
+from spiral_stream.sources.remote_file import open_object
+from spiral_stream.storage.uri import is_object
 
 BLOCK_BYTES: Final = 4 << 20
 LINE_BYTES: Final = 64 << 20  # of the longest line
@@ -69,6 +71,10 @@ def opened(unit: ImportUnit) -> Iterator["Text"]:
 
 @contextmanager
 def _reading(path: str) -> Iterator[IO[bytes]]:
+    if is_object(path):
+        with open_object(path) as opened:
+            yield opened
+        return
     try:
         number, _ = open_file(path)
     except OSError as error:

@@ -20,6 +20,7 @@ from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar_bytes import COMPRESSED, PLAIN, is_compressed
 from spiral_stream.sources.tar_fields import Columns, choice_of, need_columns
 from spiral_stream.sources.tar_rows import FoundFields, TarFile, TarRows, batches, schema_of
+from spiral_stream.storage.uri import is_object
 
 FIRST: Final = "first"
 LAST: Final = "last"
@@ -86,11 +87,17 @@ class WebDataset(ImportedSource):
     @property
     def base(self) -> str:
         folder = common_folder(self.path)
+        if not self._sidecars:
+            return folder
+        if is_object(folder):
+            msg = f"WebDataset: {cut(folder)} lies on an object store, where sidecars are not read yet. Copy the tars, or leave "
+            msg += "sidecars= out"
+            raise SourceError(msg)
         others = [os.path.normpath(f"{folder}/".replace(old, new)) for _, old, new in self._sidecars]
         return os.path.commonpath([folder, *others])
 
     def import_units(self) -> Sequence[ImportUnit]:
-        root, names = listed(self.path, "WebDataset", (PLAIN, *COMPRESSED))
+        root, names = listed(self.path, "WebDataset", (PLAIN, *COMPRESSED), remote=True)
         base = self.base
         if root != base:
             names = [os.path.relpath(os.path.join(root, name), base) for name in names]  # noqa: PTH118

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 import spiral_stream as sp
-from tests.fixtures import streams
+from spiral_stream.storage.profiles import use_storage
+from tests.fixtures import stores, streams
 
 
 @pytest.fixture(scope="session")
@@ -32,3 +33,19 @@ def no_threads_left() -> Iterator[None]:
     assert streams.our_threads() == []
     yield
     assert streams.our_threads() == []
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """The address of an S3 server that runs as long as the tests of this process."""
+    with stores.s3_server() as address:
+        yield address
+
+
+@pytest.fixture
+def bucket(s3_endpoint: str) -> Iterator[str]:
+    """The URI of a new bucket, whose options are given."""
+    uri = f"s3://{stores.new_bucket(s3_endpoint)}"
+    use_storage("tests", prefix=uri, **stores.options(s3_endpoint))
+    yield uri
+    use_storage("tests", prefix=uri)

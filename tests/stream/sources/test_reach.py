@@ -76,7 +76,7 @@ def test_a_base_that_is_a_link_confines_to_what_it_links_to(tree: Path, tmp_path
     ("uri", "kind", "way_out"),
     [
         ("a\0b", DataError, "holds a NUL character.*Correct it, or filter the row out"),
-        ("s3://b/a", SourceError, "object store.*Copy it, or register local paths"),
+        ("hdfs://b/a", SourceError, "a store that is not read.*Copy it, or register local paths"),
         ("file://host/a", SourceError, "names a file of host host.*Give file:///path"),
         ("gone", SourceError, "gone: No such file.*Restore the file, or filter its rows out"),
         ("sub", SourceError, "sub: it is a folder, not a file. Restore the file"),

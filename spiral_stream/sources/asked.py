@@ -1,0 +1,113 @@
+"""Bytes of objects that references name: all that one call asks for is read together.
+
+Each answer carries the size and the etag of its object, which are compared with what was registered, so that a changed
+object is named and costs no request of its own.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spiral_stream.errors import SourceError, cut
+from spiral_stream.semantic import is_list
+from spiral_stream.sources.reach import Reach, ReferenceDataError, ReferenceSourceError
+from spiral_stream.sources.stamps import Stamps
+from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.store import Get, Got, Store
+from spiral_stream.storage.uri import printable
+from spiral_stream.threads import doing
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NamedObject:
+    """What one reference names."""
+
+    row: int
+    uri: str  # as the reference spells it
+    named: str  # the object's URI
+    start: int = 0
+    length: int | None = None  # None: all of it
+
+
+def read_objects(
+    asked: Sequence[NamedObject], reach: Reach, most_bytes: int | None, stamps: Stamps | None = None
+) -> Iterator[tuple[NamedObject, memoryview]]:
+    """Read what references name, and yield the bytes of each.
+
+    Args:
+        asked: the references.
+        reach: what pins them.
+        most_bytes: of one of them; None reads any.
+        stamps: what the references say of their objects.
+
+    Raises:
+        ReferenceDataError: one names more bytes than that.
+        ReferenceSourceError: one cannot be read, or changed since registration.
+    """
+    by_store: dict[int, tuple[Store, list[tuple[NamedObject, Get]]]] = {}
+    for each in asked:
+        if each.length is not None:
+            need_fewer(each.row, printable(each.named), each.length, most_bytes)
+        try:
+            store, key = store_of(each.named)
+        except SourceError as error:
+            raise ReferenceSourceError(each.row, str(error)) from None
+        by_store.setdefault(id(store), (store, []))[1].append((each, Get(key, each.start, each.length, most_bytes)))
+    for store, parts in by_store.values():
+        with doing(f"reading {len(parts):,} objects, such as {cut(printable(parts[0][0].named))}"):
+            answers = store.read([get for _, get in parts])
+        for (each, _), got in zip(parts, answers, strict=True):
+            yield each, _checked(each, got, reach, most_bytes, stamps)
+
+
+def _checked(
+    each: NamedObject, got: Got | SourceError, reach: Reach, most_bytes: int | None, stamps: Stamps | None
+) -> memoryview:
+    if isinstance(got, SourceError):
+        raise ReferenceSourceError(each.row, str(got)) from None
+    facts = reach.need_object(each.uri, each.named, got.facts, each.row)
+    name = printable(each.named)
+    if stamps is not None:
+        stamps.need_file(each.row, name, facts)
+    if got.data is None:
+        need_fewer(each.row, name, facts.st_size, most_bytes)
+        msg = f"{cut(name)} has {facts.st_size:,} bytes, and was not read"
+        raise ReferenceSourceError(each.row, msg)
+    if stamps is not None:
+        stamps.need_bytes(each.row, name, got.data)
+    return got.data
+
+
+def names_objects(values: pa.Array | pa.ChunkedArray, reach: Reach) -> bool:
+    """Whether references (or lists of them) name objects of stores, so that reading them waits for a network."""
+    kind = values.type.value_type if is_list(values.type) else values.type
+    is_range = pa.types.is_struct(kind) and "uri" in kind.names
+    if not (is_range or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return False
+    if reach.is_remote:
+        return True
+    flat = pc.list_flatten(values) if is_list(values.type) else values
+    texts = pc.struct_field(flat, "uri") if is_range else flat
+    if pa.types.is_dictionary(texts.type):
+        texts = texts.cast(texts.type.value_type)
+    return bool(
+        pc.any(pc.match_substring_regex(texts, "^(s3|s3a|gs|az|azure|abfss?|https?|memory)://"), min_count=0).as_py()
+    )
+
+
+def need_fewer(row: int, name: str, size: int, most_bytes: int | None) -> None:
+    """Refuse a reference that names more bytes than a sample may have.
+
+    Raises:
+        ReferenceDataError: says how many, and the way out.
+    """
+    if most_bytes is not None and size > most_bytes:
+        msg = (
+            f"{cut(name)}: the reference names {size:,} bytes, more than the {most_bytes:,} that a sample may have. "
+            "Correct it, filter the row out, or raise max_bytes of the field"
+        )
+        raise ReferenceDataError(row, msg)

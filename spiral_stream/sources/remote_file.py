@@ -1,0 +1,108 @@
+"""An object as a file that libraries read by ``seek`` and ``read``: parts are fetched together before they are asked for.
+
+Every answer is compared with the object that was opened, so no reader ever joins bytes of two.
+"""
+
+import io
+from collections.abc import Iterable
+from typing import Final, final
+
+from spiral_stream.errors import SourceError, cut
+from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.store import Facts, Get
+from spiral_stream.storage.uri import printable
+
+BLOCK_BYTES: Final = 8 << 20  # of one request for an object that is read from end to end
+Part = tuple[int, memoryview]  # where it begins, and the bytes
+
+
+def look(uri: str) -> Facts:
+    """Look at an object.
+
+    Raises:
+        SourceError: it is not there, or the store failed.
+    """
+    store, key = store_of(uri)
+    return store.stat(key)
+
+
+def open_object(uri: str, block_bytes: int = BLOCK_BYTES) -> io.BufferedReader:
+    """Open an object that is read forward, in blocks.
+
+    Raises:
+        SourceError: it is not there, or the store failed.
+    """
+    return io.BufferedReader(RemoteFile(uri, look(uri)), block_bytes)
+
+
+def read_parts(uri: str, opened: Facts, ranges: Iterable[tuple[int, int]]) -> list[Part]:
+    """Read ranges (first byte, length) of an object together.
+
+    Raises:
+        SourceError: it cannot be read, or is not the object that was opened.
+    """
+    asked = [each for each in ranges if each[1]]
+    store, key = store_of(uri)
+    parts: list[Part] = []
+    for (start, _), got in zip(asked, store.read([Get(key, *each) for each in asked]), strict=True):
+        if isinstance(got, SourceError):
+            raise got
+        if (got.facts.size, got.facts.mark) != (opened.size, opened.mark):
+            msg = (
+                f"{cut(printable(uri))} changed while it is being read: it had {opened.size:,} bytes, now {got.facts.size:,}, "
+                "and another etag. Restore the object, or take the data as it is now with catalog.refresh(<name>)"
+            )
+            raise SourceError(msg)
+        assert got.data is not None
+        parts.append((start, got.data))
+    return parts
+
+
+@final
+class RemoteFile(io.RawIOBase):
+    """An open object.
+
+    Args:
+        uri: of the object.
+        opened: what it is like.
+        parts: bytes of it that are there already.
+    """
+
+    def __init__(self, uri: str, opened: Facts, parts: Iterable[Part] = ()) -> None:
+        super().__init__()
+        self._uri, self._facts, self._parts, self._at = uri, opened, list(parts), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._facts.size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._facts.size - self._at)
+        count = left if size < 0 else min(size, left)
+        found = self._held(self._at, count)
+        if found is None:
+            [(_, found)] = read_parts(self._uri, self._facts, [(self._at, count)])
+        self._at += count
+        return bytes(found)
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any buffer that can be written
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _held(self, start: int, count: int) -> memoryview | None:
+        if not count:
+            return memoryview(b"")
+        for first, data in self._parts:
+            if first <= start and start + count <= first + len(data):
+                return data[start - first : start - first + count]
+        return None

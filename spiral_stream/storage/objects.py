@@ -1,0 +1,269 @@
+"""Object stores and web servers, by the client ``obstore`` (Rust's ``object_store``).
+
+The requests of one call run together, at most `IN_FLIGHT` of them; the thread that calls waits for all. The client tries
+again what fails on the way, with growing pauses, until its deadline (``client_retry_timeout``, in seconds). Every answer
+carries the facts of its object, so that a changed one is found without a further request.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+from spiral_stream.errors import SourceError, cut
+from spiral_stream.extras import need
+from spiral_stream.storage.faults import fault
+from spiral_stream.storage.files import too_short
+from spiral_stream.storage.store import Buffer, Facts, Get, Got, Store, runs_of
+from spiral_stream.storage.uri import WEB, printable, scheme_of
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+IN_FLIGHT: Final = 32  # requests of one call
+RETRIES: Final = 10
+RETRY_TIMEOUT_S: Final = 180.0
+_CLIENT: Final = frozenset(  # options of the connection; the others are those of the store
+    (
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "default_headers",
+        "http1_only",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "randomize_addresses",
+        "read_timeout",
+        "root_certificate",
+        "timeout",
+        "user_agent",
+    )
+)
+_YES: Final = frozenset(("true", "1", "yes", "on"))
+_PREFIXES: Final = ("aws_", "azure_", "google_")
+T = TypeVar("T")
+
+
+@final
+class Objects(Store):
+    """One bucket, container or host."""
+
+    def __init__(self, root: str, options: Mapping[str, str]) -> None:
+        """Open it; asks nothing of it.
+
+        Raises:
+            MissingExtraError: ``obstore`` is not installed.
+            SourceError: an option is none, or some are missing.
+        """
+        need("obstore", f"reading {scheme_of(root)}:// URIs", "copy the data, and use local paths")
+        self._root, self._pid = root, os.getpid()
+        self._store = _opened(root, options)
+
+    def stat(self, key: str) -> Facts:
+        import obstore
+
+        self._need_own_process()
+        with _told(self._uri(key), "looked at"):
+            return _facts(obstore.head(self._store, key))
+
+    def read(self, wanted: Sequence[Get]) -> list[Got | SourceError]:
+        self._need_own_process()
+        found: list[Got | SourceError | None] = [None] * len(wanted)
+        runs = runs_of(wanted)
+        answers = [self._run(wanted, run) for run in runs]
+        for run, answer in zip(runs, _together(answers), strict=True):
+            for at, each in zip(run, answer, strict=True):
+                found[at] = each
+        return [each for each in found if each is not None]
+
+    async def _run(self, wanted: Sequence[Get], run: Sequence[int]) -> list[Got | SourceError]:
+        """One request for neighbours of one object."""
+        asked = [wanted[at] for at in run]
+        key, start = asked[0].key, asked[0].start
+        whole = asked[0].length is None
+        stop = max(each.start + (each.length or 0) for each in asked)
+        try:
+            facts, data = await self._get(key, start, None if whole else stop, asked[0].most_bytes)
+        except SourceError as error:
+            return [error] * len(asked)
+        out: list[Got | SourceError] = []
+        for each in asked:
+            if data is None:
+                out.append(Got(None, facts))
+                continue
+            end = len(data) if each.length is None else each.start - start + each.length
+            if end > len(data):
+                out.append(too_short(printable(self._uri(key)), facts.size, each.start, each.length or 0))
+            else:
+                out.append(Got(data[each.start - start : end], facts))
+        return out
+
+    async def _get(self, key: str, start: int, stop: int | None, most: int | None) -> tuple[Facts, memoryview | None]:
+        import obstore
+
+        options: Any = (
+            {} if stop is None and not start else {"range": {"offset": start} if stop is None else (start, stop)}
+        )
+        with _told(self._uri(key), "read"):
+            if stop is not None and stop == start:
+                return _facts(await obstore.head_async(self._store, key)), memoryview(b"")
+            try:
+                answer = await obstore.get_async(self._store, key, options=options)
+            except Exception as error:
+                if "status code: 416" not in str(error):
+                    raise
+                return _facts(await obstore.head_async(self._store, key)), memoryview(b"")  # it ends before the range
+            facts = _facts(answer.meta)
+            if stop is None and most is not None and facts.size - start > most:
+                return facts, None
+            data = memoryview(await answer.bytes_async())
+            first, last = answer.range
+            if len(data) != last - first:
+                msg = f"{cut(printable(self._uri(key)))}: {len(data):,} bytes came of {last - first:,}. Try again"
+                raise SourceError(msg)
+            return facts, data
+
+    def list(self, prefix: str) -> Iterator[tuple[str, Facts]]:
+        import obstore
+
+        self._need_own_process()
+        if scheme_of(self._root) in WEB:
+            where = cut(printable(self._uri(prefix)))
+            msg = (
+                f"{where}: a web server lists nothing. Name the files one by one, or by a pattern such as {{000..127}}"
+            )
+            raise SourceError(msg)
+        with _told(self._uri(prefix), "listed"):
+            for part in obstore.list(self._store, prefix=prefix.rstrip("/") or None):
+                for each in part:
+                    if each["path"].startswith(prefix):
+                        yield each["path"], _facts(each)
+
+    def put(self, key: str, data: Buffer, *, absent: bool = False, unchanged: Facts | None = None) -> Facts | None:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        self._need_own_process()
+        mode: Any = "create" if absent else "overwrite"
+        if unchanged is not None:
+            mode = {"e_tag": unchanged.etag} | ({"version": unchanged.version} if unchanged.version else {})
+        kept = bytes(data)
+        with _told(self._uri(key), "written"):
+            try:
+                done = obstore.put(
+                    self._store, key, kept, mode=mode, use_multipart=False if mode != "overwrite" else None
+                )
+            except (AlreadyExistsError, PreconditionError):
+                return None
+            except FileNotFoundError:
+                if unchanged is None:
+                    raise
+                return None
+            return Facts(len(kept), done["e_tag"], done["version"])
+
+    def delete(self, key: str) -> None:
+        import obstore
+
+        self._need_own_process()
+        with _told(self._uri(key), "deleted"):
+            try:
+                obstore.delete(self._store, key)
+            except FileNotFoundError:
+                return
+
+    def _uri(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    def _need_own_process(self) -> None:
+        if os.getpid() != self._pid:  # the client's threads are not there, so a request would never end
+            msg = (
+                f"{cut(printable(self._root))}: it was opened before this process was forked, and no connection outlives that. "
+                'Start processes with "spawn" or "forkserver"'
+            )
+            raise SourceError(msg)
+
+
+@final
+class _told:  # noqa: N801  read as a word
+    """Turn the client's errors into ours. Panics of Rust are no `Exception`, and count too."""
+
+    def __init__(self, uri: str, doing: str) -> None:
+        self._uri, self._doing = uri, doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, SourceError):
+            return
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise fault(self._uri, error, self._doing) from None
+
+
+def _opened(root: str, options: Mapping[str, str]) -> "ObjectStore":
+    from obstore.store import from_url
+
+    config: Any = {}
+    client: dict[str, Any] = {}
+    retry: Any = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S)}
+    for name, value in options.items():
+        bare = next((name[len(each) :] for each in _PREFIXES if name.startswith(each)), name)
+        if name == "client_max_retries":
+            retry["max_retries"] = int(value)
+        elif name == "client_retry_timeout":
+            retry["retry_timeout"] = timedelta(seconds=float(value))
+        elif bare in _CLIENT:
+            flag = bare.startswith(("allow", "http")) or bare == "randomize_addresses"
+            client[bare] = value.lower() in _YES if flag else value
+        else:
+            config[name] = value
+    with _told(root, "opened"):
+        given: dict[str, Any] = {"client_options": client or None, "retry_config": retry}
+        if scheme_of(root) in WEB:
+            return from_url(root, **given)
+        return from_url(root, config=config or None, **given)
+
+
+def _together(answers: "Sequence[Coroutine[Any, Any, T]]") -> list[T]:
+    """Run requests at the same time, and wait for all."""
+
+    async def bounded() -> list[T]:
+        slots = asyncio.Semaphore(IN_FLIGHT)
+
+        async def one(answer: "Coroutine[Any, Any, T]") -> T:
+            async with slots:
+                return await answer
+
+        return await asyncio.gather(*(one(each) for each in answers))
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(bounded())
+    done: list[list[T]] = []  # called inside of a loop, as in a notebook: it may not be entered again
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            done.append(asyncio.run(bounded()))
+        except BaseException as error:  # noqa: BLE001  raised again below
+            failed.append(error)
+
+    helper = threading.Thread(target=work, name="spiral-store", daemon=True)
+    helper.start()
+    helper.join()
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+def _facts(meta: Any) -> Facts:
+    when = meta["last_modified"]
+    modified = 0 if when is None else int(when.timestamp()) * 10**9 + when.microsecond * 1000
+    return Facts(meta["size"], meta["e_tag"], meta["version"], modified)

@@ -1,0 +1,144 @@
+"""The face of a store: look at objects, read ranges of them, list, put under a condition, delete.
+
+Conditions make stores safe for several writers without a lock: `put` with ``absent`` lets one of them make an object, with
+``unchanged`` the one who read what is there last. Both say by their value who won; nothing relies on a rename.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import xxhash
+
+from spiral_stream.errors import SourceError
+
+Buffer = bytes | bytearray | memoryview
+
+GAP_BYTES: Final = 64 << 10  # ranges of one object this near are one request: less than a round trip costs
+READ_BYTES: Final = 32 << 20  # most bytes of one request for several ranges
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One object at one time."""
+
+    size: int
+    etag: str | None = None
+    version: str | None = None
+    modified_ns: int = 0
+
+    @property
+    def mark(self) -> int:
+        """64 bits that differ for another object of the same size: of its etag, or else its time."""
+        return xxhash.xxh3_64_intdigest(self.etag.encode()) if self.etag else self.modified_ns
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Bytes that are asked for."""
+
+    key: str
+    start: int = 0
+    length: int | None = None  # None reads to the end
+    most_bytes: int | None = None  # a longer object is not read; its facts say why
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Got:
+    """Bytes that came, and the object that they come from."""
+
+    data: memoryview | None  # None where they are more than was asked for at most
+    facts: Facts
+
+
+class Store(ABC):
+    """One bucket, container, host, or this machine's files. Thread-safe."""
+
+    @abstractmethod
+    def stat(self, key: str) -> Facts:
+        """Look at an object.
+
+        Raises:
+            NotThereError: there is none.
+            SourceError: the store failed.
+        """
+
+    @abstractmethod
+    def read(self, wanted: Sequence[Get]) -> list[Got | SourceError]:
+        """Read bytes, in the order asked, together; neighbours of one object in one request.
+
+        Bytes that could not be read are an error in their place, so that one bad object spoils nothing else.
+        """
+
+    @abstractmethod
+    def list(self, prefix: str) -> Iterator[tuple[str, Facts]]:
+        """Yield the keys below a prefix that ends at a slash, or is empty, and what each is like; in no order.
+
+        Raises:
+            SourceError: the store failed.
+        """
+
+    @abstractmethod
+    def put(self, key: str, data: Buffer, *, absent: bool = False, unchanged: Facts | None = None) -> Facts | None:
+        """Write an object whole.
+
+        Args:
+            key: where.
+            data: its bytes.
+            absent: only where there is none.
+            unchanged: only where that object still is.
+
+        Returns:
+            what it is like now; None if the condition does not hold, and nothing was written.
+
+        Raises:
+            SourceError: the store failed; whether it was written is then unknown.
+        """
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Remove an object; again does nothing.
+
+        Raises:
+            SourceError: the store failed.
+        """
+
+    def get(self, key: str, start: int = 0, length: int | None = None) -> Got:
+        """Read bytes of one object.
+
+        Raises:
+            NotThereError: there is none.
+            SourceError: the store failed.
+        """
+        [found] = self.read([Get(key, start, length)])
+        if isinstance(found, SourceError):
+            raise found
+        return found
+
+
+def runs_of(wanted: Sequence[Get]) -> list[list[int]]:
+    """Return which of the asked bytes are read in one request, as places in ``wanted``."""
+    runs: list[list[int]] = []
+    end = 0
+    ordered = sorted(range(len(wanted)), key=lambda at: (wanted[at].key, wanted[at].length is None, wanted[at].start))
+    for at in ordered:
+        each = wanted[at]
+        first = wanted[runs[-1][0]] if runs else None
+        if first is None or first.key != each.key or (first.length is None) != (each.length is None):
+            runs.append([at])
+        elif each.length is None:
+            near = first.start == each.start and first.most_bytes == each.most_bytes
+            runs[-1].append(at) if near else runs.append([at])
+            continue
+        elif each.start <= end + GAP_BYTES and max(end, each.start + each.length) - first.start <= READ_BYTES:
+            runs[-1].append(at)
+            end = max(end, each.start + each.length)
+            continue
+        else:
+            runs.append([at])
+        end = each.start + (each.length or 0)
+    return runs

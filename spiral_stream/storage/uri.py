@@ -1,0 +1,94 @@
+"""What a URI names: a root (a bucket, a container, a host), and a key in it.
+
+Whatever opens a store, looks up its options or prints a place takes a URI apart here, so that no password or signature of
+one reaches a message.
+"""
+
+import os
+import re
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+from spiral_stream.errors import SourceError, cut
+
+OBJECTS: Final = frozenset(("s3", "s3a", "gs", "az", "azure", "abfs", "abfss"))
+WEB: Final = frozenset(("http", "https"))
+MEMORY: Final = "memory"
+_HIDDEN: Final = re.compile(r"(?<=://)[^@\s]*:[^@\s]*@")  # a password may hold a slash
+_QUERY: Final = re.compile(r"(?<=[^\s?])\?[^\s#?]*=[^\s]*")
+
+
+class Address(NamedTuple):
+    """One object, or a prefix of some."""
+
+    root: str  # scheme://bucket, without a slash at its end; "" for files of this machine
+    key: str  # without a slash at its beginning; of files the absolute path
+
+
+def scheme_of(uri: str) -> str:
+    """Return the scheme of a URI in small letters; "" for a path."""
+    scheme, mark, _ = uri.partition("://")
+    return scheme.lower() if mark else ""
+
+
+def is_object(uri: str) -> bool:
+    """Whether a URI names an object of a store that is read here: not a local file, and no other scheme."""
+    scheme = scheme_of(uri)
+    return scheme in OBJECTS or scheme in WEB or scheme == MEMORY
+
+
+def printable(text: str) -> str:
+    """Return a URI, or a text with URIs, without the passwords and queries that may be in it."""
+    return _QUERY.sub("?...", _HIDDEN.sub("...@", text))
+
+
+def place_of(uri: str) -> Address:
+    """Take a URI apart.
+
+    Raises:
+        SourceError: it names no place that is read here, or carries a password or a query.
+    """
+    scheme = scheme_of(uri)
+    if scheme in ("", "file"):
+        path = unquote(urlsplit(uri).path, errors="surrogateescape") if scheme else os.path.expanduser(uri)  # noqa: PTH111
+        return Address("", os.path.abspath(path))  # noqa: PTH100  resolve() would follow links
+    shown = cut(printable(uri))
+    if not is_object(uri):
+        known = ", ".join(f"{each}://" for each in sorted(OBJECTS | WEB))
+        msg = (
+            f"{shown} begins with {cut(scheme)}://, a scheme that is not known here. Known are {known}, and local paths"
+        )
+        raise SourceError(msg)
+    netloc, _, key = uri.partition("://")[2].partition("/")
+    port = netloc.rpartition(":")[2] if ":" in netloc else "0"
+    if ("@" in netloc and (":" in netloc.partition("@")[0] or scheme in WEB)) or ("@" in key and not port.isdigit()):
+        msg = f"{shown} carries a password. Leave it out, and give it in a profile of storage ($SPIRAL_STORAGE)"
+        raise SourceError(msg)
+    if scheme in WEB and ("?" in key or "#" in key):
+        msg = f"{shown} has a query, which would be kept wherever the URI is. Give the address alone, "
+        msg += "and tokens in a profile of storage ($SPIRAL_STORAGE)"
+        raise SourceError(msg)
+    if not netloc or "?" in netloc or "\0" in uri:
+        msg = f"{shown} names no {'host' if scheme in WEB else 'bucket'}. Give {scheme}://name/key"
+        raise SourceError(msg)
+    return Address(f"{scheme}://{netloc}", unquote(key) if scheme in WEB else key)
+
+
+def joined(base: str, name: str) -> str:
+    """Return the URI of a name below a URI; ``.`` and ``..`` are taken away.
+
+    Raises:
+        SourceError: it leads out of the root.
+    """
+    root, key = place_of(base)
+    parts: list[str] = []
+    for part in [*key.split("/"), *name.split("/")]:
+        if part == ".." and not parts:
+            msg = f"{cut(name)} leads out of {cut(printable(base))}. Correct it"
+            raise SourceError(msg)
+        if part == "..":
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    path = "/".join(parts)
+    return f"{root}/{quote(path) if scheme_of(root) in WEB else path}"
