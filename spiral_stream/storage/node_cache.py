@@ -99,7 +99,7 @@ class HeldFile:
     def _need(self, offset: int, length: int) -> None:
         file = self._open
         _need_inside(file.key, offset, length)
-        if not file.is_verified(offset // BLOCK, -(-(offset + length) // BLOCK)):
+        if length and not file.is_verified(offset // BLOCK, -(-(offset + length) // BLOCK)):
             msg = f"{file.key}: bytes {offset:,} to {offset + length:,} were not asked for. Name them in ranges="
             raise CacheError(msg)
 
