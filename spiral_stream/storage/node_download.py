@@ -281,8 +281,11 @@ class _Blocks:
 
         Raises:
             SourceError: more came than were asked for.
-            OSError: they cannot be written.
+            OSError: they cannot be written, or nobody waits for them any more.
         """
+        if self._over():
+            msg = f"{self._file.key}: nobody waits for it any more"
+            raise InterruptedError(msg)
         view = memoryview(piece).cast("B")
         self.bytes += len(view)
         left = self.end - self.next * BLOCK - len(self._rest)
@@ -313,9 +316,6 @@ class _Blocks:
             self._rest.clear()
 
     def _write(self, data: memoryview) -> None:
-        if self._over():
-            msg = f"{self._file.key}: nobody waits for it any more"
-            raise InterruptedError(msg)
         try:
             self._file.write(self.next * BLOCK, data)
             self._sums.write(self.next, sums_of(data))

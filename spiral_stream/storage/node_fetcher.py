@@ -128,9 +128,10 @@ class Fetcher(Owner):
     def _run(self) -> None:
         try:
             for want in self._order:
-                with doing(f"waiting for room to fetch {want.key}"), self._moved:
-                    while not self._stopping and self._ahead_bytes and self._ahead_bytes + want.bytes > self._most:
-                        self._moved.wait(_LOOK_S)
+                with self._moved:
+                    with doing(f"waiting for room to fetch {want.key}"):
+                        while not self._stopping and self._ahead_bytes and self._ahead_bytes + want.bytes > self._most:
+                            self._moved.wait(_LOOK_S)
                     if self._stopping:
                         return
                     self._ahead_bytes += want.bytes

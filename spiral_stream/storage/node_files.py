@@ -16,6 +16,7 @@ import re
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -121,6 +122,18 @@ def opened_data(path: Path, size: int, deadline_s: float) -> int:
         os.close(handle)
 
 
+_OPEN: "Final[weakref.WeakSet[Sums]]" = weakref.WeakSet()
+
+
+def _forget() -> None:
+    """A forked child has no leases: its copy of a descriptor would keep them after its parent was killed."""
+    for each in list(_OPEN):
+        each.forget()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 @final
 class Sums:
     """The sums of one file, opened; and the leases taken through it."""
@@ -133,6 +146,7 @@ class Sums:
         """
         self._key, self._lock = key, threading.Lock()
         self._handle = os.open(data.with_suffix(SUMS), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        _OPEN.add(self)
         try:
             self.birth = self._born() or self._bear()
         except OSError:
@@ -150,8 +164,15 @@ class Sums:
         with self._lock:  # whoever asked may give a lease back while its thread ends
             handle, self._handle = self._handle, -1
             if handle >= 0:
-                _set(handle, fcntl.F_UNLCK, 0, 0)  # a child that was forked meanwhile shares the handle
+                _set(handle, fcntl.F_UNLCK, 0, 0)  # a child in the middle of its fork has a copy
                 os.close(handle)
+
+    def forget(self) -> None:
+        """Close a forked child's copy, and leave the parent's leases alone."""
+        self._lock = threading.Lock()
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
 
     @property
     def handle(self) -> int:

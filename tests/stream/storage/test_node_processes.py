@@ -11,7 +11,7 @@ import pytest
 
 from spiral_stream.storage.node_cache import NodeCache
 from spiral_stream.storage.node_files import BLOCK, PART
-from tests.fixtures.node_processes import context, hold, key_of, read_all
+from tests.fixtures.node_processes import context, hold, key_of, lease_and_fork, read_all
 from tests.fixtures.range_server import RangeServer, download, drawn
 
 SIZES = (5 * BLOCK + 17, 40 * BLOCK, 1, 3 * BLOCK, PART + 3 * BLOCK + 1, 9 * BLOCK, 20 * BLOCK, 64 * BLOCK)
@@ -147,3 +147,12 @@ def test_what_a_killed_process_had_fetched_is_not_fetched_again(server: RangeSer
 
         assert there >= 8 * BLOCK
         assert cache.counters.bytes == size - there
+
+
+@pytest.mark.e2e
+def test_a_forked_child_keeps_no_lease_of_a_parent_that_is_killed(tmp_path: Path) -> None:
+    told = context().SimpleQueue()
+    process = started(lease_and_fork, str(tmp_path), told)
+
+    assert told.get() == (True, True, True)
+    ended([process])
