@@ -68,11 +68,11 @@ def test_ranges_fetch_their_blocks_only(cache: NodeCache) -> None:
     with cache.open(remote.key, remote, [(BLOCK + 3, 10), (20 * BLOCK, 5), (0, 0)]) as held:
         assert held.read(BLOCK + 3, 10) == remote.data[BLOCK + 3 : BLOCK + 13]
         assert held.view(20 * BLOCK) == remote.data[20 * BLOCK :]
-        with pytest.raises(CacheError, match="were not asked for. Name them in ranges="):
+        with pytest.raises(CacheError, match=r"were not asked for. Name them in ranges="):
             held.read(5 * BLOCK, 1)
-    with pytest.raises(CacheError, match="the file was released. Ask for it again"):
+    with pytest.raises(CacheError, match=r"the file was released. Ask for it again"):
         held.read(0, 1)
-    with pytest.raises(CacheError, match="Ask for what it has"):
+    with pytest.raises(CacheError, match=r"Ask for what it has"):
         cache.open(remote.key, remote, [(20 * BLOCK, 6)])
 
     assert sorted(remote.asked) == [(BLOCK, BLOCK), (20 * BLOCK, 5)]
@@ -214,7 +214,7 @@ def test_an_error_of_ours_is_raised_as_it_is(cache: NodeCache) -> None:
         msg = "s3://bucket/x changed"
         raise SourceError(msg)
 
-    with pytest.raises(SourceError, match="^s3://bucket/x changed$"):
+    with pytest.raises(SourceError, match=r"^s3://bucket/x changed$"):
         cache.open(NodeKey("s3://bucket/x", "v", 100), changed)
     assert asked == [0]
 
@@ -252,7 +252,7 @@ def test_held_files_stay_and_the_cache_says_when_they_fill_it(tmp_path: Path) ->
 
     with NodeCache(tmp_path, 5 * BLOCK, stall_s=0.3) as cache:
         with cache.open(first.key, first) as held:
-            with pytest.raises((CacheError, SourceError), match="full: its limit is 327,680|no byte came"):
+            with pytest.raises((CacheError, SourceError), match=r"full: its limit is 327,680|no byte came"):
                 cache.open(second.key, second)
             assert held.view() == first.data
             kept = held.view()

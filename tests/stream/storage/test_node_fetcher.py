@@ -88,7 +88,7 @@ def test_an_error_is_raised_where_the_file_is_asked_for(tmp_path: Path, monkeypa
     wants = [want(0, asked), Want(NodeKey("s3://b/bad", "v", 9), lambda _, __: b""), want(1, asked)]
     with NodeCache(tmp_path) as cache, Fetcher(cache, wants) as fetcher:
         fetcher.take(wants[0]).release()
-        with pytest.raises(SourceError, match="s3://b/bad: bytes 0 to 9 cannot be fetched"):
+        with pytest.raises(SourceError, match=r"s3://b/bad: bytes 0 to 9 cannot be fetched"):
             fetcher.take(wants[1])
         fetcher.take(wants[2]).release()
 
@@ -122,7 +122,7 @@ def test_closing_in_mid_download_ends_its_threads_and_holds_nothing(tmp_path: Pa
         begun.wait()
         until(lambda: len(asked) == 2)
         fetcher.close()
-        with pytest.raises(StreamError, match="closed. Open another one"):
+        with pytest.raises(StreamError, match=r"closed. Open another one"):
             fetcher.take(wants[0])
         cache.close()
         assert [each.uri for each in cache.files() if each.held] == []

@@ -1,6 +1,5 @@
 """A disk or a process that may write no more."""
 
-import os
 import resource
 import signal
 import subprocess
@@ -68,4 +67,4 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("SPIRAL_NODE_CACHE", str(tmp_path / "n"))
     with NodeCache() as cache:
         assert (cache.limit_bytes, cache.folder) == (77, tmp_path / "n")
-        assert os.listdir(tmp_path / "n") == ["files"]
+        assert [path.name for path in (tmp_path / "n").iterdir()] == ["files"]
