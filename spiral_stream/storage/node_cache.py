@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import CacheError
-from spiral_stream.storage.node_download import Download, Filling, Line, NodeCounters
+from spiral_stream.storage.node_download import Download, Filling, RequestLine, NodeCounters
 from spiral_stream.storage.node_files import BLOCK, NodeKey, refused
-from spiral_stream.storage.node_open import Known, NodeFile, need_whole
+from spiral_stream.storage.node_open import KnownBlocks, NodeFile, need_whole
 from spiral_stream.storage.node_room import NodeFileFacts, Room
 from spiral_stream.threads import Workers
 
@@ -34,13 +34,13 @@ Range = tuple[int, int]  # offset and length in bytes
 
 
 @final
-class HeldFile:
+class HeldNodeFile:
     """A file, or ranges of it, that stay on this node until `release`, or until nothing refers to this."""
 
     def __init__(self, file: NodeFile) -> None:
         self._file: NodeFile | None = file
 
-    def __enter__(self) -> "HeldFile":
+    def __enter__(self) -> "HeldNodeFile":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -143,9 +143,9 @@ class NodeCache:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._files: dict[NodeKey, NodeFile] = {}
-        self._known: OrderedDict[NodeKey, Known] = OrderedDict()
+        self._known: OrderedDict[NodeKey, KnownBlocks] = OrderedDict()
         self.room = Room(self.folder, self.limit_bytes, lambda count: self.counters.add(evicted=count))
-        self._line = Line(
+        self._line = RequestLine(
             Workers(self._requests, "node-cache"),
             threading.BoundedSemaphore(self._requests),
             threading.Condition(),
@@ -167,7 +167,7 @@ class NodeCache:
         if self._pid == os.getpid():
             self._line.workers.close(where="node cache")
 
-    def open(self, key: NodeKey, download: Download, ranges: Sequence[Range] | None = None) -> HeldFile:
+    def open(self, key: NodeKey, download: Download, ranges: Sequence[Range] | None = None) -> HeldNodeFile:
         """Return a file, once all that was asked for is here.
 
         Args:
@@ -185,7 +185,7 @@ class NodeCache:
             need_whole(key, self.limit_bytes)
         wanted = _blocks(key, ranges)
         try:
-            held = HeldFile(self._file(key))
+            held = HeldNodeFile(self._file(key))
         except OSError as error:
             raise refused(error, f"{key}: the node cache {self.folder}", "cannot be used") from error
         try:
@@ -222,7 +222,7 @@ class NodeCache:
             file = self._files.get(key)
             if file is not None and file.retained():
                 return file
-            known = self._known.pop(key, None) or Known(key.blocks)
+            known = self._known.pop(key, None) or KnownBlocks(key.blocks)
             self._known[key] = known
             if len(self._known) > _KNOWN:
                 self._known.popitem(last=False)

@@ -74,7 +74,7 @@ class NodeCounters:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Line:
+class RequestLine:
     """How requests leave this process.
 
     Args:
@@ -107,7 +107,7 @@ class Filling:
         line: of the process.
     """
 
-    def __init__(self, file: NodeFile, blocks: NDArray[np.int64], download: Download, line: Line) -> None:
+    def __init__(self, file: NodeFile, blocks: NDArray[np.int64], download: Download, line: RequestLine) -> None:
         self._file, self._blocks, self._download, self._line = file, blocks, download, line
         self._wanted = frozenset(blocks.tolist())
         self._running: dict[int, tuple[Future[None], Sums]] = {}

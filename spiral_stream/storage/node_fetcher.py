@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from spiral_stream.errors import CacheError, StreamError
-from spiral_stream.storage.node_cache import HeldFile, NodeCache, Range
+from spiral_stream.storage.node_cache import HeldNodeFile, NodeCache, Range
 from spiral_stream.storage.node_download import Download
 from spiral_stream.storage.node_files import NodeKey
 from spiral_stream.threads import CLOSE_TIMEOUT_S, Owner, OwnThread, Workers, doing
@@ -65,7 +65,7 @@ class Fetcher(Owner):
         self._cache, self._order = cache, order
         self._most = min(ahead_bytes, cache.limit_bytes // 2)
         self._ahead_bytes = 0
-        self._ahead: dict[NodeKey, deque[tuple[Want, Future[HeldFile]]]] = {}
+        self._ahead: dict[NodeKey, deque[tuple[Want, Future[HeldNodeFile]]]] = {}
         self._moved = threading.Condition()
         self._stopping = False
         self._error: BaseException | None = None
@@ -84,7 +84,7 @@ class Fetcher(Owner):
         """How many bytes are fetched, or on their way, and not yet taken."""
         return self._ahead_bytes
 
-    def take(self, want: Want) -> HeldFile:
+    def take(self, want: Want) -> HeldNodeFile:
         """Return a file that is asked for now: the one fetched ahead, else as `NodeCache.open` does.
 
         Raises:
@@ -165,6 +165,6 @@ class Fetcher(Owner):
         self.close()
 
 
-def _released(future: "Future[HeldFile]") -> None:
+def _released(future: "Future[HeldNodeFile]") -> None:
     if not future.cancelled() and future.exception() is None:
         future.result().release()

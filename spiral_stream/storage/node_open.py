@@ -24,7 +24,7 @@ STAMP_S: Final = 1.0  # how exactly the last use is known
 
 
 @final
-class Known:
+class KnownBlocks:
     """What a process knows of a file, also while it does not hold it."""
 
     __slots__ = ("birth", "damaged", "verified")
@@ -40,7 +40,7 @@ class NodeFile:
     """A file that this process holds, until it is released as often as it was retained."""
 
     def __init__(
-        self, root: Path, key: NodeKey, known: Known, deadline_s: float, over: Callable[["NodeFile"], None]
+        self, root: Path, key: NodeKey, known: KnownBlocks, deadline_s: float, over: Callable[["NodeFile"], None]
     ) -> None:
         """Share it; it is made if it is not there.
 
