@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import CacheError
-from spiral_stream.storage.node_download import Download, Filling, RequestLine, NodeCounters
+from spiral_stream.storage.node_download import Download, Filling, NodeCounters, RequestLine
 from spiral_stream.storage.node_files import BLOCK, NodeKey, refused
 from spiral_stream.storage.node_open import KnownBlocks, NodeFile, need_whole
 from spiral_stream.storage.node_room import NodeFileFacts, Room

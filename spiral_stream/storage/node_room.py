@@ -122,7 +122,7 @@ class Room:
 
     def trim(self) -> None:
         """Go back below the limit, where what was fetched has gone above it."""
-        with suppress(OSError), self._turn() as counter:
+        with suppress(CacheError, OSError), self._turn() as counter:
             if _number(counter) > self.limit:
                 _write(counter, self._evict(0)[0])
 
