@@ -24,6 +24,7 @@ from spiral_stream.catalog.source_facts import source_facts
 from spiral_stream.catalog.statistics import load_statistics
 from spiral_stream.connection import ANALYZED, EXPLAIN_DATA, Catalog, connect
 from spiral_stream.errors import SpiralError, TrustError, cut
+from spiral_stream.node_command import node_cache
 from spiral_stream.planner.build import caches
 from spiral_stream.planner.verify import Verification, relation_caches, relations_of, verify_relation
 from spiral_stream.report.columns import column_summaries, roles_of
@@ -44,6 +45,7 @@ _KINDS = {
 _DAYS_FROM_H = 48
 _PIPE_WIDTH = 10_000  # where no terminal shows lines: none is broken
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app.command("node-cache")(node_cache)
 Where = Annotated[str | None, typer.Option("--catalog", envvar="SPIRAL_CATALOG", help="Folder of the catalog.")]
 
 Trusted = Annotated[

@@ -199,7 +199,7 @@ def test_the_page_of_the_command_has_every_command() -> None:
     page = (DOCS / "reference" / "command.md").read_text()
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group
 
-    assert set(re.findall(r"^\| `spiral ([a-z]+)", page, re.MULTILINE)) == set(commands)
+    assert set(re.findall(r"^\| `spiral ([a-z-]+)", page, re.MULTILINE)) == set(commands)
 
 
 def test_the_floors_are_drawn_as_the_import_contract_says() -> None:

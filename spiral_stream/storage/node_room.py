@@ -1,0 +1,266 @@
+"""How much a node cache holds: room is reserved before a byte is fetched, and what was used longest ago goes.
+
+The bytes of all files are what the disk says they take. Room is reserved by allocating it on the disk, under one lock for
+all processes, so that nobody counts what another one has just taken. A number in the file ``room`` says how much is taken;
+it is never too small, and counted anew when it says that the cache is full.
+
+A file that somebody holds is never removed. If all that could go has gone, what is being fetched may go above the limit;
+files that are complete and held may not: then whoever wants more waits until they are released.
+"""
+
+import errno
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from spiral_stream.errors import CacheError
+from spiral_stream.storage.node_files import DATA, SUMS, Sums, described, is_leased
+
+SLACK: Final = 32  # a 32nd of the limit is made free at a time: counting files costs about 5 us for each
+DEADLINE_S: Final = 60.0  # for the turn of another process
+_PAUSE_S: Final = 0.002
+_PAGE: Final = 4096
+_USED: Final = struct.Struct("<Q")
+_SLOTS: Final = 1 << 20  # files that are remembered as removed
+_NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT}
+
+
+@final
+@dataclass(frozen=True)
+class NodeFileFacts:
+    """One remote file that lies on the node.
+
+    Args:
+        uri: where it comes from, without secrets.
+        version: its etag or version.
+        size: bytes that it has where it comes from.
+        there: bytes of it that are here.
+        on_disk: bytes that it takes.
+        used: when it was used last, in seconds since 1970.
+        held: whether a process holds it.
+    """
+
+    uri: str
+    version: str
+    size: int
+    there: int
+    on_disk: int
+    used: float
+    held: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Lying:
+    data: Path
+    on_disk: int
+    used_ns: int
+
+    @property
+    def digest(self) -> str:
+        return self.data.name.removesuffix(DATA)
+
+
+@final
+class Room:
+    """The room of one folder.
+
+    Args:
+        root: the folder.
+        limit: bytes.
+        told: called with the number of files that were removed.
+    """
+
+    def __init__(self, root: Path, limit: int, told: Callable[[int], None] = lambda _: None) -> None:
+        self.root, self.limit, self._told = root, limit, told
+
+    def reserve(self, data: int, sums: Sums, blocks: tuple[int, int], extent: tuple[int, int]) -> bool:
+        """Allocate room for some blocks of a file; False if complete files that are held leave none.
+
+        Args:
+            data: descriptor of the file's data.
+            sums: of the file.
+            blocks: the first one, and the one after the last.
+            extent: their offset and length in bytes.
+
+        Raises:
+            CacheError: another process has its turn for longer than the deadline.
+            OSError: the disk is full, and nothing can be removed.
+        """
+        need = extent[1] + 2 * _PAGE
+        with self._turn() as counter:
+            used = _number(counter)
+            if used + need > self.limit:
+                used, stuck = self._evict(need)
+                _write(counter, used)
+                if stuck + need > self.limit:
+                    return False
+            before = _allocated(data) + _allocated(sums.handle)
+            try:
+                self._allocate(data, extent)
+                self._allocate(sums.handle, sums.extent(*blocks))
+            finally:
+                _write(counter, used + _allocated(data) + _allocated(sums.handle) - before)
+        return True
+
+    def _allocate(self, handle: int, extent: tuple[int, int]) -> None:
+        for last in (False, True):
+            try:
+                os.posix_fallocate(handle, *extent)
+            except OSError as error:
+                if error.errno not in _NO_SPACE or last:
+                    raise
+                self._evict(self.limit - sum(each.on_disk for each in self._lying()) + extent[1])
+            else:
+                return
+
+    def trim(self) -> None:
+        """Go back below the limit, where what was fetched has gone above it."""
+        with suppress(CacheError, OSError), self._turn() as counter:
+            if _number(counter) > self.limit:
+                _write(counter, self._evict(0)[0])
+
+    def was_removed(self, digest: str) -> bool:
+        """Whether a file lay here before and was removed for others."""
+        with suppress(OSError), (self.root / "removed").open("rb") as file:
+            number = int(digest[:16], 16)
+            return os.pread(file.fileno(), 8, number % _SLOTS * 8) == number.to_bytes(8, "little")
+        return False
+
+    def files(self) -> list[NodeFileFacts]:
+        """Return what lies here, what was used last first."""
+        found = []
+        for each in sorted(self._lying(), key=lambda each: each.used_ns, reverse=True):
+            held = _alone(each.data)
+            if held is not None:
+                os.close(held)
+            about = described(each.data.with_suffix(SUMS))
+            found.append(NodeFileFacts(*about, each.on_disk, each.used_ns / 1e9, held is None))
+        return found
+
+    def clear(self, older_than_s: float = 0.0) -> tuple[int, int]:
+        """Remove what nobody holds and nobody used for some time.
+
+        Returns:
+            How many files were removed, and their bytes.
+        """
+        before_ns = time.time_ns() - int(older_than_s * 1e9)
+        gone = 0, 0
+        with self._turn() as counter:
+            lying = self._lying()
+            for each in lying:
+                if (older_than_s <= 0 or each.used_ns < before_ns) and self._removed(each, remember=False):
+                    gone = gone[0] + 1, gone[1] + each.on_disk
+            _write(counter, sum(each.on_disk for each in lying) - gone[1])
+        return gone
+
+    @contextmanager
+    def _turn(self) -> Iterator[int]:
+        """One process at a time."""
+        handle = os.open(self.root / "room", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            until = time.monotonic() + DEADLINE_S
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        where = self.root / "room"
+                        msg = f"{where} is locked by another process for {DEADLINE_S:g} s. End it (`fuser {where}`)"
+                        raise CacheError(msg) from None
+                    time.sleep(_PAUSE_S)
+            yield handle
+        finally:
+            os.close(handle)
+
+    def _lying(self) -> list[_Lying]:
+        """Everything that lies here; whoever has the turn knows that nothing goes meanwhile."""
+        found = []
+        with suppress(FileNotFoundError):
+            for folder in os.scandir(self.root / "files"):
+                sizes: dict[str, int] = {}
+                used: dict[str, int] = {}
+                for each in os.scandir(folder):
+                    with suppress(FileNotFoundError):
+                        facts = each.stat()
+                        stem = each.name[: -len(DATA)]
+                        sizes[stem] = sizes.get(stem, 0) + facts.st_blocks * 512
+                        used[stem] = max(facts.st_mtime_ns, used.get(stem, 0))
+                found += [_Lying(Path(folder.path, stem + DATA), size, used[stem]) for stem, size in sizes.items()]
+        return found
+
+    def _evict(self, need: int) -> tuple[int, int]:
+        """Remove what was used longest ago until some bytes are free.
+
+        Returns:
+            Bytes that are left; and those of them that are held, and complete.
+        """
+        lying = sorted(self._lying(), key=lambda each: each.used_ns)
+        used, stuck, gone = sum(each.on_disk for each in lying), 0, 0
+        most = self.limit - need
+        goal = most - self.limit // SLACK if used > most else most
+        for each in lying:
+            if used > goal and self._removed(each):
+                used, gone = used - each.on_disk, gone + 1
+        if used > most:
+            stuck = sum(
+                each.on_disk for each in lying if each.data.exists() and not is_leased(each.data.with_suffix(SUMS))
+            )
+        self._told(gone)
+        return used, stuck
+
+    def _removed(self, each: _Lying, *, remember: bool = True) -> bool:
+        """Remove a file that nobody holds."""
+        handle = _alone(each.data)
+        if handle is None:
+            return False
+        try:
+            with suppress(FileNotFoundError):
+                each.data.with_suffix(SUMS).unlink()  # first: bytes without sums are not there
+            with suppress(FileNotFoundError):
+                each.data.unlink()
+        finally:
+            os.close(handle)
+        if remember:
+            self._remember(each.digest)
+        return True
+
+    def _remember(self, digest: str) -> None:
+        with suppress(OSError, ValueError):
+            handle = os.open(self.root / "removed", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                number = int(digest[:16], 16)
+                os.pwrite(handle, number.to_bytes(8, "little"), number % _SLOTS * 8)
+            finally:
+                os.close(handle)
+
+
+def _alone(path: Path) -> int | None:
+    """Take a file for oneself, until its descriptor is closed; None if others hold it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _allocated(handle: int) -> int:
+    return os.fstat(handle).st_blocks * 512
+
+
+def _number(counter: int) -> int:
+    data = os.pread(counter, _USED.size, 0)
+    return int(_USED.unpack(data)[0]) if len(data) == _USED.size else 1 << 62  # not known: count
+
+
+def _write(counter: int, used: int) -> None:
+    os.pwrite(counter, _USED.pack(max(0, used)), 0)

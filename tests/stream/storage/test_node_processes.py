@@ -1,0 +1,163 @@
+"""Several processes of one node on one cache: each byte once, the limit kept, whoever is killed."""
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spiral_stream.storage.node_cache import NodeCache
+from spiral_stream.storage.node_files import BLOCK, PART
+from tests.fixtures.node_processes import context, hold, key_of, lease_and_fork, read_all
+from tests.fixtures.range_server import RangeServer, download, drawn
+
+SIZES = (5 * BLOCK + 17, 1, 3 * BLOCK, PART + 3 * BLOCK + 1, 9 * BLOCK, 20 * BLOCK)
+FILES = [(number, size) for number, size in enumerate(SIZES)]
+TOTAL = sum(SIZES)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RangeServer]:
+    made = RangeServer()
+    yield made
+    made.close()
+
+
+def taken(folder: Path) -> int:
+    found = 0
+    for path in (folder / "files").rglob("*.*"):
+        with suppress(FileNotFoundError):
+            found += path.stat().st_blocks * 512
+    return found
+
+
+def started(target: Any, *args: Any) -> BaseProcess:
+    process = context().Process(target=target, args=args, daemon=True)
+    process.start()
+    return process
+
+
+def ended(processes: list[BaseProcess]) -> None:
+    for process in processes:
+        process.join()
+        process.close()
+
+
+@pytest.mark.e2e
+def test_eight_cold_processes_download_the_data_once(server: RangeServer, tmp_path: Path) -> None:
+    told, before = context().SimpleQueue(), server.sent()
+
+    processes = [started(read_all, str(tmp_path), 1 << 30, server.port, FILES, 0, told) for _ in range(8)]
+    found = [told.get() for _ in processes]
+    ended(processes)
+
+    assert [each for each in found if isinstance(each, str)] == []
+    assert server.sent() - before == sum(each["bytes"] for each in found) == TOTAL
+    assert sum(each["waits"] for each in found) > 0
+
+
+@pytest.mark.e2e
+def test_a_cache_of_a_third_of_the_data_keeps_its_limit(server: RangeServer, tmp_path: Path) -> None:
+    told, limit = context().SimpleQueue(), 10 * BLOCK
+    files = [(100 + number, 2 * BLOCK) for number in range(15)]
+
+    processes = [
+        started(read_all, str(tmp_path), limit, server.port, [*files[at:], *files[:at]], 0, told) for at in (0, 5, 10)
+    ]
+    most = 0
+    while any(process.is_alive() for process in processes):
+        most = max(most, taken(tmp_path))
+        time.sleep(0.005)
+    found = [told.get() for _ in processes]
+    ended(processes)
+
+    assert [each for each in found if isinstance(each, str)] == []
+    assert most <= limit + 3 * 3 * BLOCK  # three processes have one file each in flight
+    assert taken(tmp_path) <= limit
+    assert sum(each["evicted"] for each in found) >= 10
+    assert sum(each["again"] for each in found) == sum(each["bytes"] for each in found) - 15 * 2 * BLOCK
+
+
+@pytest.mark.e2e
+def test_what_another_process_holds_is_not_removed_until_it_is_killed(server: RangeServer, tmp_path: Path) -> None:
+    told = context().SimpleQueue()
+    process = started(hold, str(tmp_path), 8 * BLOCK, server.port, 0, 3 * BLOCK, told)
+    told.get()
+
+    with NodeCache(tmp_path, 8 * BLOCK) as cache:
+        for number in (1, 2, 3):
+            cache.open(key_of(number, 3 * BLOCK), download(server.port, number, 3 * BLOCK)).release()
+        assert {each.uri for each in cache.files() if each.held} == {"http://store/0"}
+        assert cache.clear()[0] == len(cache.files()) == 1 or len(cache.files()) == 1
+        process.kill()
+        process.join()
+        assert cache.clear() == (1, 3 * BLOCK + 4096)
+    process.close()
+
+
+def killed_again_and_again(server: RangeServer, folder: Path, kills: int, seed: int) -> None:
+    """Two processes read; one of them is killed at a random moment, and started again."""
+    told, draw, before = context().SimpleQueue(), random.Random(seed), server.sent()
+    limit = TOTAL // 3 + PART
+    for _ in range(kills):
+        pair = [started(read_all, str(folder), limit, server.port, FILES, 0.002, told) for _ in range(2)]
+        time.sleep(draw.uniform(0.03, 0.6))
+        for process in pair:
+            process.kill()
+        ended(pair)
+    told = context().SimpleQueue()  # a killed process may have left half a message in the other one
+    partly = server.sent() - before
+    last = started(read_all, str(folder), limit, server.port, FILES, 0, told)
+    found, since = told.get(), time.monotonic()
+    ended([last])
+
+    assert not isinstance(found, str), found  # bytes are right, and nobody waits for a dead process
+    assert found["damaged"] == 0
+    assert taken(folder) <= limit
+    assert partly > 0
+    assert time.monotonic() - since < 30
+    with NodeCache(folder, limit) as cache:
+        assert not any(each.held for each in cache.files())
+
+
+@pytest.mark.e2e
+def test_processes_killed_in_mid_download_leave_no_lock_and_no_broken_file(server: RangeServer, tmp_path: Path) -> None:
+    killed_again_and_again(server, tmp_path, 4, 1)
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_fifty_kills_leave_no_lock_and_no_broken_file(server: RangeServer, tmp_path: Path) -> None:
+    for seed in range(5):
+        killed_again_and_again(server, tmp_path / str(seed), 10, seed)
+
+
+@pytest.mark.e2e
+def test_what_a_killed_process_had_fetched_is_not_fetched_again(server: RangeServer, tmp_path: Path) -> None:
+    told, size = context().SimpleQueue(), 64 * BLOCK
+    process = started(read_all, str(tmp_path), 1 << 30, server.port, [(50, size)], 0.01, told)
+    with NodeCache(tmp_path, 1 << 30) as cache:
+        while sum(each.there for each in cache.files()) < 8 * BLOCK:
+            time.sleep(0.01)
+        process.kill()
+        ended([process])
+        there = sum(each.there for each in cache.files())
+
+        with cache.open(key_of(50, size), download(server.port, 50, size)) as held:
+            assert held.view() == drawn(50, size)
+
+        assert there >= 8 * BLOCK
+        assert cache.counters.bytes == size - there
+
+
+@pytest.mark.e2e
+def test_a_forked_child_keeps_no_lease_of_a_parent_that_is_killed(tmp_path: Path) -> None:
+    told = context().SimpleQueue()
+    process = started(lease_and_fork, str(tmp_path), told)
+
+    assert told.get() == (True, True, True)
+    ended([process])
