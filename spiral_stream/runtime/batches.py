@@ -43,7 +43,7 @@ from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.payload_bytes import stored_bytes, stored_size
 from spiral_stream.runtime.pending import Batch, Pending
-from spiral_stream.runtime.placing import as_ragged, cuts, joined, need_room, place, sample_count
+from spiral_stream.runtime.placing import cuts, joined, need_room, place, sample_count
 from spiral_stream.runtime.samples import Int64, SampleReader, as_lists
 from spiral_stream.runtime.sounds import SoundBatch, SoundField
 from spiral_stream.sampling.order import UInt64
@@ -163,13 +163,7 @@ class BatchBuilder:
     def _fill_columns(self, draft: Draft, gathered: dict[str, Ragged]) -> None:
         for plain, key in self._plains:
             self._fill_plain(draft, plain, draft.samples.columns[key])
-        found = {
-            each.column: {
-                name: gathered[name] if name in gathered else as_ragged(draft.samples.columns[key])
-                for name, key in each.keys.items()
-            }
-            for each in self._columns
-        }
+        found = {each.column: each.found(gathered, draft.samples.columns) for each in self._columns}
         for column in self._columns:
             self._fill_sequences(draft, column, found[column.column], column.longest(found))
         for recorded in self._stages.sounds:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.batching.formation import Membership
@@ -13,10 +14,11 @@ from spiral_stream.errors import StreamError
 from spiral_stream.fields.labels import LabelField
 from spiral_stream.fields.ragged import Ragged
 from spiral_stream.fields.sequence import Placed, TokenField
-from spiral_stream.planner.lineage import Made, Stored
+from spiral_stream.planner.lineage import Key, Made, Stored
 from spiral_stream.planner.physical import SequenceStage
 from spiral_stream.runtime.bad_samples import BatchRefusals
 from spiral_stream.runtime.following import BatchFollowers
+from spiral_stream.runtime.placing import as_ragged
 from spiral_stream.runtime.samples import Samples
 from spiral_stream.sampling.order import UInt64
 
@@ -45,6 +47,12 @@ class Sequences:
     column: str
     keys: Mapping[str, Stored | Made]  # by column: of the tokens, then of the masks
     fields: Sequence[SequenceStage]
+
+    def found(self, gathered: Mapping[str, Ragged], columns: Mapping[Key, pa.Array | Ragged]) -> dict[str, Ragged]:
+        """The sequences of a batch, by column: those that were gathered, else those of its samples."""
+        return {
+            name: gathered[name] if name in gathered else as_ragged(columns[key]) for name, key in self.keys.items()
+        }
 
     def longest(self, found: Mapping[str, Mapping[str, Ragged]]) -> NDArray[np.int64] | None:
         """The length of each sample's longest sequence in the columns that share the width; None if it is one column."""
