@@ -321,14 +321,11 @@ class BatchBuilder:
             ListFilling(draft, stage, self._lists[stage.name], self._slots, self._merge, self._stages).start()
             return
         feed, program, places = self._images[stage.name], self._programs[stage.name], draft.samples.places
-        count = len(places)
         if program.output_shape is None:
             whole = partial(feed.fetch, places) if feed.waits(places) else None
             draft.parts.append(submitted(draft.pool, whole, partial(self._fill_unsized, draft, stage)))
             return
-        out = self._pixels_slot(draft, stage, program.output_shape)
-
-        keys = view_keys(draft.keys, stage.view)
+        out, keys = self._pixels_slot(draft, stage, program.output_shape), view_keys(draft.keys, stage.view)
 
         def render(a: int, b: int, held: list[Held] | None) -> None:
             sizes = feed.render(places.take(np.arange(a, b)), keys[a:b], program, out[a:b], held)
@@ -339,7 +336,7 @@ class BatchBuilder:
             draft.following.follow(stage.name, draft.refusals, start, stop)
 
         waits = feed.waits(places)
-        for start, stop in pieces(count, self._piece_rows):
+        for start, stop in pieces(len(places), self._piece_rows):
             fetch = partial(feed.fetch, places.take(np.arange(start, stop))) if waits else None
             draft.parts.append(submitted(draft.pool, fetch, partial(piece, start, stop)))
 
