@@ -34,6 +34,7 @@ class Metrics:
     decode_s: float = 0.0  # of ``transform_s``
     map_s: float = 0.0  # users' functions and tokenizers
     collate_s: float = 0.0  # writing token fields
+    copy_s: float = 0.0  # of the loop: handing batches to the framework and its device
     consumer_waited_s: float = 0.0
     feeder_waited_s: float = 0.0
     queued: int = 0
@@ -86,7 +87,7 @@ class Metrics:
         return self.transform_s + self.map_s + self.collate_s
 
     def _stages(self) -> dict[str, float]:
-        """Seconds by stage: of all threads together, but for ``wait``, which is the loop's."""
+        """Seconds by stage: of all threads together, but for ``copy`` and ``wait``, which are the loop's."""
         decode = min(self.decode_s, self.transform_s)
         return {
             "form": self.plan_s,
@@ -95,6 +96,7 @@ class Metrics:
             "transform": self.transform_s - decode,
             "map": self.map_s,
             "collate": self.collate_s,
+            "copy": self.copy_s,
             "wait": self.consumer_waited_s,
         }
 

@@ -124,6 +124,7 @@ class Passes:
         try:
             for had, batch in zip(count(worker, workers), batches, strict=False):
                 self._place.cursor = start.advanced(had + 1)
+                pipeline.handed_over()
                 yield batch
                 if self._pipeline is not pipeline and not self._closed:  # the loop had all, and the stream has gone on
                     return

@@ -10,7 +10,7 @@ deadline, after which it names the threads whose calls do not return and leaves 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Final, final
 
 from spiral_stream.errors import SpiralWarning, StreamError
@@ -63,6 +63,8 @@ class Pipeline(Owner):
         self._numbers = numbers
         self._metrics = metrics
         self._largest = 0  # bytes of the largest batch so far
+        self._got = perf_counter()  # when the last batch was there
+        self._recorded_s = 0.0  # of the feeder's waiting
         self._queue: BoundedQueue[Pending] = BoundedQueue(prefetch, budget_bytes)
         self._pool = StreamThreads(threads)
         self._feeder = OwnThread(self._feed, "spiral-feed")
@@ -115,13 +117,13 @@ class Pipeline(Owner):
 
     def get(self) -> Batch | None:
         """Return the next batch; None after the last."""
+        begun = perf_counter()
         try:
             pending = self._queue.get(self._tell, TELL_AFTER_S)
             if pending is None:
                 return None
-            with self._metrics.timed("consumer_waited_s"):
-                self._wait(pending)
-                batch = pending.result()
+            self._wait(pending)
+            batch = pending.result()
         except CancelledError as error:
             end_daemon_at_exit()
             raise StreamError(CLOSED) from error
@@ -129,7 +131,13 @@ class Pipeline(Owner):
             end_daemon_at_exit()
             raise
         self._learn(pending)
+        self._got = perf_counter()
+        self._metrics.add(consumer_waited_s=self._got - begun)
         return batch
+
+    def handed_over(self) -> None:
+        """Count the time since the last batch was there: it went into copying it to the framework and its device."""
+        self._metrics.add(copy_s=perf_counter() - self._got)
 
     def _wait(self, pending: Pending) -> None:
         """Wait for a batch's pieces; warn now and then, and stop when another thread closes the stream."""
@@ -176,7 +184,9 @@ class Pipeline(Owner):
     def record(self) -> None:
         """Copy the queue's totals into the metrics."""
         with self._metrics.locked() as totals:
-            totals.feeder_waited_s = self._queue.put_wait_s
+            waited_s = self._queue.put_wait_s
+            totals.feeder_waited_s += waited_s - self._recorded_s
+            self._recorded_s = waited_s
             totals.queued = len(self._queue)
             totals.peak_queue_bytes = max(totals.peak_queue_bytes, self._queue.peak_bytes)
             totals.peak_batch_bytes = max(totals.peak_batch_bytes, self._largest)

@@ -3,11 +3,13 @@
 import re
 from io import StringIO
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import duckdb
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 from rich.console import Console
@@ -191,10 +193,33 @@ def test_stages_and_columns_are_counted(catalog: sp.Catalog) -> None:
             pass
         found = stream.metrics()
 
-    assert list(found["stages"]) == ["form", "read", "decode", "transform", "map", "collate", "wait"]
+    assert list(found["stages"]) == ["form", "read", "decode", "transform", "map", "collate", "copy", "wait"]
     assert found["stages"]["decode"] > 0
     assert found["columns"]["image_ref"]["rows"] == 240
     assert found["columns"]["image_ref"]["bytes"] == found["source_bytes"] > 0
+
+
+def test_waiting_is_counted_on_both_sides(tmp_path: Path) -> None:
+    catalog = sp.connect(str(tmp_path / "catalog"))
+    catalog.register("d", sp.Arrow(pa.table({"id": range(40)})), identity="id")
+    sampled = catalog.table("d").sample(order=sp.Sequential())
+    late = sampled.map(_late, columns=["id"], name="late", returns=pa.int64(), version="1")
+    with late.collate(batch_size=4, fields={"id": sp.Stack("late")}).to_numpy() as slow:
+        assert len(list(slow)) == 10
+        assert slow.metrics()["consumer_waited_s"] > 0.1
+    with sampled.collate(batch_size=4, fields={"id": sp.Stack("id")}).to_numpy(prefetch=1) as fast:
+        waited = [0.0]
+        for _ in range(2):
+            for _ in fast:
+                sleep(0.01)
+            waited.append(fast.metrics()["feeder_waited_s"])
+            assert waited[-1] > waited[-2]
+        assert fast.metrics()["bound_by"] == "consumer"
+
+
+def _late(ids: pa.Array) -> pa.Array:
+    sleep(0.02)
+    return ids
 
 
 def test_explain_data_is_a_prefix_of_sql_and_of_the_command(own: sp.Catalog) -> None:
