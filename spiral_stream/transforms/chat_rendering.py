@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn, final
 from spiral_stream.errors import DataError, cut, shown
 from spiral_stream.transforms.chat import ROLES, ChatTemplate
 from spiral_stream.transforms.chat_format import ChatFormat
-from spiral_stream.transforms.jinja import run
+from spiral_stream.transforms.jinja import need_placed_marks, run
 
 Message = dict[str, Any]
 Spans = list[tuple[int, int]]
@@ -22,10 +22,16 @@ _SHOWN: Final = 24  # characters of a text that an error quotes
 
 @final
 class Renderer:
-    """A chat template with the options of a `ChatTemplate`. Thread-safe."""
+    """A chat template with the options of a `ChatTemplate`. Thread-safe.
+
+    Raises:
+        PlanError: a mask is wanted, and ``{% generation %}`` stands where its place in the text is not known.
+    """
 
     def __init__(self, chat: ChatTemplate, form: ChatFormat, *, masked: bool) -> None:
         self._chat, self._form, self._masked = chat, form, masked
+        if masked and form.marks_itself:
+            need_placed_marks(form.text)
         self._roles = frozenset((*ROLES, *chat.roles))
         self._given = {**form.special, **dict(chat.variables)}
         if "strftime_now" in form.text:

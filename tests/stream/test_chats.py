@@ -12,6 +12,7 @@ import spiral_stream as sp
 from spiral_stream.testing import check_elastic, check_replay, check_resume
 from tests.fixtures import chats
 from tests.fixtures.chats import LAST_DIFFERS, MARKED, PLAIN, catalog_of, of_transformers, table, turn
+from tests.stream.planner.test_mesh import Mesh
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:(collate. batch_size|iter. rank|materialize):spiral_stream.SpiralWarning"
@@ -129,7 +130,31 @@ def test_laws_of_resume_of_ranks_and_of_replay(tmp_path: Path, formation: Any) -
 
     check_replay(make)
     check_resume(make, steps=(1, 3))
-    check_elastic(make, worlds=(1, 2))
+    check_elastic(make)
+
+
+def test_ranks_of_a_sequence_that_slice_shifted_labels_lose_none(tmp_path: Path) -> None:
+    catalog = catalog_of(tmp_path, table(chats.conversations(24)))
+    plan = sampled(catalog).map(CHAT >> ("tokens", "loss_mask"))
+    shifted = sp.ShiftedLabels("tokens", mask="loss_mask")
+    named = {"input_ids": sp.Pad("tokens"), "labels": shifted, "whole": sp.Labels("tokens", mask="loss_mask")}
+    plan = plan.collate(formation=sp.Packed(max_tokens=192), batch_size=2, last=sp.DropPartial(), fields=named)
+    with plan.to_numpy() as stream:
+        stream.materialize()
+    slices: list[list[Any]] = []
+    for part in range(2):
+        with plan.to_numpy() as stream:
+            stream.bind(mesh=Mesh(dp=(1, 2), cp=(part, 2)))
+            slices.append([{name: batch[name].copy() for name in named} for batch in stream])
+
+    assert len(slices[0]) == len(slices[1]) > 1
+    for first, second in zip(*slices, strict=True):
+        for name in named:
+            assert (first[name] == second[name]).all()
+        labels = np.concatenate([first["labels"][:, :96], second["labels"][:, 96:]], axis=1)
+        wanted = np.full_like(labels, -100)
+        wanted[:, :-1] = first["whole"][:, 1:]  # what a model that sees the whole row compares with
+        assert (labels == wanted).all()
 
 
 def test_options_choose_the_turns_and_cut(tmp_path: Path) -> None:
@@ -261,6 +286,7 @@ def test_a_plan_says_what_does_not_fit(tmp_path: Path) -> None:
     for options, words in (
         ({"column": "number"}, "is int64. Name a column of messages"),
         ({"column": "messages", "template": "{% if %}"}, "is no Jinja"),
+        ({"column": "messages", "template": "{% set x %}" + MARKED + "{% endset %}{{ x }}"}, "stands inside {% set %}"),
         ({"column": "messages", "template": str(tmp_path / "none.jinja")}, "No such file"),
         ({"column": "messages", "train_on": "first"}, "train_on is 'first'. Give one of 'all', 'last'"),
         ({"column": "messages", "tools": "number", "template": PLAIN}, "tools='number' is int64"),
