@@ -74,9 +74,12 @@ class ImageFeed:
         self._waits: bool | None = None  # whether the payload comes over a network; None: nobody looked yet
 
     def waits(self, ordinals: UInt64) -> bool:
-        """Whether the payload comes over a network. The first call looks at one reference, and the others remember it."""
+        """Whether the payload comes over a network. The first call looks at one reference, and the others remember it.
+
+        While no row was missing, a batch counts as prepared if its first and last row are: the rest is looked up once.
+        """
         if self._waits is None:
-            if self._cache is not None and not len(self._left(self._cache, ordinals)):
+            if self._cache is not None and not len(self._left(self._cache, ordinals[:: max(1, len(ordinals) - 1)])):
                 return False  # all is prepared, and the source is not read
             relation, column = self._relation, self._kind.column
             kind = relation.schema.field(column).type
@@ -91,7 +94,10 @@ class ImageFeed:
 
     def _left(self, cache: CacheReader, ordinals: UInt64) -> NDArray[np.int64]:
         """Return the places of rows that a cache does not have."""
-        return self._cached(cache, ordinals, StoredRows(len(ordinals)), counted=False)
+        left = np.ones(len(ordinals), dtype=np.bool_)
+        for places, _, _ in stored_rows(self._relation, cache, ordinals):
+            left[places] = False
+        return np.flatnonzero(left)
 
     def fetch(self, ordinals: UInt64) -> Held:
         """Fetch what `render` needs for some images, and waits for otherwise."""
@@ -199,23 +205,20 @@ class ImageFeed:
             self._direct(ordinals, missing, rows, held)
         return rows
 
-    def _cached(
-        self, cache: CacheReader, ordinals: UInt64, rows: StoredRows, *, counted: bool = True
-    ) -> NDArray[np.int64]:
+    def _cached(self, cache: CacheReader, ordinals: UInt64, rows: StoredRows) -> NDArray[np.int64]:
         """Enter the rows that the cache holds, and return the places of the others."""
         left = np.ones(len(ordinals), dtype=np.bool_)
         with self._metrics.timed("fetch_s"):
             for places, stored, at in stored_rows(self._relation, cache, ordinals):
                 left[places] = False
-                if stored.any_refused and counted:
+                if stored.any_refused:
                     self._refuse(places, [stored.refused(each) for each in at.tolist()])
                 rows.owners.append(stored)
                 rows.addresses[places], rows.lengths[places] = stored.locate(at)
                 rows.heights[places] = stored.beside["height"][at]
                 rows.widths[places] = stored.beside["width"][at]
-            if counted:
-                cache.verify(rows.addresses, rows.lengths)
-                self._metrics.add(cached_rows=int(np.count_nonzero(~left)))
+            cache.verify(rows.addresses, rows.lengths)
+            self._metrics.add(cached_rows=int(np.count_nonzero(~left)))
         return np.flatnonzero(left)
 
     def _refuse(self, places: NDArray[np.int64], reasons: list[str | None]) -> None:

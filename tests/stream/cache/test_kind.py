@@ -1,9 +1,13 @@
 """Every kind of cache has the same shape: run sizes, a form in words, and a fingerprint of what decides its payload."""
 
 from dataclasses import FrozenInstanceError, replace
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from spiral_stream.cache.chats import ChatKind
 from spiral_stream.cache.clips import ClipKind
 from spiral_stream.cache.image_lists import ImageListKind
 from spiral_stream.cache.images import ImageKind
@@ -15,10 +19,21 @@ from spiral_stream.decoders.registry import DECODERS
 from spiral_stream.plan.profiles import Frames, Raw
 from tests.fixtures.kinds import ByteEncoder
 
+
+class ChatBytes:
+    """What a kind asks of the encoder of conversations."""
+
+    masked, digest, dtype = True, "chat-bytes", np.dtype(np.uint16)
+
+    def encode(self, rows: pa.Table) -> Any:
+        raise AssertionError(rows)
+
+
 KINDS: dict[str, Kind] = {
     "images": ImageKind("r", "c", DECODERS["jpeg"], Raw(shorter_side=8)),
     "lists of images": ImageListKind("r", "c", DECODERS["jpeg"], Raw(shorter_side=8)),
     "tokens": TokenKind("r", "c", ByteEncoder()),
+    "chats": ChatKind("r", "c", ("p",), ChatBytes()),
     "clips": ClipKind("r", "c", FrameSelection(4), Frames(shorter_side=8), timed=False),
     "video index": IndexKind("r", "c"),
 }
@@ -26,6 +41,7 @@ FORMS = {
     "images": "Raw(shorter_side=8)",
     "lists of images": "lists of Raw(shorter_side=8)",
     "tokens": "uint16",
+    "chats": "uint16 and loss mask",
     "clips": str(Frames(shorter_side=8)),
     "video index": "video index",
 }

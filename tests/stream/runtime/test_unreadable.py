@@ -13,7 +13,7 @@ ENCODER: Any = ByteEncoder()
 def test_texts_that_cannot_be_read_have_no_tokens_and_a_reason() -> None:
     texts = text_column(["ab", None, b"caf\xe9", "c"])
     refused: dict[int, str] = {}
-    found = encoded(ENCODER, "text", texts, refused)
+    found = encoded(ENCODER, pa.table({"text": texts}), refused)
 
     assert found.lengths.tolist() == [2, 0, 0, 1]
     assert sorted(refused) == [1, 2]
