@@ -35,14 +35,15 @@ def in_catalog(folder: str) -> dict[str, dict[str, Any]]:
     """Return kind, place and rows of each relation that a catalog has, by name.
 
     Args:
-        folder: of the catalog; variables of the environment are put in.
+        folder: of the catalog, or its place on an object store; variables of the environment are put in.
     """
-    if not Path(expanded(folder)).exists():  # opening it would make it
+    place = expanded(folder)
+    if "://" not in place and not Path(place).exists():  # opening it would make it
         return {}
     import spiral_stream as spiral
     from spiral_stream import source_facts
 
-    catalog = spiral.connect(expanded(folder))
+    catalog = spiral.connect(place)
     entries = [catalog.entry(name) for name in catalog.tables()]
     facts = {entry.name: (source_facts(entry), entry.manifest().total) for entry in entries}
     return {name: {"kind": source.kind, "place": source.place, "rows": rows} for name, (source, rows) in facts.items()}

@@ -15,9 +15,9 @@ PATIENT: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class CatalogResource(dg.ConfigurableResource):  # type: ignore[type-arg]  # yields itself
-    """A catalog folder. Caches are stored under ``$SPIRAL_CACHE``, or next to the catalog."""
+    """A catalog. Caches are stored under ``$SPIRAL_CACHE``, or next to the catalog; of one on a store, on this machine."""
 
-    uri: str = Field(default=dg.EnvVar("SPIRAL_CATALOG"), description="Folder of the catalog.")
+    uri: str = Field(default=dg.EnvVar("SPIRAL_CATALOG"), description="Folder or URI of the catalog.")
 
     def open(self) -> "spiral.Catalog":
         """Open the catalog; create it if it does not exist."""
@@ -41,7 +41,7 @@ def standard_resources(catalog: str | None = None, root: str | None = None) -> d
     """Return the resources that the assets ask for: the catalog, the folder of checkpoints, and Dagster's Pipes.
 
     Args:
-        catalog: folder of the catalog; None for ``$SPIRAL_CATALOG``.
+        catalog: folder or URI of the catalog; None for ``$SPIRAL_CATALOG``.
         root: checkpoints lie in its folder ``checkpoints``; None for ``$SPIRAL_DATA_ROOT``.
     """
     return {

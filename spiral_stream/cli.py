@@ -23,6 +23,7 @@ from spiral_stream.catalog.row_identity import RowIdentity
 from spiral_stream.catalog.source_facts import source_facts
 from spiral_stream.catalog.statistics import load_statistics
 from spiral_stream.connection import ANALYZED, EXPLAIN_DATA, Catalog, connect
+from spiral_stream.copy_command import copy
 from spiral_stream.errors import SpiralError, TrustError, cut
 from spiral_stream.node_command import node_cache
 from spiral_stream.planner.build import caches
@@ -37,17 +38,13 @@ from spiral_stream.version import __version__
 
 _SHOWN = 3  # names in one cell
 _REFUSED = 10  # rows that an import left out
-_KINDS = {
-    "auto": None,
-    "folder": "image_folder",
-    "videos": "video_folder",
-}  # of `register`; others are called as they are
+_KINDS = {"auto": None, "folder": "image_folder", "videos": "video_folder"}  # of `register`; others keep their names
 _DAYS_FROM_H = 48
 _PIPE_WIDTH = 10_000  # where no terminal shows lines: none is broken
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app.command("copy")(copy)
 app.command("node-cache")(node_cache)
-Where = Annotated[str | None, typer.Option("--catalog", envvar="SPIRAL_CATALOG", help="Folder of the catalog.")]
-
+Where = Annotated[str | None, typer.Option("--catalog", envvar="SPIRAL_CATALOG", help="Folder or URI of the catalog.")]
 Trusted = Annotated[
     list[str] | None,
     typer.Option(
@@ -85,14 +82,10 @@ def _console(*, plain: bool = False) -> Console:
     return Console(width=width, markup=not plain, highlight=not plain)
 
 
-def _open(where: str | None) -> Catalog:
-    return connect(where)
-
-
 @app.command()
 def tables(where: Where = None) -> None:
     """List relations, tokenizers and saved streams."""
-    catalog = _open(where)
+    catalog = connect(where)
     listing = Table("relation", "source", "rows", "shards", "identity", "data version")
     for name in catalog.tables():
         entry = catalog.entry(name)
@@ -109,7 +102,7 @@ def tables(where: Where = None) -> None:
 @app.command()
 def show(name: str, where: Where = None) -> None:
     """Show the columns of a relation, their types and roles."""
-    catalog = _open(where)
+    catalog = connect(where)
     entry = catalog.entry(name)
     found = load_statistics(entry)
     columns = column_summaries(entry, found, roles_of(entry, (), ()))
@@ -157,7 +150,7 @@ def report(
     trust: Trusted = None,
 ) -> None:
     """Write a page on a relation: columns, samples, and pictures of how labels and sources are spread over its shards."""
-    catalog = _open(where)
+    catalog = connect(where)
     catalog.measure(name)
     with ExitStack() as stack:
         opened = None if stream is None else stack.enter_context(catalog.open_stream(stream, trust=trust or ()))
@@ -197,7 +190,7 @@ def register(
     images = image if image is not None else (["image_ref"] if isinstance(source, ImageFolder) else [])
     videos = video if video is not None else (["clip_ref"] if isinstance(source, VideoFolder) else [])
     with _rows_bar(f"register {name}") as report:
-        entry = _open(where).register(
+        entry = connect(where).register(
             name,
             source,
             identity=RowIdentity() if row_identity else identity or "sample_id",
@@ -243,7 +236,7 @@ def tokenizer(
     where: Where = None,
 ) -> None:
     """Register a tokenizer: a tokenizer.json, a folder that transformers can load, or a Hugging Face Hub name."""
-    entry = _open(where).register_tokenizer(name, source, replace=replace)
+    entry = connect(where).register_tokenizer(name, source, replace=replace)
     _console().print(f"{name}: {entry.vocab_size:,} tokens, content {entry.digest[:12]}; encoded by {entry.engine}")
 
 
@@ -251,7 +244,7 @@ def tokenizer(
 def refresh(name: str, where: Where = None) -> None:
     """Accept the data of a relation as it is now, under a new data version."""
     with _rows_bar(f"refresh {name}") as report:
-        entry = _open(where).refresh(name, report)
+        entry = connect(where).refresh(name, report)
     _console().print(f"{name}: data version {entry.data_version[:12]}")
     _console(plain=True).print(f"shards that differ from before: {entry.changes}", soft_wrap=True)
 
@@ -263,10 +256,11 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
     analyze: Annotated[bool, typer.Option("--analyze", help="Read batches first; show what was measured too.")] = False,
     batches: Annotated[int, typer.Option(min=1, help="How many batches --analyze reads.")] = ANALYZED,
+    network: Annotated[str | None, typer.Option(help='Show what "10 Gbit/s, 50 ms" allows.')] = None,
     trust: Trusted = None,
 ) -> None:
     """Explain what a saved stream does to its data (EXPLAIN DATA); without --analyze it reads no payload."""
-    found = _open(where).explain(what, analyze=analyze, batches=batches, trust=trust or ())
+    found = connect(where).explain(what, analyze=analyze, batches=batches, network=network, trust=trust or ())
     typer.echo(found.to_json() if as_json else str(found))
 
 
@@ -283,7 +277,7 @@ def materialize(
     trust: Trusted = None,
 ) -> None:
     """Build the caches of a saved stream, together with whoever else builds them. Continues where an earlier build stopped."""
-    with _open(where).open_stream(stream, trust=trust or ()) as opened:
+    with connect(where).open_stream(stream, trust=trust or ()) as opened:
         opened.set_epoch(epoch)
         done = opened.materialize(workers=workers, executor=executor.value, lengths=lengths)
         batches = opened.count() if lengths else None
@@ -308,7 +302,7 @@ def _caches(
     trust: Trusted = None,
 ) -> None:
     """List what lies in the prepared folder: sizes, live and dead bytes, age, and who uses it. Programs read ``--json``."""
-    catalog = _open(where)
+    catalog = connect(where)
     found = catalog.caches(remove_dead=remove_dead, older_than=timedelta(days=older_than), trust=trust or ())
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], default=str))
@@ -351,7 +345,7 @@ def verify(
     trust: Trusted = None,
 ) -> None:
     """Read all bytes of a relation or saved stream, and of all files derived from it. Exit code 1 if any are damaged."""
-    catalog = _open(where)
+    catalog = connect(where)
     if name in catalog.streams():
         with catalog.open_stream(name, trust=trust or ()) as opened:
             sound = min([_verify_sources(catalog, each) for each in relations_of(opened.plan)])
@@ -418,9 +412,9 @@ def sql(
 ) -> None:
     """Run a query over the catalog's relations; EXPLAIN DATA before a name or a query explains it."""
     if EXPLAIN_DATA.match(text):
-        typer.echo(str(_open(where).sql(text)))
+        typer.echo(str(connect(where).sql(text)))
         return
-    found = _open(where).sql(text).to_arrow()
+    found = connect(where).sql(text).to_arrow()
     listing = Table(*found.column_names)
     for row in found.slice(0, rows).to_pylist():
         listing.add_row(*(str(value)[:60] for value in row.values()))
@@ -437,3 +431,7 @@ def main() -> None:
         way_out = ". On the command line: --trust MODULE" if isinstance(error, TrustError) else ""
         Console(stderr=True, markup=False, highlight=False).print(f"{error}{way_out}", soft_wrap=True)
         raise SystemExit(1) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from spiral_stream.planner.retention import PreparedData
     from spiral_stream.prepared import PreparedStream
 
-EXPLAIN_DATA: Final = re.compile(r"\s*explain\s+data\b(?P<analyze>\s+analyze\b)?\s*", re.IGNORECASE)
+EXPLAIN_DATA: Final = re.compile(
+    r"(?i)\s*explain\s+data\b(?P<analyze>\s+analyze\b)?(\s+network\s+'(?P<network>.*?)')?\s*"
+)
 ANALYZED: Final = 16  # batches
 
 Trusted = Iterable[ModuleType | str] | ModuleType | str
@@ -47,7 +49,7 @@ class Catalog(registry.Registry):
     """An embedded catalog: relations by name, tokenizers, saved streams, and their caches. Made by `connect`."""
 
     def __repr__(self) -> str:
-        return f"<Catalog in {self.root}: {len(self.tables()):,} relations, {len(self.streams()):,} saved streams>"
+        return f"<Catalog in {self.uri}: {len(self.tables()):,} relations, {len(self.streams()):,} saved streams>"
 
     def table(self, name: str) -> Relation:
         """Return all rows of a registered relation.
@@ -72,11 +74,17 @@ class Catalog(registry.Registry):
         """
         asked = EXPLAIN_DATA.match(text) if isinstance(text, str) else None
         if asked is not None:
-            return self.explain(text[asked.end() :], analyze=asked["analyze"] is not None)  # type: ignore[return-value]  # prefix
+            return self.explain(text[asked.end() :], analyze=bool(asked["analyze"]), network=asked["network"])  # type: ignore[return-value]  # prefix
         return Relation(self._sql(text), self)
 
     def explain(
-        self, what: str, *, analyze: bool = False, batches: int = ANALYZED, trust: "Trusted" = ()
+        self,
+        what: str,
+        *,
+        analyze: bool = False,
+        batches: int = ANALYZED,
+        network: str | None = None,
+        trust: "Trusted" = (),
     ) -> "Explanation":
         """Explain a saved stream, a relation or a query: ``EXPLAIN DATA <what>``.
 
@@ -84,6 +92,7 @@ class Catalog(registry.Registry):
             what: the name of a saved stream or of a relation, or a SELECT.
             analyze: read some batches of a saved stream first, and show what was measured beside what is planned.
             batches: how many.
+            network: of a saved stream: say what goes over this network, such as ``"10 Gbit/s, 50 ms"``.
             trust: as for `open_stream`.
 
         Raises:
@@ -96,9 +105,10 @@ class Catalog(registry.Registry):
             with self.open_stream(bare, trust=trust) as stream:
                 for _ in islice(stream, batches if analyze else 0):
                     pass
-                return stream.explain(analyze=analyze)
-        if analyze:
-            msg = f"explain: {shown(name)} is no saved stream, and only a stream measures. Leave ANALYZE out, or save_stream it"
+                return stream.explain(analyze=analyze, network=network)
+        if analyze or network is not None:
+            does, word = ("measures", "ANALYZE") if analyze else ("reads over a network", "NETWORK")
+            msg = f"explain: {shown(name)} is no saved stream, and only a stream {does}. Leave {word} out, or save_stream it"
             raise PlanError(msg)
         known = bare in self.tables() or len(bare.split()) == 1
         return (self.table(bare) if known else Relation(self._sql(name), self)).explain()
@@ -122,8 +132,7 @@ class Catalog(registry.Registry):
             if kept is not None and len(kept.columns):
                 return kept
         with OpenRelation(entry) as relation:
-            found = measure(relation)
-        save_statistics(entry, found)
+            save_statistics(entry, found := measure(relation))
         return found
 
     def verify(self, name: str) -> "Verified":
@@ -256,7 +265,7 @@ class Catalog(registry.Registry):
             CatalogError: a relation cannot be read, so nobody knows which of its shards are there.
             CacheError: the folder cannot be written.
         """
-        from spiral_stream.planner.retention import prepared_data
+        from spiral_stream.planner.kept_on_store import looked_over
 
         allowed = _trust(trust)
 
@@ -264,7 +273,7 @@ class Catalog(registry.Registry):
             catalog = self if folder == self.root else Catalog(folder)
             return catalog, lambda name: catalog._plan(name, allowed)  # noqa: SLF001  a catalog of our own
 
-        return prepared_data(self, plans, remove_dead=remove_dead, older_than=older_than)
+        return looked_over(self, plans, remove_dead=remove_dead, older_than=older_than)
 
     def _plan(self, name: str, trust: "Trust") -> nodes.Node:
         from spiral_stream.plan.saved import from_json
@@ -295,10 +304,11 @@ def connect(uri: str | None = None) -> Catalog:
     """Open a catalog, or make a new one.
 
     Args:
-        uri: its folder; None takes ``$SPIRAL_CATALOG``, else ``./catalog``.
+        uri: its folder, or its place on an object store (``s3://team/catalog``); None takes ``$SPIRAL_CATALOG``, else
+            ``./catalog``. ``$SPIRAL_CATALOG_MIRROR`` says where this machine keeps what it used of one on a store.
 
     Raises:
-        CatalogError: the folder cannot be made.
+        CatalogError: the folder cannot be made, or the URI is none.
     """
     return Catalog(registry.default_folder() if uri is None else uri)
 

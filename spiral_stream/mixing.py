@@ -6,7 +6,8 @@ from typing import Literal, final
 
 from spiral_stream.errors import PlanError
 from spiral_stream.plan.mix import Mix, Part, schedule_points, whole_count
-from spiral_stream.relation import Relation, need_relations
+from spiral_stream.relation import Relation
+from spiral_stream.row_verbs import need_relations
 
 
 @final

@@ -1,9 +1,10 @@
-"""The command ``spiral node-cache``: what remote files lie on this node, and their removal."""
+"""The command ``spiral node-cache``: what this node holds of remote files and of shared prepared data, and its removal."""
 
 import json
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -11,7 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from spiral_stream.cache.working import held_here, make_room
+from spiral_stream.derived.share import working_folders
 from spiral_stream.storage.node_cache import NodeCache
+from spiral_stream.storage.node_default import OFF
 
 _WIDTH: Final = 10_000  # where no terminal shows lines: none is broken
 _UNITS: Final = (("days", 86_400), ("hours", 3_600), ("minutes", 60))
@@ -27,12 +31,24 @@ def node_cache(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
 ) -> None:
-    """List the remote files that lie on this node: bytes, limit, age, and whether a process holds them."""
-    with NodeCache(folder) as cache:
-        gone = None
-        if clear or remove_older is not None:
-            gone = cache.clear(0.0 if clear else (remove_older or 0.0) * 86_400)
-        files = cache.files()
+    """List what lies on this node of remote files and of shared prepared data: bytes, limit, age, and who holds it."""
+    if folder == OFF:  # what lies where it would be
+        folder = "~/.cache/spiral/node"
+        if not as_json:
+            typer.echo(f"$SPIRAL_NODE_CACHE={OFF}: nothing is kept at present. What was kept before:")
+    place = Path(folder or "~/.cache/spiral/node").expanduser()
+    there = "://" in str(folder) or (place / "files").is_dir() or working_folders(place)
+    if not there:  # to look makes no folder
+        typer.echo("[]" if as_json else f"No node cache lies in {place}: nothing was kept there")
+        return
+    cache, gone = NodeCache(folder), None
+    if clear or remove_older is not None:
+        older_than_s = 0.0 if clear else (remove_older or 0.0) * 86_400
+        gone = cache.clear(older_than_s)
+        for here in held_here(cache.folder):
+            more = make_room(here.path, older_than_s=older_than_s)
+            gone = gone[0] + more[0], gone[1] + more[1]
+    files = cache.files()
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in files]))
         return
@@ -49,6 +65,9 @@ def node_cache(
         soft_wrap=True,
         markup=False,
     )
+    for here in held_here(cache.folder):
+        said = f"{here.bytes:,} bytes of {here.limit_bytes:,} of prepared data of {here.uri}, in {here.path}"
+        console.print(said, soft_wrap=True, markup=False)
     if gone is not None:
         console.print(f"{gone[0]:,} files removed, {gone[1]:,} bytes")
 

@@ -113,7 +113,7 @@ class PreparedStream(Looking):
                 ``world_size``), ``run_seed``, ``device`` (for all fields), ``merge`` (how many batches to concatenate
                 into one), ``steps_per_epoch`` (how many every epoch takes, where counting them is costly), ``mesh`` (a
                 ``DeviceMesh``, for rank and world size), ``dp_dims`` (the mesh's data-parallel dimensions, if their names do
-                not say so).
+                not say so), ``ranks_per_node`` (gives nodes lanes of their own; "auto" asks torchrun's variables).
 
         Returns:
             The stream itself.

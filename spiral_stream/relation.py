@@ -3,40 +3,35 @@
 A `Relation` is a frozen plan, and the catalog in which its names are looked up. Every verb returns a new relation, so
 several streams may share the beginning of a plan.
 
-`Relation` has more than 12 methods, since each verb is one. The room has more than 400 lines; most document the verbs.
+The verbs of rows lie in `row_verbs`; here are those that make samples and batches.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
 import pyarrow as pa
 
 from spiral_stream.batching.formation import Composition, Formation
 from spiral_stream.batching.tail import DropPartial, Tail, as_tail
 from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.row_identity import RowIdentity
-from spiral_stream.errors import PlanError, shown
-from spiral_stream.expr import Alias, Col, Expr, col, lit
+from spiral_stream.errors import PlanError
 from spiral_stream.extras import need
 from spiral_stream.fields.field import Field
 from spiral_stream.fields.list import List
 from spiral_stream.params import RuntimeParam
-from spiral_stream.plan import combining, extents, maps, nodes, splits
+from spiral_stream.plan import maps, nodes
 from spiral_stream.plan.bad_samples import OnError
-from spiral_stream.plan.checks import column_list, column_names, need_name, need_new_names, warn_of_unheeded_sort
+from spiral_stream.plan.checks import column_list, column_names, warn_of_unheeded_sort
 from spiral_stream.plan.decoded import with_decoded, with_steps
-from spiral_stream.plan.fingerprint import fingerprint
-from spiral_stream.plan.kept import SampleKept
-from spiral_stream.plan.makers import natural_identity, sample_identity
-from spiral_stream.plan.profiles import Profile, renewed
+from spiral_stream.plan.makers import sample_identity
 from spiral_stream.plan.record_types import struct_of
 from spiral_stream.plan.tree import spine
 from spiral_stream.planner.meaning import settled, tokenized
+from spiral_stream.row_verbs import RowVerbs
 from spiral_stream.sampling.assignment import DataParallel
 from spiral_stream.sampling.order import Order
-from spiral_stream.sources.source import FormerProfile
 from spiral_stream.transforms.python import Function
 from spiral_stream.transforms.transform import Named
 
@@ -53,222 +48,11 @@ _RANKS = DataParallel(RuntimeParam("data_parallel_rank"), RuntimeParam("data_par
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Relation:
+class Relation(RowVerbs):
     """A plan so far: rows, then samples (after `sample`), then batches (after `collate`). Every verb returns a new one.
 
     Made by ``catalog.table(name)`` and ``catalog.sql(text)``.
     """
-
-    node: nodes.Node
-    catalog: Registry
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the result."""
-        return self.node.schema()
-
-    @property
-    def fingerprint(self) -> str:
-        """The plan's fingerprint: 32 hex digits."""
-        return fingerprint(self.node)
-
-    # ---- relational verbs
-
-    def filter(
-        self,
-        *predicates: Expr | Callable[..., Any],
-        columns: Sequence[str] = (),
-        batched: bool = True,
-        workers: int | None = None,
-    ) -> "Relation":
-        """Keep the rows for which every predicate is true. After `sample`, a predicate may be a Python function.
-
-        Args:
-            *predicates: expressions over columns; after `sample` also functions that return booleans.
-            columns: the columns that a function takes, in order.
-            batched: whether a function takes Arrow arrays; else it takes the values of one sample at a time.
-            workers: as for `map`.
-
-        Raises:
-            PlanError: a predicate is not an expression or function, a column is unknown, or types do not fit.
-
-        Example:
-            >>> relation.filter((col("width") >= 256) & ~col("label_id").is_null())
-        """
-        node = self.node
-        for predicate in predicates:
-            if isinstance(node, nodes.Sampled):
-                test = (
-                    predicate
-                    if isinstance(predicate, Expr)
-                    else Function(predicate, column_list("filter", columns), pa.bool_(), batched, workers=workers)
-                )
-                node = maps.SampleFilter(node, test)
-            else:
-                node = nodes.Filter(node, predicate)  # type: ignore[arg-type]  # the node refuses functions
-        return self._with(node)
-
-    where = filter  # noqa: A003  SQL's spelling; `filter` is Polars'
-
-    def project(self, *columns: str | Expr, **computed: Expr) -> "Relation":
-        """Keep these columns, in this order.
-
-        Args:
-            *columns: names, or expressions with a name: ``(col("a") + 1).alias("b")``.
-            **computed: further columns, ``name=expression``.
-
-        Raises:
-            PlanError: a column is unknown, a name comes twice, or an expression has no name.
-        """
-        named: dict[str, Expr] = {}
-        for each in columns:
-            expr = col(each) if isinstance(each, str) else each
-            name = need_name("project", expr)
-            need_new_names("project", [*named, name], "Give one of them another: .project(name=...)")
-            named[name] = expr
-        need_new_names("project", [*named, *computed], "Give one of them another")
-        named.update({name: lit(value) for name, value in computed.items()})
-        new = {name: expr for name, expr in named.items() if not (isinstance(expr, Col) and expr.name == name)}
-        source = self.with_columns(**new).node if new else self.node
-        return self._with(nodes.Project(source, tuple(named)))
-
-    select = project
-
-    def with_columns(self, **computed: Expr) -> "Relation":
-        """Add or replace columns.
-
-        Args:
-            **computed: ``name=expression``; a number or text makes a constant column.
-
-        Raises:
-            PlanError: an expression names an unknown column, or types do not fit.
-        """
-        exprs = tuple(e.source if isinstance(e, Alias) else e for e in map(lit, computed.values()))
-        verb = maps.SampleColumns if isinstance(self.node, nodes.Sampled) else nodes.WithColumns
-        return self._with(verb(self.node, tuple(computed), exprs))
-
-    def join(
-        self,
-        other: "Relation",
-        on: str | Sequence[str] | None = None,
-        *,
-        how: combining.JoinHow = "inner",
-        left_on: str | Sequence[str] | None = None,
-        right_on: str | Sequence[str] | None = None,
-        suffix: str = "_right",
-    ) -> "Relation":
-        """Add the columns of the one right row with equal keys (N:1). Null keys match nothing.
-
-        Args:
-            other: the right relation.
-            on: key columns that both relations have.
-            how: ``"inner"`` drops left rows without a match, ``"left"`` gives them nulls.
-            left_on: key columns of the left relation, instead of ``on``.
-            right_on: key columns of the right relation, in the same order.
-            suffix: added to the names of right columns that the left relation has too.
-
-        Raises:
-            PlanError: a key column is unknown, or the keys differ in number or type. Several right rows with one key
-                raise when the stream is prepared.
-        """
-        need_relations("join", self, other)
-        left, right = (combining.join_keys(own if on is None else on) for own in (left_on, right_on))
-        return self._with(combining.Join(self.node, other.node, left, right, how, suffix))
-
-    def group_by(self, *keys: str) -> "Grouped":
-        """Group the rows by these columns; `Grouped.aggregate` follows."""
-        return Grouped(self, keys)
-
-    def aggregate(self, **measures: tuple[str, str]) -> "Relation":
-        """Aggregate all rows into one; arguments and errors as for `Grouped.aggregate`."""
-        return Grouped(self, ()).aggregate(**measures)
-
-    def distinct(self, *columns: str) -> "Relation":
-        """Keep one row per distinct value of these columns (of all columns, if none are named).
-
-        The first row is kept: the first of a `sort` before this verb, else the first as stored. NaN equals NaN here.
-        """
-        return self._with(nodes.Distinct(self.node, columns or tuple(self.schema.names)))
-
-    def sort(self, *columns: str, descending: bool = False) -> "Relation":
-        """Order the rows for a `limit` or `distinct` that follows, for `to_arrow`, or for ``sample(order=Sequential())``.
-
-        NaN and then null come last in both directions. Equal rows keep their order.
-
-        Args:
-            *columns: the columns to sort by, most significant first.
-            descending: largest first.
-        """
-        return self._with(nodes.Sort(self.node, columns, descending))
-
-    def split(self, *, by: str | None = None, seed: int = 0, **fractions: float) -> "dict[str, Relation]":
-        """Cut the rows into named parts, ``split(train=0.9, val=0.1)``, by the hash of a column; see `plan.splits.parts`.
-
-        Args:
-            by: the column whose value decides, so that rows with one value stay together; by default the identity.
-            seed: another one gives other parts.
-            **fractions: part -> its share of the values; together at most 1.
-
-        Raises:
-            PlanError: the fractions are not legal, or there is no such column.
-        """
-        found = splits.parts(splits.deciding("split", by, natural_identity(self.node)), seed, fractions)
-        return {name: self.filter(condition) for name, condition in found.items()}
-
-    def folds(self, count: int, *, by: str | None = None, seed: int = 0) -> "list[tuple[Relation, Relation]]":
-        """Return (training, validation) for each of ``count`` folds; arguments and errors as for `split`."""
-        found = splits.folds(count, splits.deciding("folds", by, natural_identity(self.node)), seed)
-        return [(self.filter(training), self.filter(validation)) for training, validation in found]
-
-    def limit(self, count: int, *, fixed: bool = False) -> "Relation":
-        """Keep the first ``count`` rows. After `sample`, the first ``count`` samples of every epoch.
-
-        Args:
-            count: rows or samples.
-            fixed: after `sample`, take the samples that epoch 0 begins with in every epoch, shuffled anew.
-        """
-        if isinstance(self.node, nodes.Sampled):
-            return self._with(extents.SampleLimit(self.node, count, fixed))
-        if fixed:
-            msg = "limit: fixed=True is of samples. Write it after sample; before, the rows are the same in every epoch"
-            raise PlanError(msg)
-        return self._with(nodes.Limit(self.node, count))
-
-    def repeat(self, times: int | None = None) -> "Relation":
-        """After `sample`: make an epoch of several passes, without a short batch between them; None never ends."""
-        return self._with(extents.SampleRepeat(self.node, times))
-
-    def union(self, *others: "Relation") -> "Relation":
-        """Append the rows of other relations, which have the same columns.
-
-        Raises:
-            PlanError: the columns differ, or the relations belong to different catalogs.
-        """
-        need_relations("union", self, *others)
-        return self._with(combining.Union((self.node, *(other.node for other in others))))
-
-    def cache(self, **profiles: Profile | FormerProfile) -> "Relation":
-        """Declare a cache; `PreparedStream.materialize` builds it.
-
-        Before `sample` it says in which form payload columns are kept. After `sample` it takes no argument, and keeps
-        what the functions before it give: values of `map`, answers of `filter`, lists of `flat_map`.
-
-        Args:
-            **profiles: ``column=profile``: `Original`, `Jpeg`, `Raw` or `Frames`.
-
-        Raises:
-            PlanError: a column is unknown, or cannot be kept in this form; a function is not one of the row alone.
-        """
-        if isinstance(self.node, nodes.Sampled):
-            if profiles:
-                given = f"{next(iter(profiles))}=..."
-                msg = (
-                    f"cache: {given} after sample; there it keeps what functions give, and takes no argument. Put "
-                    f".cache({given}) before sample"
-                )
-                raise PlanError(msg)
-            return self._with(SampleKept(self.node))
-        return self._with(nodes.Cache(self.node, tuple((name, renewed(profile)) for name, profile in profiles.items())))
 
     # ---- the stream
 
@@ -279,7 +63,7 @@ class Relation:
         order: Order,
         epoch: RuntimeParam | int | None = None,
         assignment: DataParallel | None = None,
-    ) -> "Relation":
+    ) -> Self:
         """Turn rows into samples: fix their identity, their order in each epoch, and which rank gets them.
 
         Args:
@@ -312,7 +96,7 @@ class Relation:
         random: bool = False,
         version: str | None = None,
         workers: int | None = None,
-    ) -> "Relation":
+    ) -> Self:
         """Add columns to samples: tokens of a text, or the values that a Python function returns.
 
         Args:
@@ -362,7 +146,7 @@ class Relation:
         random: bool = False,
         version: str | None = None,
         workers: int | None = None,
-    ) -> "Relation":
+    ) -> Self:
         """Replace each sample by several: one per value in the list that a function returns.
 
         The column ``part`` numbers the new samples of a parent from 0.
@@ -395,7 +179,7 @@ class Relation:
         batched: bool = True,
         drop_last: bool = False,
         version: str | None = None,
-    ) -> "Relation":
+    ) -> Self:
         """Assemble new samples from several others, with code that keeps state within a chapter (64 windows of a lane).
 
         Args:
@@ -426,7 +210,7 @@ class Relation:
         last: Tail | type[Tail] = DropPartial,
         on_error: OnError = "raise",
         error_budget: float | None = None,
-    ) -> "Relation":
+    ) -> Self:
         """Turn samples into batches: fix which samples share one, what happens to a short last one, and the fields.
 
         Args:
@@ -535,48 +319,3 @@ class Relation:
 
         columns = [f"  {each.name}: {each.type}" for each in self.schema]
         return "\n".join(["<Relation", *(f"  {line}" for line in outline(self.node)), *columns]) + ">"
-
-    def _with(self, node: nodes.Node) -> "Relation":
-        return replace(self, node=node)
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Grouped:
-    """A relation grouped by keys; `aggregate` follows. Made by `Relation.group_by`."""
-
-    relation: Relation
-    keys: tuple[str, ...]
-
-    def aggregate(self, **measures: tuple[str, str]) -> Relation:
-        """Return one row per group.
-
-        Args:
-            **measures: ``name=(column, function)``, where the function is ``"count"``, ``"count_distinct"``, ``"sum"``,
-                ``"min"``, ``"max"`` or ``"avg"``.
-
-        Raises:
-            PlanError: a measure is not a pair, or its column or function is unknown.
-        """
-        parts = combining.measure_triples(measures)
-        return replace(self.relation, node=combining.Aggregate(self.relation.node, self.keys, parts))
-
-    agg = aggregate
-
-
-def need_relations(verb: str, first: Relation, *others: Relation) -> None:
-    """Refuse what is not a relation of the first one's catalog.
-
-    Raises:
-        PlanError: names the verb and the relation.
-    """
-    for other in others:
-        if not isinstance(other, Relation):
-            msg = f"{verb}: {shown(other)} is a {type(other).__name__}. Give a relation, for example catalog.table(...)"
-            raise PlanError(msg)
-        if other.catalog.root != first.catalog.root:
-            msg = (
-                f"{verb}: the relations belong to two catalogs, {first.catalog.root} and {other.catalog.root}. "
-                "Register both in one"
-            )
-            raise PlanError(msg)

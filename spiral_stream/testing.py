@@ -38,6 +38,7 @@ from spiral_stream.errors import SpiralWarning
 from spiral_stream.host_dtypes import as_array
 from spiral_stream.planner.transform_laws import check_transform as check_transform  # noqa: PLC0414  its door
 from spiral_stream.prepared import PreparedStream
+from spiral_stream.sampling.nodes import Nodes
 from spiral_stream.sampling.order import Order, Population
 
 MakeStream = Callable[[], PreparedStream]
@@ -375,26 +376,25 @@ def check_loops(make: MakeStream, loops: Mapping[str, Loop] = LOOPS, passes: int
 
 
 @_unwarned
-def check_elastic(make: MakeStream, worlds: Sequence[int] = (1, 2, 3, 4)) -> None:
+def check_elastic(make: MakeStream, worlds: Sequence[int] = (1, 2, 3, 4), ranks_per_node: int | None = None) -> None:
     """*elastic*: the ranks of any world size together deliver the batches of one rank, in the same order.
 
     Args:
         make: returns a new stream.
         worlds: numbers of ranks to try.
+        ranks_per_node: also bound; divides each of ``worlds``.
 
     Raises:
         AssertionError: the law is broken.
     """
     with make() as stream:
-        stream.bind(data_parallel_rank=0, data_parallel_world_size=1)
-        whole = [frozen(batch) for batch in stream]
+        whole = [frozen(batch) for batch in stream.bind(rank=0, world_size=1)]
     for world in worlds:
-        ranks = []
+        ranks: list[Any] = []
         for rank in range(world):
             with make() as stream:
-                stream.bind(data_parallel_rank=rank, data_parallel_world_size=world)
-                ranks.append([frozen(batch) for batch in stream])
-        steps = max(map(len, ranks))
-        merged = [ranks[r][s] for s in range(steps) for r in range(world) if s < len(ranks[r])]
+                ranks.append([*map(frozen, stream.bind(rank=rank, world_size=world, ranks_per_node=ranks_per_node))])
+        placed = [ranks[Nodes(world, ranks_per_node or 1).rank_at(at)] for at in range(world)]
+        merged = [batches[s] for s in range(len(whole)) for batches in placed if s < len(batches)]
         for at, batch in enumerate(merged[: len(whole)]):
             assert same(whole[at], batch), f"world size {world}: global batch {at} differs"

@@ -21,9 +21,9 @@ from spiral_stream.extras import EXTRA_OF
 ROOT = Path(__file__).parents[1]
 LONGEST_ROOM = 400  # lines: one sitting
 # Faces of verbs: half of their lines document the verbs, as their heads say.
-LONGER = {"spiral_stream/cli.py": 440, "spiral_stream/prepared.py": 500, "spiral_stream/relation.py": 590}
+LONGER = {"spiral_stream/cli.py": 440, "spiral_stream/prepared.py": 500}
 MOST_METHODS = 12  # public ones of one class; properties do not count
-FACES = {"PreparedStream", "Relation"}  # each verb is a method
+FACES = {"PreparedStream", "RowVerbs"}  # each verb is a method
 
 # A heavy package enters by these rooms only.
 DOORS = {
@@ -36,6 +36,7 @@ DOORS = {
     "jax": ("adapters/jax.py",),
     "lance": (
         "catalog/database.py",
+        "cache/part_schema.py",
         "cache/store.py",
         "sources/lance.py",
         "sources/lance_append.py",
@@ -241,7 +242,14 @@ def test_packages_that_are_not_light_are_imported_in_functions() -> None:
     """Except in rooms that are themselves imported late: adapters, the command, the process that describes SQL."""
     home, late = (
         ROOT / "spiral_stream",
-        {"adapters/torch.py", "adapters/trainer.py", "cli.py", "node_command.py", "relational/sql_process.py"},
+        {
+            "adapters/torch.py",
+            "adapters/trainer.py",
+            "cli.py",
+            "copy_command.py",
+            "node_command.py",
+            "relational/sql_process.py",
+        },
     )
     found = {
         f"{name}: {package}"

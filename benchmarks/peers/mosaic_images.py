@@ -42,11 +42,13 @@ def _batch(samples: list[dict]) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(pixels), torch.tensor([sample["label"] for sample in samples])
 
 
-def batches(data: Data) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def batches(data: Data, remote: str = "") -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     torch.set_num_threads(1)
     clean_stale_shared_memory()
-    local = str(Path(data.root / "mds"))
-    dataset = StreamingDataset(local=local, shuffle=True, shuffle_seed=17, batch_size=BATCH, num_canonical_nodes=1)
+    where = {"local": str(Path(data.root / "mds"))}
+    if remote:
+        where = {"remote": remote, "local": os.environ["BENCH_CACHE"]}
+    dataset = StreamingDataset(**where, shuffle=True, shuffle_seed=17, batch_size=BATCH, num_canonical_nodes=1)
     loader = DataLoader(
         dataset, batch_size=BATCH, num_workers=cores(), collate_fn=_batch, drop_last=True, persistent_workers=True
     )

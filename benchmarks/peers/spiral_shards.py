@@ -8,22 +8,32 @@ from benchmarks.peers.workload import BATCH, MEAN, SIDE, STD, Data
 PACKAGES = ("spiral", "simplejpeg", "pylance", "torch")
 
 
-def prepare(data: Data, form: str) -> None:
-    if form == "tars":
+def prepare(data: Data, form: str, remote: str = "") -> None:
+    if remote:
+        opened(data, form, remote)
+    elif form == "tars":
         from benchmarks.peers.tar_shards import tars
 
         tars(data)
 
 
-def batches(data: Data, form: str) -> Iterator[tuple[Any, Any]]:
+def opened(data: Data, form: str, remote: str) -> Any:
+    """The catalog, in which the shards are registered."""
     import spiral_stream as spiral
 
-    catalog = spiral.connect(str(data.root / "catalog"))
+    catalog = spiral.connect(str(data.root / ("catalog-remote" if remote else "catalog")))
     if form not in catalog.tables():
         names = {"image": "jpg", "label": "cls"} if form == "tars" else ["image", "label", "sample_id"]
         source = spiral.WebDataset if form == "tars" else spiral.Mds
         identity = "__key__" if form == "tars" else "sample_id"
-        catalog.register(form, source(str(data.root / form), columns=names), identity=identity)
+        catalog.register(form, source(remote or str(data.root / form), columns=names), identity=identity)
+    return catalog
+
+
+def batches(data: Data, form: str, remote: str = "") -> Iterator[tuple[Any, Any]]:
+    import spiral_stream as spiral
+
+    catalog = opened(data, form, remote)
     transforms = [spiral.RandomResizedCrop(SIDE), spiral.RandomHorizontalFlip(), spiral.Normalize(mean=MEAN, std=STD)]
     stream = (
         catalog.table(form)

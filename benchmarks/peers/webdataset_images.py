@@ -1,7 +1,9 @@
 """The webdataset library over tars: a shuffle buffer of 1,000 samples, whole batches made in a worker process per core."""
 
+import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,10 +29,13 @@ def prepare(data: Data) -> None:
     tars(data)
 
 
-def batches(data: Data) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def batches(data: Data, remote: str = "", kept: bool = False) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     torch.set_num_threads(1)
     paths = sorted(map(str, tars(data).glob("*.tar")))
-    dataset = wds.WebDataset(paths, shardshuffle=len(paths), seed=17, empty_check=False)
+    if remote:  # a web address per tar, read by curl as its documentation does
+        paths = [f"pipe:curl -sf {remote}/{Path(path).name}" for path in paths]
+    cache = {"cache_dir": os.environ["BENCH_CACHE"]} if kept else {}
+    dataset = wds.WebDataset(paths, shardshuffle=len(paths), seed=17, empty_check=False, **cache)
     dataset = dataset.shuffle(1000).batched(BATCH, collation_fn=_batch, partial=False)
     loader = DataLoader(dataset, batch_size=None, num_workers=cores(), persistent_workers=True)
     finisher = Finisher()

@@ -13,7 +13,7 @@ class Catalog(dg.Component, dg.Model, dg.Resolvable):
 
     path: str | None = Field(
         default=None,
-        description="Folder of the catalog; null is $SPIRAL_CATALOG. Caches lie under $SPIRAL_CACHE, or next to it.",
+        description="Folder or URI of the catalog; null is $SPIRAL_CATALOG. Caches lie under $SPIRAL_CACHE, or next to it.",
     )
     root: str | None = Field(
         default=None, description="Checkpoints lie in its folder checkpoints; null is $SPIRAL_DATA_ROOT."

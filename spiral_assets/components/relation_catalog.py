@@ -45,7 +45,7 @@ class RelationCatalog(Owned, dg.StateBackedComponent, dg.Resolvable):
     )
     catalog: str | None = Field(
         default=None,
-        description="Folder of the catalog, where no folder is given; null is $SPIRAL_CATALOG, else ./catalog.",
+        description="Folder or URI of the catalog, where no folder is given; null is $SPIRAL_CATALOG, else ./catalog.",
     )
     watch_s: int | None = Field(default=None, description="Seconds between two looks of one sensor at all of them.")
     defs_state: ResolvedDefsStateConfig = Field(default_factory=DefsStateConfigArgs.local_filesystem)

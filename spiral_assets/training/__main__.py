@@ -27,7 +27,7 @@ PLANS = (
 )
 
 Folder = Annotated[Path, typer.Option(help="Folder of the run: state, ledger, result.")]
-CatalogFolder = Annotated[str | None, typer.Option(help="Folder of the catalog.", envvar="SPIRAL_CATALOG")]
+CatalogFolder = Annotated[str | None, typer.Option(help="Folder or URI of the catalog.", envvar="SPIRAL_CATALOG")]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

@@ -10,25 +10,26 @@ thirtieth to encode (docs/decisions/0014). Reading 16 frames of 256 x 341 into a
 which are resized where they lie in the mapped file, and 5.4 ms of JPEGs of quality 80.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.cache.clip_bytes import FetchedClip, clip_bytes
 from spiral_stream.cache.clip_layout import BESIDE, Bytes, Clips, Int32, Int64, UInt64, bytes_at, damaged, pack
 from spiral_stream.cache.fingerprint import clip_facts
 from spiral_stream.cache.kind import Kind, Rows
 from spiral_stream.cache.probes import index_of
 from spiral_stream.decoders import region
-from spiral_stream.decoders.frame_selection import FrameSelection, segment_of
+from spiral_stream.decoders.frame_selection import ClipSegment, FrameSelection, segment_of
 from spiral_stream.decoders.image import decode_jpeg, encode_jpeg, shrink
 from spiral_stream.decoders.limits import CLIPS, KEPT_BYTES, SampleLimits, need_frames, need_pixels
-from spiral_stream.decoders.video import decode, feed_plan, to_rgb
+from spiral_stream.decoders.video import decode, to_rgb
 from spiral_stream.decoders.video_index import VideoIndex
-from spiral_stream.errors import DataError
+from spiral_stream.errors import DataError, SourceError
 from spiral_stream.plan.clips import TIMES
 from spiral_stream.plan.profiles import Frames
 from spiral_stream.sources.located import Located, locate
@@ -81,7 +82,13 @@ class ClipKind(Kind):
     def facts(self) -> dict[str, object]:
         return clip_facts(self.relation, self.column, self.selection, self.profile, self.limits, timed=self.timed)
 
-    def keep_rows(self, table: pa.Table, base: Reach | str, draws: NDArray[np.float64] | None = None) -> Rows:
+    def keep_rows(
+        self,
+        table: pa.Table,
+        base: Reach | str,
+        draws: NDArray[np.float64] | None = None,
+        opened: "Sequence[OpenedClip | SourceError] | None" = None,
+    ) -> Rows:
         """Make the payload of P rows; see `Kind.keep_rows`.
 
         Args:
@@ -89,6 +96,7 @@ class ClipKind(Kind):
             base: where relative references start, and which files they may name.
             draws: shape [P], float64 in [0, 1): each sample's own number where the selection begins at a random
                 frame. Only the frames that it chooses are made then; without it all frames of the segment are.
+            opened: what `open_row` gave for each row, if it was asked before.
         """
         count = len(table)
         pieces: list[Bytes] = []
@@ -98,7 +106,12 @@ class ClipKind(Kind):
         source_bytes = 0
         for at in range(count):  # clips, each of 5 ms and more
             try:
-                made, facts, read = self._keep(table, at, base, None if draws is None else float(draws[at]))
+                row = None if opened is None else opened[at]
+                if isinstance(row, SourceError):
+                    raise row
+                made, facts, read = self._keep(
+                    row or self.open_row(table, at, base, None if draws is None else float(draws[at]))
+                )
             except DataError as error:
                 refused[at] = str(error)
                 continue
@@ -144,32 +157,51 @@ class ClipKind(Kind):
             program.render(inside, origins, strides, inside.crop_h, inside.crop_w, flat[at : at + step])
         return picked.short
 
-    def _keep(
-        self, table: pa.Table, at: int, base: Reach | str, draw: float | None
-    ) -> tuple[list[Bytes], tuple[int, int, int, int], int]:
-        """Make the payload of one row, its columns in the order of `BESIDE`, and count the bytes that were read.
+    def open_row(self, table: pa.Table, at: int, base: Reach | str, draw: float | None) -> "OpenedClip":
+        """Choose the frames of one row; of an object, fetch their bytes.
+
+        Args:
+            table: rows of `columns`.
+            at: which of them.
+            base: as for `keep_rows`.
+            draw: the sample's own number, or None; see `keep_rows`.
 
         Raises:
             DataError: the row names no whole video, or its segment is not in it.
+            SourceError: storage failed.
         """
         located = locate(table[self.column].slice(at, 1), base)[0]
-        index = self.index_of(located)
-        times = (table[name][at].as_py() for name in TIMES) if self.timed else (None, None)
-        segment = segment_of(index.times_F, index.duration, *times)
-        chosen, short = self.selection.deterministic or draw is not None, False
-        if chosen:
-            frames, short = self.selection.choose(index.times_F, segment, draw or 0.0)
-            wanted, places = np.unique(frames, return_inverse=True)
-        else:
-            wanted = np.arange(segment.first, segment.stop)
-            places = index.times_F[wanted]
-        fed = feed_plan(index, wanted)
-        need_pixels(located.name, index.height, index.width, self.limits.pixels)
-        need_frames(fed.decoded, int(index.sizes_P[fed.packets].sum(dtype=np.int64)), self.limits)
-        read = _CountedFile(located)
-        pictures, height, width = self._pictures(index, read, wanted)
-        payload = pack(pictures, segment, places, chosen=chosen)
-        return payload, (height, width, len(pictures), int(short)), read.bytes
+        times = [table[name][at].as_py() for name in TIMES] if self.timed else [None, None]
+        opened: list[OpenedClip] = []
+
+        def choose(index: VideoIndex) -> Int64:
+            segment = segment_of(index.times_F, index.duration, *times)
+            if self.selection.deterministic or draw is not None:
+                frames, short = self.selection.choose(index.times_F, segment, draw or 0.0)
+                wanted, places = np.unique(frames, return_inverse=True)
+                opened.append(OpenedClip(segment, wanted, places, chosen=True, short=short))
+            else:
+                wanted = np.arange(segment.first, segment.stop)
+                opened.append(OpenedClip(segment, wanted, index.times_F[wanted], chosen=False, short=False))
+            need_pixels(located.name, index.height, index.width, self.limits.pixels)
+            return wanted
+
+        fetched = clip_bytes(located, self.index_of(located), choose, self.limits)
+        sizes = fetched.index.sizes_P[fetched.fed.packets]
+        need_frames(fetched.fed.decoded, int(sizes.sum(dtype=np.int64)), self.limits)
+        return replace(opened[-1], fetched=fetched)
+
+    def _keep(self, opened: "OpenedClip") -> tuple[list[Bytes], tuple[int, int, int, int], int]:
+        """Make the payload of one row, its columns in the order of `BESIDE`, and count the bytes that were read.
+
+        Raises:
+            DataError: a frame cannot be decoded.
+        """
+        assert opened.fetched is not None
+        read = _CountedFile(opened.fetched)
+        pictures, height, width = self._pictures(opened.fetched.index, read, opened.wanted_U)
+        payload = pack(pictures, opened.segment, opened.places, chosen=opened.chosen)
+        return payload, (height, width, len(pictures), int(opened.short)), read.bytes
 
     def _pictures(self, index: VideoIndex, read: "_CountedFile", wanted_U: Int64) -> tuple[list[Bytes], int, int]:
         """Frames in the form of the profile, and the height and width of each."""
@@ -218,17 +250,30 @@ class ClipKind(Kind):
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenedClip:
+    """The frames of one row that are made, and what reads them."""
+
+    segment: ClipSegment
+    wanted_U: Int64  # noqa: N815  frames of the file
+    places: Int64  # which of them each frame of the sample is; their times where nothing is chosen yet
+    chosen: bool
+    short: bool
+    fetched: FetchedClip | None = None
+
+
+@final
 class _CountedFile:
     """Reads of one file, counted."""
 
-    def __init__(self, located: Located) -> None:
-        self._located = located
-        self.size = located.size
+    def __init__(self, fetched: FetchedClip) -> None:
+        self._read = fetched.read
+        self.size = fetched.size
         self.bytes = 0
 
     def __call__(self, offset: int, length: int) -> memoryview:
         self.bytes += length
-        return self._located.read(offset, length)
+        return self._read(offset, length)
 
 
 def _decoded_frames(index: VideoIndex, read: _CountedFile, wanted_U: Int64) -> Iterator[list[Any]]:

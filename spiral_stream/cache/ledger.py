@@ -56,8 +56,8 @@ class Ledger:
         self.folder = folder
         self._known: dict[str, tuple[Stamp, LedgerEntry]] = {}  # by the file's name
 
-    def enter(self, key: str, mask: Mask, payload_bytes: int, fragment: str, sums: str, refused: int = 0) -> None:
-        """Enter a finished part.
+    def enter(self, key: str, mask: Mask, payload_bytes: int, fragment: str, sums: str, refused: int = 0) -> Path:
+        """Enter a finished part; returns its file.
 
         Raises:
             OSError: the file cannot be written.
@@ -71,7 +71,9 @@ class Ledger:
             "sums": sums,
             "fragment": json.loads(fragment),
         }
-        write_file(self.folder / f"{key}.{uuid.uuid4().hex}.json", seal.sealed_json(facts))
+        path = self.folder / f"{key}.{uuid.uuid4().hex}.json"
+        write_file(path, seal.sealed_json(facts))
+        return path
 
     def files(self) -> list[Path]:
         """Return the ledger's files, in the order in which parts count."""
@@ -145,7 +147,23 @@ def read(path: Path) -> LedgerEntry | None:
         CacheError: the operating system refuses.
     """
     try:
-        facts = seal.read_json(path, _UNSEALED_KEYS)
+        with seal.reading(path):
+            data = path.read_bytes()
+    except DamageError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
+    return parse(path, data)
+
+
+def parse(path: Path, data: bytes) -> LedgerEntry:
+    """Return the entry in the bytes of a ledger file.
+
+    Raises:
+        DamageError: it is not what was written.
+    """
+    try:
+        facts = seal.parse_json(path, data, _UNSEALED_KEYS)
         with seal.reading(path):
             rows, covered = int(facts["rows"]), facts["covered"]
             if covered == "all":
@@ -161,8 +179,6 @@ def read(path: Path) -> LedgerEntry | None:
                 raise seal.damaged(path, f"it names no part: {entry.key!r}")
             return entry
     except DamageError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return None
         said = str(error).removesuffix(seal.MENDED)
         msg = f"cache: {said}stream.materialize() builds what it stood for again"
         raise DamageError(msg) from error

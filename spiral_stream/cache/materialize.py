@@ -77,6 +77,9 @@ def build(
     """
     store.mend()
     store.sweep()
+    store.shared.ask_again()
+    store.pull()
+    store.shared.push_rest()
     target = _Target(store, shards)
     if target.total:
         with refusals(store.folder, REST, "cache: cannot write under", store.folder):
@@ -146,6 +149,7 @@ class _Target(Target):
         return np.array([self.left[shard] > 0 for shard in shards.tolist()], np.bool_)
 
     def look(self) -> bool:
+        self.store.pull()
         new = self.store.ledger.since(self._seen)
         for entry in new:
             at = self._at.get(entry.key)

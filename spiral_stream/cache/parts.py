@@ -25,7 +25,7 @@ from spiral_stream.integrity.blocks import SHIFT, Mapped, sums_of, verify_block
 from spiral_stream.integrity.publish import publish_file
 
 _FORM: Final = 1
-_HEAD: Final = 7  # words
+HEAD: Final = 7  # words before the sums of the blocks
 BLOB: Final = f"{1:032b}"[::-1] + ".blob"  # Lance names packed files by the reversed bits of a 32-bit id from 1 up
 
 
@@ -60,7 +60,8 @@ class PartFiles:
         return self.folder / "damaged" / self.stem
 
     @property
-    def _sums(self) -> Path:
+    def sums_file(self) -> Path:
+        """Its sums."""
         return self.folder / "sums" / self.stem
 
     def write_sums(self) -> str:
@@ -75,11 +76,11 @@ class PartFiles:
         data = np.frombuffer(seal.digest_of(self.data), dtype="<u8")
         head = np.array([_FORM, self.data.stat().st_size, size], dtype="<u8")
         words = np.concatenate([head[:2], data, _key_words(self.key), head[2:], blocks]).astype("<u8")
-        with publish_file(self._sums) as draft:
+        with publish_file(self.sums_file) as draft:
             draft.write_bytes(words.tobytes())
         return xxhash.xxh3_128_hexdigest(words.tobytes())
 
-    def damage(self, path: Path, found: str) -> DamageError:
+    def damage(self, path: Path | str, found: str) -> DamageError:
         """Return the error for a file of this part; marks the part, so that the next build makes it again."""
         with suppress(OSError):
             self.mark.parent.mkdir(exist_ok=True)
@@ -105,15 +106,15 @@ class PartFiles:
             return None
         words = self._words(self.sums)
         with seal.reading(self.data):
-            size = self.data.stat().st_size
-            if size != int(words[1]) or seal.digest_of(self.data) != words[2:4].tobytes():
-                raise self.damage(self.data, f"it has {size:,} of {int(words[1]):,} bytes, or others than were written")
+            found = wrong_data(self.data, words)
+            if found is not None:
+                raise self.damage(self.data, found)
         if not np.array_equal(words[4:6], _key_words(self.key)):
             raise self.damage(self.data, "it was written for another shard")
         held = self.blob.stat().st_size if self.blob.exists() else 0
         if held != int(words[6]):
             raise self.damage(self.blob, f"it has {held:,} bytes, {int(words[6]):,} were written")
-        return words[_HEAD:]
+        return words[HEAD:]
 
     def verify(self, report: Callable[[int], None] = lambda _: None) -> bool:
         """Verify all bytes of the part; returns whether there were sums to verify them by.
@@ -141,18 +142,32 @@ class PartFiles:
 
     def remove(self) -> None:
         """Remove all files of the part."""
-        for path in (self.data, self._sums, self.mark):
+        for path in (self.data, self.sums_file, self.mark):
             path.unlink(missing_ok=True)
         shutil.rmtree(self.blob.parent, ignore_errors=True)
 
     def _words(self, digest: str) -> NDArray[np.uint64]:
-        data: Any = b""
-        with suppress(DamageError):
-            data, _ = seal.content(self._sums)
-        words = np.frombuffer(data, "<u8") if len(data) % 8 == 0 else np.empty(0, dtype="<u8")
-        if xxhash.xxh3_128_hexdigest(data) != digest or len(words) < _HEAD or words[0] != _FORM:
-            raise self.damage(self._sums, "it is missing, or not what was written")
+        words = words_in(self.sums_file, digest)
+        if words is None:
+            raise self.damage(self.sums_file, "it is missing, or not what was written")
         return words
+
+
+def words_in(path: Path, digest: str) -> NDArray[np.uint64] | None:
+    """Return the words of a part's sums; None if they are missing, or not those with this digest."""
+    data: Any = b""
+    with suppress(DamageError):
+        data, _ = seal.content(path)
+    words = np.frombuffer(data, "<u8") if len(data) % 8 == 0 else np.empty(0, dtype="<u8")
+    return words if xxhash.xxh3_128_hexdigest(data) == digest and len(words) >= HEAD and words[0] == _FORM else None
+
+
+def wrong_data(draft: Path, words: NDArray[np.uint64]) -> str | None:
+    """Say what is wrong with the data file of a part, by its sums, if anything is."""
+    size = draft.stat().st_size
+    if size == int(words[1]) and seal.digest_of(draft) == words[2:4].tobytes():
+        return None
+    return f"it has {size:,} of {int(words[1]):,} bytes, or others than were written"
 
 
 def _key_words(key: str) -> NDArray[np.uint64]:

@@ -16,6 +16,7 @@ from spiral_stream.errors import DataError
 from spiral_stream.sources.located import Located
 
 REMEMBERED_BYTES: Final = 64 << 20  # of indexes: about 18 hours of video at 30 frames per second
+AHEAD_BYTES: Final = 8 << 20  # of an object, where it is read from end to end
 _LEAST_BYTES: Final = 1024  # counted for a file, however small its index is
 
 Key = tuple[str, int, int, int]
@@ -35,14 +36,21 @@ class Probes:
         self._known: OrderedDict[Key, VideoIndex | DataError] = OrderedDict()
         self._running: dict[Key, Future[VideoIndex]] = {}
 
-    def index_of(self, located: Located, probe: Callable[[Located, int], VideoIndex]) -> tuple[VideoIndex, bool]:
+    def index_of(
+        self, located: Located, probe: Callable[[Located, int], VideoIndex], stamp: int | None = None
+    ) -> tuple[VideoIndex, bool]:
         """Return the index of a file, and whether it was probed for this call.
+
+        Args:
+            located: the file.
+            probe: makes its index.
+            stamp: what it is remembered under, by default `Located.stamp`.
 
         Raises:
             DataError: see `decoders.probe.probe`.
             SourceError: it cannot be read.
         """
-        stamp = located.stamp()
+        stamp = located.stamp() if stamp is None else stamp
         key = (*located.key, stamp)
         with self._lock:
             known = self._known.get(key)
@@ -113,10 +121,39 @@ def index_of(located: Located) -> VideoIndex:
     return probed(located)[0]
 
 
+def whole_index_of(located: Located) -> VideoIndex:
+    """Return the index of an object whose packets were all read, as those of a local file are; see `index_of`."""
+    return of_process().index_of(located, _probe_whole, located.stamp() ^ 1)[0]
+
+
 def probed(located: Located) -> tuple[VideoIndex, bool]:
     """Return the index of a file, and whether it was probed for this call; see `index_of`."""
     return of_process().index_of(located, _probe)
 
 
 def _probe(located: Located, stamp: int) -> VideoIndex:
+    if located.is_remote:
+        return probe(_Ahead(located).read, located.size, located.name, stamp, headers=True)
     return probe(located.read, located.size, located.name, stamp)
+
+
+def _probe_whole(located: Located, stamp: int) -> VideoIndex:
+    return probe(_Ahead(located).read, located.size, located.name, stamp)
+
+
+@final
+class _Ahead:
+    """An object that is mostly read forward: what follows comes with the same request once two reads follow each other."""
+
+    def __init__(self, located: Located) -> None:
+        self._located, self._next = located, -1
+        self._start, self._data = 0, memoryview(b"")
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """Bytes by offset; see `Located.read`."""
+        if not self._start <= offset <= offset + length <= self._start + len(self._data):
+            ahead = AHEAD_BYTES if offset == self._next else 0
+            count = min(max(length, ahead), self._located.size - offset)
+            self._start, self._data = offset, self._located.read(offset, max(count, length))
+        self._next = offset + length
+        return self._data[offset - self._start : offset - self._start + length]

@@ -10,7 +10,7 @@ stay open up to a byte limit. Payload is verified where it is touched: whoever f
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -191,13 +191,22 @@ class CacheReader:
         folder: of the dataset.
         shards: those that were opened before; they are shared with other readers of the folder.
         held: a lock for as long as the reader lives: nobody removes files of this version meanwhile.
+        fetch: lets the files of a part be here.
     """
 
-    def __init__(self, dataset: Any, folder: Path, shards: OpenShards, held: Held | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        folder: Path,
+        shards: OpenShards,
+        held: Held | None = None,
+        fetch: Callable[[PartFiles], None] = lambda _: None,
+    ) -> None:
         self.version = int(dataset.version)
         self._folder = folder
         self._shards = shards
         self._held = held
+        self._fetch = fetch
         self._sums: dict[str, str] = json.loads((dataset.schema.metadata or {}).get(SUMS, b"{}"))
         self._files: dict[str, list[str]] = {}
         self._keys: dict[str, str] = {}
@@ -243,6 +252,7 @@ class CacheReader:
 
     def _part(self, file: str) -> tuple[pa.Table, Mapped | None]:
         part = self._named(file)
+        self._fetch(part)
         sums = part.verify_data()
         try:
             with seal.reading(part.data):

@@ -7,6 +7,7 @@ from typing import Any, final
 from spiral_stream.cache.ledger import LedgerEntry
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.sweep import READERS, WRITERS, Usage
+from spiral_stream.derived.share import forget
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.locks import alone
 from spiral_stream.integrity.publish import take_out
@@ -66,6 +67,7 @@ class StoredCache:
             gone = [entry for entry in self._gone(present) if entry.path.stat().st_mtime < before]
             for entry in gone:
                 entry.path.unlink(missing_ok=True)
+                forget(self.store.folder, entry.path.name)  # it lies on the store, where there is one
             if gone:
                 self.store.commit()
             self.store.sweep()  # what a reader that came meanwhile has open stays until the next sweep

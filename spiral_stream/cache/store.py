@@ -22,9 +22,8 @@ next build makes it again. `sweep` removes what nobody names (`cache.sweep` says
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, final
@@ -35,8 +34,10 @@ from numpy.typing import NDArray
 
 from spiral_stream.cache.ledger import Ledger, LedgerEntry
 from spiral_stream.cache.part_rows import Chunk, PartRows
+from spiral_stream.cache.part_schema import ONE_FILE, schema_of
 from spiral_stream.cache.parts import PartFiles
-from spiral_stream.cache.reader import PARTS, PAYLOAD, REFUSED, ROW, SUMS, CacheReader, OpenShards, files_of, parts_of
+from spiral_stream.cache.reader import PARTS, REFUSED, ROW, SUMS, CacheReader, OpenShards, files_of, parts_of
+from spiral_stream.cache.shared import SharedCache
 from spiral_stream.cache.sweep import READERS, WRITERS, Usage, remove_dead, remove_old_versions, usage
 from spiral_stream.derived.readers import used
 from spiral_stream.errors import CacheError, DamageError, SpiralWarning
@@ -46,7 +47,6 @@ from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.locks import alone, share
 from spiral_stream.integrity.publish import write_file
 
-_ONE_FILE: Final = 1 << 42  # bytes; above any shard, so that a fragment has exactly one .blob file
 _ALL_ROWS: Final = (1 << 31) - 1
 _COMMIT_TRIES: Final = 20
 REST: Final = "Make it writable, free space, or set $SPIRAL_CACHE to another folder"
@@ -63,6 +63,7 @@ class CacheStore:
         self._data = folder / "data.lance"
         self._shards = OpenShards()
         self._pid = os.getpid()
+        self.shared = SharedCache(folder, facts, self.ledger)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CacheStore, (self.folder, dict(self.facts))
@@ -76,6 +77,7 @@ class CacheStore:
         Raises:
             DamageError: the ledger is not what was written; says who mends it.
         """
+        self.meet()
         out: dict[str, NDArray[np.bool_]] = {}
         visible = self._visible() if committed else set()
         for entry in self.ledger.entries():
@@ -101,7 +103,7 @@ class CacheStore:
         from lance.fragment import write_fragments
 
         first = next(chunks)
-        schema = _schema(first[1].beside)
+        schema = schema_of(first[1].beside)
         part = PartRows(schema, shard_rows)
         try:
             self.ledger.folder.mkdir(parents=True, exist_ok=True)
@@ -115,17 +117,36 @@ class CacheStore:
                     mode="overwrite",  # gives the fields ids 0..n; commits nothing
                     data_storage_version="2.2",
                     max_rows_per_file=_ALL_ROWS,
-                    max_bytes_per_file=_ONE_FILE,
+                    max_bytes_per_file=ONE_FILE,
                 )
                 assert len(made) == 1, made
                 need_sound()  # which rows are stored was read from mapped files
                 sums = PartFiles(self.folder, key, made[0].files[0].path, None).write_sums()
-                self.ledger.enter(key, part.mask, part.bytes, json.dumps(made[0].to_json()), sums, part.refused)
+                fragment = json.dumps(made[0].to_json())
+                entered = self.ledger.enter(key, part.mask, part.bytes, fragment, sums, part.refused)
+            self.shared.push(entered)
         except OSError as error:
             if part.failed is not None:
                 raise part.failed from None
             raise failed(error, REST, "cache: cannot write under", self.folder) from error
         return part.bytes
+
+    def pull(self) -> bool:
+        """Enter what other machines that share a store put there; whether it has to be committed for readers to see it.
+
+        Raises:
+            CacheError: the store failed, or the folder cannot be written.
+        """
+        if not self.shared.is_due():
+            return False
+        with self._locked(WRITERS):
+            return self.shared.pull()
+
+    def meet(self) -> None:
+        """Let readers see what other machines stored; see `pull`."""
+        if self.pull():
+            self.commit()
+            self.shared.committed()
 
     def commit(self) -> int:
         """Make every finished part visible to readers that open from now on; return the dataset's version."""
@@ -176,6 +197,7 @@ class CacheStore:
         Raises:
             DamageError: the version is not what was committed; says who mends it.
         """
+        self.meet()
         if not self._exists():
             return None
         held = share(self.folder / READERS)
@@ -183,7 +205,7 @@ class CacheStore:
         if self._pid != os.getpid():  # a thread of the parent may hold a lock of what was inherited
             self._shards, self._pid = OpenShards(), os.getpid()
         self._shards.forget_changed()
-        return CacheReader(self._dataset(), self._data, self._shards, held)
+        return CacheReader(self._dataset(), self._data, self._shards, held, self.shared.fetch)
 
     def mend(self) -> list[str]:
         """Drop what is known to be damaged, so that the next build makes it again; a warning names each.
@@ -193,12 +215,14 @@ class CacheStore:
         """
         dropped = []
         for path in self.ledger.files():
+            entry = None
             try:
                 entry = self.ledger.read(path)
                 if entry is not None:
                     self._look_at(entry)
             except DamageError as error:
                 path.unlink(missing_ok=True)
+                self.shared.lost(path.name, entry)
                 dropped.append(f"{error}. It is dropped from the cache, and built again")
         while self._exists():
             try:
@@ -251,10 +275,6 @@ class CacheStore:
         """Return the files of a ledger entry."""
         return PartFiles(self.folder, entry.key, entry.file, entry.sums)
 
-    def stored_bytes(self) -> int:
-        """Payload bytes of all finished parts."""
-        return sum(entry.bytes for entry in self.ledger.entries())
-
     # ---- parts
 
     def _look_at(self, entry: LedgerEntry) -> None:
@@ -266,7 +286,7 @@ class CacheStore:
         size = entry.fragment["files"][0].get("file_size_bytes")
         for path, need in ((part.data, size), (part.blob, entry.bytes)):
             held = path.stat().st_size if path.exists() else 0
-            if need is not None and held < int(need):
+            if need is not None and held < int(need) and not self.shared.is_away(entry, path):
                 raise part.damage(path, f"it has {held:,} bytes, {int(need):,} were written")
 
     # ---- versions
@@ -358,8 +378,10 @@ class CacheStore:
         """The columns of a part, where no version is left that says them."""
         from lance.file import LanceFileReader
 
-        names = list(LanceFileReader(str(self.part(entry).data)).metadata().schema.names)
-        return _schema(names[names.index(ROW) + 1 : names.index(REFUSED)])
+        part = self.part(entry)
+        self.shared.fetch(part, payload=False)
+        names = list(LanceFileReader(str(part.data)).metadata().schema.names)
+        return schema_of(names[names.index(ROW) + 1 : names.index(REFUSED)])
 
     # ---- locks
 
@@ -371,28 +393,3 @@ class CacheStore:
         finally:
             if held is not None:
                 held.release()
-
-
-@cache
-def _payload() -> pa.Field:
-    """The column of payload: a blob that always lies in the fragment's own file."""
-    import lance
-
-    return lance.blob_field(
-        PAYLOAD,
-        nullable=True,
-        inline_size_threshold=0,
-        dedicated_size_threshold=_ONE_FILE,
-        pack_file_size_threshold=_ONE_FILE,
-    )
-
-
-def _schema(beside: Iterable[str]) -> pa.Schema:
-    return pa.schema(
-        [
-            pa.field(ROW, pa.uint32(), nullable=False),
-            *(pa.field(name, pa.int32(), nullable=False) for name in beside),
-            pa.field(REFUSED, pa.string()),
-            _payload(),
-        ]
-    )

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, final
 
 import pyarrow as pa
@@ -24,25 +23,20 @@ from spiral_stream.errors import SourceError
 from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.imports import ImportedSource
 from spiral_stream.sources.inlining import inline_schema, inlined
-from spiral_stream.sources.lance_append import present
+from spiral_stream.sources.part_files import DRAFTS, need_columns, noted, parts_in, staged, writing
 from spiral_stream.sources.parts import (
-    DRAFTS,
     MOST_ROWS,
     SHARD_BYTES,
     PartDraft,
+    PartThereError,
     ShardCutter,
-    need_columns,
-    noted,
-    parts_in,
-    publish_parts,
-    staged,
     sweep,
-    writing,
+    taken_back,
 )
-from spiral_stream.sources.paths import absolute, is_remote, not_found
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.saved import source_to_json
 from spiral_stream.sources.source import ROW, Source, Unit, content_key
+from spiral_stream.sources.targets import WriteTarget, target_of
 from spiral_stream.sources.writer import WriteResult
 
 _NAME: Final = 16  # hex digits of the unit's name in the name of its part
@@ -63,7 +57,8 @@ def convert(
 
     Args:
         source: whose rows are copied.
-        uri: folder of the dataset. Rows of units that it has from an earlier call are not copied again.
+        uri: folder of the dataset, or its URI on an object store. Rows of units that it has from an earlier call are not
+            copied again.
         workers: processes; with one, this process does the work.
         shard_bytes: a shard ends when its rows have about as many bytes in memory.
         report: called with rows that are done and rows to do.
@@ -72,25 +67,25 @@ def convert(
         what was added.
 
     Raises:
-        SourceError: the source cannot be read, a unit changed since it was copied, or the folder cannot be written.
+        MissingExtraError: the package that speaks to the store is not installed.
+        SourceError: the source cannot be read, a unit changed since it was copied, or the dataset cannot be written.
     """
-    if is_remote(uri):
-        raise not_found(uri, "convert")
-    folder = Path(absolute(uri))
-    with writing(folder):
-        (folder / DRAFTS).mkdir(parents=True, exist_ok=True)
-    sweep(folder)
+    target = target_of(uri, "convert")
+    aside = target.folder / DRAFTS
+    with writing(target.folder):
+        aside.mkdir(parents=True, exist_ok=True)
+    sweep(target)
     about = _about(source)
-    catalog = folder / DRAFTS / f"catalog-{content_key(about)}"  # of files that are imported
+    catalog = aside / f"catalog-{content_key(about)}"  # of files that are imported
     with building_with(Executor("threads" if workers == 1 else "processes", workers)):
         if isinstance(source, ImportedSource):
             source = (
                 connect(catalog).register("rows", source, identity=RowIdentity(), replace=True, report=report).source
             )
-        found = _Conversion(source.pinned(), about, folder, shard_bytes, report).run()
+        found = _Conversion(source.pinned(), about, target, shard_bytes, report).run()
     shutil.rmtree(catalog, ignore_errors=True)
     with suppress(OSError):
-        (folder / DRAFTS).rmdir()  # if nobody else writes there
+        aside.rmdir()  # if nobody else writes there
     return found
 
 
@@ -98,8 +93,8 @@ def convert(
 class _Conversion:
     """One call of `convert`."""
 
-    def __init__(self, source: Source, about: str, folder: Path, shard_bytes: int, report: Report) -> None:
-        self._source, self._folder, self._shard_bytes, self._report = source, folder, shard_bytes, report
+    def __init__(self, source: Source, about: str, target: WriteTarget, shard_bytes: int, report: Report) -> None:
+        self._source, self._target, self._shard_bytes, self._report = source, target, shard_bytes, report
         with source.open() as reader:
             self._todo = [
                 _Todo(k, unit.rows, _first(about, unit), _last(unit))
@@ -107,9 +102,9 @@ class _Conversion:
                 if unit.rows
             ]
             self._schema = inline_schema(reader.schema.remove_metadata())
-        there = present(folder)
+        there = target.look()
         if there is not None:
-            need_columns(folder, self._schema, there.schema)
+            need_columns(target.uri, self._schema, there.schema)
         self._there = frozenset[str]() if there is None else parts_in(there)
         self._storage = None if there is None else there.storage_version
 
@@ -117,13 +112,32 @@ class _Conversion:
         if not self._todo:
             msg = f"convert: {type(self._source).__name__} has no rows. Convert it when it has"
             raise SourceError(msg)
-        self._refuse_changed()
-        contents = {part[_NAME:] for part in self._there}
-        new = [each for each in self._todo if each.content not in contents]
-        self._copy([each for each in new if not staged(self._folder, each.part).is_dir()])
-        parts = [staged(self._folder, each.part) for each in new]
+        self._refuse_changed(self._there)
+        while True:
+            contents = _contents(self._there)
+            new = [each for each in self._todo if each.content not in contents]
+            try:
+                return self._add(new)
+            except PartThereError:  # another machine added some of them meanwhile
+                there = self._target.look()
+                self._there = frozenset[str]() if there is None else parts_in(there)
+
+    def _add(self, new: Sequence["_Todo"]) -> WriteResult:
+        """Copy units that are not staged yet, and publish all of them."""
+        folder, ours = self._target.folder, {each.content for each in new}
+        self._copy([each for each in new if not staged(folder, each.part).is_dir()])
+        parts = [staged(folder, each.part) for each in new]
         shards = [shard for part in parts for shard in noted(part)]
-        version = publish_parts(self._folder, self._schema, parts) if parts else 0
+
+        def check(there: frozenset[str]) -> None:
+            self._refuse_changed(there)
+            if ours & _contents(there):
+                msg = f"convert: another process added rows to {self._target.uri} that this one copied. Convert again"
+                raise PartThereError(msg)
+
+        version = self._target.publish(self._schema, parts, check) if parts else 0
+        for part in parts:
+            shutil.rmtree(part, ignore_errors=True)
         self._clean()
         rows, size = sum(shard.rows for shard in shards), sum(shard.size_bytes for shard in shards)
         return WriteResult(rows=rows, shards=len(shards), size_bytes=size, version=version)
@@ -132,33 +146,40 @@ class _Conversion:
         """Copy units, as many at a time as there are workers."""
         total = sum(each.rows for each in self._todo)
         done = total - sum(each.rows for each in todo)
-        shared = Shared((self._source, self._schema, self._folder, self._storage, self._shard_bytes))
+        shared = Shared((self._source, self._schema, self._target, self._storage, self._shard_bytes))
         self._report(done, total)
-        waiting, running = list(reversed(todo)), dict[Future[None], int]()
+        waiting, running, ready = list(reversed(todo)), dict[Future[None], _Todo](), list[_Todo]()
         with builders_in_force() as builders:
-            while waiting or running:
+            while waiting or running or ready:
                 while waiting and len(running) < builders.width:
                     each = waiting.pop()
-                    running[builders.submit(copy_unit, shared, each.unit, each.part)] = each.rows
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    future.result()
-                    done += running.pop(future)
+                    running[builders.submit(copy_unit, shared, each.unit, each.part)] = each
+                for each in ready:
+                    self._target.place(staged(self._target.folder, each.part))
+                    done += each.rows
                     self._report(done, total)
+                finished = wait(running, return_when=FIRST_COMPLETED).done if running else ()
+                ready = [running.pop(future) for future in finished]
+                for future in finished:
+                    future.result()
 
-    def _refuse_changed(self) -> None:
+    def _refuse_changed(self, there: frozenset[str]) -> None:
         """Refuse to add a unit of which the dataset has other rows already."""
         units, now = {each.named for each in self._todo}, {each.part for each in self._todo}
-        if any(part[:_NAME] in units and part not in now for part in self._there):
+        if any(part[:_NAME] in units and part not in now for part in there):
             msg = (
-                f"convert: files changed since their rows were copied to {self._folder}, so rows would be there twice. "
+                f"convert: files changed since their rows were copied to {self._target.uri}, so rows would be there twice. "
                 "Convert to another folder"
             )
             raise SourceError(msg)
 
     def _clean(self) -> None:
-        """Remove what is kept aside for these units."""
-        for named in {each.named for each in self._todo}:
-            for part in (self._folder / DRAFTS).glob(staged(self._folder, f"{named}*").name):
+        """Remove what is kept aside for these units and was not published: they changed, or another process was faster."""
+        folder = self._target.folder
+        patterns = [staged(folder, f"{named}*").name for named in {each.named for each in self._todo}]
+        parts = [part for pattern in patterns for part in (folder / DRAFTS).glob(pattern)]
+        if taken_back(self._target, parts):
+            for part in parts:
                 shutil.rmtree(part, ignore_errors=True)
 
 
@@ -177,10 +198,10 @@ class _Todo:
         return self.named + self.content
 
 
-def copy_unit(shared: Shared[tuple[Source, pa.Schema, Path, str | None, int]], unit: int, name: str) -> None:
+def copy_unit(shared: Shared[tuple[Source, pa.Schema, WriteTarget, str | None, int]], unit: int, name: str) -> None:
     """Copy the rows of one unit to a finished part. Runs wherever the executor likes."""
-    source, schema, folder, storage, shard_bytes = shared.value
-    part = PartDraft(folder, name, schema, storage)
+    source, schema, target, storage, shard_bytes = shared.value
+    part = PartDraft(target, name, schema, storage)
     try:
         with source.open() as reader:
             shards = ShardCutter(part, shard_bytes, MOST_ROWS)
@@ -192,6 +213,10 @@ def copy_unit(shared: Shared[tuple[Source, pa.Schema, Path, str | None, int]], u
         part.stage()
     finally:
         part.drop()
+
+
+def _contents(parts: frozenset[str]) -> set[str]:
+    return {part[_NAME:] for part in parts}
 
 
 def _first(about: str, unit: Unit) -> str:

@@ -8,6 +8,7 @@ from typing import Final, final
 import pyarrow as pa
 
 from spiral_stream.catalog.manifest import Manifest
+from spiral_stream.catalog.mirror import shared_of
 from spiral_stream.errors import CatalogError, cut
 from spiral_stream.sources.pins import SUFFIX, Pins
 from spiral_stream.sources.source import Source
@@ -62,9 +63,15 @@ class Entry:
         Raises:
             CatalogError: its file is missing, damaged, or of another version.
         """
+        path = self.root / "manifests" / self.manifest_name
         try:
-            return Manifest.load(self.root / "manifests" / self.manifest_name, Path(self.manifest_name).stem)
+            return Manifest.load(path, path.stem)
         except CatalogError as error:
+            shared = shared_of(self.root)
+            if shared is not None and path.exists():  # damaged in the mirror: the store has another copy
+                path.unlink()
+                shared.bring_all("manifests", f"{self.data_version}/{path.stem}")
+                return Manifest.load(path, path.stem)
             raise CatalogError(str(error).replace("<name>", f'"{self.name}"')) from error
 
     def pins(self, manifest: Manifest) -> Pins | None:

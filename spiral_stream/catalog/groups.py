@@ -104,7 +104,7 @@ class ShardGroup:
         """
         if not isinstance(self._found, Path):
             write_table(histogram_path(folder, self.key), self._found)
-            write_table(folder / f"{self.key}.facts", self.facts)  # last: its presence says that both are there
+            write_table(facts_path(folder, self.key), self.facts)  # last: its presence says that both are there
 
 
 def histogram_path(folder: Path, key: str) -> Path:
@@ -112,9 +112,14 @@ def histogram_path(folder: Path, key: str) -> Path:
     return folder / f"{key}.values"
 
 
+def facts_path(folder: Path, key: str) -> Path:
+    """Return where the facts of a group lie."""
+    return folder / f"{key}.facts"
+
+
 def kept_group(folder: Path, key: str) -> ShardGroup | None:
     """Return a group that is kept, or None; one that is damaged is not."""
-    path, histogram = folder / f"{key}.facts", histogram_path(folder, key)
+    path, histogram = facts_path(folder, key), histogram_path(folder, key)
     if not (path.exists() and histogram.exists()):
         return None
     try:

@@ -20,14 +20,13 @@ from spiral_stream.catalog.verify import digest_of_file
 from spiral_stream.errors import SourceError, SpiralError, cut
 from spiral_stream.integrity.publish import publish_file
 from spiral_stream.integrity.seal import table
-from spiral_stream.sources.imported import ImportedRows, Snapshot
+from spiral_stream.sources.imported import BYTES, ImportedRows, Snapshot
 from spiral_stream.sources.imports import ImportedSource, ImportUnit
 from spiral_stream.sources.paths import open_file
 from spiral_stream.sources.source import content_key
 from spiral_stream.threads import Workers, thread_share
 
 THREADS: Final = 8
-_RECORD: Final = "bytes.sealed.arrow"
 _SCHEMA: Final = pa.schema([(name, pa.utf8()) for name in ("name", "listed", "kept", "digest")])
 
 
@@ -87,12 +86,12 @@ def known_files(folder: Path, files: Sequence[ImportUnit], *, same_bytes: bool) 
         CatalogError: another process writes there for too long.
         OSError: the record cannot be written.
     """
-    seen = _record(folder / _RECORD)
+    seen = _record(folder / BYTES)
     if same_bytes:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / "comparing", str(folder), _DEADLINE_S):
-            seen = _compared(files, _record(folder / _RECORD))
-            _keep(folder / _RECORD, seen)
+            seen = _compared(files, _record(folder / BYTES))
+            _keep(folder / BYTES, seen)
     found = []
     for file in files:
         known = seen.get(file.name)

@@ -27,6 +27,7 @@ from spiral_stream.catalog.import_snapshot import committed
 from spiral_stream.catalog.import_work import KeptUnit, import_units
 from spiral_stream.catalog.lock import locked
 from spiral_stream.catalog.refused_rows import REFUSED, refused_path, sweep_refused
+from spiral_stream.catalog.shared_relations import bring_import
 from spiral_stream.derived.executors import Shared, builders_in_force
 from spiral_stream.derived.roster import keys_of
 from spiral_stream.derived.together import Job, Maker, Shards, Target, make, refusals
@@ -139,6 +140,7 @@ def _known(folder: Path, before: ImportedRows | None) -> dict[str, KeptUnit]:
     found: dict[str, KeptUnit] = {}
     for name in dict.fromkeys(names):
         with suppress(SpiralError):  # a damaged one: its units are read again
+            bring_import(folder, name)
             found |= _units_of(Snapshot.load(str(folder), name).table)
     return found
 
@@ -223,8 +225,8 @@ class _Target(Target):
         return {path.name for path in (self.folder / SNAPSHOTS).glob("*.sealed.arrow")}
 
     def _names(self) -> set[str]:
-        with suppress(FileNotFoundError):
-            return {entry.name.removesuffix(".json") for entry in os.scandir(self.folder / UNITS)}
+        with suppress(FileNotFoundError), os.scandir(self.folder / UNITS) as entries:
+            return {entry.name.removesuffix(".json") for entry in entries}
         return set()
 
 
@@ -329,9 +331,10 @@ def _sweep(folder: Path, known: dict[str, KeptUnit]) -> None:
                 table = Snapshot.load(str(folder), snapshot.name.split(".")[0]).table
                 named |= _files(table.column("fragment").to_pylist())
                 keys |= set(table.column("key").to_pylist())
-        for entry in os.scandir(data):
-            if entry.name not in named:
-                Path(entry.path).unlink(missing_ok=True)
+        with os.scandir(data) as entries:
+            for entry in entries:
+                if entry.name not in named:
+                    Path(entry.path).unlink(missing_ok=True)
         sweep_refused(folder, keys)
 
 

@@ -14,9 +14,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.catalog.entry import STORAGE_SHARD, Entry
+from spiral_stream.catalog.mirror import unmirrored
 from spiral_stream.catalog.pinning import own_name
 from spiral_stream.catalog.row_identity import ROW_ID, is_made, row_ids
 from spiral_stream.catalog.shard_rows import SourceRows
+from spiral_stream.catalog.shared_relations import bring_rows
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
@@ -42,6 +44,7 @@ class OpenRelation:
         self.entry = entry
         self.schema: pa.Schema = entry.schema
         self.manifest = entry.manifest()
+        bring_rows(entry)
         pins = entry.pins(self.manifest)
         units = self.manifest
         large = len(units.unit_names) > LARGE
@@ -78,6 +81,11 @@ class OpenRelation:
     def remote(self) -> bool:
         """Whether reading rows waits for a network."""
         return self._reader.remote
+
+    @property
+    def node_kept(self) -> bool:
+        """Whether the node cache keeps what is read of its rows over a network."""
+        return self._reader.node_kept
 
     def files(self) -> Mapping[str, str]:
         """Return the source's own local files: name within the source -> path."""
@@ -251,8 +259,8 @@ class OpenRelation:
 
     def _refuse_edits(self, units: Sequence[int] | None) -> None:
         """Compare the source's own files with what they were like when it was registered; 8 us each."""
-        pins = self._reach.pins
-        for name, path in self._reader.files(units).items() if pins is not None else ():
+        pins, own = self._reach.pins, unmirrored(self.entry.root, self._reader.files(units))
+        for name, path in own.items() if pins is not None else ():
             assert pins is not None
             try:
                 fault = pins.fault(own_name(name), os.stat(path))  # noqa: PTH116

@@ -1,14 +1,14 @@
 """Pin the files of a relation at registration: one look at each, and what they are like becomes part of its data version.
 
 Reference columns are scanned once, in the order the source stores them; each file is looked at once in a batch, by
-`THREADS` threads, since a look may cost a round trip. Memory holds a batch, a bounded number of pins (`numbers`), and
-some bytes for each shard. Cost: about 11 us of CPU for a file, 1 us for a row
-that names a file of many rows.
+`THREADS` threads, since a look may cost a round trip; objects of a store are looked at as `object_looks` says. Memory holds
+a batch, a bounded number of pins (`numbers`), and some bytes for each shard. Cost: about 11 us of CPU for a file, 1 us for a
+row that names a file of many rows.
 """
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.manifest import Manifest
+from spiral_stream.catalog.mirror import unmirrored
+from spiral_stream.catalog.object_looks import ObjectLooks
 from spiral_stream.errors import SourceError
 from spiral_stream.semantic import is_list, semantic_of
 from spiral_stream.sources.numbers import Collected
@@ -28,11 +30,10 @@ from spiral_stream.sources.payload import flattened
 from spiral_stream.sources.pins import NOT_THERE, SUFFIX, Pin, pin_of
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.source import ROW, Reader, content_key
-from spiral_stream.storage.uri import is_object
 from spiral_stream.threads import Workers, thread_share
 
 THREADS: Final = 16
-_TOGETHER: Final = 256  # files of one task
+_TOGETHER: Final = 256  # files of one task, at most: few files are dealt to all threads
 _VERSION: Final = 1  # of what enters content keys
 _RECENT: Final = 1 << 16  # files of former batches that are remembered: tars that hold many rows
 _OWN: Final = "\0"  # before the name of a source's own file; no reference holds one
@@ -73,7 +74,7 @@ def pinned(manifest: Manifest, reader: Reader, schema: pa.Schema, folder: Path) 
     """
     reader.refuse_outside()
     columns = reference_columns(schema)
-    own = reader.files()
+    own = unmirrored(folder.parent, reader.files())
     if not columns and not own:
         return manifest
     draft = folder / f".{os.getpid()}-{threading.get_ident()}{SUFFIX}"
@@ -91,7 +92,8 @@ def _keys(manifest: Manifest, reader: Reader, columns: Sequence[str], found: Col
     # a look at a file reads nothing, and who opens it asks whether it may; a look at an object is a request to a stranger
     reach, confined = Reach(reader.base), Reach(reader.base, confined=not reader.allow_outside)
     with Workers(thread_share().waiting(THREADS), "spiral-pins") as pool:
-        looks = _Looks(pool, reach, confined, found)
+        objects = ObjectLooks(pool, reach, confined, int(manifest.shard_rows.sum()))
+        looks = _Looks(pool, reach, objects, found, reader.listed)
         for batch in reader.scan(list(columns)):
             rows = manifest.shard_of(manifest.logical(batch.column(ROW).to_numpy()))
             for column in columns:
@@ -107,18 +109,21 @@ def _keys(manifest: Manifest, reader: Reader, columns: Sequence[str], found: Col
 class _Looks:
     """Looks at files, each once as long as it is remembered."""
 
-    def __init__(self, pool: Workers, reach: Reach, confined: Reach, found: Collected) -> None:
-        self._pool, self._reach, self._confined, self._found = pool, reach, confined, found
+    def __init__(
+        self, pool: Workers, reach: Reach, objects: ObjectLooks, found: Collected, listed: Callable[[str], Pin | None]
+    ) -> None:
+        self._pool, self._reach, self._objects, self._found = pool, reach, objects, found
+        self._listed = listed
         self._recent: dict[str, Pin] = {}
 
     def of(self, references: pa.Array) -> NDArray[np.int64]:
         """Shape [N, 2], int64: size and time of the file that each reference names."""
         names, codes = references_of(references)
         new = [name for name in dict.fromkeys(names) if name is not None and name not in self._recent]
-        parts = [new[at : at + _TOGETHER] for at in range(0, len(new), _TOGETHER)]
-        for part, pins in zip(parts, self._pool.map(self._look_all, parts), strict=True):
-            self._found.add(part, pins)
-            self._recent.update(zip(part, pins, strict=True))
+        if new:
+            pins = self._pins(new)
+            self._found.add(new, [pins[name] for name in new])
+            self._recent |= pins
         table = [NOT_THERE if name is None else self._recent[name] for name in names]
         sizes_N2 = np.array([pin[:2] for pin in [*table, NOT_THERE]], np.int64)
         if len(self._recent) > _RECENT:
@@ -126,12 +131,22 @@ class _Looks:
         facts_N2: NDArray[np.int64] = sizes_N2[codes]
         return facts_N2
 
+    def _pins(self, names: Sequence[str]) -> dict[str, Pin]:
+        pins = {name: pin for name in names if (pin := self._listed(name)) is not None}
+        pins |= self._objects.pins([name for name in names if name not in pins])
+        left = [name for name in names if name not in pins]
+        together = min(_TOGETHER, -(-len(left) // THREADS)) or 1
+        parts = [left[at : at + together] for at in range(0, len(left), together)]
+        for part, some in zip(parts, self._pool.map(self._look_all, parts), strict=True):
+            pins.update(zip(part, some, strict=True))
+        return pins
+
     def _look_all(self, names: list[str]) -> list[Pin]:
         return [self._look(name) for name in names]
 
     def _look(self, name: str) -> Pin:
         try:
-            return pin_of((self._confined if is_object(name) else self._reach).stat(name, 0)[1])
+            return pin_of(self._reach.stat(name, 0)[1])
         except SourceError:  # the reader will raise it
             return NOT_THERE
 

@@ -16,9 +16,11 @@ from spiral_stream.catalog.declaration import AUTO, Declaration, need_source
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.identity import identity_columns
 from spiral_stream.catalog.measuring import silent
+from spiral_stream.catalog.mirror import mirror_of, mirrored, shared_of
 from spiral_stream.catalog.relations import Relations
 from spiral_stream.catalog.row_identity import ROW_ID, RowIdentity, arrow_with_row_ids
 from spiral_stream.catalog.rows import need_name
+from spiral_stream.catalog.shared_rows import SharedRows
 from spiral_stream.catalog.streams import SavedStreams
 from spiral_stream.errors import CatalogError, SourceError, cut
 from spiral_stream.sources.arrow import Arrow
@@ -42,19 +44,20 @@ def connect(uri: str | os.PathLike[str] | None = None) -> "Registry":
     """Open or create a catalog.
 
     Args:
-        uri: its folder; by default ``$SPIRAL_CATALOG``, else ``./catalog``.
+        uri: its folder, or its place on an object store; by default ``$SPIRAL_CATALOG``, else ``./catalog``.
 
     Raises:
-        CatalogError: the folder cannot be made or is on an object store.
+        CatalogError: the folder cannot be made, or the URI is none.
     """
     return Registry(default_folder() if uri is None else uri)
 
 
 class Registry:
-    """The names of one catalog folder; `spiral_stream.connection` adds the verbs that make plans and streams.
+    """The names of one catalog; `spiral_stream.connection` adds the verbs that make plans and streams.
 
     Attributes:
-        root: the folder.
+        root: its folder; of a catalog on an object store the mirror on this machine.
+        uri: where it lies: the folder, or the place on the store.
         database: its tables.
         relations: the registered relations.
         saved: the saved streams.
@@ -62,16 +65,21 @@ class Registry:
 
     def __init__(self, uri: str | os.PathLike[str]) -> None:
         try:
-            self.root = local_folder(uri)
+            self.root = mirror_of(uri) if isinstance(uri, str) and mirrored(uri) else local_folder(uri)
         except SourceError as error:
-            msg = f"catalog {cut(str(uri))}: a catalog lies in a local folder (its relations need not); this {error}"
+            msg = (
+                f"catalog {cut(str(uri))}: a catalog lies in a folder of this machine, or on an object store (s3://, gs://, "
+                f"az://); this {error}"
+            )
             raise CatalogError(msg) from error
         try:
             (self.root / "manifests").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             msg = f"catalog {self.root}: {error.strerror}. Give a folder that can be written, or set $SPIRAL_CATALOG"
             raise CatalogError(msg) from error
-        self.database = Database(self.root)
+        shared = shared_of(self.root)
+        self.uri = str(self.root) if shared is None else shared.uri
+        self.database = Database(self.root) if shared is None else SharedRows(shared)
         self.relations = Relations(self.root, self.database)
         self.saved = SavedStreams(self.root, self.database)
 

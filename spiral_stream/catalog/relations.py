@@ -25,11 +25,14 @@ from spiral_stream.catalog.import_files import changed_files
 from spiral_stream.catalog.importing import forget, imported
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.catalog.measuring import Report, changes, former, shards_of, silent
+from spiral_stream.catalog.mirror import place_of
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.pinning import pinned
 from spiral_stream.catalog.row_identity import is_made, with_row_id
 from spiral_stream.catalog.rows import RELATIONS, entry_of, row_of
 from spiral_stream.catalog.same_bytes import keep_same
+from spiral_stream.catalog.shared_relations import bring, bring_former, bring_rows, publish
+from spiral_stream.catalog.shared_rows import SharedRows
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, PlanError, SpiralError, SpiralWarning, shown
 from spiral_stream.sources.arrow import Arrow
@@ -57,7 +60,7 @@ class _Measured:
 class Relations:
     """The relations of one catalog folder."""
 
-    def __init__(self, root: Path, database: Database) -> None:
+    def __init__(self, root: Path, database: Database | SharedRows) -> None:
         self._root, self._database = root, database
 
     def __getstate__(self) -> dict[str, Any]:
@@ -85,6 +88,7 @@ class Relations:
             stored = self._stored(source, report, same_bytes=declared.same_bytes).pinned()
         measured = self._measured(name, stored, declared, old, report)
         entry = self._entry(name, stored, declared.identity, measured)
+        publish(entry, measured.manifest)
         if not self._database.put(RELATIONS, row_of(entry, measured.manifest), replace=replace):
             return self._again(self.entry(name), source, declared)  # another process was faster
         return entry
@@ -98,6 +102,7 @@ class Relations:
         """
         old = self.entry(name)
         with _registering(name):
+            bring_rows(old)
             stored = self._latest(old.source, report, same_bytes=same_bytes).pinned()
         with _registering(name), stored.open() as reader:
             shard_column(reader.schema, old.shard)
@@ -112,6 +117,7 @@ class Relations:
         entry = self._entry(name, stored, old.identity, measured)
         if entry.data_version == old.data_version and entry.schema.equals(old.schema, check_metadata=True):
             entry = replaced(entry, registered_at=old.registered_at)
+        publish(entry, measured.manifest)
         self._database.put(RELATIONS, row_of(entry, measured.manifest))
         return entry
 
@@ -132,9 +138,10 @@ class Relations:
         rows, found = self._rows(), {}
         for name in names:
             if name not in rows:
-                msg = f"relation {shown(name)} is not in catalog {self._root}; {suggestions(str(name), rows)} Register it first"
+                near = suggestions(str(name), rows)
+                msg = f"relation {shown(name)} is not in catalog {place_of(self._root)}; {near} Register it first"
                 raise CatalogError(msg)
-            found[name] = entry_of(self._root, rows[name])
+            found[name] = bring(entry_of(self._root, rows[name]))
         return found
 
     def former(self, entry: Entry, data_version: str) -> Entry:
@@ -149,14 +156,15 @@ class Relations:
         """
         if entry.data_version == data_version:
             return entry
+        bring_former(self._root, data_version)
         for path in sorted(self._folder.glob("*.arrow"), key=lambda path: -path.stat().st_mtime_ns):
             with suppress(CatalogError):  # a damaged one is of no use here
                 manifest = Manifest.load(path, path.stem)
                 if manifest.data_version == data_version:
                     return _former(entry, path.name, manifest)
         msg = (
-            f"{entry.name}: its shard table of data version {data_version[:8]} is not in catalog {self._root}, so which rows "
-            "were delivered is not known. Use the catalog that the run used, or start a new epoch on the new data"
+            f"{entry.name}: its shard table of data version {data_version[:8]} is not in catalog {place_of(self._root)}, so "
+            "which rows were delivered is not known. Use the catalog that the run used, or start a new epoch on the new data"
         )
         raise CatalogError(msg)
 
@@ -223,6 +231,7 @@ class Relations:
             CatalogError: it would make another relation; lists the differences.
         """
         with _registering(old.name):
+            bring_rows(old)
             source, note = source.settled_by(old.source)
             found = self._other_rows(old, source, same_bytes=declared.same_bytes)
             kept = isinstance(source, Arrow | ImportedSource)  # then the rows are those that the catalog has
@@ -304,7 +313,7 @@ class Relations:
 
     def _found(self, name: str) -> Entry | None:
         rows = self._rows()
-        return entry_of(self._root, rows[name]) if name in rows else None
+        return bring(entry_of(self._root, rows[name])) if name in rows else None
 
     def _former(self, name: str) -> Entry | None:
         """Return the relation that is replaced; None without one, or if it is damaged."""
@@ -318,6 +327,7 @@ class Relations:
 
 def _former(entry: Entry, manifest_name: str, manifest: Manifest) -> Entry:
     """A relation at an earlier version. Its columns are those of today, except that a shard's name may be none of them."""
+    bring_rows(entry)
     with entry.source.open() as reader:
         schema = reader.schema
     described = zip(

@@ -26,6 +26,7 @@ from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.manifest import Manifest
 from spiral_stream.catalog.pinning import own_name, reference_columns, references_of
 from spiral_stream.catalog.row_identity import is_made
+from spiral_stream.catalog.shared_relations import bring_file_of, publish_file_of
 from spiral_stream.catalog.verify import Digest, digest_of_file
 from spiral_stream.errors import CatalogError, SourceError
 from spiral_stream.sources.folder import ClassFolder
@@ -192,7 +193,9 @@ class _Reading:
 
 
 def _record(folder: Path, name: str, data_version: str) -> Numbers | None:
-    return _numbers(folder / f"{name}-{data_version}{RECORD}")
+    path = folder / f"{name}-{data_version}{RECORD}"
+    bring_file_of(folder.parent, path)
+    return _numbers(path)
 
 
 def _pins(folder: Path, old: Entry | None) -> Numbers | None:
@@ -217,3 +220,4 @@ def _keep(collected: Collected, folder: Path, name: str, data_version: str) -> N
     with trying(folder.parent, "record digests"):
         collected.write(draft)
         draft.replace(folder / f"{name}-{data_version}{RECORD}")
+        publish_file_of(folder.parent, folder / f"{name}-{data_version}{RECORD}")

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.entry import Entry
-from spiral_stream.catalog.groups import FACTS, HISTOGRAMS, ShardGroup, histogram_path
+from spiral_stream.catalog.groups import FACTS, HISTOGRAMS, ShardGroup, facts_path, histogram_path
 from spiral_stream.catalog.manifest import UNKNOWN_BYTES
 from spiral_stream.catalog.measuring import writable_place
 from spiral_stream.catalog.merging import (
@@ -33,11 +33,13 @@ from spiral_stream.catalog.merging import (
     Statistics,
     merged,
 )
+from spiral_stream.catalog.mirror import shared_of
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.sealed_tables import MARKS, read_table, write_table
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.derived.build import build, load
 from spiral_stream.derived.column_facts import ColumnFacts
+from spiral_stream.derived.exchange import meet
 from spiral_stream.derived.executors import builders_in_force
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.roster import RosterFile, keys_of
@@ -46,6 +48,7 @@ from spiral_stream.semantic import semantic_of
 
 __all__ = ["ESTIMATED", "HISTOGRAMS", "KNOWN", "SHARDS", "UNKNOWN", "Statistics"]
 
+STATISTICS: Final = "statistics"  # kind of the records of a shared catalog that name these files
 HISTOGRAM_VALUES: Final = 10_000  # a column with more distinct values has no histogram: it is no label or source
 _LOOKED_AT: Final = 1 << 15  # rows, to tell whether a column has more
 _RUNS: Final = 8  # of neighbours, that those lie in
@@ -97,6 +100,7 @@ def _decided(relation: OpenRelation, name: str, kind: pa.DataType, root: Path) -
     keys = keys_of(relation.manifest.row_keys)
     for most in (HISTOGRAM_VALUES, 0):
         file = RosterFile(root, ColumnFacts(name, kind, most))
+        meet(file, keys)
         if file.path.exists() and (load(file).find(keys) >= 0).sum() * 2 > len(keys):
             return most
     return None
@@ -188,6 +192,13 @@ def save_statistics(entry: Entry, statistics: Statistics) -> None:
         write_table(path.with_suffix(".histograms"), histograms)
         write_table(path.with_suffix(".columns"), statistics.columns)
         write_table(path, marked)  # last: its presence says that all are there
+    shared = shared_of(entry.root)
+    if shared is not None:
+        paths = [path, path.with_suffix(".histograms"), path.with_suffix(".columns")]
+        for key in {each.key for each in statistics.groups}:
+            paths += [histogram_path(folder, key), facts_path(folder, key)]
+        names = [str(each.relative_to(entry.root)) for each in paths]
+        shared.keep(STATISTICS, _record_of(entry), {}, names)  # those of one data version are as good as any others
 
 
 def load_statistics(entry: Entry) -> Statistics | None:
@@ -197,7 +208,7 @@ def load_statistics(entry: Entry) -> Statistics | None:
         CatalogError: they are damaged; says how to count again.
     """
     path = _path(entry)
-    if not path.exists():
+    if not path.exists() and not _brought(entry):
         return None
     try:
         shards, histograms = read_table(path), read_table(path.with_suffix(".histograms"))
@@ -271,6 +282,23 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 def _has_length(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _brought(entry: Entry) -> bool:
+    """Fetch the statistics of a shared catalog; whether there are any."""
+    shared = shared_of(entry.root)
+    record = None if shared is None else shared.record(STATISTICS, _record_of(entry))
+    if shared is None or record is None:
+        return False
+    last = str(_path(entry).relative_to(entry.root))
+    below = f"statistics/{entry.name}/"
+    shared.bring(record, below, only=lambda path: path != last)
+    shared.bring(record, last)
+    return _path(entry).exists()
+
+
+def _record_of(entry: Entry) -> str:
+    return f"{entry.name}/{entry.data_version}"
 
 
 def _path(entry: Entry) -> Path:

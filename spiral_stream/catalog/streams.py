@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, final
 
 from spiral_stream.catalog.database import Database
+from spiral_stream.catalog.mirror import place_of
 from spiral_stream.catalog.rows import STREAMS, need_name, plan_of
+from spiral_stream.catalog.shared_rows import SharedRows
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, shown
 
@@ -16,7 +18,7 @@ from spiral_stream.errors import CatalogError, shown
 class SavedStreams:
     """The saved streams of one catalog folder."""
 
-    def __init__(self, root: Path, database: Database) -> None:
+    def __init__(self, root: Path, database: Database | SharedRows) -> None:
         self._root, self._database = root, database
 
     def save(self, name: str, plan: Mapping[str, Any]) -> None:
@@ -38,7 +40,7 @@ class SavedStreams:
         rows = {row["name"]: row for row in self._database.rows(STREAMS)}
         if name not in rows:
             way_out = f"{suggestions(str(name), rows)} Save it with save_stream first"
-            msg = f"stream {shown(name)} is not in catalog {self._root}; {way_out}"
+            msg = f"stream {shown(name)} is not in catalog {place_of(self._root)}; {way_out}"
             raise CatalogError(msg)
         return plan_of(self._root, rows[name])
 

@@ -20,6 +20,8 @@ from typing import Any, Final, final
 
 from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.lock import locked
+from spiral_stream.catalog.mirror import place_of
+from spiral_stream.catalog.shared_tokenizers import TOKENIZERS, bring_content, bring_names, drop_name, keep_name
 from spiral_stream.catalog.suggestions import suggestions
 from spiral_stream.errors import CatalogError, SourceError, cut, shown
 from spiral_stream.extras import need
@@ -57,7 +59,7 @@ class Tokenizers:
     """The tokenizers of one catalog folder."""
 
     def __init__(self, root: Path) -> None:
-        self._folder = root / "tokenizers"
+        self._folder = root / TOKENIZERS
 
     def register(self, name: str, source: Any, *, replace: bool = False) -> TokenizerEntry:
         """Copy a tokenizer into the catalog, and prove its fast engine.
@@ -73,17 +75,29 @@ class Tokenizers:
         """
         data, roles, origin, chat = _content(name, source)
         digest = content_digest(data)
-        old = self._saved(name)["digest"] if name in self.names() and not replace else digest
+        if name in self.names() and not replace:
+            self._refuse_other(name, digest)
+        facts = self._keep(data, digest, roles, origin) | ({} if chat is None else {"chat": chat})
+        text = json.dumps({**facts, _SEAL: _sealed(facts)}, sort_keys=True)
+        content = self._folder / "contents" / digest
+        free = keep_name(self._folder.parent, name, text, content, replace=replace)
+        if free is None:
+            with self._locked() as folder:
+                _write(folder / "names" / f"{name}.json", text)
+        elif not free:
+            self.names()
+            self._refuse_other(name, digest)  # another machine may have been faster
+        return self.entry(name)
+
+    def _refuse_other(self, name: str, digest: str) -> None:
+        """Refuse a name that stands for another content."""
+        old = self._saved(name)["digest"]
         if old != digest:
             msg = (
                 f"tokenizer {name!r} is already registered with another content ({old[:8]}, this is {digest[:8]}). "
                 "Pass replace=True, or choose another name"
             )
             raise CatalogError(msg)
-        facts = self._keep(data, digest, roles, origin) | ({} if chat is None else {"chat": chat})
-        with self._locked() as folder:
-            _write(folder / "names" / f"{name}.json", facts)
-        return self.entry(name)
 
     def entry(self, name: str) -> TokenizerEntry:
         """Return the tokenizer of this name, or of a ``tokenizer.json`` at this path, which is copied without a name.
@@ -95,19 +109,21 @@ class Tokenizers:
         names = self.names()
         if name in names:
             facts = self._saved(name)
+            bring_content(self._folder.parent, name, self._folder / "contents" / facts["digest"])
             self._check_content(name, facts["digest"])
             return self._entry(name, facts)
         if _is_file(name):
             data, roles, origin, chat = _content(name, name)
             return self._entry(name, self._keep(data, content_digest(data), roles, origin) | {"chat": chat})
         msg = (
-            f"tokenizer {shown(name)} is not in catalog {self._folder.parent}, and no file; {suggestions(name, names)} "
+            f"tokenizer {shown(name)} is not in catalog {place_of(self._folder.parent)}, and no file; {suggestions(name, names)} "
             f"Register it: catalog.register_tokenizer({shown(name)}, source)"
         )
         raise CatalogError(msg)
 
     def names(self) -> list[str]:
         """Return all names, sorted."""
+        bring_names(self._folder.parent)
         return sorted(file.stem for file in (self._folder / "names").glob("*.json") if not file.name.startswith("."))
 
     def drop(self, name: str) -> None:
@@ -118,8 +134,12 @@ class Tokenizers:
         """
         names = self.names()
         if name not in names:
-            msg = f"tokenizer {shown(name)} is not in catalog {self._folder.parent}; {suggestions(name, names)}"
+            msg = (
+                f"tokenizer {shown(name)} is not in catalog {place_of(self._folder.parent)}; {suggestions(name, names)}"
+            )
             raise CatalogError(msg)
+        if drop_name(self._folder.parent, name):
+            return
         with self._locked() as folder:
             unused = None
             with suppress(CatalogError):  # what a damaged name points to is not known
@@ -171,7 +191,7 @@ class Tokenizers:
 
     def _damaged(self, name: str, what: str) -> CatalogError:
         return CatalogError(
-            f"catalog {self._folder.parent}: tokenizer {name!r} cannot be read: {what}. Register it again with "
+            f"catalog {place_of(self._folder.parent)}: tokenizer {name!r} cannot be read: {what}. Register it again with "
             f"register_tokenizer({name!r}, source, replace=True)"
         )
 
@@ -332,9 +352,9 @@ def _sealed(facts: Mapping[str, Any]) -> str:
     return content_key("tokenizer-name", json.dumps({k: v for k, v in facts.items() if k != _SEAL}, sort_keys=True))
 
 
-def _write(path: Path, facts: Mapping[str, Any]) -> None:
+def _write(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps({**facts, _SEAL: _sealed(facts)}, sort_keys=True))
+    draft.write_text(text)
     draft.replace(path)
 
 

@@ -21,14 +21,18 @@ from spiral_stream.catalog.database import trying
 from spiral_stream.catalog.entry import Entry
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.pinning import own_name, reference_columns, references_of
+from spiral_stream.catalog.shared_relations import bring_file_of, publish_file_of
 from spiral_stream.errors import CatalogError, SourceError, cut
 from spiral_stream.sources.numbers import Collected, Numbers
 from spiral_stream.sources.paths import open_file
+from spiral_stream.sources.reach import Reach
+from spiral_stream.storage.opening import store_of
 from spiral_stream.threads import Workers, thread_share
 
 SHOWN: Final = 100  # differences that a report holds
 THREADS: Final = 8
 _BLOCK: Final = 1 << 20
+_PART: Final = 8 << 20  # of an object
 _RECENT: Final = 1 << 16  # files that are remembered as read: tars that hold many rows
 _SUFFIX: Final = ".digests"
 
@@ -73,6 +77,7 @@ def verify(entry: Entry) -> Verified:
         CatalogError: digests cannot be read or recorded.
     """
     path = entry.root / "manifests" / f"{entry.name}-{entry.data_version}{_SUFFIX}"
+    bring_file_of(entry.root, path)
     with (
         OpenRelation(entry) as relation,
         Collected() as collected,
@@ -85,6 +90,7 @@ def verify(entry: Entry) -> Verified:
         new = reading.recorded is None and not reading.different
         if new:
             _record(collected, path)
+            publish_file_of(entry.root, path)
     return Verified(
         relation=entry.name,
         data_version=entry.data_version,
@@ -136,7 +142,10 @@ class _Reading:
             self._recent = dict.fromkeys(list(self._recent)[-_RECENT // 2 :])
 
     def _digest_of(self, uri: str) -> Digest:
-        handle, _, facts = self._relation.base.open(uri, 0)
+        reach = self._relation.base
+        if (named := reach.object_of(uri, 0)) is not None:
+            return _digest_of_object(reach, uri, named)
+        handle, _, facts = reach.open(uri, 0)
         return digest_of_file(handle, facts)
 
     def _read(self, pool: Workers, names: Sequence[str], digest: Callable[[str], Digest]) -> None:
@@ -188,8 +197,28 @@ def digest_of_file(handle: int, facts: os.stat_result) -> Digest:
         while size <= facts.st_size and (block := file.read(_BLOCK)):  # no farther than it was when it was opened
             state.update(block)
             size += len(block)
+    return _digest(size, state)
+
+
+def _digest(size: int, state: xxhash.xxh3_128) -> Digest:
     low, high = (int.from_bytes(state.digest()[at : at + 8], "little", signed=True) for at in (0, 8))
     return size, low, high
+
+
+def _digest_of_object(reach: Reach, uri: str, named: str) -> Digest:
+    """Read an object to its end, from its store and from nowhere nearer.
+
+    Raises:
+        SourceError: it cannot be read, or changed.
+    """
+    store, key = store_of(named)
+    size, state = reach.need_object(uri, named, store.stat(key), 0).st_size, xxhash.xxh3_128()
+    for start in range(0, size, _PART):
+        got = store.get(key, start, min(_PART, size - start))
+        reach.need_object(uri, named, got.facts, 0)
+        assert got.data is not None
+        state.update(got.data)
+    return _digest(size, state)
 
 
 def _recorded(path: Path) -> Numbers | None:

@@ -23,6 +23,11 @@ class DemuxedFile(ABC):
         self._size, self._place = size, 0
         self.failed: SourceError | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._size
+
     @abstractmethod
     def at(self, offset: int, length: int) -> memoryview:
         """Bytes by offset; as many as there are.

@@ -31,6 +31,22 @@ _PROBE: Final = 1 << 18  # bytes that a demuxer may read to know its streams, in
 _BLOCK: Final = 1 << 20  # bytes that the demuxer asks for at once
 
 
+def ranges_of(index: VideoIndex, packets: Int) -> list[tuple[int, int]]:
+    """Return the ranges (offset, length) that `read_packets` reads."""
+    begin, end, _, first = _pieces(index, packets)
+    tail = np.maximum.reduceat(end, first)
+    return [(int(a), int(b - a)) for a, b in zip(begin[first], tail, strict=True)]
+
+
+def _pieces(index: VideoIndex, packets: Int) -> tuple[Int, Int, Int, Int]:
+    """Where packets begin and end, sorted; the piece that each is read with; and the first packet of each piece."""
+    order = np.argsort(index.offsets_P[packets], kind="stable")
+    begin = index.offsets_P[packets][order]
+    end = begin + index.sizes_P[packets][order]
+    far = np.concatenate([[True], begin[1:] - np.maximum.accumulate(end)[:-1] > _GAP])
+    return begin, end, np.cumsum(far) - 1, np.flatnonzero(far)
+
+
 def read_packets(index: VideoIndex, read: Read, packets: Int) -> list[memoryview]:
     """The bytes of packets [K] that lie in the file as they are; near ones are read together.
 
@@ -38,13 +54,8 @@ def read_packets(index: VideoIndex, read: Read, packets: Int) -> list[memoryview
         SourceError: from ``read``.
     """
     order = np.argsort(index.offsets_P[packets], kind="stable")
-    begin = index.offsets_P[packets][order]
-    end = begin + index.sizes_P[packets][order]
-    far = np.concatenate([[True], begin[1:] - np.maximum.accumulate(end)[:-1] > _GAP])
-    first = np.flatnonzero(far)
-    tail = np.maximum.reduceat(end, first)
-    pieces = [read(int(a), int(b - a)) for a, b in zip(begin[first], tail, strict=True)]
-    piece = np.cumsum(far) - 1
+    begin, end, piece, first = _pieces(index, packets)
+    pieces = [read(*each) for each in ranges_of(index, packets)]
     inside = begin - begin[first][piece]
     found: list[memoryview] = [memoryview(b"")] * len(packets)
     sizes = (end - begin).tolist()

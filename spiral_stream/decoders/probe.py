@@ -8,7 +8,7 @@ from spiral_stream.extras import need
 Read = Callable[[int, int], memoryview]  # offset, length
 
 
-def probe(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
+def probe(read: Read, size: int, name: str, stamp: int, *, headers: bool = False) -> VideoIndex:
     """Demux a file once, and index its first video stream.
 
     Args:
@@ -16,6 +16,8 @@ def probe(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
         size: bytes of the file.
         name: name of the file, for messages.
         stamp: `Located.stamp`.
+        headers: whether to read only the index of an MP4 and one key frame, for a file whose bytes come over a network. No
+            packet is noted as disposable then.
 
     Raises:
         DataError: the container is not supported or is cut short; or it holds no H.264, no presentation times, no frame
@@ -26,4 +28,4 @@ def probe(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
     need("av", "a video index")
     from spiral_stream.decoders.probing import probed
 
-    return probed(read, size, name, stamp)
+    return probed(read, size, name, stamp, headers=headers)

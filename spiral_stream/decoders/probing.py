@@ -1,12 +1,13 @@
 """How a video index is made: one pass of the demuxer over the file, and one decoded key frame.
 
-The demuxer reads blocks of 1 MiB, so Python is called a few times per megabyte. Only the container that the first bytes
+Of an object of a store only the boxes and one key frame are read (`header_file`), where that is enough. Otherwise the demuxer
+reads blocks of 1 MiB, so Python is called a few times per megabyte. Only the container that the first bytes
 name is tried; playlists, whose file names libavformat would follow, are refused. Claims of the file are compared with
 its size before they are believed (`boxes`).
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final, final
@@ -16,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.decoders.boxes import LONGEST, check_boxes
-from spiral_stream.decoders.demuxed import STILL, DemuxedFile
+from spiral_stream.decoders.demuxed import STILL
+from spiral_stream.decoders.header_file import HeaderFile
 from spiral_stream.decoders.limits import CLIPS
+from spiral_stream.decoders.probed_file import BLOCK_BYTES, REMUX, ProbedFile
 from spiral_stream.decoders.slices import length_bytes, slices_of
 from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError
@@ -26,9 +29,6 @@ from spiral_stream.errors import DataError
 
 Read = Callable[[int, int], memoryview]  # offset, length
 
-BLOCK_BYTES: Final = 1 << 20
-_BLOCKS: Final = 4  # that are held
-_TIMES_OVER: Final = 16  # a fragmented file of 17 MB is read 2.2 times, others once
 _BEFORE: Final = 64  # bytes between where a container says a packet is and its first byte: 4 in Matroska, 16 in FLV
 _BOUNDED: Final = {"max_pixels": str(CLIPS.pixels)}  # of a coded picture, whatever its parameter set claims
 _TRIES: Final = 4  # key packets that are decoded to see what the pictures are like
@@ -38,12 +38,23 @@ _MOV: Final = frozenset(
 )
 _FULL: Final = 2  # AVCOL_RANGE_JPEG
 _WAY_OUT: Final = "Restore the file, or filter its rows out"
-_REMUX: Final = "Put it into an MP4 (ffmpeg -i in -c copy out.mp4), or filter its rows out"
 
 
-def probed(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
+def probed(read: Read, size: int, name: str, stamp: int, *, headers: bool = False) -> VideoIndex:
     """See `probe.probe`."""
-    file = _ProbedFile(read, size, name)
+    if headers:
+        header = HeaderFile(read, size)
+        if header.head[4:8] in _MOV and header.is_whole():
+            with suppress(_NeedsPackets):
+                return _probed(header, size, name, stamp)
+    return _probed(ProbedFile(read, size, name), size, name, stamp)
+
+
+class _NeedsPackets(Exception):  # noqa: N818  an answer inside this room
+    """What the boxes say is not enough."""
+
+
+def _probed(file: ProbedFile | HeaderFile, size: int, name: str, stamp: int) -> VideoIndex:
     kind = _container(file, name)
     if kind == "mov":
         check_boxes(file.at, size, name)
@@ -53,7 +64,7 @@ def probed(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
         ) as container:
             stream = _video(container, name)
             found = _demuxed(container, stream, file, name)
-            look = _look(stream, found, name)
+            look = _look(stream, found, name, headers_only=isinstance(file, HeaderFile))
             if kind == "mov":
                 _refuse_short(stream, found, size, name)
             base, rate = stream.time_base, stream.guessed_rate
@@ -83,42 +94,7 @@ def probed(read: Read, size: int, name: str, stamp: int) -> VideoIndex:
     )
 
 
-@final
-class _ProbedFile(DemuxedFile):
-    """A file that is read in large blocks, of which the last few stay in memory."""
-
-    def __init__(self, read: Read, size: int, name: str) -> None:
-        super().__init__(size)
-        self._read, self._name = read, name
-        self._left = _TIMES_OVER * (size + BLOCK_BYTES)
-        self._blocks: OrderedDict[int, memoryview] = OrderedDict()
-
-    def at(self, offset: int, length: int) -> memoryview:
-        stop = min(offset + length, self._size)
-        if offset >= stop:
-            return memoryview(b"")
-        first, last = offset // BLOCK_BYTES, (stop - 1) // BLOCK_BYTES
-        blocks = [self._block(number) for number in range(first, last + 1)]
-        held = blocks[0] if first == last else memoryview(b"".join(blocks))
-        return held[offset - first * BLOCK_BYTES : stop - first * BLOCK_BYTES]
-
-    def _block(self, number: int) -> memoryview:
-        """Return the bytes of one block. The demuxer and the checks of its packets read the same few."""
-        block = self._blocks.pop(number, None)
-        if block is None:
-            start = number * BLOCK_BYTES
-            self._left -= BLOCK_BYTES
-            if self._left < 0:  # an index that jumps to and fro would have a gigabyte read a million times
-                msg = f"{self._name} is in an order that has it read {_TIMES_OVER} times over. {_REMUX}"
-                raise DataError(msg)
-            block = self._read(start, min(BLOCK_BYTES, self._size - start))
-        self._blocks[number] = block
-        if len(self._blocks) > _BLOCKS:
-            self._blocks.popitem(last=False)
-        return block
-
-
-def _container(file: _ProbedFile, name: str) -> str:
+def _container(file: ProbedFile | HeaderFile, name: str) -> str:
     """Return the demuxer for a file's first bytes.
 
     Raises:
@@ -134,7 +110,7 @@ def _container(file: _ProbedFile, name: str) -> str:
     if any(head[at : at + 1] == b"G" == head[at + step : at + step + 1] for at, step in ((0, 188), (4, 192))):
         return "mpegts"
     begins = "it begins as" if head else "it is empty, which is"  # no byte is shown: a reference may name any file
-    msg = f"{name}: {begins} no MP4, MOV, Matroska, FLV or MPEG-TS. {_REMUX}"
+    msg = f"{name}: {begins} no MP4, MOV, Matroska, FLV or MPEG-TS. {REMUX}"
     raise DataError(msg)
 
 
@@ -185,7 +161,7 @@ class _PacketTable:
     direct: bool = True
 
 
-def _demuxed(container: Any, stream: Any, file: _ProbedFile, name: str) -> _PacketTable:
+def _demuxed(container: Any, stream: Any, file: ProbedFile | HeaderFile, name: str) -> _PacketTable:
     """Read the packets once.
 
     Raises:
@@ -204,14 +180,21 @@ def _demuxed(container: Any, stream: Any, file: _ProbedFile, name: str) -> _Pack
                 f"{name} changes its parameter sets at packet {len(found.sizes)}. Re-encode it, or filter its rows out"
             )
             raise DataError(msg)
-        _note(found, packet, file)
+        if isinstance(file, HeaderFile):
+            _note_header(found, packet)
+        else:
+            _note(found, packet, file)
+    if isinstance(file, HeaderFile):  # a packet of zeros is no key packet to libavformat, whatever the boxes say
+        marked = {entry.pos for entry in stream.index_entries if entry.is_keyframe}
+        found.keys = [offset in marked for offset in found.offsets]
+        found.first_keys = [_first_key(found, file)] if any(found.keys) else []
     if not found.sizes:
         msg = f"{name} has a video stream without a frame. {_WAY_OUT}"
         raise DataError(msg)
     return found
 
 
-def _note(found: _PacketTable, packet: Any, file: _ProbedFile) -> None:
+def _note(found: _PacketTable, packet: Any, file: ProbedFile) -> None:
     data = bytes(packet)
     says = slices_of(data, found.prefix, bool(packet.is_keyframe))
     # a damaged first packet is no key packet to libavformat; without it the times of all others would shift
@@ -232,6 +215,29 @@ def _note(found: _PacketTable, packet: Any, file: _ProbedFile) -> None:
         found.first_keys.append(data)
 
 
+def _note_header(found: _PacketTable, packet: Any) -> None:
+    """Note what the boxes say of a packet. Which are disposable its own bytes say; whoever reads them looks."""
+    if packet.pos is None or packet.pos < 0:
+        raise _NeedsPackets
+    found.ticks.append(packet.pts)
+    found.lasts.append(packet.duration or 0)
+    found.offsets.append(int(packet.pos))
+    found.sizes.append(packet.size)
+    found.disposable.append(False)
+    found.shown.append(not packet.is_discard)
+
+
+def _first_key(found: _PacketTable, file: HeaderFile) -> bytes:
+    """Return the first key packet; nothing is made of a file whose first one is none."""
+    at = found.keys.index(True)
+    offset, size = found.offsets[at], found.sizes[at]
+    data = bytes(file.real(offset, size, size)) if offset + size <= file.size else b""
+    says = slices_of(data, found.prefix, key=True)
+    if not (says.entry and says.whole):
+        raise _NeedsPackets
+    return data
+
+
 def _refuse_short(stream: Any, found: _PacketTable, size: int, name: str) -> None:
     """Refuse an MP4 whose index names packets beyond its last byte.
 
@@ -250,7 +256,7 @@ def _refuse_short(stream: Any, found: _PacketTable, size: int, name: str) -> Non
         raise DataError(msg)
 
 
-def _look(stream: Any, found: _PacketTable, name: str) -> dict[str, Any]:
+def _look(stream: Any, found: _PacketTable, name: str, *, headers_only: bool) -> dict[str, Any]:
     """Find the size, rotation and colours of the pictures, from the first key frame that can be decoded.
 
     Raises:
@@ -270,6 +276,8 @@ def _look(stream: Any, found: _PacketTable, name: str) -> dict[str, Any]:
             break
         codec.flush_buffers()
     if frame is None:
+        if headers_only:
+            raise _NeedsPackets
         tried = (
             f"none of its first {len(found.first_keys)} key frames can be decoded: they are damaged, "
             f"or claim more than {CLIPS.pixels:,} pixels"
@@ -311,7 +319,7 @@ def _presented(
     packets = packets[packets >= first]  # those before have nothing to be decoded from
     untimed = [p for p in (first, *packets.tolist()) if found.ticks[p] is None]
     if untimed:
-        msg = f"{name}: packet {untimed[0]} has no presentation time. {_REMUX}"
+        msg = f"{name}: packet {untimed[0]} has no presentation time. {REMUX}"
         raise DataError(msg)
     ticks = np.array([found.ticks[p] for p in packets.tolist()], np.int64)
     late = ticks >= (found.ticks[first] or 0)  # nor have those that are shown before the first key frame
@@ -345,7 +353,7 @@ def _refuse_restart(found: _PacketTable, packets: NDArray[np.intp], ticks: NDArr
     keys = np.array(found.keys, np.bool_)[packets]
     back = np.flatnonzero(keys[1:] & (ticks[1:] < np.maximum.accumulate(ticks)[:-1])) + 1
     if len(back):
-        msg = f"{name}: presentation times go back at packet {int(packets[back[0]])}. {_REMUX}"
+        msg = f"{name}: presentation times go back at packet {int(packets[back[0]])}. {REMUX}"
         raise DataError(msg)
 
 

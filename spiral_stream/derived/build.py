@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from spiral_stream.derived.derivation import Derivation, ShardRows, ShardSource, ShardTable
+from spiral_stream.derived.exchange import meet, pull, push
 from spiral_stream.derived.executors import Builders, Shared
 from spiral_stream.derived.part import Written, write_part
 from spiral_stream.derived.roster import Keys, Roster, RosterFile, keys_of
@@ -49,6 +50,7 @@ class _Target(Target):
 
     def __init__(self, derivation: Derivation, file: RosterFile, keys: Keys) -> None:
         self.derivation, self.file, self._keys = derivation, file, keys
+        meet(file, keys)
         self.stamp = file.stamp()  # before the roster is read: who commits in between is seen at the next look
         self.roster = load(file)
 
@@ -60,6 +62,7 @@ class _Target(Target):
         return self.roster.find(self._keys[shards]) < 0
 
     def look(self) -> bool:
+        pull(self.file)
         stamp = self.file.stamp()
         if stamp == self.stamp:
             return False
@@ -146,6 +149,7 @@ class _Pieces(Maker[list[Written]]):
             ]
             if made:
                 target.roster, target.stamp = target.file.commit(made)
+                push(target.file)
 
     def tell(self, running: Sequence[Job]) -> None:  # noqa: ARG002  a chunk takes a second
         now = [target.roster for target in self._derived]

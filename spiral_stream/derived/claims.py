@@ -7,18 +7,43 @@ such locks everybody gets every lease: work is done twice, and one result is kep
 
 import fcntl
 import os
-import struct
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, final
+from typing import Final, Protocol, final
+
+from spiral_stream.integrity.locks import lock_bytes
 
 _PLACES: Final = 1 << 62
-_FLOCK: Final = "hhqqi4x"  # struct flock of Linux on 64 bits: type, whence, start, length, pid
+
+
+class ShardLeases(Protocol):
+    """The leases of shards that one builder holds."""
+
+    def take_all(self, keys: Sequence[int]) -> list[bool]:
+        """Take leases without waiting; which of them were free, or ours before."""
+        ...
+
+    def give_back_all(self, keys: Sequence[int]) -> None:
+        """Give leases back."""
+        ...
+
+    def is_free(self, key: int) -> bool:
+        """Whether nobody has a lease, as far as is known."""
+        ...
+
+    def are_moving(self) -> bool:
+        """Whether another builder showed a sign of life since this was asked last; False where nobody shows any."""
+        ...
+
+    def close(self) -> None:
+        """Give all leases back."""
+        ...
 
 
 @final
 class Claims:
-    """The leases that one builder holds."""
+    """The leases that one builder of this machine holds."""
 
     def __init__(self, folder: Path) -> None:
         """Open the claims of a folder.
@@ -36,18 +61,37 @@ class Claims:
         """Give a lease back."""
         self._set(key, fcntl.F_UNLCK)
 
+    def take_all(self, keys: Sequence[int]) -> list[bool]:
+        """Take leases without waiting; which of them were free."""
+        return [self.take(key) for key in keys]
+
+    def give_back_all(self, keys: Sequence[int]) -> None:
+        """Give leases back."""
+        for key in keys:
+            self.give_back(key)
+
+    def is_free(self, key: int) -> bool:
+        """Whether nobody has a lease that is not ours."""
+        if not self.take(key):
+            return False
+        self.give_back(key)
+        return True
+
+    def are_moving(self) -> bool:
+        """Return False: the kernel frees the leases of the dead, so nobody has to show that he lives."""
+        return False
+
     def close(self) -> None:
         """Give all leases back."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
             with suppress(OSError, AttributeError):  # a child that was forked meanwhile shares the handle
-                fcntl.fcntl(handle, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+                lock_bytes(handle, fcntl.F_UNLCK, 0, 0)
             os.close(handle)
 
     def _set(self, key: int, kind: int) -> bool:
-        wanted = struct.pack(_FLOCK, kind, os.SEEK_SET, key % _PLACES, 1, 0)
         try:
-            fcntl.fcntl(self._handle, fcntl.F_OFD_SETLK, wanted)
+            lock_bytes(self._handle, kind, key % _PLACES, 1)
         except (BlockingIOError, PermissionError):
             return False
         except (OSError, AttributeError):  # no such locks here

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.derived import _gather
+from spiral_stream.derived.exchange import fetch_part, fetch_parts
 from spiral_stream.derived.part import ALIGN, open_part
 from spiral_stream.derived.roster import Keys, Roster, RosterFile
 from spiral_stream.errors import CacheError, DamageError
@@ -76,7 +77,9 @@ class Pieces:
         Raises:
             DamageError: a part is not what was written; it is taken out of the roster.
         """
-        for part in np.unique(self._part).tolist():
+        parts = np.unique(self._part).tolist()
+        fetch_parts(self._file, [self._parts[part] for part in parts])
+        for part in parts:
             self._map(part)
         self._absolute = {slot: self._bases[self._part] + begins for slot, begins in self._begins.items()}
 
@@ -170,10 +173,12 @@ class Pieces:
         verify_rows(addresses, sizes, self._damaged)
 
     def files(self) -> Iterator[Path]:
-        """Yield every file next to the roster that these pieces need."""
+        """Yield every file next to the roster that these pieces need, and that is here if it lies on a store too."""
         yield self._file.folder / "derivation.json"
         for at in np.unique(self._part).tolist():
-            yield self._file.part_path(self._parts[at])
+            path = self._file.part_path(self._parts[at])
+            if self._file.share is None or path.exists():
+                yield path
 
     @property
     def parts(self) -> int:
@@ -193,6 +198,7 @@ class Pieces:
         with self._lock:
             if part in self._mapped:
                 return
+            fetch_part(self._file, facts)
             try:
                 mapped = open_part(path, facts.size, facts.digest)
             except DamageError:

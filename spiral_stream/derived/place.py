@@ -8,25 +8,40 @@ from typing import Final
 
 import xxhash
 
-from spiral_stream.errors import CacheError, SourceError
+from spiral_stream.derived.share import working_folder
+from spiral_stream.errors import CacheError, SourceError, cut
+from spiral_stream.integrity.faults import failed
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.sources.paths import local_folder
+from spiral_stream.storage.node_cache import FOLDER_ENV
+from spiral_stream.storage.uri import MEMORY, OBJECTS, printable, scheme_of
 
 CACHE_ENV: Final = "SPIRAL_CACHE"
+SHARED: Final = OBJECTS | {MEMORY}  # schemes of places that machines share
 
 
 def derived_root(catalog: Path) -> Path:
     """Return the folder of all derived data: ``$SPIRAL_CACHE``, else ``prepared`` in the catalog's own folder.
 
+    Where ``$SPIRAL_CACHE`` is the URI of an object store, it is the working folder of this machine (`share`).
+
     Raises:
-        CacheError: ``$SPIRAL_CACHE`` names no folder of this machine.
+        CacheError: ``$SPIRAL_CACHE`` names neither a folder of this machine nor a place on an object store.
     """
     place = os.environ.get(CACHE_ENV) or catalog / "prepared"
     try:
+        if isinstance(place, str) and scheme_of(place) in SHARED:
+            return working_folder(place)
         return local_folder(place)
     except SourceError as error:
-        msg = f"${CACHE_ENV}={place}: caches lie in a local folder; this {error}"
-        raise CacheError(msg) from error
+        clause = str(error).removeprefix(f"{place} ")
+        shown = cut(printable(str(place)))
+        msg = f"${CACHE_ENV}={shown}: caches lie in a local folder, or on an object store (s3://, gs://, az://); this {clause}"
+        raise CacheError(msg) from None
+    except OSError as error:
+        raise failed(
+            error, f"Set ${FOLDER_ENV} to a folder that can be written", "its working folder", "cannot be made"
+        ) from error
 
 
 def note_catalog(root: Path, catalog: Path) -> None:

@@ -8,7 +8,7 @@ nobody is ever alone.
 
 import fcntl
 import os
-import struct
+import sys
 import threading
 import time
 from collections import Counter
@@ -20,11 +20,10 @@ from typing import Final, final
 import xxhash
 
 from spiral_stream.errors import CacheError
-from spiral_stream.integrity.locks import DEADLINE_S
+from spiral_stream.integrity.locks import DEADLINE_S, lock_bytes
 
 FILE: Final = "readers"
 _PLACES: Final = 1 << 48
-_FLOCK: Final = "hhqqi4x"  # struct flock of Linux on 64 bits: type, whence, start, length, pid
 _PAUSE_S: Final = 0.01
 _USED_EVERY_S: Final = 3600.0  # how exactly the last use is known
 
@@ -77,7 +76,8 @@ class Reading:
                 _SHARED.pop(shared.file, None)
 
     def __del__(self) -> None:
-        self.release()
+        if not sys.is_finalizing():  # the kernel gives it back then, and modules are empty
+            self.release()
 
 
 def reading(root: Path, name: str, deadline_s: float = DEADLINE_S) -> Reading:
@@ -140,7 +140,7 @@ def _opened(file: Path) -> int:
 
 
 def _set(handle: int, place: int, kind: int) -> None:
-    fcntl.fcntl(handle, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, kind, os.SEEK_SET, place, 1, 0))
+    lock_bytes(handle, kind, place, 1)
 
 
 def _wait(handle: int, place: int, file: Path, deadline_s: float) -> None:

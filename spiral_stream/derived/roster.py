@@ -8,7 +8,7 @@ place of its piece, the number of items of each array, and the summary: about 60
 import binascii
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.derived.part import DATA, SUMS, Written, digest_of
 from spiral_stream.derived.readers import Reading, reading, used
+from spiral_stream.derived.share import forget, noted, share_of
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity import seal
 from spiral_stream.integrity.locks import NO_LOCKS, Held, lock
@@ -79,6 +80,11 @@ class PartFacts:
     name: str
     size: int  # bytes of its data
     digest: str  # of its sums
+
+
+def record_of(facts: PartFacts) -> str:
+    """Return the name under which a store has the roster of one part."""
+    return f"{facts.name}.sealed.arrow"
 
 
 @final
@@ -171,6 +177,7 @@ class RosterFile:
         self.folder = root / "derived" / derivation.KIND / derivation.fingerprint
         self.path = self.folder / FILE
         self.parts = self.folder / "parts"
+        self.share = share_of(root)  # with other machines
 
     def stamp(self) -> tuple[int, ...] | None:
         """Return facts of the file that change with each commit; None without one."""
@@ -199,24 +206,9 @@ class RosterFile:
             DamageError: it is not what was written.
             CacheError: the operating system refuses.
         """
-        path = self.path
-        if not path.exists():
+        if not self.path.exists():
             return Roster.empty(self.derivation, self._reading)
-        table = seal.table(path, sealed=True)
-        with seal.reading(path):
-            parts = json.loads(table.schema.metadata[_PARTS])
-            slots, names = list(self.derivation.slots), list(self.derivation.SUMMARY)
-            columns = {name: table.column(name).to_numpy() for name in table.column_names}
-            none = np.zeros(len(table), np.int64)  # of what an earlier version did not write down
-            return Roster(
-                tuple(PartFacts(*each) for each in parts),
-                np.column_stack([columns["key0"], columns["key1"]]),
-                columns["part"],
-                columns["offset"],
-                _columns([columns[f"n:{slot}"] for slot in slots], len(table), np.uint64),
-                _columns([columns.get(f"s:{name}", none) for name in names], len(table), np.int64),
-                self._reading,
-            )
+        return read_roster(self.path, self.derivation, self._reading)
 
     def prepare(self) -> None:
         """Make the folder, and write down what it is of, for people.
@@ -261,11 +253,28 @@ class RosterFile:
             self._publish(after)
             return after, self.stamp()
 
+    def enter(self, others: Sequence[Roster], unsure: Collection[PartFacts] = ()) -> None:
+        """Enter rosters of one part each, whose files come later; ``unsure`` parts go if others have all of their pieces."""
+        with self._alone():
+            before = self.peek()
+            numbers = [k for k, facts in enumerate(before.parts) if facts in unsure]
+            rest = [before.only(before.part == k) for k in numbers]
+            after = before.only(~np.isin(before.part, numbers))
+            for each in [*others, *rest]:
+                if (after.find(each.keys) < 0).any():
+                    none, (facts,) = np.zeros(0, np.uint64), each.parts
+                    written = Written(each.offsets, each.counts, each.summaries, none, facts.size)
+                    after = after.with_parts([(facts, each.keys, written)])
+            if set(after.parts) != set(before.parts):
+                self._publish(after)
+
     def begin(self) -> None:
         """Begin anew, without pieces, unless somebody else began meanwhile."""
         with self._alone():
             if not self.path.exists():
                 self._publish(Roster.empty(self.derivation))
+                for name in noted(self.folder):
+                    forget(self.folder, name)
 
     def drop(self, facts: PartFacts) -> None:
         """Take a damaged part out, so that its pieces are made again; whoever has it mapped goes on with it.
@@ -274,6 +283,7 @@ class RosterFile:
         """
         with suppress(OSError, CacheError), self._alone():
             before = self.peek()
+            forget(self.folder, record_of(facts))
             if facts in before.parts:
                 kept = before.part != before.parts.index(facts)
                 self._publish(before.only(kept))
@@ -287,11 +297,14 @@ class RosterFile:
         with self._alone():
             sweep_drafts(self.parts)
             before = self.peek()
-            self._publish(before.only(np.flatnonzero(rows(before))))
+            after = before.only(np.flatnonzero(rows(before)))
+            self._publish(after)
+            for facts in set(before.parts) - set(after.parts):
+                forget(self.folder, record_of(facts))
 
     def _publish(self, roster: Roster) -> None:
         with publish_file(self.path) as file:
-            _write(file, roster, self.derivation)
+            write_roster(file, roster, self.derivation)
         self._remove_all_but(roster)
 
     def part_path(self, facts: PartFacts) -> Path:
@@ -344,7 +357,32 @@ def slots_in(path: Path) -> tuple[dict[str, np.dtype[Any]], tuple[str, ...]] | N
         return None if told is None else ({name: np.dtype(kind) for name, kind in json.loads(told)}, names)
 
 
-def _write(path: Path, roster: Roster, derivation: Described) -> None:
+def read_roster(path: Path, derivation: Described, reading: Reading | None = None) -> Roster:
+    """Read the roster in a file.
+
+    Raises:
+        DamageError: it is not what was written.
+        CacheError: the operating system refuses.
+    """
+    table = seal.table(path, sealed=True)
+    with seal.reading(path):
+        parts = json.loads(table.schema.metadata[_PARTS])
+        slots, names = list(derivation.slots), list(derivation.SUMMARY)
+        columns = {name: table.column(name).to_numpy() for name in table.column_names}
+        none = np.zeros(len(table), np.int64)  # of what an earlier version did not write down
+        return Roster(
+            tuple(PartFacts(*each) for each in parts),
+            np.column_stack([columns["key0"], columns["key1"]]),
+            columns["part"],
+            columns["offset"],
+            _columns([columns[f"n:{slot}"] for slot in slots], len(table), np.uint64),
+            _columns([columns.get(f"s:{name}", none) for name in names], len(table), np.int64),
+            reading,
+        )
+
+
+def write_roster(path: Path, roster: Roster, derivation: Described) -> None:
+    """Write a roster to a file that is not sealed yet."""
     columns: dict[str, Any] = {
         "key0": roster.keys[:, 0],
         "key1": roster.keys[:, 1],

@@ -21,9 +21,10 @@ from typing import Any, Final, Generic, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.derived.claims import Claims
+from spiral_stream.derived.claims import ShardLeases
 from spiral_stream.derived.executors import Builders
 from spiral_stream.derived.roster import Keys
+from spiral_stream.derived.store_leases import leases_of
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity.faults import failed
 
@@ -37,7 +38,7 @@ Shards = NDArray[np.int64]
 class Target(ABC):
     """One thing that is made shard by shard: who makes which shard is said in its folder's claims."""
 
-    claims: Claims | None = None
+    claims: ShardLeases | None = None
 
     @abstractmethod
     def prepare(self) -> Path:
@@ -149,7 +150,7 @@ class _Shift(Generic[Made]):
     def begin(self) -> None:
         """Make the folders, and open the claims."""
         for target in self._targets:
-            target.claims = Claims(target.prepare())
+            target.claims = leases_of(target.prepare())
 
     def close(self) -> None:
         """Drop what was not entered, and give all leases back."""
@@ -202,6 +203,8 @@ class _Shift(Generic[Made]):
                 continue
             if any(self._free(unit) for unit in elsewhere):
                 return elsewhere
+            if sum(target.claims.are_moving() for target in self._targets if target.claims is not None):
+                until = time.monotonic() + WAIT_S
             if time.monotonic() > until:
                 self._overdue.update(elsewhere)
                 return elsewhere
@@ -228,20 +231,19 @@ class _Shift(Generic[Made]):
         """Those of some shards that nobody else has, or whose owner had time enough."""
         claims, names = self._targets[k].claims, self._maker.keys[shards, 0].tolist()
         assert claims is not None
-        return shards[[claims.take(name) or unit in self._overdue for name in names]]
+        taken = np.array(claims.take_all(names), np.bool_)
+        return shards[taken | (unit in self._overdue)]
 
     def _release(self, k: int, shards: Shards) -> None:
         claims = self._targets[k].claims
         assert claims is not None
-        for name in self._maker.keys[shards, 0].tolist():
-            claims.give_back(name)
+        claims.give_back_all(self._maker.keys[shards, 0].tolist())
 
     def _free(self, unit: int) -> bool:
         """Whether nobody makes the first missing shard of a unit: its owner died. Others follow when that one is there."""
-        for k in range(len(self._targets)):
-            first = self._missing(k, unit)[:1]
-            if len(self._leased(k, first, -1)):
-                self._release(k, first)
+        for k, target in enumerate(self._targets):
+            assert target.claims is not None
+            if any(target.claims.is_free(name) for name in self._maker.keys[self._missing(k, unit)[:1], 0].tolist()):
                 return True
         return False
 

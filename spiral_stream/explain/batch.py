@@ -52,7 +52,7 @@ def _fixed(subject: Subject) -> dict[str, Any]:
         "formation": f"fixed count of {batches.batch_size}",
         "last": type(batches.last).__name__,
         "global batches an epoch": count,
-        "steps of this rank": tail.steps(batches.last, batches.formed, bound.world_size, bound.merge, bound.rank),
+        "steps of this rank": tail.steps(batches.last, batches.formed, bound.world_size, bound.merge, bound.place),
         "rows dropped an epoch": f"{dropped:,} ({dropped / max(1, total):.2%} of {total:,})",
         **{
             f"{name} a batch": f"{batches.batch_size * cost:,}, {cost:,} a sample"
@@ -112,7 +112,7 @@ def _counts(subject: Subject, numbering: FormedBatches, first: FirstBatches) -> 
         delivered = max(1, first.joined - first.waiting)  # dropped samples included
         count, mark = round(len(first.batches) / delivered * first.joined * total / max(1, first.positions)), "~"
         out["batches an epoch"] = f"~{count:,} ({numbering.unknown(bound.epoch):,} chapters not formed yet)"
-    steps = tail.steps(subject.stages.batches.last, count, bound.world_size, bound.merge, bound.rank)
+    steps = tail.steps(subject.stages.batches.last, count, bound.world_size, bound.merge, bound.place)
     out["steps of this rank"] = f"~{steps:,}" if mark else steps
     if count and not steps:
         subject.warnings.add(f"this rank gets no batch: {count:,} batches do not make a step of all ranks", STOPS)

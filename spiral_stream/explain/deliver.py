@@ -1,6 +1,7 @@
 """DELIVER and RESUME in EXPLAIN DATA: what lies between the batches and the loop, and what resuming costs."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from spiral_stream.batching.formation import CHAPTER_WINDOWS
@@ -52,8 +53,22 @@ def deliver_facts(subject: Subject) -> dict[str, Any]:
             out["refused"] = (
                 f"! {metrics['refused']:,} samples that cannot be read: {done}; stream.quarantine() lists them"
             )
+        if network := _network(metrics["network"]):
+            out["network"] = network
         out["bound by"] = f"! {metrics['bound_by']}"
     return out
+
+
+def _network(counts: Mapping[str, Any]) -> str:
+    """What was asked of object stores; "" if nothing was, and the node cache gave nothing."""
+    if not counts["requests"] and not counts["hits"]:
+        return ""
+    again = f", {counts['again']:,} of them again" if counts["again"] else ""
+    return (
+        f"! {counts['requests']:,} requests, {counts['retries']:,} repeated, {counts['bytes']:,} bytes{again}; "
+        f"{counts['hits']:,} hits of the node cache, {counts['hit_bytes']:,} bytes; "
+        f"first byte after {counts['first_byte_ms']:.1f} ms; waited {counts['wait_s']:.2f} s (over threads)"
+    )
 
 
 def _bound(size: Size, host: int) -> str:

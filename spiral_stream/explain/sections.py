@@ -7,8 +7,10 @@ from typing import Any
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.explain.batch import batch_facts
 from spiral_stream.explain.deliver import deliver_facts, resume_facts
+from spiral_stream.explain.link import link_of
 from spiral_stream.explain.materialize import materialize_facts
 from spiral_stream.explain.mix import mix_facts
+from spiral_stream.explain.network import network_facts
 from spiral_stream.explain.outline import outline
 from spiral_stream.explain.relation import relation_facts
 from spiral_stream.explain.sample import sample_facts
@@ -42,6 +44,8 @@ def explain_stream(
     metrics: Mapping[str, Any] | None,
     numbering: Numbering,
     catalog: Registry,
+    network: str | None = None,
+    piece_rows: int | None = None,
 ) -> Explanation:
     """Explain a prepared stream: every section. Reads no payload.
 
@@ -53,12 +57,20 @@ def explain_stream(
         metrics: what the running stream measured; None leaves measured columns out.
         numbering: what is known of the epoch's batches.
         catalog: where tokenizers are registered.
+        network: also say what goes over a network, and how fast one such as "10 Gbit/s, 50 ms" lets the stream be.
+        piece_rows: rows of payload that a task reads; None takes the default.
+
+    Raises:
+        PlanError: ``network`` is no network.
     """
+    link = None if network is None else link_of(network)
     subject = Subject(stages, bound, devices, threads, metrics, numbering, catalog)
     for text in stages.warnings:
         subject.warnings.add(text)
     with closing(subject):
         facts = _facts(subject)
+        if link is not None:
+            facts["network"] = network_facts(subject, link, piece_rows)
     return Explanation({**facts, "warnings": subject.warnings.lines()})
 
 

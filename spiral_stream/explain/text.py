@@ -44,7 +44,7 @@ class Explanation:
 
         out = StringIO()
         console = Console(file=out, width=132, highlight=False, markup=False, no_color=True)
-        for section in SECTIONS:
+        for section in self.facts:  # in the order of SECTIONS; NETWORK before the warnings where it was asked for
             console.print(section.upper() if section != "header" else "EXPLAIN DATA")
             _print(console, self.facts[section])
         lines = [line.rstrip() for line in out.getvalue().splitlines()]

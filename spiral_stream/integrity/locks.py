@@ -7,6 +7,7 @@ waiting, by whoever wants to remove something from it. Where a file system has n
 import errno
 import fcntl
 import os
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,26 @@ from spiral_stream.errors import CacheError
 
 DEADLINE_S: Final = 120.0  # those who are alone remove files, and nothing else
 _PAUSE_S: Final = 0.01
+FLOCK: Final = struct.Struct("hhqqi4x")  # of Linux on 64 bits: type, whence, start, length, pid
 NO_LOCKS: Final = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
+
+
+def lock_bytes(handle: int, kind: int, first: int, count: int) -> None:
+    """Lock some bytes of an open file without waiting, or unlock them.
+
+    The lock belongs to the descriptor, so threads exclude each other too.
+
+    Args:
+        handle: the descriptor.
+        kind: ``F_WRLCK``, ``F_RDLCK`` or ``F_UNLCK``.
+        first: the first byte.
+        count: how many; 0 is all that follow.
+
+    Raises:
+        OSError: another descriptor has some of them, or the file system has no such locks.
+        AttributeError: the operating system has none.
+    """
+    fcntl.fcntl(handle, fcntl.F_OFD_SETLK, FLOCK.pack(kind, os.SEEK_SET, first, count, 0))
 
 
 @final

@@ -135,15 +135,20 @@ class Looking:
         """Return totals since the stream was made: rows, bytes, seconds by stage, queue depth, and what bounds it."""
         return self._passes.totals()
 
-    def explain(self, *, analyze: bool = False) -> Explanation:
+    def explain(self, *, analyze: bool = False, network: str | None = None) -> Explanation:
         """Explain what this stream does to its data (EXPLAIN DATA), from facts; reads no payload.
 
         Args:
             analyze: add what the stream has measured so far.
+            network: add what goes over a network, and how fast this one lets the stream be: bandwidth of a node and
+                latency of a request, such as ``"10 Gbit/s, 50 ms"``.
+
+        Raises:
+            PlanError: ``network`` is no network.
         """
         bound, threads = replace(self._bound(), epoch=self._place.drawn()), self._threads.working()
         facts = bound, self.devices(), threads, self.metrics() if analyze else None
-        return explain_stream(self.stages, *facts, self.numbering, self.catalog)
+        return explain_stream(self.stages, *facts, self.numbering, self.catalog, network, self._threads.read_batch_size)
 
     def order(self, epoch: int | None = None) -> OrderedRows:
         """Return the order of an epoch (None: the present one): ``rows(positions)`` and ``positions(identity)``."""
@@ -242,7 +247,7 @@ class Looking:
         at, begin = self._place.drawn(epoch), batch
         if begin is None:
             known = self._place.known()
-            begin = known.batch + bound.rank * bound.merge if epoch in (None, known.epoch) else 0
+            begin = known.batch + bound.place * bound.merge if epoch in (None, known.epoch) else 0
         sheet = taken(self._built, self.stages, self.numbering, self.catalog, at, begin, count, tokenizer)
         if path is not None:
             sheet.save(path)

@@ -13,9 +13,12 @@ from spiral_stream.plan.checks import device_name
 from spiral_stream.plan.drawn_seeds import drawn_seed
 from spiral_stream.plan.nodes import Sample
 from spiral_stream.planner.mesh import place_in_mesh
+from spiral_stream.planner.node_ranks import need_lanes, ranks_per_node
+from spiral_stream.sampling.nodes import Nodes
 from spiral_stream.sampling.order import Order
 
 _RANK, _WORLD = "data_parallel_rank", "data_parallel_world_size"
+_PER_NODE = "ranks_per_node"
 
 
 @final
@@ -30,6 +33,7 @@ class Bindings:
     device: str | None = None
     merge: int = 1
     steps_per_epoch: int | None = None
+    ranks_per_node: int | None = None  # of those that are data-parallel; None deals lanes to ranks
 
     def updated(self, **values: Any) -> "Bindings":
         """Return the bindings with some of them replaced.
@@ -49,6 +53,9 @@ class Bindings:
         if unknown:
             msg = f"bind: {unknown[0]!r} is not a binding; there are {', '.join(self.__dataclass_fields__)}, mesh, dp_dims"
             raise BindError(msg)
+        if full.get(_PER_NODE) is not None:
+            world = full[_WORLD] if full.get(_WORLD) is not None else self.data_parallel_world_size
+            full[_PER_NODE] = ranks_per_node(full[_PER_NODE], world, mesh, dp_dims)
         for name, value in full.items():
             if name == "device":
                 full[name] = None if value is None else _device(value)
@@ -104,6 +111,17 @@ class Bound:
     run_seed: int
     merge: int
     steps: int | None = None  # of each epoch, if the run says how many it takes
+    ranks_per_node: int | None = None  # where the nodes get lanes of their own
+
+    @property
+    def nodes(self) -> Nodes:
+        """The nodes; each rank is one where the run does not say more."""
+        return Nodes(self.world_size, self.ranks_per_node or 1)
+
+    @property
+    def place(self) -> int:
+        """The place of the rank in each step."""
+        return self.nodes.place_of(self.rank)
 
 
 def settle(bindings: Bindings, sample: Sample) -> Bound:
@@ -132,6 +150,7 @@ def settle(bindings: Bindings, sample: Sample) -> Bound:
         run_seed=sample.order.run_seed if bindings.run_seed is None else bindings.run_seed,
         merge=bindings.merge,
         steps=bindings.steps_per_epoch,
+        ranks_per_node=bindings.ranks_per_node,
     )
     if settled.rank >= settled.world_size:
         msg = (
@@ -139,6 +158,8 @@ def settle(bindings: Bindings, sample: Sample) -> Bound:
             f"ranks count from 0. Bind both, with a rank in [0, {settled.world_size})"
         )
         raise BindError(msg)
+    if settled.ranks_per_node is not None:
+        need_lanes(settled.world_size, settled.ranks_per_node, settled.merge, sample.assignment.lanes)
     return settled
 
 

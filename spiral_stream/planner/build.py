@@ -117,7 +117,7 @@ def status(work: CacheWork) -> CacheStatus:
         folder=work.store.folder,
         rows=needed(work),
         built=built(work),
-        payload_bytes=work.store.stored_bytes(),
+        payload_bytes=sum(entry.bytes for entry in work.store.ledger.entries()),
     )
 
 

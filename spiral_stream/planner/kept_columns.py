@@ -23,6 +23,7 @@ from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.derived.build import BuildProgress, build, load
 from spiral_stream.derived.column import FIXED, TEXT, Column, form_of
 from spiral_stream.derived.derivation import Derivation
+from spiral_stream.derived.exchange import meet
 from spiral_stream.derived.executors import Builders, builders_in_force
 from spiral_stream.derived.gather import KeptColumn, located
 from spiral_stream.derived.lengths import ListLengths
@@ -216,8 +217,9 @@ class KeptRelation:
     def _built(self, column: Column) -> Roster | None:
         """The roster of a column that has a piece for every shard."""
         file = RosterFile(self._root, column)
-        roster = load(file) if file.path.exists() else None
         keys = keys_of(self.relation.manifest.content_keys)
+        meet(file, keys)
+        roster = load(file) if file.path.exists() else None
         return roster if roster is not None and bool((roster.find(keys) >= 0).all()) else None
 
     def _narrow(self, columns: Sequence[Column]) -> set[Column]:

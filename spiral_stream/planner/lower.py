@@ -22,6 +22,7 @@ from spiral_stream.cache.images import ImageKind
 from spiral_stream.cache.store import CacheStore
 from spiral_stream.cache.tokens import TokenKind
 from spiral_stream.cache.video_index import IndexKind
+from spiral_stream.cache.working import keep_limit
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.decoders.limits import CLIPS
@@ -111,6 +112,7 @@ def lower(
     versions = {name: entry.data_version for name, entry in entries.items()}
     root = cache_root(catalog)
     note_catalog(root, catalog.root)
+    keep_limit(root)
     opened = cache(
         lambda name: OpenRelation(entries[name])
     )  # streams of a mixture share relations; derived ones come later

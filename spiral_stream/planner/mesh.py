@@ -43,6 +43,19 @@ def place_in_mesh(mesh: Any, dp_dims: Any = None) -> tuple[int, int]:
     Raises:
         BindError: the names do not say which dimensions are data-parallel, or the mesh lacks one of ``dp_dims``.
     """
+    rank, size = 0, 1
+    for name in data_dims(mesh, dp_dims):
+        along = mesh[name]
+        try:
+            rank, size = rank * along.size() + along.get_local_rank(), size * along.size()
+        except (AssertionError, RuntimeError, ValueError) as error:
+            msg = f"bind: this process has no place along {name!r} of the mesh ({error!s:.200}). Give the mesh that it is part of"
+            raise BindError(msg) from error
+    return int(rank), int(size)
+
+
+def data_dims(mesh: Any, dp_dims: Any = None) -> tuple[str, ...]:
+    """Return the data-parallel dimensions of a mesh, in its order; arguments and errors as of `place_in_mesh`."""
     if not hasattr(mesh, "mesh_dim_names"):
         msg = (
             f"bind: mesh is {shown(mesh)}. Give a torch.distributed.device_mesh.DeviceMesh, or bind rank and world size"
@@ -55,19 +68,10 @@ def place_in_mesh(mesh: Any, dp_dims: Any = None) -> tuple[int, int]:
             "and world size"
         )
         raise BindError(msg)
-    wanted = _data_dims(mesh, names) if dp_dims is None else _named_dims(names, dp_dims)
-    rank, size = 0, 1
-    for name in wanted:
-        along = mesh[name]
-        try:
-            rank, size = rank * along.size() + along.get_local_rank(), size * along.size()
-        except (AssertionError, RuntimeError, ValueError) as error:
-            msg = f"bind: this process has no place along {name!r} of the mesh ({error!s:.200}). Give the mesh that it is part of"
-            raise BindError(msg) from error
-    return int(rank), int(size)
+    return _by_name(mesh, names) if dp_dims is None else _named_dims(names, dp_dims)
 
 
-def _data_dims(mesh: Any, names: tuple[str, ...]) -> tuple[str, ...]:
+def _by_name(mesh: Any, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the dimensions that are data-parallel by name. A dimension of one rank may have any name."""
     data = tuple(name for name in names if name in DATA_DIMS)
     unknown = [name for name in names if name not in DATA_DIMS | SAME_DATA_DIMS and mesh[name].size() > 1]

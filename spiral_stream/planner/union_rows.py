@@ -28,6 +28,7 @@ from spiral_stream.sources.pins import FileFacts, Pinned
 from spiral_stream.sources.predicate import needed, passing
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.source import ROW, Reader, Source, Unit, content_key, without_columns
+from spiral_stream.storage.store import Facts
 
 _BETWEEN: Final = "/"  # the number of a side, and the name of its unit
 
@@ -70,6 +71,8 @@ class UnionReader(Reader):
         versions = {name: entry.data_version for name, entry in entries.items()}
         place = Workplace(source.root, opened, versions, cache(lambda name: KeptRelation(opened(name), source.root)))
         self._sides = [Side(node, place) for node in source.sides]
+        self.remote = any(side.base.remote for side in self._sides)
+        self.node_kept = all(side.base.node_kept for side in self._sides)
         self._firsts = np.cumsum([0, *(side.total for side in self._sides)]).astype(np.uint64)
         self._units = [side.units() for side in self._sides]
         reaches = [side.base.base for side in self._sides]
@@ -134,6 +137,11 @@ class AllPins:
         """Say how a file differs from what was registered; None if it is as one of the relations says."""
         faults = [pins.fault(name, facts) for pins in self._pins]
         return None if None in faults else faults[0]
+
+    def object_of(self, name: str) -> Facts | None:
+        """Return what an object was like, where the relations that know it agree."""
+        found = {pins.object_of(name) for pins in self._pins} - {None}
+        return found.pop() if len(found) == 1 else None
 
 
 def _need_one_folder(reaches: Sequence[Reach]) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from spiral_stream.derived.build import load
+from spiral_stream.derived.exchange import meet
 from spiral_stream.derived.gather import located
 from spiral_stream.derived.pieces import Pieces
 from spiral_stream.derived.roster import RosterFile, keys_of
@@ -194,10 +195,12 @@ class KeptValues:
     def built(self, stream: int) -> tuple[int, int, int]:
         """Return how many rows of a stream have values, how many need them, and the bytes of all values."""
         file, selected = self.files[stream], self._streams[stream].selected
+        keys = keys_of(self._streams[stream].base.manifest.content_keys)
+        meet(file, keys)
         if not file.path.exists():
             return 0, selected.total, 0
         roster = load(file)
-        has = roster.find(keys_of(self._streams[stream].base.manifest.content_keys)) >= 0
+        has = roster.find(keys) >= 0
         kept = int(np.diff(selected.firsts)[has].sum())
         return kept, selected.total, sum(part.size for part in roster.parts)
 
@@ -232,6 +235,7 @@ class KeptValues:
         out = []
         for file, stream, values in zip(self.files, self._streams, self.values, strict=True):
             keys = keys_of(stream.base.manifest.content_keys)
+            meet(file, keys)
             if not file.path.exists():
                 return None
             roster = load(file)

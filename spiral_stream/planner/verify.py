@@ -165,8 +165,8 @@ def _cache(store: CacheStore) -> Iterator[_Task]:
         yield _Task(path, what, partial(_entry_has_sums, path), _size(path))
         with suppress(DamageError):
             entry = ledger.read(path)
-            if entry is not None:
-                part = store.part(entry)
+            part = None if entry is None else store.part(entry)
+            if entry is not None and part is not None and not store.shared.is_away(entry, part.data):
                 yield _Task(part.data, what, part.verify, _size(part.data) + _size(part.blob))
 
 

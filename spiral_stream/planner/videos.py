@@ -69,6 +69,12 @@ def index_videos(
         works = _works(base, shards)
         kind = IndexKind(relation, column, set(TIMES) <= set(base.schema.names))
         store = CacheStore(cache_root(catalog) / "caches" / kind.fingerprint, kind.facts())
+        if afresh and store.shared.share is not None:
+            shown = store.shared.share.shown
+            msg = (
+                f"index_videos: afresh=True would drop what others share at {shown}. Set $SPIRAL_CACHE to another place"
+            )
+            raise CacheError(msg)
         if afresh:
             shutil.rmtree(store.folder, ignore_errors=True)
         build(base, kind, store, works, thread_share().working(), report)

@@ -9,6 +9,7 @@ from typing import Final, final
 
 from spiral_stream.catalog.entry import STORAGE_SHARD, Entry
 from spiral_stream.catalog.manifest import UNKNOWN_BYTES
+from spiral_stream.catalog.mirror import place_of
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry
 from spiral_stream.catalog.source_facts import source_facts
@@ -74,7 +75,7 @@ class Report:
     @property
     def snippet(self) -> str:
         """Python code that opens the relation."""
-        root = str(self.default_path.parent.parent)
+        root = place_of(self.default_path.parent.parent)
         lines = ("import spiral_stream as spiral", "", f"catalog = spiral.connect({root!r})")
         return "\n".join([*lines, f'rows = catalog.table("{self.name}")', ""])
 

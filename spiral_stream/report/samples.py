@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spiral_stream.cache.probes import index_of
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.decoders.frame_selection import segment_of
 from spiral_stream.decoders.image import PillowDecoder
 from spiral_stream.decoders.limits import CLIPS, IMAGES, need_pixels
-from spiral_stream.decoders.probe import probe
 from spiral_stream.errors import DataError, MissingExtraError, SourceError
 from spiral_stream.plan.clips import TIMES
 from spiral_stream.report.wording import one_line, written
@@ -122,7 +122,7 @@ def _image(relation: OpenRelation, column: str, table: pa.Table, k: int) -> Pixe
 def _first_frame(relation: OpenRelation, column: str, table: pa.Table, k: int) -> Pixels:
     """The first frame of a row's segment, upright."""
     (located,) = locate(table[column].slice(k, 1), relation.base)
-    index = probe(located.read, located.size, located.name, located.stamp())  # asks for PyAV
+    index = index_of(located)  # asks for PyAV
     from spiral_stream.decoders.rgb import to_rgb
     from spiral_stream.decoders.video import decode
 

@@ -5,60 +5,138 @@ are built ahead (``prefetch``) are asked for as soon as their batch is begun, so
 way at a time.
 """
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import CancelledError, Executor, Future
+from dataclasses import dataclass, field
+from functools import partial
+from queue import PriorityQueue
 from typing import Any, Final, TypeVar, final
 
 import numpy as np
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError
+from spiral_stream.runtime.around import Around
 from spiral_stream.sources.reach import Reach
 from spiral_stream.sources.reference import resolve
-from spiral_stream.threads import OwnThread, Workers
+from spiral_stream.storage.traffic import Traffic, counted
+from spiral_stream.threads import OwnThread, Stopped, Workers, doing, told_to_stop
 
 FETCHERS: Final = 8  # threads, each with up to 32 requests under way
+LOOK_S: Final = 0.02  # how often whoever waits for its turn looks
 T = TypeVar("T")
 Fetched = memoryview | SourceError  # what a reference names, or why it cannot be read
 
 
 @final
 class StreamThreads(Executor):
-    """The threads of a stream: those that work, and those that wait for a network. Starts none before its first task."""
+    """The threads of a stream: those that work, and those that wait for a network. Starts none before its first task.
 
-    def __init__(self, threads: int) -> None:
+    What was asked for first is worked on first, of all that is there. While what lies around is on its way, only the first tasks
+    from the batch on that the loop waits for, as many as can be under way, ask for their own bytes: those of the others may come
+    with the rest.
+
+    Args:
+        threads: those that work.
+        traffic: where it is counted what any of them asks of stores.
+        around: fetches what lies around what is fetched; None fetches nothing more.
+    """
+
+    def __init__(self, threads: int, traffic: Traffic | None = None, around: Around | None = None) -> None:
+        self._traffic, self._around = Traffic() if traffic is None else traffic, around
         self._work = Workers(threads, "spiral-work")
         self._fetch = Workers(FETCHERS, "spiral-fetch")
+        self._asked, self._ready = 0, PriorityQueue[_Ready]()
+        self._firsts, self._owed, self._first_due = deque[int](), 0, 0  # the first task of each batch, by number
+        self._moved = threading.Condition()
+
+    def begin(self) -> None:
+        """Note that what is submitted from now on belongs to the next batch."""
+        with self._moved:
+            self._firsts.append(self._asked)
+            self._move()
+
+    def want(self) -> None:
+        """Note that the loop waits for the next batch."""
+        with self._moved:
+            self._owed += 1
+            self._move()
+
+    def _move(self) -> None:
+        while self._owed and self._firsts:
+            self._owed -= 1
+            self._first_due = self._firsts.popleft()
+            self._moved.notify_all()
 
     @property
     def threads(self) -> Sequence[OwnThread]:
         """The threads that were started."""
-        return *self._work.threads, *self._fetch.threads
+        around = () if self._around is None else self._around.threads
+        return *self._work.threads, *self._fetch.threads, *around
 
     def submit(self, work: Callable[..., T], /, *args: Any, **options: Any) -> "Future[T]":
         """Let one of the threads that work do it."""
-        return self._work.submit(work, *args, **options)
+        return self._work.submit(counted, self._traffic, work, *args, **options)
 
     def submit_after(self, fetch: Callable[[], T], work: Callable[[T], None]) -> "Future[None]":
         """Let one of the threads that wait fetch something, and then one of those that work do the rest."""
         done: Future[None] = Future()
-
-        def worked(inner: "Future[None]") -> None:
-            _copy(inner, done)
+        number, self._asked = self._asked, self._asked + 1  # one thread feeds
 
         def ready(found: "Future[T]") -> None:
             if done.cancelled() or found.cancelled() or found.exception() is not None:
                 _copy(found, done)
             else:
-                self._work.submit(work, found.result()).add_done_callback(worked)
+                self._ready.put(_Ready(number, partial(work, found.result()), done))
+                self.submit(self._first).add_done_callback(self._dropped)
 
-        self._fetch.submit(fetch).add_done_callback(ready)
+        run = fetch if self._around is None else partial(self._in_turn, self._around, number, fetch)
+        self._fetch.submit(counted, self._traffic, run).add_done_callback(ready)
         return done
+
+    def _in_turn(self, around: Around, number: int, fetch: Callable[[], T]) -> T:
+        """Fetch something, when it is time."""
+        with self._moved, doing("waiting for what lies around"):
+            while number >= self._first_due + FETCHERS and around.busy and not told_to_stop():
+                self._moved.wait(LOOK_S)
+        return around.run(fetch)
+
+    def _first(self) -> None:
+        """Do what was asked for first, of what is ready: one thing for each call."""
+        each = self._ready.get_nowait()
+        if each.done.set_running_or_notify_cancel():
+            try:
+                each.work()
+                each.done.set_result(None)
+            except Stopped:
+                each.done.set_exception(CancelledError())
+                raise
+            except BaseException as error:  # noqa: BLE001  raised again by `Future.result`
+                each.done.set_exception(error)
+
+    def _dropped(self, call: "Future[None]") -> None:
+        """Cancel something that is ready for a call that will never be."""
+        if call.cancelled():
+            self._ready.get_nowait().done.cancel()
 
     def stop(self) -> None:
         """Cancel what has not begun, and end each thread after its present task."""
+        if self._around is not None:
+            self._around.stop()
         self._fetch.stop()
         self._work.stop()
+
+
+@final
+@dataclass(frozen=True, slots=True, order=True)
+class _Ready:
+    """Work whose bytes are there."""
+
+    number: int  # in the order in which it was asked for
+    work: Callable[[], None] = field(compare=False)
+    done: "Future[None]" = field(compare=False)
 
 
 def _copy(source: "Future[Any]", done: "Future[None]") -> None:

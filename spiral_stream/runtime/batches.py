@@ -37,8 +37,9 @@ from spiral_stream.runtime.deferred import Deferred, Here, calls_of
 from spiral_stream.runtime.drafts import Draft, Sequences, all_skipped, spread
 from spiral_stream.runtime.following import BatchFollowers, Followers
 from spiral_stream.runtime.gathering import Gathering
-from spiral_stream.runtime.image_lists import ImageListField, ListFilling, is_mask_of_list
+from spiral_stream.runtime.image_lists import ImageListField
 from spiral_stream.runtime.images import Held, ImageField, fill_rows
+from spiral_stream.runtime.list_filling import ListFilling, is_mask_of_list
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.payload_bytes import stored_bytes, stored_size
@@ -366,16 +367,16 @@ class BatchBuilder:
         assert program.output_shape is not None  # the plan fixes a clip's size
         out = self._pixels_slot(draft, stage, (stage.frames, *program.output_shape))
         with blaming(self._stages, draft.samples, 0):
-            found_clips = self._clips[stage.name].find(draft.samples.places)
+            found_clips = self._clips[stage.name].find(draft.samples.places, keys)
 
-        def piece(feed: ClipFeed, found: Found, part: list[int], rows: NDArray[np.int64]) -> None:
+        def piece(feed: ClipFeed, found: Found, part: list[int], rows: NDArray[np.int64], held: Any) -> None:
             def render(a: int, b: int) -> None:
-                mine = rows[a:b]
-                fill_rows(out, mine, lambda own: feed.render(found, part[a:b], keys[mine], program, own))
+                mine, some = rows[a:b], held and held[a:b]
+                fill_rows(out, mine, lambda own: feed.render(found, part[a:b], keys[mine], program, own, some))
 
             draft.refusals.attempt(stage.name, 0, len(rows), render, rows)
 
-        draft.parts += [draft.pool.submit(piece, *each) for each in found_clips]
+        draft.parts += [submitted(draft.pool, fetch, partial(piece, *each)) for each, fetch in found_clips]
 
     # ---- fields of sound
 
@@ -393,8 +394,7 @@ class BatchBuilder:
 
     def _pixels_slot(self, draft: Draft, stage: ImageStage | ClipStage, shape: tuple[int, ...]) -> NDArray[Any]:
         count = len(draft.samples)
-        out = self._slots.take(
-            (count, *shape), self._programs[stage.name].dtype, room(self._stages, count, self._merge)
-        )
+        dtype, most = self._programs[stage.name].dtype, room(self._stages, count, self._merge)
+        out = self._slots.take((count, *shape), dtype, most)
         draft.fields[stage.name] = out
         return out

@@ -10,19 +10,21 @@ built.
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from spiral_stream.cache.clip_bytes import FetchedClip, clip_bytes
 from spiral_stream.cache.clip_layout import Clips
-from spiral_stream.cache.clips import ClipKind
+from spiral_stream.cache.clips import ClipKind, OpenedClip
 from spiral_stream.cache.probes import index_of
 from spiral_stream.cache.reader import CachedShard
 from spiral_stream.decoders.frame_selection import segment_of
 from spiral_stream.decoders.limits import need_frames, need_pixels
-from spiral_stream.decoders.video import decode, feed_plan, to_rgb
+from spiral_stream.decoders.video import decode, to_rgb
 from spiral_stream.decoders.video_index import VideoIndex
 from spiral_stream.errors import DataError, SourceError, renumbered
 from spiral_stream.plan.clips import TIMES
@@ -33,6 +35,7 @@ from spiral_stream.runtime.stored import stored_rows
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import UInt64
 from spiral_stream.seeding import uniforms
+from spiral_stream.sources.asked import names_objects
 from spiral_stream.sources.located import Located, locate
 from spiral_stream.threads import doing
 from spiral_stream.transforms.chain import ImageChain
@@ -57,6 +60,22 @@ class Found:
     rows: list[int]  # place in the table below; -1 for clips in the cache
     table: pa.Table  # [M] references of the other clips, and times if the relation has them
     located: list[Located | SourceError]  # [M] files of originals
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chosen:
+    """The frames of one clip of an original, and what reads them."""
+
+    fetched: FetchedClip
+    wanted: Int64  # frames of the file, ascending
+    back: NDArray[np.intp]  # which of them each frame of the sample is
+    short: bool
+    encoded_bytes: int
+
+
+Held = OpenedClip | _Chosen | SourceError | None  # a clip that was fetched, or why not; None of a clip in the cache
+Fetch = Callable[[], list[Held]]
 
 
 @final
@@ -103,14 +122,52 @@ class ClipFeed:
             at[missing] = np.arange(len(missing))
             index: list[Stored | None] = [None] * len(rows)
             located: list[Located | SourceError] = []
-            if self._kind is None and len(missing):
-                index = self._stored(self._index, rows)
+            if len(missing) and (self._kind is None or names_objects(table[self._column], self._relation.base)):
+                index = index if self._kind else self._stored(self._index, rows)
                 located = [self._locate(table[self._column], row) for row in range(len(missing))]
         self._metrics.add(cached_rows=len(rows) - len(missing), source_rows=len(missing))
         return Found(kept, index, at.tolist(), table, located)
 
+    def fetching(self, found: Found, part: list[int], keys: UInt64) -> "Fetch | None":
+        """Return what fetches the packets that `render` decodes; None where nothing comes over a network.
+
+        Args:
+            found: from `find`.
+            part: Q of its P places.
+            keys: shape [Q], uint64: random keys of the samples.
+        """
+        waits = [
+            isinstance(each := found.located[found.rows[at]], Located) and each.is_remote
+            for at in part
+            if found.located and found.kept[at] is None
+        ]
+        return partial(self._fetch, found, part, uniforms(keys, "frames", 0, 1)[:, 0]) if any(waits) else None
+
+    def _fetch(self, found: Found, part: list[int], draws: NDArray[np.float64]) -> list[Held]:
+        held: list[Held] = []
+        with self._metrics.timed("fetch_s"):
+            for at, draw in zip(part, draws.tolist(), strict=True):
+                try:
+                    with doing(self._words(found, at).replace("reading and decoding", "fetching")):
+                        held.append(None if found.kept[at] is not None else self._open(found, at, draw))
+                except SourceError as error:  # raised where the sample is decoded, which says whose it is
+                    held.append(error)
+        return held
+
+    def _open(self, found: Found, at: int, draw: float) -> "OpenedClip | _Chosen":
+        if self._kind is None:
+            return self._choose(found, at, draw)
+        row = found.rows[at]
+        return self._kind.open_row(found.table, row, self._relation.base, draw)
+
     def render(
-        self, found: Found, part: list[int], keys: UInt64, program: ImageProgram | ImageChain, out: NDArray[Any]
+        self,
+        found: Found,
+        part: list[int],
+        keys: UInt64,
+        program: ImageProgram | ImageChain,
+        out: NDArray[Any],
+        held: list[Held] | None = None,
     ) -> None:
         """Read, decode and transform some of the clips into ``out``.
 
@@ -120,6 +177,7 @@ class ClipFeed:
             keys: shape [Q], uint64: random keys of the samples.
             program: the compiled transforms of a frame.
             out: shape [Q, T, *frame].
+            held: what `fetching` gave for them; None reads here.
 
         Raises:
             DataError: a clip's bytes or times are bad; ``row`` is its place in ``part``.
@@ -129,23 +187,28 @@ class ClipFeed:
             head = np.empty(
                 (*out.shape[:2], *(program.head.output_shape or ())), dtype=np.uint8
             )  # the plan fixes its size
-            self.render(found, part, keys, program.head, head)
+            self.render(found, part, keys, program.head, head, held)
             with self._metrics.timed("transform_s"):
                 for row, frames in enumerate(head):  # one draw per clip
                     with renumbered([row] * len(frames)):
                         program.finish(frames, np.full(len(frames), keys[row]), out[row])
             return
         draws = uniforms(keys, "frames", 0, 1)[:, 0]
+        held = [None] * len(part) if held is None else held
         with self._metrics.timed("transform_s"):
             if self._kind is not None:
-                short = self._render_kept(self._kind, found, part, draws, keys, program, out)
+                short = self._render_kept(self._kind, found, part, draws, keys, program, out, held)
                 self._metrics.add(short_clips=int(np.count_nonzero(short)))
                 return
             row = -1
             try:
                 for row, at in enumerate(part):  # clips, each of 10 ms and more
                     with doing(self._words(found, at)):
-                        self._render_original(found, at, float(draws[row]), keys[row], program, out[row])
+                        clip = held[row] or self._choose(found, at, float(draws[row]))
+                        if isinstance(clip, SourceError):
+                            raise clip
+                        assert isinstance(clip, _Chosen)
+                        self._render_original(clip, keys[row], program, out[row])
             except SourceError as error:
                 error.row = row
                 raise
@@ -153,42 +216,49 @@ class ClipFeed:
     # ---- originals
 
     def _words(self, found: Found, at: int) -> str:
-        located = found.located[found.rows[at]]
+        located = found.located[found.rows[at]] if found.located else None
         name = located.name if isinstance(located, Located) else "a reference"
         return f"reading and decoding {name} of relation {self._name}"
 
-    def _render_original(
-        self, found: Found, at: int, draw: float, key: np.uint64, program: ImageProgram, out: NDArray[Any]
-    ) -> None:
+    def _choose(self, found: Found, at: int, draw: float) -> "_Chosen":
+        """Choose the frames of a clip; of an object, fetch their bytes."""
         row = found.rows[at]
         located = found.located[row]
         if isinstance(located, SourceError):
             raise located
-        index = self._indexed(found.index[at], located)
         start, duration = self._times(found.table, row)
-        segment = segment_of(index.times_F, index.duration, start, duration)
-        chosen, short = self._selection.choose(index.times_F, segment, draw)
-        wanted, back = np.unique(chosen, return_inverse=True)
-        fed = feed_plan(index, wanted)
-        encoded_bytes = int(index.sizes_P[fed.packets].sum(dtype=np.int64))
-        need_pixels(located.name, index.height, index.width, self._limits.pixels)
-        need_frames(fed.decoded, encoded_bytes, self._limits)
+        chosen: list[tuple[Int64, bool]] = []
+
+        def choose(index: VideoIndex) -> Int64:
+            segment = segment_of(index.times_F, index.duration, start, duration)
+            chosen.append(self._selection.choose(index.times_F, segment, draw))
+            need_pixels(located.name, index.height, index.width, self._limits.pixels)
+            return np.unique(chosen[-1][0])
+
+        fetched = clip_bytes(located, self._indexed(found.index[at], located), choose, self._limits)
+        encoded_bytes = int(fetched.index.sizes_P[fetched.fed.packets].sum(dtype=np.int64))
+        need_frames(fetched.fed.decoded, encoded_bytes, self._limits)
+        wanted, back = np.unique(chosen[-1][0], return_inverse=True)
+        return _Chosen(fetched, wanted, back, chosen[-1][1], encoded_bytes)
+
+    def _render_original(self, clip: "_Chosen", key: np.uint64, program: ImageProgram, out: NDArray[Any]) -> None:
+        fetched, index, wanted = clip.fetched, clip.fetched.index, clip.wanted
         with self._metrics.timed("decode_s"):
-            frames = decode(index, located.read, wanted, located.size, fed)
+            frames = decode(index, fetched.read, wanted, fetched.size, fetched.fed)
         height, width = index.displayed
         placed = program.geometry(np.array([height], np.int32), np.array([width], np.int32), np.array([key]))
-        for first in range(0, len(chosen), TOGETHER):
-            some = back[first : first + TOGETHER]
+        for first in range(0, len(clip.back), TOGETHER):
+            some = clip.back[first : first + TOGETHER]
             boxes = np.tile(placed.boxes()[:, :4], (len(some), 1))
             shown = [frames[at] for at in some.tolist()]
             corners, strides, _ = to_rgb(shown, boxes, index.rotation, index.full_range, index.matrix)
             inside = placed.inside_boxes(np.zeros(len(some), dtype=np.int64))  # one draw per clip
             program.render(inside, corners, strides, inside.crop_h, inside.crop_w, out[first : first + TOGETHER])
         self._metrics.add(
-            short_clips=int(short),
+            short_clips=int(clip.short),
             frames_kept=len(wanted),
-            frames_decoded=fed.decoded,
-            source_bytes=encoded_bytes,
+            frames_decoded=fetched.fed.decoded,
+            source_bytes=clip.encoded_bytes,
         )
 
     def _indexed(self, stored: Stored | None, located: Located) -> VideoIndex:
@@ -228,12 +298,16 @@ class ClipFeed:
         keys: UInt64,
         program: ImageProgram,
         out: NDArray[Any],
+        held: list[Held],
     ) -> NDArray[np.bool_]:
         clips = Clips(len(part))
         for row, at in enumerate(part):
             stored = found.kept[at]
             if stored is None:
-                rows = kind.keep_rows(found.table.slice(found.rows[at], 1), self._relation.base, draws[row : row + 1])
+                opened = held[row]
+                assert not isinstance(opened, _Chosen)
+                some, base = found.table.slice(found.rows[at], 1), self._relation.base
+                rows = kind.keep_rows(some, base, draws[row : row + 1], None if opened is None else [opened])
                 if rows.refused:
                     raise DataError(rows.refused[0], row=row)
                 self._metrics.add(source_bytes=rows.source_bytes)
@@ -254,6 +328,9 @@ class ClipFeed:
         return out
 
 
+Task = tuple[ClipFeed, Found, list[int], Int64]  # whose clips, all that were found, places in them, rows of the batch
+
+
 @final
 class ClipField:
     """One clip field of a plan, for samples of one or several streams. Thread-safe."""
@@ -262,13 +339,22 @@ class ClipField:
         self._payloads = stage.payloads
         self._feeds = [ClipFeed(stage, k, metrics, index_of) for k in range(len(stage.payloads))]
 
-    def find(self, places: Places) -> list[tuple[ClipFeed, Found, list[int], Int64]]:
-        """Look up a batch's clips. Returns one entry per task: feed, clips found, places in them, rows of the batch."""
+    def find(self, places: Places, keys: UInt64) -> list[tuple[Task, Fetch | None]]:
+        """Look up a batch's clips.
+
+        Args:
+            places: of P samples.
+            keys: shape [P], uint64: their random keys.
+
+        Returns:
+            each task, and what `ClipFeed.fetching` gives for it.
+        """
         pieces = []
         for k, where in split(places):
             feed = self._feeds[k]
             found = feed.find(self._payloads[k].ordinals(places.rows[where]))
             for first in range(0, len(where), feed.piece):
                 part = list(range(first, min(first + feed.piece, len(where))))
-                pieces.append((feed, found, part, where[part]))
+                rows = where[part]
+                pieces.append(((feed, found, part, rows), feed.fetching(found, part, keys[rows])))
         return pieces

@@ -23,6 +23,7 @@ from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.saved_state import Anchor
 from spiral_stream.runtime.chapters import Chapter, Drawn
 from spiral_stream.runtime.counting import Counting, Work
+from spiral_stream.runtime.formed_ahead import FormedAhead
 from spiral_stream.runtime.forming import Forming
 from spiral_stream.runtime.known_chapters import Known
 from spiral_stream.runtime.long_counts import FormedLimits
@@ -96,6 +97,10 @@ class FormedBatches(Numbering):
         with self.chapters.request(f"count of epoch {epoch}"):
             self.chapters.count(epoch, self.chapters.missing_of(epoch))
             return self.chapters.known_of(epoch).total
+
+    @property
+    def ahead(self) -> FormedAhead | None:
+        return None if self.forming.unknown() else FormedAhead(self.forming)
 
     def count_together(
         self, epoch: int, pool: Builders, work: Work, given: Any, report: Callable[[int, int], None]

@@ -1,15 +1,12 @@
 """Lists of images by row address: as `runtime.images`, with several images per row.
 
-References are found first, which says how long the lists are; images are decoded once the width of the batch is known.
-Where the plan fixes the width, a piece of rows does both.
+References are found first, which says how long the lists are. What they name on a store is fetched next, and decoded last.
 """
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy as np
 import pyarrow as pa
@@ -20,25 +17,21 @@ from spiral_stream.cache.clip_layout import bytes_at
 from spiral_stream.cache.image_lists import COUNT, NULL_LIST, ImageListKind, of_item, unpack
 from spiral_stream.cache.reader import CacheReader
 from spiral_stream.catalog.opened import OpenRelation
-from spiral_stream.errors import DataError, renumbered
-from spiral_stream.fields.pad import PadMask
-from spiral_stream.planner.physical import ImageStage, PlainStage, Stages
+from spiral_stream.errors import DataError, SourceError, renumbered
+from spiral_stream.planner.physical import ImageStage
 from spiral_stream.planner.streams import split
-from spiral_stream.runtime.batch_size import room
-from spiral_stream.runtime.buffers import Slots
-from spiral_stream.runtime.drafts import Draft
+from spiral_stream.runtime.ahead import Fetched, fetched, need_all
 from spiral_stream.runtime.images import ImageFeed, Sizes, StoredRows, fill_rows
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.stored import stored_rows
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import UInt64
-from spiral_stream.seeding import item_keys, view_keys
+from spiral_stream.seeding import item_keys
+from spiral_stream.sources.asked import names_objects
 from spiral_stream.sources.payload import flattened
 from spiral_stream.sources.reference import resolve
 from spiral_stream.threads import doing
 from spiral_stream.transforms.chain import Program
-
-PIECE_ROWS: Final = 16  # rows that a task fetches and decodes
 
 Int64 = NDArray[np.int64]
 # P rows, N images of a row in the batch, Q images of all rows
@@ -56,6 +49,7 @@ class FoundLists:
     at: Int64  # place in the references below; -1 for rows in the cache
     references: pa.Array  # [M] lists of references of the other rows
     owners: list[Any]  # keep the memory alive
+    held: list[Fetched] | None = None  # the images of the references, end to end; None: not fetched
 
     def part(self, first: int, last: int) -> "FoundLists":
         """Return rows [first, last)."""
@@ -78,7 +72,8 @@ class ImageListFeed:
         self, relation: OpenRelation, kind: ImageListKind, cache: CacheReader | None, metrics: Metrics
     ) -> None:
         self._relation, self._kind, self._cache, self._metrics = relation, kind, cache, metrics
-        self._one = ImageFeed(relation, kind.one, None, metrics)
+        self._one = ImageFeed(relation, kind.one, cache, metrics)
+        self._waits: bool | None = None  # whether images come over a network; None: nobody met a reference yet
 
     def find(self, ordinals: UInt64) -> FoundLists:
         """Look up P lists by ordinal. Reads references, and of inline images their bytes.
@@ -110,12 +105,37 @@ class ImageListFeed:
             ]  # in storage order no source copies to reorder
             references = pa.nulls(0, self._relation.schema.field(column).type)
             if len(missing):
-                fetched = self._relation.fetch(ordinals[missing], [column])[column].combine_chunks()
-                references = fetched.chunk(0) if isinstance(fetched, pa.ChunkedArray) else fetched
+                read = self._relation.fetch(ordinals[missing], [column])[column].combine_chunks()
+                references = read.chunk(0) if isinstance(read, pa.ChunkedArray) else read
                 counts[missing] = pc.list_value_length(references).fill_null(0).to_numpy()
         at[~left], at[missing] = -1, np.arange(len(missing))
         self._metrics.add(cached_rows=count - len(missing), source_rows=len(missing))
         return FoundLists(counts, addresses, sizes, reasons, at, references, owners)
+
+    def waits(self, ordinals: UInt64) -> bool:
+        """Whether lists come over a network, as `ImageFeed.waits` says it: the first references stand for the others."""
+        if self._waits is None and len(self._one.left(ordinals[:: max(1, len(ordinals) - 1)])):
+            relation, column = self._relation, self._kind.column
+            inner = relation.schema.field(column).type.value_type
+            if relation.remote or pa.types.is_binary(inner) or pa.types.is_large_binary(inner):
+                self._waits = relation.remote
+                return self._waits
+            try:
+                lists = relation.fetch(self._one.left(ordinals), [column])[column]
+            except SourceError:  # whoever reads the rows says whose they are
+                return False
+            if pc.sum(pc.list_value_length(lists)).as_py():
+                self._waits = names_objects(lists, relation.base)
+        return bool(self._waits)
+
+    def fetch(self, found: FoundLists) -> FoundLists:
+        """Return the lists with the bytes that come over a network, which `render` waits for otherwise."""
+        if not names_objects(found.references, self._relation.base):
+            return found
+        words = f"fetching column {self._kind.column} of relation {self._relation.entry.name}"
+        with self._metrics.timed("fetch_s"), doing(words):
+            flat, _ = flattened(found.references)
+            return replace(found, held=fetched(flat, self._relation.base, self._kind.decoder.limits.bytes))
 
     def render(
         self, found: FoundLists, keys: UInt64, program: Program, out_PN: NDArray[Any], *, alike: bool
@@ -171,16 +191,21 @@ class ImageListFeed:
         return rows
 
     def _direct(self, found: FoundLists, owners: Int64, items: Int64, rows: StoredRows) -> None:
-        fetched = np.flatnonzero(found.at >= 0)
-        if not len(fetched):
+        direct = np.flatnonzero(found.at >= 0)
+        if not len(direct):
             return
-        lists = found.references.take(pa.array(found.at[fetched]))
+        lists = found.references.take(pa.array(found.at[direct]))
         if lists.null_count:
-            raise DataError(NULL_LIST, row=int(fetched[lists.is_null().to_numpy(zero_copy_only=False)][0]))
+            raise DataError(NULL_LIST, row=int(direct[lists.is_null().to_numpy(zero_copy_only=False)][0]))
         flat, whose = flattened(lists)
         places = np.flatnonzero(found.at[owners] >= 0)
-        with self._metrics.timed("fetch_s"), renumbered(fetched[whose]):
-            data = resolve(flat, self._relation.base, self._kind.decoder.limits.bytes)
+        with self._metrics.timed("fetch_s"), renumbered(direct[whose]):
+            if found.held is None:
+                data = resolve(flat, self._relation.base, self._kind.decoder.limits.bytes)
+            else:
+                begins = np.cumsum([0, *pc.list_value_length(found.references).fill_null(0).to_pylist()])
+                at = begins[found.at[owners[places]]] + items[places]
+                data = need_all([found.held[each] for each in at.tolist()])
         with self._metrics.timed("transform_s"):
             place = -1
             try:
@@ -203,6 +228,13 @@ class ImageListField:
             assert isinstance(each.kind, ImageListKind)
             self._feeds.append(ImageListFeed(each.payload.relation, each.kind, each.store.open(), metrics))
 
+    def waits(self, places: Places) -> bool:
+        """Whether any of the lists come over a network."""
+        return any(
+            self._feeds[stream].waits(self._payloads[stream].ordinals(places.rows[where]))
+            for stream, where in split(places)
+        )
+
     def find(self, places: Places) -> "Lists":
         """Look up the lists of samples; see `ImageListFeed.find`."""
         parts = []
@@ -224,6 +256,10 @@ class Lists:
     counts: Int64  # [P]
     parts: Sequence[tuple[Int64, ImageListFeed, FoundLists]]  # of each stream: its places, ascending
 
+    def fetch(self) -> "Lists":
+        """`ImageListFeed.fetch` for all of them."""
+        return replace(self, parts=[(where, feed, feed.fetch(found)) for where, feed, found in self.parts])
+
     def render(
         self, first: int, last: int, keys: UInt64, program: Program, out_PN: NDArray[Any], *, alike: bool
     ) -> list[Sizes]:
@@ -240,103 +276,6 @@ class Lists:
             for row, each in zip(mine.tolist(), given, strict=True):
                 sizes[row] = each
         return sizes
-
-
-@final
-class ListFilling:
-    """Fills one field of lists in one batch, and the masks that tell its images from padding."""
-
-    def __init__(
-        self,
-        draft: Draft,
-        stage: ImageStage,
-        field: ImageListField,
-        slots: Slots,
-        merge: int,
-        stages: Stages,
-    ) -> None:
-        self._draft, self._stage, self._field = draft, stage, field
-        first = next(each for each in stages.images if each.column == stage.column)  # of several views, one fills masks
-        masks = [each for each in stages.plains if is_mask_of_list(each) and each.field.column == stage.column]
-        self._masks = masks if first is stage else []
-        self._slots, self._merge, self._stages = slots, merge, stages
-        self._keys = view_keys(draft.keys, stage.view)
-        self._found: list[tuple[int, Lists]] = []  # of runs of rows: the first, and what was found
-        self._lock = threading.Lock()
-        self._count = len(draft.samples)
-        self._out: Any = None
-        self._left = -(-self._count // PIECE_ROWS)
-
-    def start(self) -> None:
-        """Start the pieces."""
-        assert self._stage.listed is not None
-        work = self._find if self._stage.listed.length is None else self._whole
-        if self._stage.listed.length is not None:
-            self._allocate(self._stage.listed.length)
-        for begin in range(0, self._count, PIECE_ROWS):
-            end = min(begin + PIECE_ROWS, self._count)
-            self._draft.parts.append(self._draft.pool.submit(work, begin, end))
-
-    def _whole(self, begin: int, end: int) -> None:
-        """Find and render rows of a batch whose width the plan fixes."""
-
-        def work(a: int, b: int) -> None:
-            lists = self._field.find(self._draft.samples.places.take(np.arange(a, b)))
-            self._render(a, b, lists, a)
-
-        self._draft.refusals.attempt(self._stage.name, begin, end, work)
-
-    def _find(self, begin: int, end: int) -> None:
-        """Find rows; with the last of them, the width is known, and rendering begins."""
-
-        def work(a: int, b: int) -> None:
-            lists = self._field.find(self._draft.samples.places.take(np.arange(a, b)))
-            with self._lock:
-                self._found.append((a, lists))
-
-        self._draft.refusals.attempt(self._stage.name, begin, end, work)
-        with self._lock:
-            self._left -= 1
-            last = not self._left
-        if last:
-            self._allocate(max([1, *(int(lists.counts.max(initial=0)) for _, lists in self._found)]))
-            for first, lists in self._found:
-                self._draft.parts.append(self._draft.pool.submit(self._later, first, lists))
-
-    def _later(self, first: int, lists: Lists) -> None:
-        work: Callable[[int, int], None] = lambda a, b: self._render(a, b, lists, first)  # noqa: E731
-        self._draft.refusals.attempt(self._stage.name, first, first + len(lists.counts), work)
-
-    def _render(self, a: int, b: int, lists: Lists, first: int) -> None:
-        assert self._stage.listed is not None
-        low, high = a - first, b - first
-        for mask in self._masks:
-            into = self._draft.fields[mask.name]
-            into[a:b] = np.arange(into.shape[1]) < lists.counts[low:high, None]
-        alike = self._stage.listed.alike
-        sizes = lists.render(low, high, self._keys[a:b], self._stage.program, self._out[a:b], alike=alike)
-        self._draft.following.sized_lists(self._stage.name, a, sizes)
-
-    def _allocate(self, width: int) -> None:
-        shape = self._stage.program.output_shape
-        assert shape is not None  # the plan fixes the size of an image in a list
-        self._out = self._taken((self._count, width, *shape), self._stage.program.dtype)
-        for mask in self._masks:
-            assert mask.spec.dtype is not None
-            self._draft.fields[mask.name] = self._taken((self._count, width), mask.spec.dtype)
-        self._draft.fields[self._stage.name] = self._out
-
-    def _taken(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-        assert self._stage.listed is not None
-        if self._stage.listed.length is not None:
-            return self._slots.take(shape, dtype, room(self._stages, shape[0], self._merge))
-        items = prod(shape)
-        return self._slots.take((items,), dtype, 1 << max(0, items - 1).bit_length()).reshape(shape)
-
-
-def is_mask_of_list(stage: PlainStage) -> bool:
-    """Whether a field tells the images of lists from padding; other fields of `PadMask` are stages of other kinds."""
-    return isinstance(stage.field, PadMask)
 
 
 def _need_room(counts: Int64, width: int) -> None:

@@ -23,6 +23,7 @@ from spiral_stream.errors import DataError, SourceError, renumbered
 from spiral_stream.planner.physical import ImageStage
 from spiral_stream.planner.streams import split
 from spiral_stream.runtime.ahead import Fetched, fetched, need_all
+from spiral_stream.runtime.around import around
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.stored import stored_rows
 from spiral_stream.sampling.epoch import Places
@@ -79,7 +80,9 @@ class ImageFeed:
         While no row was missing, a batch counts as prepared if its first and last row are: the rest is looked up once.
         """
         if self._waits is None:
-            if self._cache is not None and not len(self._left(self._cache, ordinals[:: max(1, len(ordinals) - 1)])):
+            if self._cache is not None and not len(
+                self._places_left(self._cache, ordinals[:: max(1, len(ordinals) - 1)])
+            ):
                 return False  # all is prepared, and the source is not read
             relation, column = self._relation, self._kind.column
             kind = relation.schema.field(column).type
@@ -92,19 +95,20 @@ class ImageFeed:
                 return False
         return self._waits
 
-    def _left(self, cache: CacheReader, ordinals: UInt64) -> NDArray[np.int64]:
+    def _places_left(self, cache: CacheReader, ordinals: UInt64) -> NDArray[np.int64]:
         """Return the places of rows that a cache does not have."""
         left = np.ones(len(ordinals), dtype=np.bool_)
         for places, _, _ in stored_rows(self._relation, cache, ordinals):
             left[places] = False
         return np.flatnonzero(left)
 
+    def left(self, ordinals: UInt64) -> UInt64:
+        """Return the rows that no cache has, so that they are read from the source."""
+        return ordinals if self._cache is None else ordinals[self._places_left(self._cache, ordinals)]
+
     def fetch(self, ordinals: UInt64) -> Held:
         """Fetch what `render` needs for some images, and waits for otherwise."""
-        missing = np.arange(len(ordinals))
-        if self._cache is not None:
-            missing = self._left(self._cache, ordinals)
-        wanted = np.unique(ordinals[missing])
+        wanted = np.unique(self.left(ordinals))
         if not len(wanted):
             return {}
         column = self._kind.column
@@ -270,8 +274,12 @@ class ImageField:
     def fetch(self, places: Places) -> list[Held]:
         """`ImageFeed.fetch` for samples: what each stream's images need."""
         held: list[Held] = [{} for _ in self._feeds]
+        behind = around()
         for stream, where in split(places):
-            held[stream] = self._feeds[stream].fetch(self._payloads[stream].ordinals(places.rows[where]))
+            feed, payload, rows = self._feeds[stream], self._payloads[stream], places.rows[where]
+            held[stream] = feed.fetch(payload.ordinals(rows))
+            if behind is not None and held[stream]:
+                behind.near(stream, payload, rows, feed.left)
         return held
 
     def render(

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from time import perf_counter
 from typing import Any, final
 
+from spiral_stream.storage.traffic import Traffic
+
 
 @final
 @dataclass
@@ -40,6 +42,7 @@ class Metrics:
     queued: int = 0
     peak_queue_bytes: int = 0  # most bytes of batches ahead: arrays, and Python values as `object_bytes` counts them
     peak_batch_bytes: int = 0  # bytes of the largest batch so far
+    network: Traffic = field(default_factory=Traffic)  # what was asked of object stores and web servers
     _columns: dict[str, list[int]] = field(default_factory=dict, repr=False)  # read from a source: rows, bytes
     _lock: AbstractContextManager[Any] = field(
         default_factory=threading.RLock, repr=False
@@ -74,6 +77,7 @@ class Metrics:
     def as_dict(self) -> dict[str, Any]:
         """Return the totals, the cache's hit rate, and a verdict on what bounds the stream."""
         out: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if not f.name.startswith("_")}
+        out["network"] = self.network.as_dict()
         out["columns"] = {name: {"rows": rows, "bytes": size} for name, (rows, size) in sorted(self._columns.items())}
         out["stages"] = self._stages()
         out["transform_s"] = self._transformed()

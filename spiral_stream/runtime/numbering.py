@@ -49,10 +49,27 @@ class CountLimits:
         """
 
 
-class Numbering(ABC):
-    """The batches of every epoch, by number. Thread-safe."""
+class Drawable(ABC):
+    """Batches of an epoch, drawn by number."""
 
     last: Tail
+
+    @abstractmethod
+    def exists(self, epoch: int, number: int) -> bool:
+        """Return whether the epoch has this batch, before the tail rule; forms no further than needed."""
+
+    @abstractmethod
+    def draw(self, epoch: int, number: int) -> Drawn:
+        """Return the samples of a batch. With `PadPartial`, batches past the end repeat those of the start.
+
+        Raises:
+            IndexError: the epoch has no such batch.
+        """
+
+
+class Numbering(Drawable):
+    """The batches of every epoch, by number. Thread-safe."""
+
     limits = CountLimits()
     skips: Skips = NOTHING  # what the run skips of them
 
@@ -62,20 +79,16 @@ class Numbering(ABC):
         return self
 
     @abstractmethod
-    def exists(self, epoch: int, number: int) -> bool:
-        """Return whether the epoch has this batch, before the tail rule; forms no further than needed."""
-
-    @abstractmethod
     def total(self, epoch: int) -> int:
         """Return the batches of a whole epoch, before the tail rule; forms those that are not known."""
 
-    @abstractmethod
-    def draw(self, epoch: int, number: int) -> Drawn:
-        """Return the samples of a batch. With `PadPartial`, batches past the end repeat those of the start.
+    @property
+    def ahead(self) -> Drawable | None:
+        """The same batches for whoever looks at the first ones of an epoch before it begins; None if that is costly.
 
-        Raises:
-            IndexError: the epoch has no such batch.
+        Looking there changes neither what is known of batches nor what is counted.
         """
+        return None
 
     @abstractmethod
     def find(self, epoch: int, stream: int, row: int) -> Iterable[int]:
@@ -113,7 +126,7 @@ class Numbering(ABC):
         del epoch, number, anchors
         return []
 
-    def anchor(self, epoch: int, anchors: Iterable[Anchor]) -> None:  # noqa: B027  arithmetic needs none
+    def anchor(self, epoch: int, anchors: Iterable[Anchor]) -> None:
         """Learn from a saved state where chapters begin, in place of any earlier state."""
 
     @property
@@ -121,7 +134,7 @@ class Numbering(ABC):
         """What a new numbering of the same batches may know from this one, with the folder of its index."""
         return None
 
-    def need_known(self, bound: Bound, workers: int, epoch: int) -> None:  # noqa: B027  arithmetic is always known
+    def need_known(self, bound: Bound, workers: int, epoch: int) -> None:
         """Refuse several readers if each would have to compute again which samples share a batch.
 
         Args:
@@ -172,6 +185,10 @@ class CountedBatches(Numbering):
 
     def total(self, epoch: int) -> int:
         return self._batches(epoch).formed
+
+    @property
+    def ahead(self) -> Drawable:
+        return self
 
     def draw(self, epoch: int, number: int) -> Drawn:
         places = self._stages.epochs.places(epoch, self._batches(epoch).positions(batch_number(number)))

@@ -11,10 +11,12 @@ from typing import Any, Final, Self, final
 
 from spiral_stream.errors import StreamError, shown
 from spiral_stream.planner.bind import Bound
+from spiral_stream.runtime.around import Around
 from spiral_stream.runtime.batches import PIECE_ROWS, BatchBuilder
 from spiral_stream.runtime.buffers import Slots
 from spiral_stream.runtime.delivery import Delivery, Devices
 from spiral_stream.runtime.metrics import Metrics
+from spiral_stream.runtime.next_epoch import NextEpoch
 from spiral_stream.runtime.numbering import Numbering
 from spiral_stream.runtime.opening import Opening
 from spiral_stream.runtime.pipeline import Pipeline
@@ -92,6 +94,7 @@ class Passes:
         self._opening: Opening | None = None  # what the pipeline reads
         self._numbering: Numbering | None = None  # whose batches it builds
         self._memory: Slots | None = None  # kept over epochs
+        self._next = NextEpoch(metrics)
         self._closed = False
 
     def run(self, now: Now, delivery: Delivery, worker: int, workers: int) -> Pass:
@@ -113,9 +116,12 @@ class Passes:
             numbering.need_known(bound, workers, self._place.drawn())
             steps = self._place.begin(numbering, bound)
             start, stages = steps.start, opening.stages
-            builder, due = self._builder(opening, bound, bound.merge, delivery, devices), steps.due(worker, workers)
+            builder = self._builder(opening, bound, bound.merge, delivery, devices)
+            due = self._next.after(steps, self._place, opening, bound, (worker, workers))
             limits = stages.plan.prefetch, self._budget_bytes, reader.threads
-            pipeline = Pipeline(builder, steps.epoch, due, *limits, self._metrics)
+            turns = start.segments[-1].first_batch
+            around = Around(stages, bound, steps.epoch, start.batch, turns, self._metrics.network)
+            pipeline = Pipeline(builder, steps.epoch, due, *limits, self._metrics, around)
             self._pipeline, self._numbering, self._opening = pipeline, numbering, opening
             if self._closed:  # by another thread, while the pipeline began
                 pipeline.close()
@@ -179,6 +185,7 @@ class Passes:
             StreamError: a loop reads it.
         """
         self._need(self.idle(), verb, way_out)
+        self._next.close()
 
     @staticmethod
     def _need(free: bool, verb: str, way_out: str) -> None:
@@ -232,6 +239,7 @@ class Passes:
         self._closed = True  # first: a pass that begins looks at it once `close` can see the pass
         pipeline, self._pipeline, self._opening = self._pipeline, None, None
         left = pipeline is not None and pipeline.close(timeout_s)
+        left = self._next.close(timeout_s) or left
         self._memory = None
         return left
 

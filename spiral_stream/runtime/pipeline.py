@@ -10,15 +10,18 @@ deadline, after which it names the threads whose calls do not return and leaves 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from functools import partial
 from time import monotonic, perf_counter
 from typing import Final, final
 
 from spiral_stream.errors import SpiralWarning, StreamError
 from spiral_stream.runtime.ahead import StreamThreads
+from spiral_stream.runtime.around import Around
 from spiral_stream.runtime.batches import BatchBuilder
 from spiral_stream.runtime.metrics import Metrics
 from spiral_stream.runtime.pending import Batch, Pending
 from spiral_stream.runtime.prefetch_queue import CLOSED, BoundedQueue
+from spiral_stream.storage.traffic import counted
 from spiral_stream.threads import (
     CLOSE_TIMEOUT_S,
     TELL_AFTER_S,
@@ -46,6 +49,7 @@ class Pipeline(Owner):
         budget_bytes: most bytes of batches built ahead; one batch is always built.
         threads: worker threads.
         metrics: where time is counted.
+        around: fetches what lies around what batches read; ended with the pipeline.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Pipeline(Owner):
         budget_bytes: int,
         threads: int,
         metrics: Metrics,
+        around: Around | None = None,
     ) -> None:
         self._builder = builder
         self._epoch = epoch
@@ -66,8 +71,8 @@ class Pipeline(Owner):
         self._got = perf_counter()  # when the last batch was there
         self._recorded_s = 0.0  # of the feeder's waiting
         self._queue: BoundedQueue[Pending] = BoundedQueue(prefetch, budget_bytes)
-        self._pool = StreamThreads(threads)
-        self._feeder = OwnThread(self._feed, "spiral-feed")
+        self._pool = StreamThreads(threads, metrics.network, around)
+        self._feeder = OwnThread(partial(counted, metrics.network, self._feed), "spiral-feed")
         super().__init__()
         self._feeder.start()
 
@@ -78,6 +83,7 @@ class Pipeline(Owner):
                 reserved = self._largest or self._builder.batch_bytes
                 if not self._queue.reserve(reserved):
                     return
+                self._pool.begin()
                 with doing(f"batch {each.start:,} of epoch {self._epoch}"):
                     pending = self._builder.begin(self._epoch, each, self._pool)
                 self._learn(pending)
@@ -118,6 +124,7 @@ class Pipeline(Owner):
     def get(self) -> Batch | None:
         """Return the next batch; None after the last."""
         begun = perf_counter()
+        self._pool.want()
         try:
             pending = self._queue.get(self._tell, TELL_AFTER_S)
             if pending is None:

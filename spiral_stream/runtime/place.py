@@ -128,7 +128,7 @@ class Place:
         cursor = self._next()
         start = entered(numbering, self.drawn(cursor.epoch), cursor, bound)
         self.cursor, self._pass_from, self._ended = start, start, False
-        self.steps = Steps(numbering, self.drawn(start.epoch), start, bound.rank)
+        self.steps = Steps(numbering, self.drawn(start.epoch), start, bound.place)
         return self.steps
 
     def over(self) -> bool:
@@ -196,7 +196,7 @@ class Place:
         if cursor.batch == 0 or (self._by_workers and numbering.unknown(epoch)):
             return cursor
         need_inside(numbering, epoch, cursor)
-        return cursor if Steps(numbering, epoch, cursor, bound.rank).there(cursor.step) else cursor.next_epoch()
+        return cursor if Steps(numbering, epoch, cursor, bound.place).there(cursor.step) else cursor.next_epoch()
 
     # ---- other processes
 

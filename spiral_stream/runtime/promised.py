@@ -13,7 +13,7 @@ from spiral_stream.planner.bind import Bound
 from spiral_stream.planner.saved_state import Anchor
 from spiral_stream.runtime.chapters import Drawn
 from spiral_stream.runtime.formed_batches import FormedBatches
-from spiral_stream.runtime.numbering import CountLimits, Numbering
+from spiral_stream.runtime.numbering import CountLimits, Drawable, Numbering
 from spiral_stream.runtime.skipping import OfEvery
 from spiral_stream.sampling.order import UInt64
 
@@ -61,6 +61,10 @@ class PromisedBatches(OfEvery):
     def total(self, epoch: int) -> int:
         del epoch
         return self._count
+
+    @property
+    def ahead(self) -> Drawable | None:
+        return self._all.ahead
 
     def draw(self, epoch: int, number: int) -> Drawn:
         try:

@@ -24,7 +24,7 @@ from spiral_stream.planner.saved_state import Anchor
 from spiral_stream.planner.skip_record import SkippedSample, Skips, Value
 from spiral_stream.runtime.chapters import Drawn
 from spiral_stream.runtime.known_chapters import Known
-from spiral_stream.runtime.numbering import CountLimits, Numbering
+from spiral_stream.runtime.numbering import CountLimits, Drawable, Numbering
 from spiral_stream.runtime.row_lookup import found_rows
 from spiral_stream.sampling.epoch import Places
 from spiral_stream.sampling.order import LARGEST, UInt64
@@ -95,9 +95,18 @@ class SkippingBatches(OfEvery):
         left = [(first, first + count) for first, count in kept.left] + [(kept.then, end)]
         return sum(max(0, min(stop, end) - first) for first, stop in left)
 
+    @property
+    def ahead(self) -> Drawable | None:
+        every = self._every.ahead
+        return None if every is None else SkippingAhead(every, self)
+
     def draw(self, epoch: int, number: int) -> Drawn:
+        return self.drawn_of(self._every, epoch, number)
+
+    def drawn_of(self, batches: Drawable, epoch: int, number: int) -> Drawn:
+        """Return what is left of a batch of others."""
         at = self.skips.number(epoch, number) if number >= 0 else number
-        drawn = self._every.draw(epoch, at)
+        drawn = batches.draw(epoch, at)
         left = np.flatnonzero(~self._skipped(drawn.samples.places, epoch, at))
         if len(left) == len(drawn.samples):
             return drawn
@@ -130,6 +139,25 @@ class SkippingBatches(OfEvery):
 
     def possible(self, epoch: int, number: int, anchors: Iterable[Anchor]) -> list[Anchor]:
         return self._every.possible(epoch, self.skips.number(epoch, number), anchors)
+
+
+@final
+class SkippingAhead(Drawable):
+    """The batches that are left of those that somebody looks at ahead.
+
+    Args:
+        batches: all of them.
+        skipping: what is left of them.
+    """
+
+    def __init__(self, batches: Drawable, skipping: SkippingBatches) -> None:
+        self._batches, self._skipping, self.last = batches, skipping, batches.last
+
+    def exists(self, epoch: int, number: int) -> bool:
+        return number >= 0 and self._batches.exists(epoch, self._skipping.skips.number(epoch, number))
+
+    def draw(self, epoch: int, number: int) -> Drawn:
+        return self._skipping.drawn_of(self._batches, epoch, number)
 
 
 def _rows(stages: Stages, sample: SkippedSample) -> tuple[int, UInt64]:

@@ -16,7 +16,7 @@ from spiral_stream.batching.tail import DropPartial
 from spiral_stream.cursor import Cursor, Segment
 from spiral_stream.errors import ResumeError, SpiralError, SpiralWarning, StreamError
 from spiral_stream.planner.bind import Bound
-from spiral_stream.runtime.numbering import Numbering
+from spiral_stream.runtime.numbering import Drawable, Numbering
 
 
 @final
@@ -27,16 +27,16 @@ class Steps:
         numbering: which batches there are.
         epoch: the epoch whose order is drawn.
         start: where the steps begin, after `Cursor.enter` with the run's world size and merge.
-        rank: the rank that reads.
+        place: that of the rank in each step (`sampling.nodes`).
     """
 
-    def __init__(self, numbering: Numbering, epoch: int, start: Cursor, rank: int) -> None:
-        self.numbering, self.epoch, self.start, self.rank = numbering, epoch, start, rank
+    def __init__(self, numbering: Drawable, epoch: int, start: Cursor, place: int) -> None:
+        self.numbering, self.epoch, self.start, self.place = numbering, epoch, start, place
         self._ends: int | None = None  # the first step that `due` found missing
 
     def at(self, step: int) -> range | None:
         """Return the batch numbers of the rank at a step; None if it has none."""
-        return delivered_at(self.numbering, self.epoch, self.start.segments[-1], step, self.rank)
+        return delivered_at(self.numbering, self.epoch, self.start.segments[-1], step, self.place)
 
     def there(self, step: int) -> bool:
         """Return whether any rank has a batch at a step. Only under `KeepPartial` ranks differ, and rank 0 never has fewer."""
@@ -63,10 +63,10 @@ class Steps:
             return False
 
 
-def delivered_at(numbering: Numbering, epoch: int, segment: Segment, step: int, rank: int) -> range | None:
-    """Return the batch numbers that a rank delivers at a step of a segment; None if its steps have ended."""
+def delivered_at(numbering: Drawable, epoch: int, segment: Segment, step: int, place: int) -> range | None:
+    """Return the batch numbers of a place (`sampling.nodes`) at a step of a segment; None if its steps have ended."""
     exists = partial(numbering.exists, epoch)
-    return tail.admits(numbering.last, segment.first(step), segment.group, segment.batches(step, rank), exists)
+    return tail.admits(numbering.last, segment.first(step), segment.group, segment.batches(step, place), exists)
 
 
 def steps_of(numbering: Numbering, epoch: int, bound: Bound, asked: str = "steps_per_epoch") -> int:
@@ -82,7 +82,7 @@ def steps_of(numbering: Numbering, epoch: int, bound: Bound, asked: str = "steps
         StreamError: the epoch is not counted, and counting it takes long.
     """
     numbering.limits.need_countable(epoch, asked)
-    return tail.steps(numbering.last, numbering.total(epoch), bound.world_size, bound.merge, bound.rank)
+    return tail.steps(numbering.last, numbering.total(epoch), bound.world_size, bound.merge, bound.place)
 
 
 def length_of(numbering: Numbering, epoch: int, bound: Bound) -> int:
@@ -112,9 +112,11 @@ def first_delivery(
     """
     place = (cursor if epoch == cursor.epoch else Cursor(epoch)).enter(bound.world_size, bound.merge)
     for number in numbers:
-        step, rank = place.batch_to_step(number)
-        due = delivered_at(numbering, drawn, place.segment_of(number), step, rank)
+        step, at = place.batch_to_step(number)
+        segment = place.segment_of(number)
+        due = delivered_at(numbering, drawn, segment, step, at)
         if due is not None and number in due:
+            rank = bound.nodes.rank_at(at) if segment.world_size == bound.world_size else at
             return {"epoch": epoch, "batch": number, "step": step, "rank": rank}
     return None
 
@@ -132,7 +134,7 @@ def entered(numbering: Numbering, epoch: int, cursor: Cursor, bound: Bound) -> C
         ResumeError: the cursor lies after the end of its epoch.
     """
     start = cursor.enter(bound.world_size, bound.merge)
-    if start.batch == 0 or Steps(numbering, epoch, start, bound.rank).there(start.step):
+    if start.batch == 0 or Steps(numbering, epoch, start, bound.place).there(start.step):
         return start
     need_inside(numbering, epoch, cursor)
     return start.next_epoch().enter(bound.world_size, bound.merge)

@@ -7,7 +7,7 @@ batch a step begins, and `batching.tail` what happens at the end of an epoch.
 from dataclasses import dataclass
 from typing import Final, final
 
-from spiral_stream.errors import PlanError
+from spiral_stream.errors import PlanError, shown
 from spiral_stream.params import RuntimeParam
 from spiral_stream.sampling.order import check_whole
 
@@ -21,7 +21,8 @@ class DataParallel:
 
     ``lanes`` divides the order into that many slices of equal size, which take turns in the global sequence (see
     `batching.lanes`). It belongs to the plan and its fingerprint; rank, world size and ``merge`` (batches that a rank
-    concatenates per step) belong to the run.
+    concatenates per step) belong to the run. So does ``bind(ranks_per_node=)``, which deals the batches of a step to nodes,
+    and so gives each node lanes of its own (see `sampling.nodes`).
     """
 
     rank: int | RuntimeParam
@@ -29,6 +30,12 @@ class DataParallel:
     lanes: int = 1
 
     def __post_init__(self) -> None:
+        if isinstance(self.lanes, str):
+            msg = (
+                f"DataParallel: lanes={shown(self.lanes)}. Lanes belong to the plan, and may not depend on where it runs: give "
+                "a number that your numbers of nodes divide, such as lanes=12, and bind(ranks_per_node=8) in the run"
+            )
+            raise PlanError(msg)
         check_whole("DataParallel", "lanes", self.lanes, least=1, most=MOST_LANES)
         for name, value, least, fitting in (
             ("rank", self.rank, 0, "data_parallel_rank"),

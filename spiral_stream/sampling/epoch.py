@@ -171,6 +171,13 @@ class EpochOrder:
         left_over = self._left_overs.get(stream)
         return [(begin, end)] if left_over is None else left_over.ranges(begin, end)
 
+    def positions_of(self, epoch: int, rows: UInt64) -> UInt64 | None:
+        """Shape [P] -> [P], uint64: the position of each row in an epoch; None unless each row has one by arithmetic."""
+        whole = self.mixture is None and not self.order.repeats_rows and not self.extent.parts
+        if not whole or epoch == self._rebased or self._sizes[0] != self._populations[0].total:
+            return None
+        return self._arrangement(0, epoch).positions(rows)
+
     def left(self, stream: int) -> int:
         """Return how many uses of a stream an earlier plan left over; the mixture's own uses begin with these."""
         left_over = self._left_overs.get(stream)

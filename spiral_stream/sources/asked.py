@@ -15,7 +15,8 @@ from spiral_stream.errors import SourceError, cut
 from spiral_stream.semantic import is_list
 from spiral_stream.sources.reach import Reach, ReferenceDataError, ReferenceSourceError
 from spiral_stream.sources.stamps import Stamps
-from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.faults import AwayError
+from spiral_stream.storage.opening import payload_store_of
 from spiral_stream.storage.store import Get, Got, Store
 from spiral_stream.storage.uri import printable
 from spiral_stream.threads import doing
@@ -47,16 +48,19 @@ def read_objects(
     Raises:
         ReferenceDataError: one names more bytes than that.
         ReferenceSourceError: one cannot be read, or changed since registration.
+        SourceError: a store stayed away until the deadline.
     """
     by_store: dict[int, tuple[Store, list[tuple[NamedObject, Get]]]] = {}
     for each in asked:
         if each.length is not None:
             need_fewer(each.row, printable(each.named), each.length, most_bytes)
         try:
-            store, key = store_of(each.named)
+            store, key = payload_store_of(each.named)
         except SourceError as error:
             raise ReferenceSourceError(each.row, str(error)) from None
-        by_store.setdefault(id(store), (store, []))[1].append((each, Get(key, each.start, each.length, most_bytes)))
+        pinned = reach.pinned(each.uri) if stamps is None else stamps.pinned(each.row, reach.pinned(each.uri))
+        get = Get(key, each.start, each.length, most_bytes, pinned)
+        by_store.setdefault(id(store), (store, []))[1].append((each, get))
     for store, parts in by_store.values():
         with doing(f"reading {len(parts):,} objects, such as {cut(printable(parts[0][0].named))}"):
             answers = store.read([get for _, get in parts])
@@ -67,6 +71,8 @@ def read_objects(
 def _checked(
     each: NamedObject, got: Got | SourceError, reach: Reach, most_bytes: int | None, stamps: Stamps | None
 ) -> memoryview:
+    if isinstance(got, AwayError):
+        raise got  # of no row: the others would fail too, each after the deadline
     if isinstance(got, SourceError):
         raise ReferenceSourceError(each.row, str(got)) from None
     facts = reach.need_object(each.uri, each.named, got.facts, each.row)

@@ -2,10 +2,12 @@
 
 One unit a class folder, rows sorted by path, never in the order the file system
 lists them. Everything but the payload is known from the listing; a file is
-opened only when its reference is resolved. Listing costs one ``stat`` a file.
+opened only when its reference is resolved. Listing costs one ``stat`` a file; on
+an object store one list, which also tells what pins the files.
 """
 
 import os
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,12 +25,16 @@ from spiral_stream.sources.added import need_origin
 from spiral_stream.sources.imports import FILE, INDEX
 from spiral_stream.sources.memory import MemoryReader
 from spiral_stream.sources.paths import absolute, need_file, not_found
+from spiral_stream.sources.pins import Pin
+from spiral_stream.sources.remote_folder import grouped, listed_below, pin_of_object, shown_files
 from spiral_stream.sources.source import Reader, Source, Unit, content_key
+from spiral_stream.storage.uri import is_object
 
 # torchvision.datasets.folder.IMG_EXTENSIONS; what a decoder cannot read it refuses by name.
 IMAGES: Final = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 _OTHER_IMAGES: Final = (".avif", ".gif", ".heic", ".jp2", ".jxl")
 _NAMED: Final = 5  # extensions that a message names
+Classes = dict[str, list[tuple[str, int, int]]]  # by class folder: path, bytes and time of change of each file, sorted
 VIDEOS: Final = (".mp4", ".m4v", ".mov", ".mkv", ".ts", ".avi")
 
 
@@ -44,7 +50,8 @@ class ClassFolder(Source):
 
     def __post_init__(self) -> None:
         need_origin(type(self).__name__, self.origin)
-        object.__setattr__(self, "path", absolute(self.path))
+        path = absolute(self.path)
+        object.__setattr__(self, "path", path.rstrip("/") if is_object(path) else path)
 
     def open(self) -> Reader:
         return ClassFolderReader(self)
@@ -67,7 +74,7 @@ class ImageFolder(ClassFolder):
     ``label_id``, ``class_name``, ``size_bytes``, ``storage_shard`` (the class folder).
 
     Args:
-        path: the folder; ``~`` is expanded.
+        path: the folder, or the URI of one on an object store; ``~`` is expanded.
         origin: whether to add the columns ``__file__``, the path of a row's file below the folder, and
             ``__index_in_file__``, which is 0: a file is a row.
     """
@@ -87,7 +94,7 @@ class VideoFolder(ClassFolder):
     ``label_id``, ``class_name``, ``size_bytes``, ``storage_shard`` (the class folder).
 
     Args:
-        path: the folder; ``~`` is expanded.
+        path: the folder, or the URI of one on an object store; ``~`` is expanded.
         origin: whether to add the columns ``__file__``, the path of a row's file below the folder, and
             ``__index_in_file__``, which is 0: a file is a row.
     """
@@ -104,22 +111,29 @@ class ClassFolderReader(Reader):
 
     def __init__(self, source: ClassFolder) -> None:
         kind = type(source).__name__
-        if not Path(source.path).is_dir():
+        remote = is_object(source.path)
+        if not remote and not Path(source.path).is_dir():
             raise not_found(source.path, kind)
         self.schema = source.schema
         self.base = source.path
         left: Counter[str] = Counter()
         try:
-            self._units, tables = _list_classes(source, left)
+            found = _objects(source, left) if remote else _classes(source, left)
+            self._units, tables = _list_classes(source, found)
         except (OSError, UnicodeEncodeError) as error:
             what = f"the name {error.object!r} is not UTF-8" if isinstance(error, UnicodeEncodeError) else str(error)
             msg = f"{kind} {source.path}: {what}. Rename or remove it, or check its rights"
             raise SourceError(msg) from error
         self.left_out = _left_out(source, left)
-        self._memory = MemoryReader(pa.concat_tables(tables), self._units, self.base)
+        rows = pa.concat_tables(tables)
+        self._listed = _Pins(self._units, rows, found) if remote else None
+        self._memory = MemoryReader(rows, self._units, self.base)
 
     def units(self) -> Sequence[Unit]:
         return self._units
+
+    def listed(self, name: str) -> Pin | None:
+        return None if self._listed is None else self._listed.pin(name)
 
     def scan(
         self,
@@ -131,6 +145,26 @@ class ClassFolderReader(Reader):
 
     def fetch(self, rows: NDArray[np.uint64], columns: Sequence[str]) -> pa.Table:
         return self._memory.fetch(rows, columns)
+
+
+@final
+class _Pins:
+    """What a list said of each object, 8 bytes each next to the rows. Rows of a class are sorted by path."""
+
+    def __init__(self, units: Sequence[Unit], rows: pa.Table, found: Classes) -> None:
+        starts = np.cumsum([0, *(unit.rows for unit in units)]).tolist()
+        self._rows = {unit.name: range(start, start + unit.rows) for unit, start in zip(units, starts, strict=False)}
+        self._paths = rows["sample_id"].combine_chunks()
+        self._sizes = rows["size_bytes"].combine_chunks()
+        self._marks = np.array([when for unit in units for _, _, when in found[unit.name]], np.int64)
+
+    def pin(self, name: str) -> Pin | None:
+        """Return the pin of a file by its path; None if it is not among them."""
+        rows = self._rows.get(name.partition("/")[0], range(0))
+        at = bisect_left(rows, name, key=lambda row: self._paths[row].as_py())
+        if at == len(rows) or self._paths[rows[at]].as_py() != name:
+            return None
+        return Pin(self._sizes[rows[at]].as_py(), int(self._marks[rows[at]]), 0)
 
 
 def _left_out(source: ClassFolder, left: Counter[str]) -> str | None:
@@ -155,15 +189,36 @@ def _extension(name: str) -> str:
     return os.path.splitext(name)[1].lower()  # noqa: PTH122  a Path costs 10x as much
 
 
-def _list_classes(source: ClassFolder, left: Counter[str]) -> tuple[list[Unit], list[pa.Table]]:
-    """List the class folders; counts by extension the files that are left out."""
+def _classes(source: ClassFolder, left: Counter[str]) -> Classes:
+    """The files of each class folder, sorted; counts by extension the files that are left out."""
+    found: Classes = {}
+    with os.scandir(source.path) as entries:
+        for entry in entries:
+            if not entry.name.startswith(".") and entry.is_dir():
+                folder = os.path.join(source.path, entry.name)  # noqa: PTH118  Path costs 10x as much a file
+                found[entry.name] = sorted(_files(folder, entry.name, source.EXTENSIONS, left))
+            elif not entry.name.startswith("."):
+                left[_extension(entry.name)] += 1
+    return found
+
+
+def _objects(source: ClassFolder, left: Counter[str]) -> Classes:
+    """As `_classes`, of objects."""
+    folders = grouped(shown_files(listed_below(source.path, type(source).__name__)))
+    found: Classes = {}
+    for folder, files in folders.items():
+        good = [bool(folder) and each.name.lower().endswith(source.EXTENSIONS) for each in files]
+        left.update(_extension(each.name) for each, kept in zip(files, good, strict=True) if not kept)
+        if folder:
+            kept = [each for each, kept in zip(files, good, strict=True) if kept]
+            found[folder] = [(each.name, *pin_of_object(each.facts)[:2]) for each in kept]
+    return found
+
+
+def _list_classes(source: ClassFolder, found: Classes) -> tuple[list[Unit], list[pa.Table]]:
+    """Return a unit and a table for each class folder."""
     kind, root = type(source).__name__, source.path
-    classes = []
-    for entry in os.scandir(root):
-        if not entry.name.startswith(".") and entry.is_dir():
-            classes.append(entry.name)
-        elif not entry.name.startswith("."):
-            left[_extension(entry.name)] += 1
+    classes = list(found)
     classes.sort()
     what = "image" if isinstance(source, ImageFolder) else "video"
     if not classes:
@@ -171,7 +226,7 @@ def _list_classes(source: ClassFolder, left: Counter[str]) -> tuple[list[Unit], 
         raise SourceError(msg)
     units, tables = [], []
     for label, name in enumerate(classes):
-        files = sorted(_files(os.path.join(root, name), name, source.EXTENSIONS, left))  # noqa: PTH118  Path costs 10x as much a file
+        files = found[name]
         if not files:
             msg = (
                 f"{kind}: class folder {name!r} of {root} has no {what} "

@@ -1,7 +1,7 @@
-"""Datasets of Hugging Face on this machine: a folder of ``save_to_disk``, or one of Parquet files as on the Hub.
+"""Datasets of Hugging Face: a folder of ``save_to_disk``, or one of Parquet files as on the Hub.
 
 Neither needs the package ``datasets``. Rows are read where they lie: Arrow files are memory-mapped (`arrow_stream`), Parquet
-files are read by row group (`parquet`). Columns become those of Spiral in `features`.
+files are read by row group (`parquet`), also on an object store. Columns become those of Spiral in `features`.
 """
 
 import json
@@ -20,7 +20,9 @@ from spiral_stream.sources.features import BYTES, FeaturedReader, Features, medi
 from spiral_stream.sources.listing import listed
 from spiral_stream.sources.parquet import ParquetReader
 from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed
+from spiral_stream.sources.remote_folder import listed_below
 from spiral_stream.sources.source import Known, Reader, Source
+from spiral_stream.storage.uri import is_object
 
 _WHAT: Final = "HuggingFace"
 _PIECE: Final = re.compile(r"(.+?)-\d{5}-of-\d{5}(?:-[0-9a-f]+)?\.parquet")  # train-00000-of-00002.parquet
@@ -39,7 +41,7 @@ class HuggingFace(Source):
     Class labels are described by their names. Formats that ``set_format`` chose are not applied.
 
     Args:
-        path: the folder; ``~`` is expanded.
+        path: the folder, or the URI of one of Parquet files on an object store; ``~`` is expanded.
         split: such as ``"train"``; needed where there are several.
         base: folder that relative paths of images start from; by default ``path``.
         allow_outside: whether paths may name files that do not lie below ``base``; by default only where no base is given.
@@ -54,7 +56,8 @@ class HuggingFace(Source):
     origin: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", absolute(self.path))
+        path = absolute(self.path)
+        object.__setattr__(self, "path", path.rstrip("/") if is_object(path) else path)
         object.__setattr__(self, "allow_outside", outside_allowed(self.base, self.allow_outside))
         if self.base is not None:
             object.__setattr__(self, "base", absolute(self.base))
@@ -70,6 +73,8 @@ class HuggingFace(Source):
         return self._open(known)
 
     def _open(self, known: Known | None) -> Reader:
+        if is_object(self.path):
+            return with_added(_parquet(self, known), {}, known, origin=self.origin)
         folder = self._folder()
         rows = _saved(self, folder, known) if (folder / "state.json").is_file() else _parquet(self, known)
         return with_added(rows, {}, known, origin=self.origin)
@@ -139,26 +144,49 @@ def _parquet(source: HuggingFace, known: Known | None) -> Reader:
     import pyarrow.parquet as pq
 
     if known is None:
-        _need_parquet(source.path)
-        root, found = listed(source.path, _WHAT, (".parquet",))
+        root, found = _objects(source.path) if is_object(source.path) else _files(source.path)
         names = _of_split(source, found)
     else:
         root, names = source.path, known.names.to_pylist()
     mark = "origin" if source.origin else ""
     outside = bool(source.allow_outside)
     rows = ParquetReader(root, names, source.base or root, allow_outside=outside, known=known, mark=mark)
-    paths = [f"{root}/{name}" for name in names]
-    features = _features({}, pq.read_schema(paths[0]))
+    features = _features({}, pq.read_schema(rows.opened(0)))
     media = media_columns(rows.schema, features)
-    return FeaturedReader(rows, features, {name: _stores_bytes(paths, name) for name in media})
+    return FeaturedReader(rows, features, {name: _stores_bytes(rows, len(names), name) for name in media})
 
 
-def _stores_bytes(paths: Sequence[str], name: str) -> bool:
+def _files(path: str) -> tuple[str, list[str]]:
+    _need_parquet(path)
+    return listed(path, _WHAT, (".parquet",))
+
+
+def _objects(path: str) -> tuple[str, list[str]]:
+    """The URI, and the names of the Parquet files below it.
+
+    Raises:
+        SourceError: there are none.
+    """
+    there = [each.name for each in listed_below(path, _WHAT)]
+    names = [name for name in there if name.endswith(".parquet")]
+    if names:
+        return path, names
+    if any(name.endswith(".arrow") for name in there):
+        msg = (
+            f"{_WHAT}: {cut(path)} has Arrow files, as of save_to_disk. They have no index, so nothing reads them by range. "
+            "Copy the folder to this machine, or write Parquet files: dataset.to_parquet(...)"
+        )
+        raise SourceError(msg)
+    msg = f"{_WHAT}: there is no *.parquet below {cut(path)}; there is {cut(there[0])}. Correct the URI"
+    raise SourceError(msg)
+
+
+def _stores_bytes(rows: ParquetReader, count: int, name: str) -> bool:
     """As `_holds_bytes`, by the statistics of Parquet files."""
     import pyarrow.parquet as pq
 
-    for path in paths:
-        footer = pq.read_metadata(path)
+    for unit in range(count):
+        footer = pq.read_metadata(rows.opened(unit))
         for group in (footer.row_group(at) for at in range(footer.num_row_groups)):
             leaves = {leaf.path_in_schema: leaf for leaf in (group.column(at) for at in range(group.num_columns))}
             values = [_values(leaves[f"{name}.{part}"]) for part in (BYTES, "path")]

@@ -26,6 +26,7 @@ from spiral_stream.sources.source import ROW, Known, Reader, RowRuns, Source, Un
 ROWS: Final = "rows.lance"
 SNAPSHOTS: Final = "snapshots"
 UNITS: Final = "units"
+BYTES: Final = "bytes.sealed.arrow"  # digests of the files, where their bytes are compared
 _HEX: Final = frozenset("0123456789abcdef")
 _KEY_DIGITS: Final = 32
 PLACED: Final = b"spiral:placed"  # marks columns that no source yields: where a row comes from
@@ -234,6 +235,9 @@ class ImportedReader(Reader):
         keys = [content_key(self._folder, key) for key in flat.field("key").to_pylist()]
         rows = flat.field("rows").to_numpy().astype(np.uint64)
         return RowRuns(pa.array(keys, pa.utf8()), rows, np.repeat(base, counts).astype(np.uint64))
+
+    def key_of(self, content: str) -> str:
+        return content_key(self._folder, content)
 
     def _with_base(self, table: pa.Table, rows: NDArray[np.uint64]) -> pa.Table:
         """The rows with places that count from the first row of their file."""

@@ -65,8 +65,8 @@ class Jsonl(ImportedSource):
         allow_outside: whether references may name files that do not lie below ``base``; by default
             only where no base is given.
         references: columns of texts that name members of tars, ``tar://shard.tar#0001.jpg``, one or a list per row, and
-            the folder that the tars are named from: ``{"image": "/data"}``; or ``["image"]``, named from the folder of
-            each file. The column becomes a reference to the member's bytes.
+            the folder that the tars are named from: ``{"image": "/data"}``, or its URI on an object store; or
+            ``["image"]``, named from the folder of each file. The column becomes a reference to the member's bytes.
     """
 
     KIND: ClassVar[str] = "jsonl"
@@ -107,7 +107,7 @@ class Jsonl(ImportedSource):
         if not self.references:
             return schema
         first = next(self._texts(units[0], schema, Refused(units[0], SKIP)), schema.empty_table())
-        return with_references(schema, self.references, first, "Jsonl")
+        return with_references(schema, self.references, _folder(units[0]), first, "Jsonl")
 
     def _text_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
         if self.schema is not None:

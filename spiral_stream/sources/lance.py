@@ -8,7 +8,7 @@ row of 100 KB, as `take` of ``large_binary``.
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -19,16 +19,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spiral_stream.errors import SourceError, SpiralError, cut
+from spiral_stream.errors import SourceError, cut
 from spiral_stream.expr import Expr
 from spiral_stream.sources.added import need_origin, with_added
 from spiral_stream.sources.blobs import as_read, is_blob
+from spiral_stream.sources.lance_calls import counting, storage
 from spiral_stream.sources.lancedb import is_table, place_of
 from spiral_stream.sources.paths import absolute, is_remote, not_found, outside_allowed
 from spiral_stream.sources.predicate import needed, passing, split_without
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
 from spiral_stream.sources.watch import Facts, Watch, facts_of
-from spiral_stream.storage.profiles import options_of, redacted
+from spiral_stream.storage.opening import need_answer
+from spiral_stream.storage.profiles import options_of
 from spiral_stream.storage.uri import is_object
 
 if TYPE_CHECKING:
@@ -101,7 +103,9 @@ class LanceReader(Reader):
         self.base = source.base or os.path.dirname(source.uri)  # noqa: PTH120  may be a remote URI
         self.allow_outside = bool(source.allow_outside)
         self._known, self._origin = known, source.origin
-        with storage(self._place):
+        self._root, self._local = source.uri, not is_remote(source.uri)
+        self.remote, self.node_kept = not self._local, self._local  # Lance has a client of its own
+        with self._called():
             counts = [each.count_rows() for each in self._fragments] if known is None else known.rows
         self._rows = np.asarray(counts, dtype=np.uint64)
         self._starts = np.concatenate([[0], np.cumsum(self._rows)]).astype(np.uint64)
@@ -109,17 +113,20 @@ class LanceReader(Reader):
         self._lock = threading.Lock()
         self._blobs = tuple(field.name for field in self._dataset.schema if is_blob(field))
         self.schema = pa.schema([as_read(field) for field in self._dataset.schema])
-        self._root, self._local = source.uri, not is_remote(source.uri)
-        self.remote = not self._local
         self._paths: dict[int, list[str]] = {}  # of fragments that were looked at
         self._watch = Watch({})
         for unit in range(len(self._rows)) if known is None else ():
             self._paths_of(unit)
 
+    def _called(self) -> AbstractContextManager[None]:
+        """While Lance is called: its errors become ours, and what it asks of a store is counted."""
+        local = self._local or self._dataset is None  # closed
+        return storage(self._place) if local else counting(self._dataset.io_stats_incremental, self._place)
+
     @cached_property
     def _fragments(self) -> "list[lance.LanceFragment]":
         """The fragments in manifest order; 7 us each, which a plan over kept columns does not need."""
-        with storage(self._place):
+        with self._called():
             found = list(self._dataset.get_fragments())
         if self._known is not None and len(self._known.rows) != len(found):
             msg = (
@@ -159,7 +166,7 @@ class LanceReader(Reader):
         for name in self._blobs if not self.allow_outside else ():
             if "lance.blob" not in str(self._dataset.schema.field(name).type):
                 continue  # the older form has no files of others
-            with storage(self._place):
+            with self._called():
                 scanner = self._dataset.scanner(columns=[name], blob_handling="blobs_descriptions")
                 for batch in scanner.to_batches():
                     outside = batch.column(name).filter(
@@ -193,7 +200,7 @@ class LanceReader(Reader):
         read = needed(columns, late)
         schema = self._schema_of(read)
         options: dict[str, Any] = dict(_WIDE_SCAN) if self._is_wide(read) else {}
-        with storage(self._place):
+        with self._called():
             scanner = self._dataset.scanner(
                 columns=read,
                 filter=None if pushed is None else to_lance(pushed, self.schema),
@@ -205,7 +212,7 @@ class LanceReader(Reader):
             )
             batches = iter(scanner.to_batches())
         while True:
-            with storage(self._place):
+            with self._called():
                 batch = next(batches, None)
             if batch is None:
                 self._need_unchanged(chosen)
@@ -232,7 +239,7 @@ class LanceReader(Reader):
         as_asked = len(distinct) == len(rows) and bool((places[1:] > places[:-1]).all())
         plain = [name for name in dict.fromkeys(columns) if name not in self._blobs]
         taken = None
-        with storage(self._place):
+        with self._called():
             if plain:
                 taken = self._dataset.take(pa.array(distinct), columns=plain)
                 taken = taken if as_asked else taken.take(pa.array(places))
@@ -284,7 +291,7 @@ class LanceReader(Reader):
                 fragment = self._fragments[unit]
                 deleted = np.empty(0, dtype=np.uint64)
                 if fragment.num_deletions:
-                    with storage(self._place):
+                    with self._called():
                         live = self._dataset.scanner(columns=[], fragments=[fragment], with_row_address=True).to_table()
                     offsets = live.column("_rowaddr").to_numpy() & np.uint64(0xFFFFFFFF)
                     everything = np.arange(fragment.physical_rows, dtype=np.uint64)
@@ -317,7 +324,7 @@ class LanceReader(Reader):
     def _paths_of(self, unit: int) -> list[str]:
         """The local files of a fragment; the first call notes what they are like."""
         if unit not in self._paths:
-            with storage(self._place):
+            with self._called():
                 found = self._files_of(self._fragments[unit])
             for path, facts in found.items():
                 self._watch.know(path, facts)
@@ -345,6 +352,7 @@ def _open(source: Lance) -> "lance.LanceDataset":
 
     if not is_remote(source.uri) and not Path(source.uri).is_dir():
         raise not_found(source.uri, "Lance dataset")
+    need_answer(source.uri)
     options = options_of(source.uri) or None if is_object(source.uri) else None
     try:
         with storage(f"Lance dataset {source.uri}"):
@@ -358,26 +366,6 @@ def _open(source: Lance) -> "lance.LanceDataset":
             f"Lance dataset {source.uri}: version {source.version} is gone; it has {kept[0]} to {kept[-1]}. "
             f'Tag versions that streams use, or take the newest with catalog.refresh("<name>")'
         )
-        raise SourceError(msg) from error
-
-
-@contextmanager
-def storage(place: str) -> Iterator[None]:
-    """Turn Lance's failures into SourceError, Rust panics (a BaseException) included.
-
-    Raises:
-        SourceError: says where, and Lance's first line.
-    """
-    try:
-        yield
-    except (SpiralError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
-        raise
-    except BaseException as error:  # PanicException derives from BaseException
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if "://" in place:  # its words quote requests
-            msg = f"{place}: {cut(redacted(first))}. Check the URI, the options of its profile, and that the files are whole"
-            raise SourceError(msg) from None
-        msg = f"{place}: {first}. Check that the files are whole and readable"
         raise SourceError(msg) from error
 
 

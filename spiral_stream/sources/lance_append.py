@@ -3,13 +3,17 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, final
 
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError
-from spiral_stream.sources.lance import storage
+from spiral_stream.sources.lance_calls import storage
+from spiral_stream.sources.paths import is_remote
+from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.profiles import options_of
 
 
 @final
@@ -37,49 +41,64 @@ class Appendable:
         return json.dumps(found)
 
 
-def present(folder: Path) -> Appendable | None:
+def present(uri: str) -> Appendable | None:
     """Look at a dataset; None where there is none.
 
     Raises:
         SourceError: it cannot be read.
     """
-    import lance
-
-    if not (folder / "_versions").is_dir():
+    if not _is_there(uri):
         return None
-    with storage(f"Lance dataset {folder}"):
-        found = lance.dataset(str(folder))
+    with storage(f"Lance dataset {uri}"):
+        found = _opened(uri)
         files = frozenset(file.path for each in found.get_fragments() for file in each.metadata.files)
         ids = tuple(_ids(found.lance_schema.fields()))
         return Appendable(found.schema, int(found.version), str(found.data_storage_version), files, ids)
 
 
-def made(folder: Path, schema: pa.Schema) -> Appendable:
+def files_since(uri: str, version: int) -> frozenset[str]:
+    """Return the names of the files of all versions after one.
+
+    Raises:
+        SourceError: they cannot be read.
+    """
+    found: set[str] = set()
+    if _is_there(uri):
+        with storage(f"Lance dataset {uri}"):
+            numbers = [int(each["version"]) for each in _opened(uri).versions()]
+            for number in numbers:
+                if number > version:
+                    fragments = _opened(uri, number).get_fragments()
+                    found |= {file.path for each in fragments for file in each.metadata.files}
+    return frozenset(found)
+
+
+def made(uri: str, schema: pa.Schema) -> Appendable:
     """Return a dataset, which is made without rows if it is missing; one process makes it, whoever tries.
 
     Raises:
-        SourceError: Lance cannot keep such columns, or the folder cannot be written.
+        SourceError: Lance cannot keep such columns, or the dataset cannot be written.
     """
     import lance
 
-    found = present(folder)
+    found = present(uri)
     if found is None:
         try:
-            with storage(f"Lance dataset {folder}"):
-                lance.write_dataset(schema.empty_table(), str(folder), mode="create")
+            with storage(f"Lance dataset {uri}"):
+                lance.write_dataset(schema.empty_table(), uri, mode="create", storage_options=_options(uri))
         except SourceError:
-            if present(folder) is None:  # nobody else made it
+            if present(uri) is None:  # nobody else made it
                 raise
-        found = present(folder)
+        found = present(uri)
     assert found is not None
     return found
 
 
-def append(folder: Path, described: Sequence[str], version: int) -> int:
+def append(uri: str, described: Sequence[str], version: int) -> int:
     """Add fragments, whose files lie in the dataset already, after all others; returns the new version.
 
     Args:
-        folder: of the dataset.
+        uri: of the dataset.
         described: the fragments, as `Appendable.placed` returns them.
         version: that was looked at. Lance goes on from a later one that only has more rows.
 
@@ -89,9 +108,57 @@ def append(folder: Path, described: Sequence[str], version: int) -> int:
     import lance
     from lance.fragment import FragmentMetadata
 
-    with storage(f"Lance dataset {folder}"):
+    with storage(f"Lance dataset {uri}"):
         operation = lance.LanceOperation.Append([FragmentMetadata.from_json(text) for text in described])
-        return int(lance.LanceDataset.commit(str(folder), operation, read_version=version).version)
+        found = lance.LanceDataset.commit(uri, operation, read_version=version, storage_options=_options(uri))
+        return int(found.version)
+
+
+def append_alone(uri: str, described: Sequence[str], version: int) -> int:
+    """Add fragments as `append` does, but only if nobody added rows since ``version``; returns the new version.
+
+    Lance lets appends pass each other, so two of them could add the same part. A *merge* names all fragments, the old
+    ones too, and conflicts with whatever changed a fragment or added one. Without fragments, it makes a version that
+    whatever began before conflicts with.
+
+    Raises:
+        SourceError: somebody added or changed rows since then, or the dataset cannot be written.
+    """
+    import lance
+    from lance.fragment import FragmentMetadata
+
+    with storage(f"Lance dataset {uri}"):
+        there = _opened(uri, version)
+        fragments = [each.metadata for each in there.get_fragments()]
+        # an index may know numbers of fragments that were deleted, and would answer for new ones of these numbers
+        segments = chain.from_iterable(each.segments for each in there.describe_indices())
+        indexed = chain.from_iterable(each.fragment_ids for each in segments)
+        last = max((-1, *(each.id for each in fragments), *indexed))
+        new = [json.dumps({**json.loads(text), "id": last + 1 + k}) for k, text in enumerate(described)]
+        operation = lance.LanceOperation.Merge(
+            [*fragments, *map(FragmentMetadata.from_json, new)], there.lance_schema, preserves_nullability=True
+        )
+        done = lance.LanceDataset.commit(
+            uri, operation, read_version=version, storage_options=_options(uri), max_retries=0
+        )
+        return int(done.version)
+
+
+def _is_there(uri: str) -> bool:
+    if not is_remote(uri):
+        return Path(uri, "_versions").is_dir()
+    store, key = store_of(f"{uri}/_versions/")
+    return next(iter(store.list(key)), None) is not None
+
+
+def _opened(uri: str, version: int | None = None) -> Any:
+    import lance
+
+    return lance.dataset(uri, version=version, storage_options=_options(uri))
+
+
+def _options(uri: str) -> dict[str, str] | None:
+    return (options_of(uri) or None) if is_remote(uri) else None
 
 
 def _ids(fields: Any) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Final, final
 
 import pyarrow as pa
 
-from spiral_stream.sources.lance import storage
+from spiral_stream.sources.lance_calls import storage
 
 DATA: Final = "data"  # the folder of a dataset's files
 

@@ -4,12 +4,13 @@ A video of a gigabyte is named by one reference, and a clip of it needs a few hu
 kilobytes. `locate` finds the file and the size of each reference (one ``stat`` a
 distinct file); `Located.read` reads a range of it. Files are opened at the first read,
 at most `OPEN_FILES` of one call stay open, and one that is dropped closes when the last
-thread that reads it is done. A read costs about 3 us over its bytes.
+thread that reads it is done. A read costs about 3 us over its bytes. Objects of stores are read by range (`object_part`).
 """
 
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -17,9 +18,11 @@ import pyarrow as pa
 import xxhash
 
 from spiral_stream.errors import SourceError, cut, renumbered
+from spiral_stream.sources.object_part import ObjectPart, object_part, part_name
 from spiral_stream.sources.reach import Reach, reach_of
 from spiral_stream.sources.reference import Form, byte_ranges, form_of, inline_views, read_at, too_short, uris_of
 from spiral_stream.sources.stamps import Stamps
+from spiral_stream.storage.uri import printable
 
 OPEN_FILES: Final = 8  # of one call of `locate`
 STAMP_BYTES: Final = 4096  # at either end, which the stamp covers
@@ -67,11 +70,33 @@ class Located:
 
     name: str  # for messages: a path, path[offset + length], or "inline bytes"
     size: int  # bytes
-    path: str | None = None  # None of inline bytes
+    path: str | None = None  # of an object its URI; None of inline bytes
     offset: int = 0  # in the file
     _uri: str = ""  # as the reference spells it
     _data: memoryview = field(default=memoryview(b""), repr=False)
     _files: _Files | None = field(default=None, repr=False)
+    _object: ObjectPart | None = field(default=None, repr=False)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether reading it waits for a network."""
+        return self._object is not None
+
+    def is_gone(self) -> bool:
+        """Whether the object that it lies in is no longer there; asks the store."""
+        return self._object is not None and self._object.is_gone()
+
+    def read_all(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+        """Read ranges (offset, length), each as `read` does; those of an object are asked for together.
+
+        Raises:
+            SourceError: see `read`.
+        """
+        if self._object is None:
+            return [self.read(*each) for each in ranges]
+        for offset, length in ranges:
+            self._need_inside(offset, length)
+        return self._object.read(ranges)
 
     def read(self, offset: int, length: int) -> memoryview:
         """Exactly ``length`` bytes from ``offset``; of inline bytes a view, not a copy.
@@ -79,9 +104,9 @@ class Located:
         Raises:
             SourceError: the bytes end before, or cannot be read.
         """
-        if offset < 0 or length < 0 or offset + length > self.size:
-            msg = f"{self.name} has {self.size} bytes, {offset} + {length} were asked for. " + _RESTORE
-            raise SourceError(msg)
+        self._need_inside(offset, length)
+        if self._object is not None:
+            return self._object.read([(offset, length)])[0]
         if self.path is None or self._files is None:
             return self._data[offset : offset + length]
         try:
@@ -90,14 +115,22 @@ class Located:
             msg = f"{self.name}: {error.strerror or error}. " + _RESTORE
             raise SourceError(msg) from error
 
+    def _need_inside(self, offset: int, length: int) -> None:
+        if offset < 0 or length < 0 or offset + length > self.size:
+            msg = f"{self.name} has {self.size} bytes, {offset} + {length} were asked for. " + _RESTORE
+            raise SourceError(msg)
+
     def stamp(self) -> int:
         """64 bits of the size and of the bytes at both ends: tells a changed file from the one that was there.
 
-        The same for every copy of the bytes, wherever they lie. A change in the middle alone goes unseen.
+        The same for every copy of the bytes on this machine. A change in the middle alone goes unseen. The stamp of an
+        object is made of what its store says of it, and costs no request.
 
         Raises:
             SourceError: it cannot be read.
         """
+        if self._object is not None:
+            return self._object.stamp()
         edge = min(STAMP_BYTES, self.size)
         seen = xxhash.xxh3_64(self.size.to_bytes(8, "little"))
         seen.update(self.read(0, edge))
@@ -158,10 +191,17 @@ class _Places:
         ]
 
     def _whole(self, uri: str, row: int) -> Located:
+        if (named := self._reach.object_of(uri, row)) is not None:
+            return _of_object(object_part(self._reach, uri, named, row), whole=True)
         path, size = self._found(uri, row)
         return Located(cut(path), size, path, 0, uri, _files=self._files)
 
     def _part(self, uri: str, start: int, length: int, row: int, stamps: Stamps | None) -> Located:
+        if (named := self._reach.object_of(uri, row)) is not None:
+            part = object_part(self._reach, uri, named, row, (start, length), stamps)
+            if start + length > part.whole:
+                raise too_short(row, printable(named), part.whole, start, length)
+            return _of_object(part, whole=False)
         path, size = self._found(uri, row)
         if stamps is not None:  # not the digest: a clip reads a part of the bytes
             stamps.need_file(row, *self._reach.stat(uri, row))
@@ -174,3 +214,9 @@ class _Places:
             path, facts = self._reach.stat(uri, row)
             self._sizes[uri] = path, facts.st_size
         return self._sizes[uri]
+
+
+def _of_object(part: ObjectPart, *, whole: bool) -> Located:
+    return Located(
+        cut(part_name(part, whole=whole)), part.size, printable(part.named), part.start, part.uri, _object=part
+    )

@@ -19,10 +19,15 @@ from spiral_stream.sources.imports import RAISE, ImportedSource, ImportUnit, Ref
 from spiral_stream.sources.mds_columns import MdsColumns, described, found_columns
 from spiral_stream.sources.mds_encodings import need_dtype
 from spiral_stream.sources.mds_index import Shard, indexes_of, need_hashes, shards_of
+from spiral_stream.sources.mds_objects import FoundShard, found_shards, object_shards
 from spiral_stream.sources.mds_samples import MdsSamples
-from spiral_stream.sources.paths import absolute, need_file
+from spiral_stream.sources.paths import absolute, is_remote, need_file, not_found
+from spiral_stream.sources.remote_bytes import object_bytes
+from spiral_stream.sources.remote_file import look
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar_fields import Columns, need_columns
+from spiral_stream.storage.store import Facts
+from spiral_stream.storage.uri import is_object
 
 _LOOKED_AT: Final = 4  # shards, where only their samples say what a column holds
 _BATCHES: Final = 1  # of each
@@ -51,7 +56,7 @@ class Mds(ImportedSource):
     ``pkl`` is refused. A dot in the name of a column becomes ``_``. Hashes that the index has are compared with the files.
 
     Args:
-        path: the folder.
+        path: the folder, or its URI on an object store.
         columns: which to keep: ``["image", "label"]``; or under which names: ``{"image": "jpg", "label": "cls"}``.
         arrays: columns of ``bytes`` that hold the values of one array, and their type: ``{"tokens": "int64"}``.
         on_error: what to do with a sample that cannot be read: ``"raise"``, or ``"skip"`` and count it.
@@ -68,7 +73,8 @@ class Mds(ImportedSource):
     on_error: str = RAISE
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", absolute(self.path))
+        path = absolute(self.path)
+        object.__setattr__(self, "path", path.rstrip("/") if is_object(path) else path)
         object.__setattr__(self, "columns", need_columns("Mds", self.columns))
         object.__setattr__(self, "arrays", _need_arrays(self.arrays))
         need_on_error("Mds", self.on_error)
@@ -78,6 +84,10 @@ class Mds(ImportedSource):
         return self.path
 
     def import_units(self) -> Sequence[ImportUnit]:
+        if is_object(self.path):
+            return [_unit(each, each.facts.size, each.facts.mark) for each in found_shards(self.path)]
+        if is_remote(self.path):
+            raise not_found(self.path, "Mds")
         return [
             _unit_of(os.path.relpath(os.path.dirname(index), self.path), index, shard)  # noqa: PTH120
             for index in indexes_of(self.path)
@@ -85,7 +95,8 @@ class Mds(ImportedSource):
         ]
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
-        shards = [_shard_of(unit) for unit in units]
+        indexes = {index: _shards_of(index) for index in {unit.others[0] for unit in units}}
+        shards = [_shard_of(unit, indexes[unit.others[0]]) for unit in units]
         inline = any(not _is_raw(unit, shard) for unit, shard in zip(units, shards, strict=True))
         columns = self._columns(shards[0], inline=inline)
         for unit, shard in zip(units, shards, strict=True):
@@ -99,7 +110,7 @@ class Mds(ImportedSource):
         return found.schema()
 
     def import_rows(self, unit: ImportUnit, schema: pa.Schema, refused: Refused) -> Iterator[pa.RecordBatch]:
-        shard = _shard_of(unit)
+        shard = _shard_of(unit, _shards_of(unit.others[0]))
         columns = self._columns(shard, inline=False)
         uri = unit.name if _is_raw(unit, shard) else None
         with _samples(unit, shard) as samples:
@@ -145,15 +156,24 @@ def _unit_of(folder: str, index: str, shard: Shard) -> ImportUnit:
     if facts.st_size != file.size:
         msg = f"Mds: {cut(path)} has {facts.st_size:,} bytes, and the index says {file.size:,}. {_WAY_OUT}"
         raise SourceError(msg)
-    name = os.path.normpath(os.path.join(folder, shard.raw.name))  # noqa: PTH118
-    key = content_key(name, file.name, facts.st_size, facts.st_mtime_ns, repr(asdict(shard)))
-    return ImportUnit(name, path, facts.st_size, key, (index,), shard.samples)
+    return _unit(FoundShard(folder, index, shard, file, Facts(facts.st_size)), facts.st_size, facts.st_mtime_ns)
 
 
-def _shard_of(unit: ImportUnit) -> Shard:
+def _unit(found: FoundShard, size: int, when: int) -> ImportUnit:
+    shard, root = found.shard, os.path.dirname(found.listing)  # noqa: PTH120
+    name = os.path.normpath(os.path.join(found.folder, shard.raw.name))  # noqa: PTH118
+    key = content_key(name, found.file.name, size, when, repr(asdict(shard)))
+    return ImportUnit(name, os.path.join(root, found.file.name), size, key, (found.listing,), shard.samples)  # noqa: PTH118
+
+
+def _shards_of(index: str) -> tuple[Shard, ...]:
+    return object_shards(index) if is_object(index) else shards_of(index)
+
+
+def _shard_of(unit: ImportUnit, shards: Sequence[Shard]) -> Shard:
     [index] = unit.others
     root = os.path.dirname(index)  # noqa: PTH120
-    for shard in shards_of(index):
+    for shard in shards:
         files = (shard.raw, shard.packed)
         if any(file is not None and os.path.join(root, file.name) == unit.path for file in files):  # noqa: PTH118
             return shard
@@ -170,7 +190,7 @@ def _samples(unit: ImportUnit, shard: Shard) -> Iterator[MdsSamples]:
     """The samples of a shard, whose bytes are those that the index has hashes of."""
     since = moment()
     try:
-        mapped = memoryview(Mapped(unit.path))
+        mapped = _object(unit) if is_object(unit.path) else memoryview(Mapped(unit.path))
     except OSError as error:
         msg = f"Mds: {cut(unit.path)}: {error.strerror}. Restore it"
         raise SourceError(msg) from error
@@ -186,6 +206,15 @@ def _samples(unit: ImportUnit, shard: Shard) -> Iterator[MdsSamples]:
             yield MdsSamples(unit.path, data, shard)
     finally:
         _need_sound(unit.path, since)
+
+
+def _object(unit: ImportUnit) -> memoryview:
+    """The bytes of a shard on an object store."""
+    facts = look(unit.path)
+    if facts.size != unit.size_bytes:
+        msg = f"Mds: {cut(unit.path)} has {facts.size:,} bytes, and had {unit.size_bytes:,} when it was listed. Register it again"
+        raise SourceError(msg)
+    return object_bytes(unit.path, facts)
 
 
 def _need_sound(path: str, since: int) -> None:

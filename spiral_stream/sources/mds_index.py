@@ -83,16 +83,31 @@ def shards_of(index: str) -> tuple[Shard, ...]:
 def _shards(index: str, _size: int, _mtime_ns: int) -> tuple[Shard, ...]:
     """The shards of an index as it is at one time: every unit asks for them."""
     try:
-        said = json.loads(Path(index).read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        msg = f"Mds: {cut(index)} is no JSON that can be read ({cut(str(error))}). {_WAY_OUT}"
-        raise SourceError(msg) from error
+        return shards_in(index, Path(index).read_bytes())
+    except OSError as error:
+        raise _no_json(index, error) from error
+
+
+def shards_in(index: str, data: bytes | memoryview) -> tuple[Shard, ...]:
+    """Return the shards that the bytes of an index list.
+
+    Raises:
+        SourceError: it is no index of MDS shards.
+    """
+    try:
+        said = json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise _no_json(index, error) from error
     listed = said.get("shards") if isinstance(said, dict) else None
     if not isinstance(listed, list) or said.get("version") != _VERSION:
         version = said.get("version") if isinstance(said, dict) else None
         msg = f"Mds: {cut(index)} has version {shown(version)}; an index of version 2 with a list of shards is read. {_WAY_OUT}"
         raise SourceError(msg)
     return tuple(_Entry(index, number, entry).shard() for number, entry in enumerate(listed))
+
+
+def _no_json(index: str, error: Exception) -> SourceError:
+    return SourceError(f"Mds: {cut(index)} is no JSON that can be read ({cut(str(error))}). {_WAY_OUT}")
 
 
 @final

@@ -10,11 +10,13 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.source import Source
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP: Final = "spiral.sources"  # of entry points; each is called as the KIND of the class that it leads to
 
@@ -126,12 +128,14 @@ def _name_of(kind: type) -> str:
 
 
 @lru_cache(maxsize=1)
-def _entry_points(path: tuple[str, ...]) -> Mapping[str, tuple[EntryPoint, ...]]:
+def _entry_points(path: tuple[str, ...]) -> "Mapping[str, tuple[EntryPoint, ...]]":
     """Entry points of the group, by name; listing them costs some ms.
 
     Args:
         path: ``sys.path``, so that a package that appears is seen.
     """
+    from importlib.metadata import entry_points
+
     del path
     found: dict[str, tuple[EntryPoint, ...]] = {}
     for point in entry_points(group=GROUP):
@@ -139,7 +143,7 @@ def _entry_points(path: tuple[str, ...]) -> Mapping[str, tuple[EntryPoint, ...]]
     return found
 
 
-def _loaded(point: EntryPoint) -> type[Source]:
+def _loaded(point: "EntryPoint") -> type[Source]:
     where = f"entry point {point.name!r} of {point.dist.name if point.dist else 'a package'} in the group {GROUP}"
     try:
         found = point.load()

@@ -170,6 +170,10 @@ class ParquetReader(Reader):
                 need_equal(file.path, key, of_files[key][unit].as_py(), _ranges(file, key))
         return found
 
+    def opened(self, unit: int) -> Any:
+        """Return what Arrow reads the footer of a file by: its path, or an object whose footer is held."""
+        return opened_file(self._file(unit))
+
     def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
         if self.remote:
             return {}

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Protocol, final
 
 from spiral_stream.errors import SourceError
 from spiral_stream.sources.numbers import Numbers
+from spiral_stream.storage.store import Facts, what_differs
 
 ABSENT: Final = -1  # size of a file that was not there, or no file
 SUFFIX: Final = ".pins"
@@ -64,6 +65,10 @@ class Pinned(Protocol):
         """Say how a file differs from what was registered, and the way out; None if it does not."""
         ...
 
+    def object_of(self, name: str) -> Facts | None:
+        """Return what an object was like; None if it was not there, or more than one pin may be its."""
+        ...
+
 
 @final
 class Pins:
@@ -85,6 +90,11 @@ class Pins:
     def __len__(self) -> int:
         return len(self._numbers)
 
+    def size(self, name: str) -> int | None:
+        """Return the bytes that a file had when it was registered; None if nobody knows."""
+        sizes = [size for size, _, _ in self._numbers.find(name) if size != ABSENT]
+        return sizes[0] if sizes else None
+
     def fault(self, name: str, facts: FileFacts) -> str | None:
         """Say how a file differs from what was registered, and the way out; None if it does not."""
         pins = [Pin(*found) for found in self._numbers.find(name)]  # more than one where hashes collide
@@ -95,12 +105,19 @@ class Pins:
             return f"was not among the files of {self._relation} when it was registered. {way_out}"
         size, when, _ = pins[0]
         if isinstance(facts, ObjectFacts):
-            what = f"it had {size:,} bytes, now {facts.st_size:,}, and another etag ({facts.etag})"
+            what = what_differs(size, facts.st_size, facts.etag)
         elif (size, when) == (facts.st_size, _time_of(facts)):
             what = f"another file of {size:,} bytes and the same time took its place"
         else:
             what = f"it had {size:,} bytes of {_shown(when)}, now {facts.st_size:,} of {_shown(facts.st_mtime_ns)}"
         return f"changed since registration: {what}. {way_out}"
+
+    def object_of(self, name: str) -> Facts | None:
+        """Return what an object was like; None if it was not there, or more than one pin may be its."""
+        pins = [Pin(*found) for found in self._numbers.find(name)]
+        if len(pins) != 1 or pins[0].size == ABSENT:
+            return None
+        return Facts(pins[0].size, marked=pins[0].mtime_ns % 2**64)
 
     def _fits(self, pin: Pin, facts: FileFacts) -> bool:
         if pin.size == ABSENT:

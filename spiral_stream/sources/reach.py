@@ -15,6 +15,7 @@ from typing import final
 from spiral_stream.errors import DataError, SourceError, cut
 from spiral_stream.sources.paths import is_remote, local_path, need_file, open_file, remote_fault
 from spiral_stream.sources.pins import FileFacts, ObjectFacts, Pinned
+from spiral_stream.storage.faults import AwayError
 from spiral_stream.storage.opening import store_of
 from spiral_stream.storage.store import Facts
 from spiral_stream.storage.uri import is_object, joined, printable
@@ -117,6 +118,10 @@ class Reach:
         self._need_pinned(uri, printable(named), facts, row)
         return facts
 
+    def pinned(self, uri: str) -> Facts | None:
+        """Return what an object is to be like, as it was registered; None where nothing says."""
+        return None if self.pins is None else self.pins.object_of(uri)
+
     def stat(self, uri: str, row: int) -> tuple[str, FileFacts]:
         """Return the path that a reference names, and what is there; opens nothing.
 
@@ -128,6 +133,8 @@ class Reach:
             try:
                 store, key = store_of(named)
                 seen = store.stat(key)
+            except AwayError:
+                raise
             except SourceError as error:
                 raise ReferenceSourceError(row, str(error)) from None
             return printable(named), self.need_object(uri, named, seen, row)

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Final, final
 
 from spiral_stream.errors import SourceError, cut
-from spiral_stream.storage.opening import store_of
-from spiral_stream.storage.store import Facts, Get
+from spiral_stream.storage.opening import payload_store_of, store_of
+from spiral_stream.storage.store import Facts, Get, what_differs
 from spiral_stream.storage.uri import printable
 
 BLOCK_BYTES: Final = 8 << 20  # of one request for an object that is read from end to end
@@ -42,15 +42,17 @@ def read_parts(uri: str, opened: Facts, ranges: Iterable[tuple[int, int]]) -> li
         SourceError: it cannot be read, or is not the object that was opened.
     """
     asked = [each for each in ranges if each[1]]
-    store, key = store_of(uri)
+    store, key = payload_store_of(uri)
     parts: list[Part] = []
-    for (start, _), got in zip(asked, store.read([Get(key, *each) for each in asked]), strict=True):
+    gets = [Get(key, start, length, pinned=opened) for start, length in asked]
+    for (start, _), got in zip(asked, store.read(gets), strict=True):
         if isinstance(got, SourceError):
             raise got
         if (got.facts.size, got.facts.mark) != (opened.size, opened.mark):
             msg = (
-                f"{cut(printable(uri))} changed while it is being read: it had {opened.size:,} bytes, now {got.facts.size:,}, "
-                "and another etag. Restore the object, or take the data as it is now with catalog.refresh(<name>)"
+                f"{cut(printable(uri))} changed while it is being read: "
+                f"{what_differs(opened.size, got.facts.size, got.facts.etag)}. "
+                "Restore the object, or take the data as it is now with catalog.refresh(<name>)"
             )
             raise SourceError(msg)
         assert got.data is not None
@@ -106,3 +108,33 @@ class RemoteFile(io.RawIOBase):
             if first <= start and start + count <= first + len(data):
                 return data[start - first : start - first + count]
         return None
+
+
+@final
+class RemoteBytes:
+    """An open object for a library that reads places of it from threads of its own. Thread-safe.
+
+    Args:
+        uri: of the object.
+        opened: what it is like.
+    """
+
+    def __init__(self, uri: str, opened: Facts) -> None:
+        self._uri, self._facts = uri, opened
+        self.error: SourceError | None = None  # that was met last; the library puts it in words of its own
+
+    def size(self) -> int:
+        """Return how many bytes it has."""
+        return self._facts.size
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Read bytes.
+
+        Raises:
+            SourceError: it cannot be read, or is not the object that was opened.
+        """
+        try:
+            return b"".join(data for _, data in read_parts(self._uri, self._facts, [(offset, length)]))
+        except SourceError as error:
+            self.error = error
+            raise

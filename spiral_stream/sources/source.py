@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError
 from spiral_stream.expr import Expr
-from spiral_stream.sources.pins import Pinned
+from spiral_stream.sources.pins import Pin, Pinned
 
 ROW: Final = "__row"  # uint64 physical ordinal, the last column of every scanned batch
 
@@ -157,6 +157,7 @@ class Reader(ABC):
     allow_outside: bool = True  # whether references may name files that are not below it
     trusting: bool = False  # whether units are compared with what is known of them when they are first read
     remote: bool = False  # whether reading rows waits for a network
+    node_kept: bool = True  # whether the node cache keeps what is read over a network
     left_out: str | None = None  # files that lie there and are not read, said once at registration
     in_place: frozenset[str] = frozenset()  # columns of lists of integers that lie in mapped files: `spans` finds them
     pinned_by: Pinned | None = None  # what pins the files that references name, where the catalog does not
@@ -174,6 +175,11 @@ class Reader(ABC):
         del units
         return {}
 
+    def listed(self, name: str) -> Pin | None:
+        """Return what an object that a reference names is like, where a list of the source said it; None asks the store."""
+        del name
+        return None
+
     def row_runs(self) -> RowRuns | None:
         """Return which files the rows come from, where their units say something else; None: each unit is one.
 
@@ -181,6 +187,10 @@ class Reader(ABC):
             SourceError: the storage failed.
         """
         return None
+
+    def key_of(self, content: str) -> str:
+        """Return the key that `row_runs` has for a file, by the file's own content key."""
+        return content
 
     def refuse_outside(self) -> None:  # noqa: B027  most sources name files in reference columns only
         """Refuse rows whose bytes the storage library itself would read from files outside the source.

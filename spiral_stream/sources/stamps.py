@@ -18,6 +18,7 @@ import xxhash
 from spiral_stream.errors import cut, shown
 from spiral_stream.sources.pins import FileFacts, ObjectFacts
 from spiral_stream.sources.reach import ReferenceDataError, ReferenceSourceError
+from spiral_stream.storage.store import Facts
 
 SIZE: Final = "size"
 MTIME: Final = "mtime"
@@ -58,6 +59,22 @@ class Stamps:
         if etag is not None and isinstance(facts, ObjectFacts) and etag.strip('"') != (facts.etag or "").strip('"'):
             msg = f"{cut(path)} was changed: its etag is {facts.etag}, and its reference says {shown(etag)}. {_WAY_OUT}"
             raise ReferenceSourceError(row, msg)
+
+    def pinned(self, row: int, pin: Facts | None) -> Facts | None:
+        """Return what an object is to be like; None where a look at it has to say.
+
+        Args:
+            row: of the reference.
+            pin: what was registered.
+        """
+        if self.mtimes is not None and self.mtimes[row] is not None:
+            return None
+        etag = None if self.etags is None else self.etags[row]
+        size = None if self.sizes is None else self.sizes[row]
+        size = pin.size if size is None and pin is not None else size
+        if etag is None or size is None:
+            return pin if etag is None else None
+        return Facts(size, etag if etag.endswith('"') else f'"{etag}"')
 
     def need_bytes(self, row: int, path: str, data: memoryview) -> None:
         """Compare bytes with the digest that a reference has.

@@ -1,7 +1,8 @@
 """Texts that name members of tars, ``tar://shard.tar#key.jpg``, as references to the members' bytes.
 
 Each tar is indexed once per import, from its headers: 40 bytes per member, found by a 128-bit XXH3 of the name. References
-say the size and time of their tar, so that a tar that is written again is noticed wherever they are read.
+say the size and time of their tar, on a store its etag, so that a tar that is written again is noticed wherever they are
+read.
 """
 
 import json
@@ -22,10 +23,14 @@ from spiral_stream.sources.imports import Refused
 from spiral_stream.sources.json_columns import without_rows
 from spiral_stream.sources.paths import absolute
 from spiral_stream.sources.payload import flattened
+from spiral_stream.sources.remote_file import look
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar import members
 from spiral_stream.sources.tar_bytes import PLAIN, is_compressed, open_tar
 from spiral_stream.sources.tar_fields import SEMANTICS, MemberKind, kind_of
+from spiral_stream.storage.faults import NotThereError
+from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.uri import WEB, is_object, joined, place_of, printable, scheme_of
 
 SCHEME: Final = "tar://"
 OF_FILE: Final = ""  # tars are named from the folder of the file that names them
@@ -38,9 +43,11 @@ STAMPED: Final = pa.struct(
         ("mtime", pa.int64()),  # of the tar, in nanoseconds
     ]
 )
+STAMPED_OBJECT: Final = pa.struct([*list(STAMPED)[:-1], ("etag", pa.utf8())])  # of a member of a tar on a store
 _TARS: Final = 32  # that stay indexed
+_OBJECTS: Final = 512  # tars on a store that stay indexed: reading one again costs requests
 _AMBIGUOUS: Final = -1  # a member that cannot be read: a link, or there twice
-_NONE: Final = (None, 0, 0, 0, 0)
+_NONE: Final = (None, 0, 0, 0, None)
 References = tuple[tuple[str, str], ...]  # column, and the folder that its tars are named from, or OF_FILE
 
 
@@ -65,11 +72,13 @@ class _Index:
         return None
 
 
-class _Named(NamedTuple):
-    """What a text says."""
+class _Tar(NamedTuple):
+    """One tar that texts name."""
 
-    tar: str  # its path
-    member: str
+    path: str  # or its URI, for messages
+    uri: str  # as references spell it
+    stamp: tuple[int, int | str | None]  # its size, and its time or etag
+    members: _Index
 
 
 def need_references(what: str, references: object) -> References:
@@ -100,26 +109,30 @@ def tars_key(references: References, folder: str) -> str:
         folder: of the files that name them.
     """
     facts: list[str | int] = []
-    for root in sorted({os.path.join(folder, where) for _, where in references}):  # noqa: PTH118
+    for root in sorted({_root(folder, where) for _, where in references}):
+        if is_object(root):
+            facts += [each for found in sorted(_objects_below(root)) for each in found]
+            continue
         for path in sorted(_tars_below(root)):
             found = os.stat(path)  # noqa: PTH116
             facts += [os.path.relpath(path, root), found.st_size, found.st_mtime_ns]
     return content_key("tars", *facts)
 
 
-def with_references(schema: pa.Schema, references: References, rows: pa.Table, what: str) -> pa.Schema:
+def with_references(schema: pa.Schema, references: References, folder: str, rows: pa.Table, what: str) -> pa.Schema:
     """Return a schema whose columns of texts are references.
 
     Args:
         schema: as the rows have it.
         references: the columns.
+        folder: of the files that name the tars.
         rows: some of them, whose members say what they are.
         what: the source, for messages.
 
     Raises:
         SourceError: a column is missing, or holds no texts.
     """
-    for name, _ in references:
+    for name, where in references:
         at = schema.get_field_index(name)
         if at < 0 or not _is_text(schema.field(at).type):
             found = "is missing" if at < 0 else f"is {schema.field(at).type}"
@@ -130,7 +143,8 @@ def with_references(schema: pa.Schema, references: References, rows: pa.Table, w
             kind_of(text.rpartition("#")[2].lower()) for text in _texts(rows[name].combine_chunks()) if text is not None
         }
         kind = kinds.pop() if len(kinds) == 1 else MemberKind.BYTES
-        held = pa.list_(STAMPED) if is_list(schema.field(at).type) else STAMPED
+        stamped = STAMPED_OBJECT if is_object(_root(folder, where)) else STAMPED
+        held = pa.list_(stamped) if is_list(schema.field(at).type) else stamped
         marked = {SEMANTIC: SEMANTICS.get(kind, SEMANTICS[MemberKind.BYTES]).encode()}
         schema = schema.set(at, pa.field(name, held, metadata=marked))
     return schema
@@ -157,8 +171,8 @@ class TarLinks:
 
     def __init__(self, references: References, folder: str, base: str, schema: pa.Schema) -> None:
         self._schema, self._base = schema, base
-        self._folders = {name: os.path.join(folder, where) for name, where in references}  # noqa: PTH118
-        self._known: dict[str, tuple[str, os.stat_result, _Index] | str] = {}
+        self._roots = {name: _root(folder, where) for name, where in references}
+        self._known: dict[tuple[str, str], _Tar | str] = {}
 
     def resolved(self, batch: pa.RecordBatch, refused: Refused) -> pa.RecordBatch:
         """Return rows with references in place of texts; rows whose references lead nowhere are refused.
@@ -170,7 +184,7 @@ class TarLinks:
         arrays = []
         for field in self._schema:
             values = batch.column(field.name)
-            if field.name in self._folders:
+            if field.name in self._roots:
                 values = self._column(field, values, wrong)
             arrays.append(values)
         for row in sorted(wrong):
@@ -182,54 +196,105 @@ class TarLinks:
         flat, owners = flattened(values) if is_list(values.type) else (values, np.arange(len(values)))
         found = []
         for row, text in zip(owners.tolist(), flat.to_pylist(), strict=True):  # 3 us per reference
-            each = _NONE if text is None else self._find(text, self._folders[field.name])
+            each = _NONE if text is None else self._find(text, self._roots[field.name])
             if isinstance(each, str):
                 wrong.setdefault(row, f"{field.name} {shown(text)} {each}")
                 each = _NONE
             found.append(each)
-        parts = [pa.array([each[k] for each in found], kind.type) for k, kind in enumerate(STAMPED)]
+        stamped = list(STAMPED_OBJECT if is_object(self._roots[field.name]) else STAMPED)
+        parts = [pa.array([each[k] for each in found], kind.type) for k, kind in enumerate(stamped)]
         mask = pa.array([each[0] is None for each in found], pa.bool_())
-        made = pa.StructArray.from_arrays(parts, fields=list(STAMPED), mask=mask)
+        made = pa.StructArray.from_arrays(parts, fields=stamped, mask=mask)
         if not is_list(values.type):
             return made
         counts = np.bincount(owners, minlength=len(values))
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
         return pa.ListArray.from_arrays(pa.array(offsets), made, mask=values.is_null())
 
-    def _find(self, text: str, folder: str) -> tuple[Any, ...] | str:
+    def _find(self, text: str, root: str) -> tuple[Any, ...] | str:
         """The reference that a text stands for, or what is wrong with it."""
         tar, mark, member = text.removeprefix(SCHEME).partition("#")
         if not mark or not tar or not member:
             return "names no member of a tar; it would be tar://shard.tar#0001.jpg"
-        path = os.path.normpath(os.path.join(folder, tar))  # noqa: PTH118
-        if path not in self._known:
-            self._known[path] = self._opened(path)
-        known = self._known[path]
+        known = self._known.get((root, tar))
+        if known is None:
+            known = self._known[root, tar] = self._opened(root, tar)
         if isinstance(known, str):
             return known
-        uri, facts, index = known
-        place = index.find(member.removeprefix("./"))
+        place = known.members.find(member.removeprefix("./"))
         if place is None:
-            return f"is not in {cut(path)}. Correct it, or leave the row out"
+            return f"is not in {cut(known.path)}. Correct it, or leave the row out"
         if place[0] == _AMBIGUOUS:
-            return f"is a link in {cut(path)}, or there twice, so its bytes are unclear. Write the tar again"
-        return uri, *place, facts.st_size, facts.st_mtime_ns
+            return f"is a link in {cut(known.path)}, or there twice, so its bytes are unclear. Write the tar again"
+        return known.uri, *place, *known.stamp
 
-    def _opened(self, path: str) -> tuple[str, os.stat_result, _Index] | str:
+    def _opened(self, root: str, tar: str) -> _Tar | str:
+        """The tar that texts name, or what is wrong with it."""
+        if is_object(root):
+            return self._object(root, tar)
+        if is_object(tar):
+            return f"names a tar on a store, and references= gives the folder {cut(root)}. Give a URI as the folder"
+        path = os.path.normpath(os.path.join(root, tar))  # noqa: PTH118
         if is_compressed(path):
-            return f"lies in {cut(path)}, which is compressed: no offset leads into it. Uncompress it"
+            return _compressed(path)
         try:
             facts = os.stat(path)  # noqa: PTH116
             index = _index(path, facts.st_size, facts.st_mtime_ns)
         except OSError as error:
             return f"lies in {cut(path)}: {error.strerror}. Put it there, or correct references="
         below = path.startswith(f"{self._base.rstrip('/')}/")
-        return os.path.relpath(path, self._base) if below else path, facts, index
+        uri = os.path.relpath(path, self._base) if below else path
+        return _Tar(path, uri, (facts.st_size, facts.st_mtime_ns), index)
+
+    def _object(self, root: str, tar: str) -> _Tar | str:
+        """As `_opened`, of a tar on a store."""
+        if tar.startswith("/"):
+            return f"names a file of this machine, and references= gives {cut(printable(root))}. Correct one of them"
+        try:
+            uri = joined(tar, "") if is_object(tar) else joined(root, tar)
+        except SourceError as error:
+            return f"names no tar: {error}"
+        if is_compressed(uri):
+            return _compressed(printable(uri))
+        try:
+            facts = look(uri)
+            index = _object_index(uri, facts.size, facts.mark)
+        except NotThereError:
+            return f"lies in {cut(printable(uri))}: there is no such object. Put it there, or correct references="
+        return _Tar(printable(uri), _relative(uri, self._base), (facts.size, facts.etag), index)
+
+
+def _compressed(path: str) -> str:
+    return f"lies in {cut(path)}, which is compressed: no offset leads into it. Uncompress it"
+
+
+def _root(folder: str, where: str) -> str:
+    """The folder, or the URI, that tars are named from."""
+    return where if is_object(where) else os.path.join(folder, where)  # noqa: PTH118
+
+
+def _relative(uri: str, base: str) -> str:
+    """The name of an object below a base; elsewhere its URI."""
+    if not is_object(base):
+        return uri
+    (root, key), (of_base, start) = place_of(uri), place_of(base)
+    prefix = f"{start.rstrip('/')}/" if start else ""
+    return key[len(prefix) :] if root == of_base and key.startswith(prefix) else uri
 
 
 @lru_cache(maxsize=_TARS)
 def _index(path: str, _size: int, _mtime_ns: int) -> _Index:
     """The members of a tar as it is at one time."""
+    return _members_of(path)
+
+
+@lru_cache(maxsize=_OBJECTS)
+def _object_index(uri: str, _size: int, _mark: int) -> _Index:
+    """As `_index`, of a tar on a store. One that changes meanwhile is no longer what its references say."""
+    return _members_of(uri)
+
+
+def _members_of(path: str) -> _Index:
     digests, places = [], []
     with open_tar(path) as tar:
         for member in members(tar):
@@ -253,6 +318,21 @@ def _digest(name: str) -> tuple[int, int]:
 def _tars_below(root: str) -> Iterator[str]:
     for folder, _, files in os.walk(root):
         yield from (os.path.join(folder, name) for name in files if name.endswith(PLAIN))  # noqa: PTH118
+
+
+def _objects_below(root: str) -> Iterator[tuple[str, int, int]]:
+    """The tars below a URI, from one list: name, size and mark."""
+    if scheme_of(root) in WEB:
+        msg = (
+            f"references=: the tars are named from {cut(printable(root))}, and a web server does not say which there are. Put "
+            "them on an object store, or write references as struct<uri, offset, length> into Parquet"
+        )
+        raise SourceError(msg)
+    store, key = store_of(root)
+    prefix = f"{key.rstrip('/')}/" if key else ""
+    for name, facts in store.list(prefix):
+        if name.endswith(PLAIN):
+            yield name[len(prefix) :], facts.size, facts.mark
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -13,8 +13,15 @@ from spiral_stream.sources.imports import FILE, RAISE, ImportedSource, ImportUni
 from spiral_stream.sources.listing import file_units
 from spiral_stream.sources.paths import absolute, is_remote, not_found, open_file
 from spiral_stream.sources.pieces import joined
+from spiral_stream.sources.remote_folder import listed_below
+from spiral_stream.sources.remote_listing import matcher
+from spiral_stream.sources.source import content_key
+from spiral_stream.storage.opening import store_of
+from spiral_stream.storage.store import Get
+from spiral_stream.storage.uri import is_object
 
 BATCH_BYTES: Final = 16 << 20
+TOGETHER: Final = 256  # objects that are asked for at once
 FILE_BYTES: Final = 1 << 30  # of the largest file: one value of a column
 SCHEMA: Final = pa.schema([("text", pa.utf8()), ("size_bytes", pa.int64()), (FILE, pa.utf8())])
 _BOM: Final = b"\xef\xbb\xbf"
@@ -26,7 +33,7 @@ class TextFiles(ImportedSource):
     """One row per file: ``text``, ``size_bytes``, and ``__file__``, its path relative to ``path``.
 
     Args:
-        path: a folder.
+        path: a folder, or the URI of one on an object store.
         pattern: of the files in it, such as ``"**/*.txt"``; ``**`` stands for any folders.
         on_error: ``"raise"``, or ``"skip"`` to leave out files that are not UTF-8; they are counted.
     """
@@ -39,7 +46,8 @@ class TextFiles(ImportedSource):
 
     def __post_init__(self) -> None:
         need_on_error("TextFiles", self.on_error)
-        object.__setattr__(self, "path", absolute(self.path))
+        path = absolute(self.path)
+        object.__setattr__(self, "path", path.rstrip("/") if is_object(path) else path)
         if not isinstance(self.pattern, str) or not self.pattern or os.path.isabs(self.pattern):  # noqa: PTH117
             msg = f'TextFiles: pattern={shown(self.pattern)}. Give one relative to the folder, such as "**/*.txt"'
             raise SourceError(msg)
@@ -49,6 +57,8 @@ class TextFiles(ImportedSource):
         return self.path
 
     def import_units(self) -> Sequence[ImportUnit]:
+        if is_object(self.path):
+            return self._objects()
         if is_remote(self.path) or not os.path.isdir(self.path):  # noqa: PTH112
             raise not_found(self.path, "TextFiles")
         found = glob.glob(self.pattern, root_dir=self.path, recursive=True)  # noqa: PTH207
@@ -57,6 +67,21 @@ class TextFiles(ImportedSource):
             msg = f"TextFiles: nothing in {cut(self.path)} matches {shown(self.pattern)}. Correct the pattern"
             raise SourceError(msg)
         return file_units(self.path, names, "TextFiles")
+
+    def _objects(self) -> Sequence[ImportUnit]:
+        """The objects that match, as one list of them says."""
+        there = listed_below(self.path, "TextFiles")
+        matches = matcher(self.pattern)
+        found = [each for each in there if matches(each.name)]
+        if not found:
+            shown_names = ", ".join(cut(each.name) for each in there[:5])
+            msg = f"TextFiles: nothing below {cut(self.path)} matches {shown(self.pattern)}; there is {shown_names}. "
+            raise SourceError(msg + "Correct the pattern")
+        return [
+            ImportUnit(each.name, f"{self.path}/{each.name}", size, content_key(each.name, size, mark))
+            for each in found
+            for size, mark in [(each.facts.size, each.facts.mark)]
+        ]
 
     def import_pieces(self, files: Sequence[ImportUnit]) -> Sequence[ImportUnit]:
         return list(joined(files))
@@ -69,8 +94,7 @@ class TextFiles(ImportedSource):
         texts: list[bytes] = []
         names: list[str] = []
         held = 0
-        for file in unit.files or (unit,):
-            data = _read(file.path)
+        for file, data in _all_read(unit.files or (unit,)):
             fault = _not_utf8(data)
             if fault:
                 refused.unit = file
@@ -84,6 +108,42 @@ class TextFiles(ImportedSource):
                 texts, names, held = [], [], 0
         if texts:
             yield _batch(texts, names, schema)
+
+
+def _all_read(files: Sequence[ImportUnit]) -> Iterator[tuple[ImportUnit, bytes]]:
+    """Each file with its bytes; objects are asked for many at a time."""
+    for at in range(0, len(files), TOGETHER):
+        some = files[at : at + TOGETHER]
+        if is_object(some[0].path):
+            yield from zip(some, _objects_read(some), strict=True)
+        else:
+            yield from ((file, _read(file.path)) for file in some)
+
+
+def _objects_read(files: Sequence[ImportUnit]) -> list[bytes]:
+    """The bytes of objects that lie in one store.
+
+    Raises:
+        SourceError: one cannot be read, is too large, or changed since it was listed.
+    """
+    places = [store_of(file.path) for file in files]
+    found = []
+    for file, got in zip(files, places[0][0].read([Get(key, most_bytes=FILE_BYTES) for _, key in places]), strict=True):
+        if isinstance(got, SourceError):
+            raise got
+        if got.data is None:
+            raise _too_large(file.path)
+        if got.facts.size != file.size_bytes:
+            msg = f"{cut(file.path)} changed while it is being read. Take the files as they are now with catalog.refresh(...)"
+            raise SourceError(msg)
+        found.append(bytes(got.data))
+    return found
+
+
+def _too_large(path: str) -> SourceError:
+    return SourceError(
+        f"{cut(path)} has more than {FILE_BYTES >> 20:,} MiB, too much for one text. Leave it out, or split it"
+    )
 
 
 def _read(path: str) -> bytes:
@@ -100,8 +160,7 @@ def _read(path: str) -> bytes:
         msg = f"{cut(path)}: {error.strerror}. Restore it, or take the files as they are now with catalog.refresh(...)"
         raise SourceError(msg) from error
     if len(data) > FILE_BYTES:
-        msg = f"{cut(path)} has more than {FILE_BYTES >> 20:,} MiB, too much for one text. Leave it out, or split it"
-        raise SourceError(msg)
+        raise _too_large(path)
     return data
 
 

@@ -7,14 +7,21 @@ sequences before each document, and at the end. Format: NVIDIA Megatron-LM, ``in
 
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, final
+from functools import lru_cache
+from typing import Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.paths import open_file
+from spiral_stream.sources.remote_bytes import object_bytes
+from spiral_stream.sources.remote_file import RemoteFile, look, read_parts
+from spiral_stream.storage.store import Facts
+from spiral_stream.storage.uri import is_object
 
 Int64 = NDArray[np.int64]
 
@@ -22,6 +29,7 @@ ITEMS: Final = ("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", 
 _MAGIC: Final = b"MMIDIDX\x00\x00"
 _HEADER: Final = struct.Struct("<9sQBQQ")
 _TYPES: Final = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
+_HEAD_BYTES: Final = 4096  # of an object: what a header of NumPy takes
 _NPY: Final = b"\x93NUMPY"
 
 
@@ -47,22 +55,40 @@ def layout_of(path: str, dtype: str | None) -> TokenLayout:
         SourceError: the file cannot be read, or holds something else.
     """
     try:
-        number, facts = open_file(path)
-        with os.fdopen(number, "rb") as file:
+        with _opened(path) as (file, size):
             if file.read(len(_NPY)) == _NPY:
                 file.seek(0)
                 version = np.lib.format.read_magic(file)
                 read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
                 shape, by_column, found = read(file)
-                return _npy(path, facts.st_size, shape, by_column=by_column, found=found, at=file.tell(), dtype=dtype)
+                return _npy(path, size, shape, by_column=by_column, found=found, at=file.tell(), dtype=dtype)
     except (OSError, ValueError) as error:
         msg = f"{cut(path)}: {_said(error)}. Replace the file, or leave it out"
         raise SourceError(msg) from error
     item = np.dtype(dtype or "uint16").itemsize
-    if facts.st_size % item:
-        msg = f"{cut(path)} has {facts.st_size:,} bytes, which is no number of {dtype or 'uint16'} ids. Give another dtype="
+    if size % item:
+        msg = f"{cut(path)} has {size:,} bytes, which is no number of {dtype or 'uint16'} ids. Give another dtype="
         raise SourceError(msg)
-    return TokenLayout(dtype or "uint16", 0, facts.st_size // item)
+    return TokenLayout(dtype or "uint16", 0, size // item)
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[tuple[Any, int]]:
+    """A file or an object whose first bytes are read, and its size."""
+    if is_object(path):
+        seen = look(path)
+        with RemoteFile(path, seen, read_parts(path, seen, [(0, min(_HEAD_BYTES, seen.size))])) as file:
+            yield file, seen.size
+        return
+    number, facts = open_file(path)
+    with os.fdopen(number, "rb") as file:
+        yield file, facts.st_size
+
+
+@lru_cache(maxsize=4)
+def _object(uri: str, facts: Facts) -> NDArray[np.uint8]:
+    """The bytes of an index on an object store, as it is at one time."""
+    return np.frombuffer(object_bytes(uri, facts), np.uint8)
 
 
 def _npy(
@@ -82,6 +108,28 @@ def _npy(
     return TokenLayout(found.name, at, count, shape[1] if len(shape) > 1 else None)
 
 
+def index_dtype(path: str) -> str:
+    """Return the type of the ids that an index is of; of an object its header is read.
+
+    Raises:
+        SourceError: it is no index of version 1.
+    """
+    if not is_object(path):
+        return MegatronIndex(path).dtype
+    seen = look(path)
+    head = b"".join(bytes(data) for _, data in read_parts(path, seen, [(0, min(_HEADER.size, seen.size))]))
+    try:
+        return _TYPES[_read_header(head, seen.size)[0]]
+    except ValueError as error:
+        raise _no_index(path, error) from error
+
+
+def _no_index(path: str, error: Exception) -> SourceError:
+    return SourceError(
+        f"{cut(path)}: {_said(error)}. Replace the file, or say how documents are cut with separator= or length="
+    )
+
+
 @final
 class MegatronIndex:
     """An index file, mapped.
@@ -96,14 +144,18 @@ class MegatronIndex:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            number, facts = open_file(path)
-            with os.fdopen(number, "rb") as file:
-                head = file.read(_HEADER.size)
-                code, self.sequences, self.marks = _read_header(head, facts.st_size)
-                self._data = np.memmap(file, np.uint8, "r")
+            if is_object(path):
+                data = _object(path, look(path))
+                code, self.sequences, self.marks = _read_header(data[: _HEADER.size].tobytes(), len(data))
+                self._data = data
+            else:
+                number, facts = open_file(path)
+                with os.fdopen(number, "rb") as file:
+                    head = file.read(_HEADER.size)
+                    code, self.sequences, self.marks = _read_header(head, facts.st_size)
+                    self._data = np.memmap(file, np.uint8, "r")
         except (OSError, ValueError) as error:
-            msg = f"{cut(path)}: {_said(error)}. Replace the file, or say how documents are cut with separator= or length="
-            raise SourceError(msg) from error
+            raise _no_index(path, error) from error
         self.dtype = _TYPES[code]
 
     def documents(self, first: int, last: int, ids: int) -> tuple[Int64, Int64]:

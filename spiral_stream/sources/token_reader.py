@@ -6,6 +6,7 @@ mapped file to the batch.
 """
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, final
 
@@ -28,9 +29,8 @@ HELD_ROWS: Final = 1 << 26  # documents whose addresses are held: 1 GiB; those o
 _GATHERED: Final = 1 << 25  # ids that are gathered into one array
 
 
-@final
-class TokenReader(Reader):
-    """The kept rows of `Tokens` with the column ``tokens``.
+class TokenRows(Reader):
+    """The kept rows of `Tokens` with the column ``tokens``, which subclasses read.
 
     Args:
         kept: the rows as they are kept.
@@ -46,24 +46,17 @@ class TokenReader(Reader):
         self._names = kept.fetch(self._starts[:-1], [FILE]).column(FILE).to_pylist()
         self._dtype = np.dtype(layout(self._path(0)).dtype)
         self.schema = pa.schema([(TOKENS, pa.list_(pa.from_numpy_dtype(self._dtype))), *kept.schema])
-        self.in_place = frozenset([TOKENS])
-        total = int(self._starts[-1])
-        self._bases = np.zeros(len(self._units), np.uint64)  # [U] address of the first id of each unit's file
-        self._sizes = np.zeros(len(self._units), np.int64)  # [U] ids of that file; 0: it is not mapped yet
-        self._left = len(self._units)  # that are not mapped yet
-        self._held = total <= HELD_ROWS
-        self._addresses = np.zeros(total if self._held else 0, np.uint64)  # [N], of units that are mapped
-        self._lengths = np.zeros(total if self._held else 0, np.int64)
-        self._maps: dict[str, tuple[Any, int, int]] = {}  # by file: the map, address of the first id, ids
-        self._owners: tuple[Any, ...] = ()
-        self._lock = threading.Lock()
+
+    @abstractmethod
+    def _lengths_of(self, rows: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """How many ids rows have, shape [P]."""
+
+    @abstractmethod
+    def _gathered(self, rows: NDArray[np.uint64]) -> pa.Array:
+        """The ids of rows as one Arrow array."""
 
     def units(self) -> Sequence[Unit]:
         return self._units
-
-    def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
-        own = [self._path(unit) for unit in (range(len(self._units)) if units is None else units)]
-        return {**self._kept.files(units), **{f"tokens/{path}": path for path in own}}
 
     def row_runs(self) -> RowRuns | None:
         return self._kept.row_runs()
@@ -95,16 +88,57 @@ class TokenReader(Reader):
             found[TOKENS] = pa.chunked_array(parts, self.schema.field(TOKENS).type)
         return pa.table([found[name] for name in columns], pa.schema([self.schema.field(name) for name in columns]))
 
-    def spans(self, rows: NDArray[np.uint64], column: str) -> Spans:
-        assert column == TOKENS, column
-        addresses, lengths = self._located(np.asarray(rows, dtype=np.uint64))
-        return Spans(addresses, lengths, self._dtype.itemsize, self._dtype.kind == "i", self._owners)
-
     def close(self) -> None:
         self._kept.close()
 
     def _path(self, unit: int) -> str:
         return f"{self.base.rstrip('/')}/{self._names[unit]}"
+
+    def _parts(self, rows: NDArray[np.uint64]) -> Iterator[slice]:
+        """Runs of rows whose ids are gathered into one array."""
+        ends = np.cumsum(self._lengths_of(rows))
+        at = 0
+        while at < len(rows):
+            room = _GATHERED + (int(ends[at - 1]) if at else 0)
+            stop = max(at + 1, int(np.searchsorted(ends, room, side="right")))
+            yield slice(at, stop)
+            at = stop
+
+
+@final
+class TokenReader(TokenRows):
+    """Reads ids from mapped files.
+
+    Args:
+        kept: the rows as they are kept.
+        layout: says where the ids of a file lie.
+    """
+
+    def __init__(self, kept: Reader, layout: Callable[[str], TokenLayout]) -> None:
+        super().__init__(kept, layout)
+        self.in_place = frozenset([TOKENS])
+        total = int(self._starts[-1])
+        self._bases = np.zeros(len(self._units), np.uint64)  # [U] address of the first id of each unit's file
+        self._sizes = np.zeros(len(self._units), np.int64)  # [U] ids of that file; 0: it is not mapped yet
+        self._left = len(self._units)  # that are not mapped yet
+        self._held = total <= HELD_ROWS
+        self._addresses = np.zeros(total if self._held else 0, np.uint64)  # [N], of units that are mapped
+        self._lengths = np.zeros(total if self._held else 0, np.int64)
+        self._maps: dict[str, tuple[Any, int, int]] = {}  # by file: the map, address of the first id, ids
+        self._owners: tuple[Any, ...] = ()
+        self._lock = threading.Lock()
+
+    def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
+        own = [self._path(unit) for unit in (range(len(self._units)) if units is None else units)]
+        return {**self._kept.files(units), **{f"tokens/{path}": path for path in own}}
+
+    def _lengths_of(self, rows: NDArray[np.uint64]) -> NDArray[np.int64]:
+        return self._located(rows)[1]
+
+    def spans(self, rows: NDArray[np.uint64], column: str) -> Spans:
+        assert column == TOKENS, column
+        addresses, lengths = self._located(np.asarray(rows, dtype=np.uint64))
+        return Spans(addresses, lengths, self._dtype.itemsize, self._dtype.kind == "i", self._owners)
 
     def _located(self, rows: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         """Addresses of the first ids of rows, and how many ids there are; shape [P] each."""
@@ -160,16 +194,6 @@ class TokenReader(Reader):
         if len(starts) and int((starts + lengths).max()) > count:
             raise _changed(path)
         return base + starts.astype(np.uint64) * np.uint64(self._dtype.itemsize), lengths
-
-    def _parts(self, rows: NDArray[np.uint64]) -> Iterator[slice]:
-        """Runs of rows whose ids are gathered into one array."""
-        ends = np.cumsum(self._located(rows)[1])
-        at = 0
-        while at < len(rows):
-            room = _GATHERED + (int(ends[at - 1]) if at else 0)
-            stop = max(at + 1, int(np.searchsorted(ends, room, side="right")))
-            yield slice(at, stop)
-            at = stop
 
     def _gathered(self, rows: NDArray[np.uint64]) -> pa.Array:
         """The ids of rows as one Arrow array."""

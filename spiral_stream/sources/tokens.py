@@ -5,7 +5,7 @@ A relation has the columns ``tokens`` (a list of ids, gathered from the mapped f
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
@@ -15,9 +15,14 @@ import pyarrow as pa
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.imports import ImportedSource, ImportUnit, Refused
 from spiral_stream.sources.listing import absolute_paths, common_folder, file_units, listed
+from spiral_stream.sources.remote_file import look, read_parts
 from spiral_stream.sources.source import Reader, content_key
-from spiral_stream.sources.token_layout import ITEMS, Int64, MegatronIndex, TokenLayout, layout_of
+from spiral_stream.sources.token_layout import ITEMS, Int64, MegatronIndex, TokenLayout, index_dtype, layout_of
+from spiral_stream.sources.token_objects import RemoteTokenReader
 from spiral_stream.sources.token_reader import LENGTH, START, TokenReader
+from spiral_stream.storage.faults import NotThereError
+from spiral_stream.storage.store import Facts
+from spiral_stream.storage.uri import is_object
 
 SUFFIXES: Final = (".bin", ".npy")
 SCHEMA: Final = pa.schema([(START, pa.int64()), (LENGTH, pa.int64())])
@@ -79,7 +84,7 @@ class Tokens(ImportedSource):
         return common_folder(self.path)
 
     def import_units(self) -> Sequence[ImportUnit]:
-        units = file_units(*listed(self.path, "Tokens", SUFFIXES), "Tokens")
+        units = file_units(*listed(self.path, "Tokens", SUFFIXES, remote=True), "Tokens")
         return [self._indexed(unit) for unit in units]
 
     def import_schema(self, units: Sequence[ImportUnit]) -> pa.Schema:
@@ -98,23 +103,42 @@ class Tokens(ImportedSource):
                 yield pa.record_batch([pa.array(starts[some]), pa.array(lengths[some])], schema)
 
     def presented(self, reader: Reader) -> Reader:
+        if is_object(self.base):
+            return RemoteTokenReader(reader, self.layout, self._key_of)
         return TokenReader(reader, self.layout)
+
+    def _key_of(self, name: str, facts: Facts) -> str:
+        """The content key of an object, as `import_units` gives it."""
+        path = f"{self.base}/{name}"
+        unit = ImportUnit(name, path, facts.size, content_key(name, facts.size, facts.mark))
+        return self._indexed(unit).content_key
 
     def layout(self, path: str) -> TokenLayout:
         """Return where the ids of a file lie."""
-        return layout_of(path, MegatronIndex(_index_of(path)).dtype if self._uses_index(path) else self.dtype)
+        return layout_of(path, index_dtype(_index_of(path)) if self._uses_index(path) else self.dtype)
 
     def _uses_index(self, path: str) -> bool:
         if self.index is not None:
             return self.index
         if self.separator is not None or self.length is not None:
             return False
-        return os.path.isfile(_index_of(path))  # noqa: PTH113
+        if not is_object(path):
+            return os.path.isfile(_index_of(path))  # noqa: PTH113
+        try:
+            look(_index_of(path))
+        except NotThereError:
+            return False
+        return True
 
     def _indexed(self, unit: ImportUnit) -> ImportUnit:
         """The unit with the index that it is read with."""
         if not self._uses_index(unit.path):
             return unit
+        if is_object(unit.path):
+            path = _index_of(unit.path)
+            seen = look(path)
+            key = content_key("tokens", unit.content_key, seen.size, seen.mark)
+            return ImportUnit(unit.name, unit.path, unit.size_bytes, key, (path,))
         [index] = file_units("/", [_index_of(unit.path)], "Tokens")
         facts = os.stat(index.path)  # noqa: PTH116
         key = content_key("tokens", unit.content_key, facts.st_size, facts.st_mtime_ns)
@@ -158,16 +182,31 @@ def _separated(path: str, layout: TokenLayout, separator: int) -> Iterator[tuple
         raise SourceError(msg)
     if not layout.count:
         return
-    ids: Any = np.memmap(path, layout.dtype, "r", layout.offset, (layout.count,))
+    ids = _object_ids(path, layout) if is_object(path) else _mapped_ids(path, layout)
     begin = 0
     for at in range(0, layout.count, BATCH_IDS):
-        ends = np.flatnonzero(ids[at : at + BATCH_IDS] == separator).astype(np.int64) + at + 1
+        ends = np.flatnonzero(ids(at, min(BATCH_IDS, layout.count - at)) == separator).astype(np.int64) + at + 1
         if at + BATCH_IDS >= layout.count and (not len(ends) or ends[-1] < layout.count):
             ends = np.append(ends, layout.count)
         if len(ends):
             starts = np.concatenate([[begin], ends[:-1]])
             begin = int(ends[-1])
             yield starts, ends - starts
+
+
+def _mapped_ids(path: str, layout: TokenLayout) -> Callable[[int, int], Any]:
+    ids: Any = np.memmap(path, layout.dtype, "r", layout.offset, (layout.count,))
+    return lambda at, count: ids[at : at + count]
+
+
+def _object_ids(path: str, layout: TokenLayout) -> Callable[[int, int], Any]:
+    facts, item = look(path), np.dtype(layout.dtype).itemsize
+
+    def read(at: int, count: int) -> Any:
+        [(_, data)] = read_parts(path, facts, [(layout.offset + at * item, count * item)])
+        return np.frombuffer(data, layout.dtype)
+
+    return read
 
 
 def _index_of(path: str) -> str:

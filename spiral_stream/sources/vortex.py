@@ -24,8 +24,11 @@ from spiral_stream.sources.held_files import HeldFiles
 from spiral_stream.sources.listing import Paths, common_folder, listed, set_given_paths
 from spiral_stream.sources.paths import open_file
 from spiral_stream.sources.predicate import needed, passing
+from spiral_stream.sources.remote_file import RemoteBytes, look, read_parts
 from spiral_stream.sources.source import ROW, Known, Reader, Source, Unit, content_key, without_columns
 from spiral_stream.sources.views import plain
+from spiral_stream.storage.objects import IN_FLIGHT
+from spiral_stream.storage.uri import is_object
 from spiral_stream.threads import Workers, thread_share
 
 STRETCH: Final = 1024  # neighbouring rows from which on a range is read
@@ -47,8 +50,8 @@ class Vortex(Source):
     Needs the extra ``vortex``. Texts come back as ``utf8``, bytes as ``large_binary``.
 
     Args:
-        path: file, folder, glob, brace pattern, or a list of these; ``~`` is expanded. Files are read in the order of
-            their names.
+        path: file, folder, glob, brace pattern, or a list of these; ``~`` is expanded. URIs of one object store are such
+            paths too. Files are read in the order of their names.
         base: folder that relative references are resolved against; by default the common folder of the files.
         allow_outside: whether references may name files that do not lie below ``base``; by default only where no base is
             given.
@@ -71,7 +74,7 @@ class Vortex(Source):
         return self.path if isinstance(self.path, str) else tuple(self.path)
 
     def open(self) -> Reader:
-        return self._open(*listed(self._paths, "Vortex", (".vortex",)), None)
+        return self._open(*listed(self._paths, "Vortex", (".vortex",), remote=True), None)
 
     def open_known(self, known: Known) -> Reader:
         return self._open(common_folder(self._paths), known.names.to_pylist(), known)
@@ -93,6 +96,7 @@ class VortexFile:
     unit: Unit
     size_bytes: int
     mtime_ns: int
+    remote: RemoteBytes | None = None  # what reads it, if it is an object
 
     @property
     def content_key(self) -> str:
@@ -114,7 +118,7 @@ class VortexReader(Reader):
     def __init__(self, source: Vortex, root: str, names: Sequence[str], known: Known | None) -> None:
         self.base, self.allow_outside = source.base or root, bool(source.allow_outside)
         self.trusting = known is not None
-        self._root, self._names = root, list(names)
+        self._root, self._names, self.remote = root, list(names), is_object(root)
         self._segments = _segment_cache()
         self._held = HeldFiles("Vortex file", self._opened, FILES, known, self._need_same_columns)
         self._file, self._mark = self._held.file, source.origin
@@ -131,6 +135,8 @@ class VortexReader(Reader):
         return self._units or [self._file(unit).unit for unit in range(len(self._names))]
 
     def files(self, units: Sequence[int] | None = None) -> Mapping[str, str]:
+        if self.remote:
+            return {}
         names = self._names if units is None else [self._names[unit] for unit in units]
         return {name: os.path.join(self._root, name) for name in names}  # noqa: PTH118
 
@@ -179,7 +185,12 @@ class VortexReader(Reader):
         self._segments.clear()
 
     def _opened(self, unit: int) -> VortexFile:
-        return _open_file(self._root, self._names[unit], self._segments, origin=self._mark)
+        opened = _open_object if self.remote else _open_file
+        return opened(self._root, self._names[unit], self._segments, origin=self._mark)
+
+    def _need_unchanged(self, file: VortexFile) -> None:
+        if not self.remote:  # every answer of a store says which object it is of
+            self._held.need_unchanged([file.path])
 
     def _need_same_columns(self, unit: int, file: VortexFile) -> None:
         if unit and not file.schema.equals(self.schema):
@@ -196,18 +207,18 @@ class VortexReader(Reader):
         self, file: VortexFile, columns: Sequence[str], lowered: Any
     ) -> Iterator[tuple[NDArray[np.int64], pa.Table | None]]:
         """Rows of a file that pass what Vortex can decide: their places in the file, and their columns if any are asked for."""
-        with _storage(file.path):
+        with _storage(file.path, file.remote):
             values = file.opened.to_repeated_scan(list(columns), expr=lowered)
         step = _rows_at_once(file, self._fields(columns))
         for start in range(0, file.unit.rows, step):
             stop = min(start + step, file.unit.rows)
-            with _storage(file.path):
+            with _storage(file.path, file.remote):
                 rows = np.arange(start, stop) if lowered is None else self._passing_rows(file, lowered, start, stop)
             if not columns and len(rows):
-                self._held.need_unchanged([file.path])
+                self._need_unchanged(file)
                 yield rows, None
             elif len(rows):
-                with _storage(file.path):
+                with _storage(file.path, file.remote):
                     arrays = values.execute(row_range=(start, stop))
                 yield from self._paired(file, rows, arrays, columns)
 
@@ -216,10 +227,10 @@ class VortexReader(Reader):
     ) -> Iterator[tuple[NDArray[np.int64], pa.Table]]:
         done = 0
         while True:
-            with _storage(file.path):
+            with _storage(file.path, file.remote):
                 array = next(arrays, None)
                 table = None if array is None else self._as_table(array.to_arrow_table(), columns)
-            self._held.need_unchanged([file.path])
+            self._need_unchanged(file)
             if table is None:
                 break
             if len(table):
@@ -253,7 +264,7 @@ class VortexReader(Reader):
         long = stops - starts >= (LISTS if any(map(_has_lists, self._fields(columns))) else STRETCH)
         single = np.ones(len(rows), np.bool_)
         parts, order = [], []
-        with _storage(file.path):
+        with _storage(file.path, file.remote):
             scan = file.opened.to_repeated_scan(list(columns))
             for first, last in zip(starts[long].tolist(), stops[long].tolist(), strict=True):
                 single[first:last] = False
@@ -264,7 +275,7 @@ class VortexReader(Reader):
                 order.append(np.flatnonzero(single))
                 indices = vortex.array(pa.array(rows[single], pa.uint64()))
                 parts.append(self._as_table(file.opened.to_arrow(list(columns), indices=indices).read_all(), columns))
-        self._held.need_unchanged([file.path])
+        self._need_unchanged(file)
         found = pa.concat_tables(parts)
         places = np.concatenate(order)
         return found if (places[1:] > places[:-1]).all() else found.take(pa.array(np.argsort(places)))
@@ -303,12 +314,37 @@ def _open_file(root: str, name: str, segments: Any, *, origin: bool) -> VortexFi
     key = content_key(tail, facts.st_size, facts.st_mtime_ns)
     with _storage(path):
         opened = vortex.open(path, segment_cache=segments, cache_key=content_key(path, key))
-        schema, rows = _types(opened.dtype.to_arrow_schema()), len(opened)
-        groups = tuple(stop - start for start, stop in opened.splits()) if rows else ()
-    key = content_key(key, "origin", name) if origin else key
-    return VortexFile(
-        path, opened, schema, Unit(name, rows, facts.st_size, key, groups), facts.st_size, facts.st_mtime_ns
-    )
+        key = content_key(key, "origin", name) if origin else key
+        return _described(name, path, opened, key, (facts.st_size, facts.st_mtime_ns), None)
+
+
+def _open_object(root: str, name: str, segments: Any, *, origin: bool) -> VortexFile:
+    """Open an object of a store.
+
+    Raises:
+        SourceError: it is no Vortex file, or cannot be read.
+    """
+    import vortex
+
+    uri = f"{root}/{name}"
+    facts = look(uri)
+    start = max(0, facts.size - _TAIL_BYTES)
+    tail = b"".join(data for _, data in read_parts(uri, facts, [(start, facts.size - start)]))
+    key, remote = content_key(tail, facts.size, facts.mark), RemoteBytes(uri, facts)
+    with _storage(uri, remote):
+        opened = vortex.open_readable(
+            remote, concurrency=IN_FLIGHT, segment_cache=segments, cache_key=content_key(uri, key)
+        )
+        key = content_key(key, "origin", name) if origin else key
+        return _described(name, uri, opened, key, (facts.size, facts.modified_ns), remote)
+
+
+def _described(
+    name: str, path: str, opened: Any, key: str, facts: tuple[int, int], remote: RemoteBytes | None
+) -> VortexFile:
+    schema, rows = _types(opened.dtype.to_arrow_schema()), len(opened)
+    groups = tuple(stop - start for start, stop in opened.splits()) if rows else ()
+    return VortexFile(path, opened, schema, Unit(name, rows, facts[0], key, groups), *facts, remote)
 
 
 def _rows_at_once(file: VortexFile, columns: pa.Schema) -> int:
@@ -332,13 +368,16 @@ def _types(schema: pa.Schema) -> pa.Schema:
 
 
 @contextmanager
-def _storage(path: str) -> Iterator[None]:
-    """Turn Vortex's failures into SourceError, Rust panics (a BaseException) included."""
+def _storage(path: str, remote: RemoteBytes | None = None) -> Iterator[None]:
+    """Turn Vortex's failures into SourceError, Rust panics (a BaseException) included; or into the store's, if it failed."""
     try:
         yield
     except (SpiralError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
         raise
     except BaseException as error:  # PanicException derives from BaseException
+        if remote is not None and remote.error is not None:
+            met, remote.error = remote.error, None
+            raise met from None
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         msg = f"Vortex file {cut(path)}: {cut(first)}. Check that the file is whole and has not changed"
         raise SourceError(msg) from error

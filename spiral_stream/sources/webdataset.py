@@ -16,11 +16,13 @@ from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.sources.imports import RAISE, SKIP, ImportedSource, ImportUnit, Refused, need_on_error
 from spiral_stream.sources.listing import Paths, absolute_paths, common_folder, file_units, listed
 from spiral_stream.sources.paths import need_file
+from spiral_stream.sources.remote_file import look
 from spiral_stream.sources.source import content_key
 from spiral_stream.sources.tar_bytes import COMPRESSED, PLAIN, is_compressed
 from spiral_stream.sources.tar_fields import Columns, choice_of, need_columns
 from spiral_stream.sources.tar_rows import FoundFields, TarFile, TarRows, batches, schema_of
-from spiral_stream.storage.uri import is_object
+from spiral_stream.storage.faults import NotThereError
+from spiral_stream.storage.uri import is_object, joined, place_of
 
 FIRST: Final = "first"
 LAST: Final = "last"
@@ -89,12 +91,8 @@ class WebDataset(ImportedSource):
         folder = common_folder(self.path)
         if not self._sidecars:
             return folder
-        if is_object(folder):
-            msg = f"WebDataset: {cut(folder)} lies on an object store, where sidecars are not read yet. Copy the tars, or leave "
-            msg += "sidecars= out"
-            raise SourceError(msg)
-        others = [os.path.normpath(f"{folder}/".replace(old, new)) for _, old, new in self._sidecars]
-        return os.path.commonpath([folder, *others])
+        others = [_normal(f"{folder}/".replace(old, new)) for _, old, new in self._sidecars]
+        return _common([folder, *others])
 
     def import_units(self) -> Sequence[ImportUnit]:
         root, names = listed(self.path, "WebDataset", (PLAIN, *COMPRESSED), remote=True)
@@ -137,7 +135,7 @@ class WebDataset(ImportedSource):
         paths: list[str] = []
         facts: list[str | int] = [unit.content_key]
         for name, old, new in self._sidecars:
-            path = os.path.normpath(unit.path.replace(old, new))
+            path = _normal(unit.path.replace(old, new))
             if path == unit.path:
                 msg = (
                     f"WebDataset: sidecar {name!r}: {old!r} is not in {cut(path)}, so there is no path to replace it in"
@@ -193,18 +191,48 @@ def _no_sidecars(found: object) -> SourceError:
 
 def _facts_of(path: str, name: str, main: str) -> tuple[int, int]:
     try:
-        facts = os.stat(path)  # noqa: PTH116
-        need_file(path, facts)
-    except OSError as error:
+        if is_object(path):
+            seen = look(path)
+            found = seen.size, seen.mark
+        else:
+            facts = os.stat(path)  # noqa: PTH116
+            need_file(path, facts)
+            found = facts.st_size, facts.st_mtime_ns
+    except (OSError, NotThereError) as error:
+        why = error.strerror if isinstance(error, OSError) else "there is no such object"
         msg = (
-            f"WebDataset: sidecar {name!r} of {cut(main)} would be {cut(path)}: {error.strerror}. Put it there, leave the tar "
+            f"WebDataset: sidecar {name!r} of {cut(main)} would be {cut(path)}: {why}. Put it there, leave the tar "
             "out, or correct sidecars="
         )
         raise SourceError(msg) from error
     if is_compressed(path):
         msg = f"WebDataset: sidecar {cut(path)} is compressed, and sidecars are read by offset. Uncompress it"
         raise SourceError(msg)
-    return facts.st_size, facts.st_mtime_ns
+    return found
+
+
+def _normal(path: str) -> str:
+    """A path or a URI without ``.`` and ``..``."""
+    return joined(path, "") if is_object(path) else os.path.normpath(path)
+
+
+def _common(folders: Sequence[str]) -> str:
+    """The folder that folders lie below.
+
+    Raises:
+        SourceError: they lie in different stores.
+    """
+    if not is_object(folders[0]):
+        return os.path.commonpath(folders)
+    places = [place_of(folder) for folder in folders]
+    if len({place.root for place in places}) > 1:
+        msg = (
+            f"WebDataset: {cut(folders[0])} and {cut(folders[1])} lie in different buckets, and a row names its files from one "
+            "folder. Copy the sidecars into the bucket of the tars"
+        )
+        raise SourceError(msg)
+    key = os.path.commonpath([f"/{place.key}" for place in places]).strip("/")
+    return f"{places[0].root}/{key}".rstrip("/")
 
 
 def _need_one_kind(units: Sequence[ImportUnit]) -> None:

@@ -4,28 +4,16 @@ import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, final
 
 import pyarrow as pa
 
 from spiral_stream.errors import SourceError, shown
-from spiral_stream.sources.lance_append import present
-from spiral_stream.sources.parts import (
-    BATCH_BYTES,
-    MOST_ROWS,
-    SHARD_BYTES,
-    PartDraft,
-    ShardCutter,
-    need_columns,
-    need_part_name,
-    parts_in,
-    sweep,
-    writing,
-)
-from spiral_stream.sources.paths import absolute, is_remote, not_found
+from spiral_stream.sources.part_files import need_columns, need_part_name, parts_in, writing
+from spiral_stream.sources.parts import BATCH_BYTES, MOST_ROWS, SHARD_BYTES, PartDraft, ShardCutter, sweep
 from spiral_stream.sources.row_checks import RowChecks
+from spiral_stream.sources.targets import target_of
 
 _BATCH_ROWS: Final = 4096
 
@@ -46,11 +34,15 @@ class Writer:
     """Writes rows to a Lance dataset, in shards. Use it in a ``with`` block: at its end all rows become visible at once.
 
     An exception in the block publishes nothing, and neither does a process that is killed; its drafts are removed by the next
-    writer. Several processes may write to one folder at the same time, each with a Writer of its own: each adds its
+    writer. Several processes may write to one dataset at the same time, each with a Writer of its own: each adds its
     rows when it is closed. Not thread-safe. Memory holds one shard.
 
+    On an object store the rows of a writer lie on this machine's disk until it is closed; then they are put, and become
+    visible by one commit. Writers on several machines may add to one dataset.
+
     Args:
-        uri: folder of the dataset, which may exist: then its columns must be these, and rows are added.
+        uri: folder of the dataset, or its URI on an object store (``s3://``, ``gs://``, ``az://``). It may exist: then its
+            columns must be these, and rows are added.
         schema: the columns. Semantic types and descriptions in the fields' metadata are kept.
         shard_bytes: a shard ends when its rows have about as many bytes in memory.
         shard_rows: a shard has at most as many rows; None sets no limit.
@@ -58,7 +50,9 @@ class Writer:
             add its rows twice. None takes a new name.
 
     Raises:
-        SourceError: the folder cannot be written, the columns are not those of the dataset, or the dataset has the part.
+        MissingExtraError: the package that speaks to the store is not installed.
+        SourceError: the folder or the store cannot be written, the columns are not those of the dataset, or the dataset has
+            the part.
 
     Example:
         ```python
@@ -81,18 +75,18 @@ class Writer:
             msg = f"Writer: shard_bytes={shown(shard_bytes)}, shard_rows={shown(shard_rows)}. Give positive numbers"
             raise SourceError(msg)
         name = uuid.uuid4().hex if part is None else need_part_name(part)
-        self._folder, self._schema = _folder(uri), _columns(schema)
+        self._target, self._schema = target_of(uri, "Writer"), _columns(schema)
         self._together = min(BATCH_BYTES, shard_bytes)  # bytes that are given row by row before they become a batch
         self._checks, self._owner = RowChecks(self._schema), os.getpid()
-        with writing(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
-        sweep(self._folder)
-        there = present(self._folder)
+        with writing(self._target.folder):
+            self._target.folder.mkdir(parents=True, exist_ok=True)
+        sweep(self._target)
+        there = self._target.look()
         if there is not None:
-            need_columns(self._folder, self._schema, there.schema)
-            _need_new(self._folder, name, parts_in(there))
+            need_columns(self._target.uri, self._schema, there.schema)
+            _need_new(self._target.uri, name, parts_in(there))
         self._part: PartDraft | None = PartDraft(
-            self._folder, name, self._schema, None if there is None else there.storage_version
+            self._target, name, self._schema, None if there is None else there.storage_version
         )
         self._shards = ShardCutter(self._part, shard_bytes, shard_rows or MOST_ROWS)
         self.rows = 0
@@ -167,18 +161,12 @@ class Writer:
 
     def _need_open(self) -> PartDraft:
         if self._part is None:
-            msg = f"Writer of {self._folder}: it is closed. Make another one"
+            msg = f"Writer of {self._target.uri}: it is closed. Make another one"
             raise SourceError(msg)
         if os.getpid() != self._owner:
-            msg = f"Writer of {self._folder}: it belongs to the process that made it. Make one in each process"
+            msg = f"Writer of {self._target.uri}: it belongs to the process that made it. Make one in each process"
             raise SourceError(msg)
         return self._part
-
-
-def _folder(uri: str | os.PathLike[str]) -> Path:
-    if is_remote(str(uri)):
-        raise not_found(str(uri), "Writer")
-    return Path(absolute(str(uri)))
 
 
 def _columns(schema: pa.Schema) -> pa.Schema:
@@ -194,7 +182,7 @@ def _columns(schema: pa.Schema) -> pa.Schema:
     return schema
 
 
-def _need_new(folder: Path, name: str, there: frozenset[str]) -> None:
+def _need_new(uri: str, name: str, there: frozenset[str]) -> None:
     if name in there:
-        msg = f"Writer: {folder} has part {name!r} already. Leave the part out, or give another name"
+        msg = f"Writer: {uri} has part {name!r} already. Leave the part out, or give another name"
         raise SourceError(msg)

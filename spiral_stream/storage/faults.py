@@ -9,7 +9,20 @@ from spiral_stream.storage.uri import printable
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
-_TIMES: Final = ("operation timed out", "Timeout", "timed out")
+_DENIED: Final = frozenset(  # what stores answer with status 400 for credentials
+    (
+        "AuthenticationFailed",
+        "ExpiredToken",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+        "RequestExpired",
+        "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
+    )
+)
+_SKEWED: Final = frozenset(("RequestInTheFuture", "RequestTimeTooSkewed"))
+PLAIN_HTTP: Final = "BadScheme"  # in messages of the client: it may not send what is not encrypted
+_SILENT: Final = ("HTTP error", "error sending request", "timed out", "Timeout", "body error")
 
 
 class NotThereError(SourceError):
@@ -18,6 +31,10 @@ class NotThereError(SourceError):
 
 class ChangedError(SourceError):
     """An object is not the one that was asked for."""
+
+
+class AwayError(SourceError):
+    """A store failed until the deadline, lets nobody in, or is another one: no object is to blame."""
 
 
 def fault(uri: str, error: BaseException, doing: str) -> SourceError:
@@ -33,7 +50,7 @@ def fault(uri: str, error: BaseException, doing: str) -> SourceError:
     status, code = _STATUS.search(text), _CODE.search(text)
     said = ", ".join([*([f"status {status[1]}"] if status else []), *([code[1]] if code else [])])
     answer = f" (the store answered {said})" if said else ""
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) or (code and code[1] == "NoSuchBucket"):
         missing = "its bucket is not there" if code and "Bucket" in code[1] else "there is no such object"
         return NotThereError(f"{where}: {missing}{answer}. Correct the URI, or put the object there")
     if kind == "PreconditionError":
@@ -41,16 +58,45 @@ def fault(uri: str, error: BaseException, doing: str) -> SourceError:
             f"{where}: it changed while it was used: another object has its name now. Take the data as it is now with "
         )
         return ChangedError(msg + "catalog.refresh(<name>), or restore the object")
-    if kind in ("PermissionDeniedError", "UnauthenticatedError") or (status and status[1] in ("401", "403")):
+    if denied := _denied(kind, status and status[1], code and code[1]):
         names = profile_names(uri)
         by = f"with profile {', '.join(names)}" if names else "with the options of the environment"
-        msg = f"{where}: may not be {doing} {by}{answer}. Check the credentials, whether they have expired, and their rights"
+        nobody = code and code[1] in _DENIED | _SKEWED
+        return (AwayError if nobody else SourceError)(f"{where}: may not be {doing} {by}{answer}. {denied}")
+    if "non-partial response" in text:
+        msg = (
+            f"{where}: another answer came than the bytes that were asked for: its server knows no ranges, or a proxy answers "
+            "with a page of its own. Open the address in a browser, and read past the proxy"
+        )
         return SourceError(msg)
-    if "retries" in text or "error sending request" in text or any(each in text for each in _TIMES):
+    if kind == "TimeoutError" or (status and status[1] >= "500") or any(each in text for each in _SILENT):
         what = "the store does not answer" if not said else "the store fails"
-        msg = f"{where}: {what}{answer}. Check its address (endpoint) and the network, or wait; a saved state resumes"
-        return SourceError(msg)
+        way = "Check its address (endpoint) and the network, or wait; a saved state resumes"
+        if PLAIN_HTTP in text:
+            what = f"cannot be {doing}: its address begins with http://, without encryption"
+            way = "Give https://, or allow_http = true in a profile of storage"
+        return AwayError(f"{where}: {what}{answer}. {way}")
+    if "panicked" in text or kind == "PanicException":  # in Rust: an address is what it breaks at
+        text = "the store's client broke off. An address (endpoint, or AWS_ENDPOINT_URL of the environment) begins with https://"
     first = redacted(text.splitlines()[0] if text else kind)
     return SourceError(
         f"{where}: cannot be {doing}{answer}: {cut(first)}. Check the URI and the options of its profile"
     )
+
+
+def _denied(kind: str, status: str | None, code: str | None) -> str:
+    """Return the way out where a store did not let somebody in; "" for another failure."""
+    if code in _SKEWED:
+        return "The clocks differ: set the clock of this machine"
+    if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in ("401", "403") or code in _DENIED:
+        return "Check the credentials, whether they have expired, and their rights"
+    return ""
+
+
+def not_the_store(uri: str) -> SourceError:
+    """Return the error for an answer that no store gives: it has neither an etag nor a time."""
+    msg = (
+        f"{cut(printable(uri))}: the answer is not the store's: it has no etag, as the page of a proxy or of a login. "
+        "Check the address (endpoint), and read past the proxy"
+    )
+    return AwayError(msg)

@@ -38,7 +38,7 @@ class Files(Store):
                 length = max(0, facts.size - each.start) if each.length is None else each.length
                 if each.most_bytes is not None and length > each.most_bytes:
                     return Got(None, facts)
-                data = memoryview(_exactly(file.fileno(), length, each.start))
+                data = memoryview(exactly(file.fileno(), length, each.start))
         except OSError as error:
             return _fault(each.key, error)
         if len(data) < length:
@@ -145,7 +145,8 @@ def _fault(key: str, error: OSError) -> SourceError:
     return SourceError(f"{cut(key)}: {error.strerror}. Check its rights")
 
 
-def _exactly(handle: int, count: int, offset: int) -> bytes:
+def exactly(handle: int, count: int, offset: int) -> bytes:
+    """Read bytes of an open file; fewer where it ends."""
     parts, got = [], 0
     while got < count and (part := os.pread(handle, count - got, offset + got)):
         parts.append(part)

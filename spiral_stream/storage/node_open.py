@@ -15,8 +15,7 @@ from typing import Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from spiral_stream.errors import CacheError, DamageError
-from spiral_stream.integrity.blocks import Mapped
+from spiral_stream.errors import DamageError
 from spiral_stream.storage.node_files import BLOCK, NodeKey, Sums, data_file, opened_data, sums_of
 
 _AT_ONCE: Final = 16  # blocks that are read and summed together
@@ -37,7 +36,7 @@ class KnownBlocks:
 
 @final
 class NodeFile:
-    """A file that this process holds, until it is released as often as it was retained."""
+    """A file that this process holds, until it is released as often as it was asked for."""
 
     def __init__(
         self, root: Path, key: NodeKey, known: KnownBlocks, deadline_s: float, over: Callable[["NodeFile"], None]
@@ -52,7 +51,6 @@ class NodeFile:
         self.known, self._over = known, over
         self.grew = False  # whether anything was fetched
         self._times, self._lock = 1, threading.RLock()  # the collector may release it in the middle of anything
-        self._mapped: Mapped | None = None
         self.handle = opened_data(self.path, key.size, deadline_s)
         try:
             with self.sums() as sums:
@@ -63,13 +61,8 @@ class NodeFile:
             raise
 
     def sums(self) -> Sums:
-        """Return its sums, newly opened: leases belong to whoever opened them."""
+        """Return its sums, opened."""
         return Sums(self.path, self.key)
-
-    def retain(self) -> None:
-        """Hold it once more."""
-        with self._lock:
-            self._times += 1
 
     def retained(self) -> bool:
         """Hold it once more, unless it has been given up."""
@@ -83,7 +76,7 @@ class NodeFile:
             self._times -= 1
             if self._times:
                 return
-            handle, self.handle, self._mapped = self.handle, -1, None
+            handle, self.handle = self.handle, -1
         os.close(handle)
         self._over(self)
 
@@ -105,17 +98,6 @@ class NodeFile:
         while len(data):
             done = os.pwrite(self.handle, data, offset)
             offset, data = offset + done, data[done:]
-
-    def mapped(self) -> Mapped:
-        """Return the file, mapped."""
-        with self._lock:
-            if self._mapped is None:
-                self._mapped = Mapped(str(self.path))
-            return self._mapped
-
-    def is_verified(self, first: int, stop: int) -> bool:
-        """Whether this process has compared these blocks with their sums."""
-        return self.known.verified.find(0, first, stop) < 0
 
     def missing(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Verify those blocks that are there and were not verified yet; return those that have to be fetched.
@@ -168,17 +150,3 @@ class NodeFile:
                 raise DamageError(msg)
             self.known.damaged.add(block)
             sums.write(block, np.zeros(1, np.uint64))
-
-
-def need_whole(key: NodeKey, limit: int) -> None:
-    """Refuse a whole file that the cache can never hold.
-
-    Raises:
-        CacheError: names it.
-    """
-    if key.size > limit:
-        msg = (
-            f"{key}: it has {key.size:,} bytes, and the node cache holds {limit:,}. "
-            "Raise $SPIRAL_NODE_CACHE_BYTES, or ask for ranges of it"
-        )
-        raise CacheError(msg)

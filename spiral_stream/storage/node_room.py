@@ -4,8 +4,8 @@ The bytes of all files are what the disk says they take. Room is reserved by all
 all processes, so that nobody counts what another one has just taken. A number in the file ``room`` says how much is taken;
 it is never too small, and counted anew when it says that the cache is full.
 
-A file that somebody holds is never removed. If all that could go has gone, what is being fetched may go above the limit;
-files that are complete and held may not: then whoever wants more waits until they are released.
+A file that somebody holds is never removed. Where all that could go has gone, there is no room: what is fetched then is not
+kept.
 """
 
 import errno
@@ -13,14 +13,14 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
 from spiral_stream.errors import CacheError
-from spiral_stream.storage.node_files import DATA, SUMS, Sums, described, is_leased
+from spiral_stream.storage.node_files import DATA, SUMS, Sums, described
 
 SLACK: Final = 32  # a 32nd of the limit is made free at a time: counting files costs about 5 us for each
 DEADLINE_S: Final = 60.0  # for the turn of another process
@@ -74,14 +74,13 @@ class Room:
     Args:
         root: the folder.
         limit: bytes.
-        told: called with the number of files that were removed.
     """
 
-    def __init__(self, root: Path, limit: int, told: Callable[[int], None] = lambda _: None) -> None:
-        self.root, self.limit, self._told = root, limit, told
+    def __init__(self, root: Path, limit: int) -> None:
+        self.root, self.limit = root, limit
 
     def reserve(self, data: int, sums: Sums, blocks: tuple[int, int], extent: tuple[int, int]) -> bool:
-        """Allocate room for some blocks of a file; False if complete files that are held leave none.
+        """Allocate room for some blocks of a file; False if files that are held leave none.
 
         Args:
             data: descriptor of the file's data.
@@ -97,9 +96,9 @@ class Room:
         with self._turn() as counter:
             used = _number(counter)
             if used + need > self.limit:
-                used, stuck = self._evict(need)
+                used = self._evict(need)
                 _write(counter, used)
-                if stuck + need > self.limit:
+                if used + need > self.limit:
                     return False
             before = _allocated(data) + _allocated(sums.handle)
             try:
@@ -124,7 +123,7 @@ class Room:
         """Go back below the limit, where what was fetched has gone above it."""
         with suppress(CacheError, OSError), self._turn() as counter:
             if _number(counter) > self.limit:
-                _write(counter, self._evict(0)[0])
+                _write(counter, self._evict(0))
 
     def was_removed(self, digest: str) -> bool:
         """Whether a file lay here before and was removed for others."""
@@ -183,38 +182,30 @@ class Room:
     def _lying(self) -> list[_Lying]:
         """Everything that lies here; whoever has the turn knows that nothing goes meanwhile."""
         found = []
-        with suppress(FileNotFoundError):
-            for folder in os.scandir(self.root / "files"):
+        with suppress(FileNotFoundError), os.scandir(self.root / "files") as folders:
+            for folder in folders:
                 sizes: dict[str, int] = {}
                 used: dict[str, int] = {}
-                for each in os.scandir(folder):
-                    with suppress(FileNotFoundError):
-                        facts = each.stat()
-                        stem = each.name[: -len(DATA)]
-                        sizes[stem] = sizes.get(stem, 0) + facts.st_blocks * 512
-                        used[stem] = max(facts.st_mtime_ns, used.get(stem, 0))
+                with os.scandir(folder) as files:
+                    for each in files:
+                        with suppress(FileNotFoundError):
+                            facts = each.stat()
+                            stem = each.name[: -len(DATA)]
+                            sizes[stem] = sizes.get(stem, 0) + facts.st_blocks * 512
+                            used[stem] = max(facts.st_mtime_ns, used.get(stem, 0))
                 found += [_Lying(Path(folder.path, stem + DATA), size, used[stem]) for stem, size in sizes.items()]
         return found
 
-    def _evict(self, need: int) -> tuple[int, int]:
-        """Remove what was used longest ago until some bytes are free.
-
-        Returns:
-            Bytes that are left; and those of them that are held, and complete.
-        """
+    def _evict(self, need: int) -> int:
+        """Remove what was used longest ago until some bytes are free; returns the bytes that are left."""
         lying = sorted(self._lying(), key=lambda each: each.used_ns)
-        used, stuck, gone = sum(each.on_disk for each in lying), 0, 0
+        used = sum(each.on_disk for each in lying)
         most = self.limit - need
         goal = most - self.limit // SLACK if used > most else most
         for each in lying:
             if used > goal and self._removed(each):
-                used, gone = used - each.on_disk, gone + 1
-        if used > most:
-            stuck = sum(
-                each.on_disk for each in lying if each.data.exists() and not is_leased(each.data.with_suffix(SUMS))
-            )
-        self._told(gone)
-        return used, stuck
+                used -= each.on_disk
+        return used
 
     def _removed(self, each: _Lying, *, remember: bool = True) -> bool:
         """Remove a file that nobody holds."""
@@ -255,6 +246,15 @@ def _alone(path: Path) -> int | None:
 
 def _allocated(handle: int) -> int:
     return os.fstat(handle).st_blocks * 512
+
+
+def taken(folder: Path) -> int:
+    """Return about how many bytes a node cache takes; 0 if nobody has counted them."""
+    try:
+        data = (folder / "room").read_bytes()
+    except OSError:
+        return 0
+    return int(_USED.unpack(data)[0]) if len(data) == _USED.size else 0
 
 
 def _number(counter: int) -> int:

@@ -1,30 +1,39 @@
 """Object stores and web servers, by the client ``obstore`` (Rust's ``object_store``).
 
-The requests of one call run together, at most `IN_FLIGHT` of them; the thread that calls waits for all. The client tries
-again what fails on the way, with growing pauses, until its deadline (``client_retry_timeout``, in seconds). Every answer
-carries the facts of its object, so that a changed one is found without a further request.
+The requests of one call run together, at most `IN_FLIGHT` of them; the thread that calls waits for all. What fails on the
+way is asked for again, with growing pauses, until a deadline (``client_retry_timeout``, in seconds): reads by `patience`,
+writes and lists by the client. Every answer carries the facts of its object, so that a changed one is found without a
+further request.
 """
 
-import asyncio
+import math
 import os
 import threading
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
+from contextvars import copy_context
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from spiral_stream.errors import SourceError, cut
+from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.extras import need
-from spiral_stream.storage.faults import fault
+from spiral_stream.storage.faults import fault, not_the_store
 from spiral_stream.storage.files import too_short
+from spiral_stream.storage.option_values import YES, bare, need_values
+from spiral_stream.storage.patience import Patience, ShortError
 from spiral_stream.storage.store import Buffer, Facts, Get, Got, Store, runs_of
+from spiral_stream.storage.traffic import count, count_answer
 from spiral_stream.storage.uri import WEB, printable, scheme_of
+from spiral_stream.storage.web_pages import warn_of_page
+from spiral_stream.threads import Stopped, told_to_stop
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 IN_FLIGHT: Final = 32  # requests of one call
-RETRIES: Final = 10
-RETRY_TIMEOUT_S: Final = 180.0
 _CLIENT: Final = frozenset(  # options of the connection; the others are those of the store
     (
         "allow_http",
@@ -45,8 +54,11 @@ _CLIENT: Final = frozenset(  # options of the connection; the others are those o
         "user_agent",
     )
 )
-_YES: Final = frozenset(("true", "1", "yes", "on"))
-_PREFIXES: Final = ("aws_", "azure_", "google_")
+MOST_PARTS: Final = 9_000  # of one object: stores take 10,000
+PART_BYTES: Final = 8 << 20  # a larger file is written in parts
+PARTS: Final = 8  # in flight
+_LOOK_S: Final = 0.25  # how often a thread that waits looks whether it was told to stop
+_OURS: Final = frozenset(("client_max_retries", "client_retry_timeout"))
 T = TypeVar("T")
 
 
@@ -62,15 +74,16 @@ class Objects(Store):
             SourceError: an option is none, or some are missing.
         """
         need("obstore", f"reading {scheme_of(root)}:// URIs", "copy the data, and use local paths")
+        need_values(root, options)
         self._root, self._pid = root, os.getpid()
-        self._store = _opened(root, options)
+        self._patience = _patience(root, options)
+        self._store = _opened(root, options, self._patience)  # that writes and lists
+        self._reads = _opened(root, options, Patience(0, self._patience.timeout_s))
 
     def stat(self, key: str) -> Facts:
-        import obstore
-
         self._need_own_process()
-        with _told(self._uri(key), "looked at"):
-            return _facts(obstore.head(self._store, key))
+        [(facts, _)] = _together([self._patience.tried(partial(self._head, key), self._uri(key), "looked at")])
+        return facts
 
     def read(self, wanted: Sequence[Get]) -> list[Got | SourceError]:
         self._need_own_process()
@@ -105,29 +118,51 @@ class Objects(Store):
         return out
 
     async def _get(self, key: str, start: int, stop: int | None, most: int | None) -> tuple[Facts, memoryview | None]:
+        ask = partial(self._head, key) if stop == start else partial(self._once, key, start, stop, most)
+        return await self._patience.tried(ask, self._uri(key), "read")
+
+    async def _head(self, key: str) -> tuple[Facts, memoryview | None]:
         import obstore
 
-        options: Any = (
-            {} if stop is None and not start else {"range": {"offset": start} if stop is None else (start, stop)}
-        )
-        with _told(self._uri(key), "read"):
-            if stop is not None and stop == start:
-                return _facts(await obstore.head_async(self._store, key)), memoryview(b"")
-            try:
-                answer = await obstore.get_async(self._store, key, options=options)
-            except Exception as error:
-                if "status code: 416" not in str(error):
-                    raise
-                return _facts(await obstore.head_async(self._store, key)), memoryview(b"")  # it ends before the range
-            facts = _facts(answer.meta)
-            if stop is None and most is not None and facts.size - start > most:
-                return facts, None
-            data = memoryview(await answer.bytes_async())
-            first, last = answer.range
-            if len(data) != last - first:
-                msg = f"{cut(printable(self._uri(key)))}: {len(data):,} bytes came of {last - first:,}. Try again"
-                raise SourceError(msg)
-            return facts, data
+        begun = perf_counter()
+        count(requests=1)
+        meta = await obstore.head_async(self._reads, key)
+        count_answer(perf_counter() - begun)
+        return self._known(key, meta), memoryview(b"")
+
+    async def _once(self, key: str, start: int, stop: int | None, most: int | None) -> tuple[Facts, memoryview | None]:
+        import obstore
+
+        span: Any = {"offset": start} if stop is None else (start, stop)
+        begun = perf_counter()
+        count(requests=1)
+        try:
+            answer = await obstore.get_async(
+                self._reads, key, options={} if stop is None and not start else {"range": span}
+            )
+        except Exception as error:
+            if "status code: 416" not in str(error):
+                raise
+            return await self._head(key)  # it ends before the range
+        count_answer(perf_counter() - begun)
+        facts = self._known(key, answer.meta)
+        if scheme_of(self._root) in WEB:
+            warn_of_page(self._root, key, answer.attributes)
+        if stop is None and most is not None and facts.size - start > most:
+            return facts, None
+        data = memoryview(await answer.bytes_async())
+        count(bytes=len(data))
+        first, last = answer.range
+        if len(data) != last - first:
+            msg = f"{len(data):,} bytes came of {last - first:,}"
+            raise ShortError(msg)
+        return facts, data
+
+    def _known(self, key: str, meta: Any) -> Facts:
+        facts = _facts(meta)
+        if facts.etag is None and not facts.modified_ns and scheme_of(self._root) not in WEB:
+            raise not_the_store(self._uri(key))
+        return facts
 
     def list(self, prefix: str) -> Iterator[tuple[str, Facts]]:
         import obstore
@@ -166,6 +201,14 @@ class Objects(Store):
                     raise
                 return None
             return Facts(len(kept), done["e_tag"], done["version"])
+
+    def put_file(self, key: str, path: Path) -> None:
+        import obstore
+
+        self._need_own_process()
+        part = max(PART_BYTES, -(-path.stat().st_size // MOST_PARTS))
+        with _told(self._uri(key), "written"):
+            obstore.put(self._store, key, path, chunk_size=part, max_concurrency=PARTS)
 
     def delete(self, key: str) -> None:
         import obstore
@@ -206,21 +249,38 @@ class _told:  # noqa: N801  read as a word
             raise fault(self._uri, error, self._doing) from None
 
 
-def _opened(root: str, options: Mapping[str, str]) -> "ObjectStore":
+def _patience(root: str, options: Mapping[str, str]) -> Patience:
+    usual = Patience()
+    retries, timeout_s = options.get("client_max_retries"), options.get("client_retry_timeout")
+    return Patience(
+        int(_number(root, "client_max_retries", retries, usual.retries)),
+        _number(root, "client_retry_timeout", timeout_s, usual.timeout_s),
+    )
+
+
+def _number(root: str, option: str, given: str | None, usual: float) -> float:
+    if not given:
+        return usual
+    with suppress(ValueError):
+        if 0 <= (found := float(given)) < math.inf:
+            return found
+    what = "seconds" if option == "client_retry_timeout" else "repetitions"
+    msg = f"{printable(root)}: option {option} of its profile is {shown(given)}. Give a number of {what}, such as {usual:g}"
+    raise SourceError(msg)
+
+
+def _opened(root: str, options: Mapping[str, str], patience: Patience) -> "ObjectStore":
     from obstore.store import from_url
 
     config: Any = {}
     client: dict[str, Any] = {}
-    retry: Any = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_TIMEOUT_S)}
+    retry: Any = {"max_retries": patience.retries, "retry_timeout": timedelta(seconds=patience.timeout_s)}
     for name, value in options.items():
-        bare = next((name[len(each) :] for each in _PREFIXES if name.startswith(each)), name)
-        if name == "client_max_retries":
-            retry["max_retries"] = int(value)
-        elif name == "client_retry_timeout":
-            retry["retry_timeout"] = timedelta(seconds=float(value))
-        elif bare in _CLIENT:
-            flag = bare.startswith(("allow", "http")) or bare == "randomize_addresses"
-            client[bare] = value.lower() in _YES if flag else value
+        if name in _OURS:
+            continue
+        if (option := bare(name)) in _CLIENT:
+            flag = option.startswith(("allow", "http")) or option == "randomize_addresses"
+            client[option] = value.lower() in YES if flag else value
         else:
             config[name] = value
     with _told(root, "opened"):
@@ -232,6 +292,7 @@ def _opened(root: str, options: Mapping[str, str]) -> "ObjectStore":
 
 def _together(answers: "Sequence[Coroutine[Any, Any, T]]") -> list[T]:
     """Run requests at the same time, and wait for all."""
+    import asyncio
 
     async def bounded() -> list[T]:
         slots = asyncio.Semaphore(IN_FLIGHT)
@@ -240,7 +301,14 @@ def _together(answers: "Sequence[Coroutine[Any, Any, T]]") -> list[T]:
             async with slots:
                 return await answer
 
-        return await asyncio.gather(*(one(each) for each in answers))
+        all_of_them = asyncio.gather(*(one(each) for each in answers))
+        while not (await asyncio.wait((all_of_them,), timeout=_LOOK_S))[0]:
+            if told_to_stop():
+                all_of_them.cancel()
+                with suppress(asyncio.CancelledError):
+                    await all_of_them
+                raise Stopped
+        return all_of_them.result()
 
     try:
         asyncio.get_running_loop()
@@ -255,7 +323,7 @@ def _together(answers: "Sequence[Coroutine[Any, Any, T]]") -> list[T]:
         except BaseException as error:  # noqa: BLE001  raised again below
             failed.append(error)
 
-    helper = threading.Thread(target=work, name="spiral-store", daemon=True)
+    helper = threading.Thread(target=copy_context().run, args=(work,), name="spiral-store", daemon=True)
     helper.start()
     helper.join()
     if failed:

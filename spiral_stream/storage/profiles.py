@@ -2,8 +2,9 @@
 
 One set of options serves Spiral and Lance; the names are those that Lance takes as ``storage_options``, such as
 ``region``, ``endpoint`` and ``secret_access_key``. A profile says by its prefix which URIs it is for, so a catalog or a plan
-holds URIs only, and never an option. The longest prefix wins. An option that a program gives stands before the file's,
-and both before the environment, which the client libraries read themselves (``AWS_...``, ``GOOGLE_...``, ``AZURE_...``).
+holds URIs only, and never an option. A profile takes what it does not say from those with a shorter prefix. An option that a
+program gives stands before the file's, and both before the environment, which the client libraries read themselves
+(``AWS_...``, ``GOOGLE_...``, ``AZURE_...``).
 
 No value of an option is ever shown: a profile prints its name and the names of its options, and `redacted` takes the
 values of secrets out of messages of other libraries.
@@ -16,6 +17,7 @@ import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, final
 
@@ -74,7 +76,7 @@ def use_storage(name: str, prefix: str, **options: Any) -> None:
 
 
 def options_of(uri: str) -> dict[str, str]:
-    """Return the options of the profiles that a URI lies below; those of the longest prefix win. Empty where there is none.
+    """Return the options of the profiles that a URI lies below; of each option, the longest prefix that says it wins.
 
     Raises:
         SourceError: the file of profiles cannot be read.
@@ -119,13 +121,29 @@ def _is_secret_variable(name: str) -> bool:
     return name.startswith(("AWS_", "AZURE_", "GOOGLE_", "GCS_")) and bool(_SECRET.search(name))
 
 
-def _of_file() -> list[StorageProfile]:
+def _of_file() -> tuple[StorageProfile, ...]:
+    """Return the profiles of the file; it is read again when it was changed, and this is asked for every reference."""
     place = os.environ.get(FILE_ENV)
     if not place:
-        return []
+        return ()
+    path = Path(place).expanduser()
+    try:
+        facts = path.stat()
+    except OSError:
+        return _read(place, path)
+    return _kept(place, path, (facts.st_ino, facts.st_mtime_ns, facts.st_size))
+
+
+@lru_cache(maxsize=4)
+def _kept(place: str, path: Path, facts: tuple[int, ...]) -> tuple[StorageProfile, ...]:
+    del facts
+    return _read(place, path)
+
+
+def _read(place: str, path: Path) -> tuple[StorageProfile, ...]:
     where = f"${FILE_ENV}={cut(place)}"
     try:
-        found = tomllib.loads(Path(place).expanduser().read_text(encoding="utf-8"))
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"\(at .*\)$", str(error))  # its other words may quote the file
         msg = f"{where}: it is no TOML {at[0] if at else ''}. Give one table per profile: [name], prefix and options"
@@ -138,10 +156,16 @@ def _of_file() -> list[StorageProfile]:
     profiles = []
     for name, table in found.items():
         if not isinstance(table, dict):
-            msg = f"{where}: {cut(name)} stands outside of a profile. Put it below a line such as [{cut(name)}]"
+            msg = f"{where}: {cut(name)} stands outside of a profile. Put it below a line that names a profile, such as [lab]"
             raise SourceError(msg)
         profiles.append(_profile(name, table, f"{where}, profile {cut(name)}"))
-    return profiles
+        same = next(
+            (each for each in profiles[:-1] if each.prefix.rstrip("/") == profiles[-1].prefix.rstrip("/")), None
+        )
+        if same is not None:
+            msg = f"{where}: profiles {cut(same.name)} and {cut(name)} have the same prefix. Make them one, or correct a prefix"
+            raise SourceError(msg)
+    return tuple(profiles)
 
 
 def _profile(name: str, table: Mapping[str, Any], where: str) -> StorageProfile:

@@ -7,6 +7,7 @@ Conditions make stores safe for several writers without a lock: `put` with ``abs
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, final
 
 import xxhash
@@ -15,7 +16,7 @@ from spiral_stream.errors import SourceError
 
 Buffer = bytes | bytearray | memoryview
 
-GAP_BYTES: Final = 64 << 10  # ranges of one object this near are one request: less than a round trip costs
+GAP_BYTES: Final = 64 << 10  # ranges of one object nearer than this are one request: less than a round trip costs
 READ_BYTES: Final = 32 << 20  # most bytes of one request for several ranges
 
 
@@ -28,10 +29,13 @@ class Facts:
     etag: str | None = None
     version: str | None = None
     modified_ns: int = 0
+    marked: int | None = None  # its mark, of an object of which a pin is all that is known
 
     @property
     def mark(self) -> int:
-        """64 bits that differ for another object of the same size: of its etag, or else its time."""
+        """64 bits that differ for another object of the same size: of its etag, or else its time; 0 if nothing says."""
+        if self.marked is not None:
+            return self.marked
         return xxhash.xxh3_64_intdigest(self.etag.encode()) if self.etag else self.modified_ns
 
 
@@ -44,6 +48,7 @@ class Get:
     start: int = 0
     length: int | None = None  # None reads to the end
     most_bytes: int | None = None  # a longer object is not read; its facts say why
+    pinned: Facts | None = None  # what the object is to be like: its size and its mark
 
 
 @final
@@ -99,6 +104,15 @@ class Store(ABC):
             SourceError: the store failed; whether it was written is then unknown.
         """
 
+    def put_file(self, key: str, path: Path) -> None:
+        """Write an object whole from a file of this machine, in several parts where it is large, whatever was there.
+
+        Raises:
+            SourceError: the store failed; whether it was written is then unknown.
+            OSError: the file cannot be read.
+        """
+        self.put(key, path.read_bytes())
+
     @abstractmethod
     def delete(self, key: str) -> None:
         """Remove an object; again does nothing.
@@ -120,6 +134,19 @@ class Store(ABC):
         return found
 
 
+def what_differs(size: int, now: int, etag: str | None) -> str:
+    """Say how an object differs from the one that was there.
+
+    Args:
+        size: of the former one.
+        now: of the one that is there.
+        etag: of the one that is there.
+    """
+    if size != now:
+        return f"it had {size:,} bytes, now {now:,}"
+    return f"it has another etag ({etag})" if etag else "it has another time"
+
+
 def runs_of(wanted: Sequence[Get]) -> list[list[int]]:
     """Return which of the asked bytes are read in one request, as places in ``wanted``."""
     runs: list[list[int]] = []
@@ -134,7 +161,7 @@ def runs_of(wanted: Sequence[Get]) -> list[list[int]]:
             near = first.start == each.start and first.most_bytes == each.most_bytes
             runs[-1].append(at) if near else runs.append([at])
             continue
-        elif each.start <= end + GAP_BYTES and max(end, each.start + each.length) - first.start <= READ_BYTES:
+        elif each.start < end + GAP_BYTES and max(end, each.start + each.length) - first.start <= READ_BYTES:
             runs[-1].append(at)
             end = max(end, each.start + each.length)
             continue

@@ -15,6 +15,7 @@ OBJECTS: Final = frozenset(("s3", "s3a", "gs", "az", "azure", "abfs", "abfss"))
 WEB: Final = frozenset(("http", "https"))
 MEMORY: Final = "memory"
 _HIDDEN: Final = re.compile(r"(?<=://)[^@\s]*:[^@\s]*@")  # a password may hold a slash
+_BAD_PART: Final = re.compile(r"^/|//|(?:^|/)\.\.?(?:/|$)")
 _QUERY: Final = re.compile(r"(?<=[^\s?])\?[^\s#?]*=[^\s]*")
 
 
@@ -46,7 +47,7 @@ def place_of(uri: str) -> Address:
     """Take a URI apart.
 
     Raises:
-        SourceError: it names no place that is read here, or carries a password or a query.
+        SourceError: it names no place that is read here, carries a password or a query, or its key has an empty part.
     """
     scheme = scheme_of(uri)
     if scheme in ("", "file"):
@@ -71,16 +72,27 @@ def place_of(uri: str) -> Address:
     if not netloc or "?" in netloc or "\0" in uri:
         msg = f"{shown} names no {'host' if scheme in WEB else 'bucket'}. Give {scheme}://name/key"
         raise SourceError(msg)
+    if scheme not in WEB and _BAD_PART.search(key):
+        raise SourceError(_no_key(shown))
     return Address(f"{scheme}://{netloc}", unquote(key) if scheme in WEB else key)
+
+
+def _no_key(shown: str) -> str:
+    return (
+        f"{cut(shown)}: keys with an empty part, or with . or .. as a part, are not read: clients take them for others. "
+        "Correct the URI, or copy the object to another key"
+    )
 
 
 def joined(base: str, name: str) -> str:
     """Return the URI of a name below a URI; ``.`` and ``..`` are taken away.
 
     Raises:
-        SourceError: it leads out of the root.
+        SourceError: it leads out of the root, or has an empty part.
     """
     root, key = place_of(base)
+    if "//" in name:
+        raise SourceError(_no_key(name))
     parts: list[str] = []
     for part in [*key.split("/"), *name.split("/")]:
         if part == ".." and not parts:

@@ -11,6 +11,7 @@ import dagster as dg
 import pytest
 
 from spiral_assets.definitions import defs
+from spiral_stream.report.skewed import ColumnSkew
 
 IMAGES = 60
 SHARDS = 3
@@ -101,12 +102,17 @@ def steps(result: dg.ExecuteInProcessResult, kind: str) -> set[str]:
 
 
 @contextmanager
-def placed(root: Path, data: Path | None = None) -> Iterator[Place]:
-    """The code location over a folder, which its environment names as long; the demo's data may lie elsewhere."""
+def placed(root: Path, data: Path | None = None, *, pictures: bool = False) -> Iterator[Place]:
+    """The code location over a folder, which its environment names as long; the demo's data may lie elsewhere.
+
+    The pictures of a column's skew take most of the time of its statistics, and few tests look at them.
+    """
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("SPIRAL_CATALOG", str(root / "catalog"))
         patched.setenv("SPIRAL_CACHE", str(root / "caches"))
         patched.setenv("SPIRAL_DATA_ROOT", str(data or root / "data"))
+        if not pictures:
+            patched.setattr(ColumnSkew, "pictures", lambda *_: [])
         made = Place(root, data or root / "data")
         yield made
         made.instance.dispose()

@@ -14,7 +14,7 @@ STATS = "stats/vision/imagenet_train/shard_stats"
 
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, dg.ExecuteInProcessResult]]:
-    with placed(tmp_path_factory.mktemp("statistics")) as made:
+    with placed(tmp_path_factory.mktemp("statistics"), pictures=True) as made:
         drawn(made)
         yield made, made.run(TRAIN, STATS)
 

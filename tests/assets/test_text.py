@@ -3,8 +3,10 @@
 import json
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+import dagster as dg
 import lance
 import numpy as np
 import pyarrow as pa
@@ -16,13 +18,14 @@ from spiral_assets.demo.killer import Killer
 from spiral_assets.demo.proof import prove
 from spiral_assets.plans import text as plans
 from spiral_stream.transforms import splitting
-from tests.assets.conftest import CHARACTERS, Place, copied, data_version, evaluations, metadata
+from tests.assets.conftest import CHARACTERS, Place, copied, data_version, evaluations, metadata, placed
 
 RELATIONS = [f"catalog/text/{name}_documents" for name in plans.RELATIONS]
 TOKENIZER = "tokenizers/llama_tokenizer"
 CACHES = [f"caches/{name}_tokens" for name in plans.RELATIONS]
 LENGTHS = "stats/text/token_lengths"
 STREAM = "streams/text_pretraining"
+PREPARED = (*RELATIONS, TOKENIZER, *CACHES, LENGTHS, STREAM)
 MODEL = "models/text_lm"
 STEPS = 30
 
@@ -33,10 +36,22 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def short_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def short_proofs() -> Iterator[None]:
     """Tokenizers are proven for code points up to CJK signs: all of them take five CPU seconds per tokenizer."""
-    monkeypatch.setattr(splitting, "_COVERED", (range(0x3100),))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(splitting, "_COVERED", (range(0x3100),))
+        yield
+
+
+@pytest.fixture(scope="module")
+def prepared(
+    short_proofs: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Place, dg.ExecuteInProcessResult]]:
+    """Everything but the training, once; for tests that change no data."""
+    with placed(tmp_path_factory.mktemp("prepared")) as place:
+        collected(place)
+        yield place, place.run(*PREPARED)
 
 
 def catalog(place: Place) -> spiral.Catalog:
@@ -60,12 +75,14 @@ def lengths(place: Place, stream: str) -> list[int]:
     return [len(encoded.ids) for encoded in tokenizer.encode_batch(texts)]
 
 
-def test_caches_hold_the_tokens_of_every_document_and_a_second_build_finds_nothing_to_do(place: Place) -> None:
-    collected(place)
-    result = place.run(*RELATIONS, TOKENIZER, *CACHES, LENGTHS)
+def test_caches_hold_the_tokens_of_every_document_and_a_second_build_finds_nothing_to_do(
+    prepared: tuple[Place, dg.ExecuteInProcessResult],
+) -> None:
+    place, result = prepared
 
     assert result.success
-    assert all(each.passed for each in evaluations(result).values())
+    unsure = {"explains_without_a_warning"}  # of the stream, as the demo's
+    assert {name for name, each in evaluations(result).items() if not each.passed} == unsure
     assert catalog(place).tables() == sorted(plans.RELATIONS.values())
     tokenizer = metadata(result, TOKENIZER)
     assert tokenizer["digest"] == data_version(place, TOKENIZER) == catalog(place).tokenizer(plans.TOKENIZER).digest
@@ -96,6 +113,7 @@ def test_caches_hold_the_tokens_of_every_document_and_a_second_build_finds_nothi
     assert [data_version(place, key) for key in (*RELATIONS, TOKENIZER, *CACHES, LENGTHS)] == versions
 
 
+@pytest.mark.slow
 def test_changed_text_is_tokenized_again_and_a_changed_tokenizer_changes_every_cache(place: Place) -> None:
     found = collected(place)
     place.run(*RELATIONS, TOKENIZER, *CACHES)
@@ -138,9 +156,11 @@ def test_a_column_of_another_type_is_named(place: Place) -> None:
     assert "token_count_estimate is int64, declared int32" in (said.description or "")
 
 
-def test_the_mixture_is_saved_explained_and_read_from_the_caches(place: Place) -> None:
-    collected(place)
-    facts = metadata(place.run(*RELATIONS, TOKENIZER, *CACHES, LENGTHS, STREAM), STREAM)
+def test_the_mixture_is_saved_explained_and_read_from_the_caches(
+    prepared: tuple[Place, dg.ExecuteInProcessResult],
+) -> None:
+    place, result = prepared
+    facts = metadata(result, STREAM)
 
     assert catalog(place).streams() == [plans.TRAIN]
     counts: Counter[str] = Counter()
@@ -166,7 +186,7 @@ def test_the_mixture_is_saved_explained_and_read_from_the_caches(place: Place) -
 @pytest.mark.slow  # test_training kills one by default
 def test_a_killed_process_is_retried_and_goes_on_at_the_exact_next_batch(place: Place) -> None:
     collected(place)
-    assert place.run(*RELATIONS, TOKENIZER, *CACHES, LENGTHS, STREAM).success
+    assert place.run(*PREPARED).success
     run_id = "11111111-2222-3333-4444-666666666666"
     ledger = place.root / "data" / "checkpoints" / run_id / "text_lm" / "ledger.jsonl"
     killer = Killer(ledger)

@@ -32,10 +32,8 @@ def long_tailed(table: pa.Table, seed: int) -> pa.Table:
     return table.set_column(table.schema.get_field_index("text"), "text", pa.array(texts, pa.utf8()))
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("program")
-    catalog = spiral.connect(str(folder / "catalog"))
+def write(folder: Path) -> list[str]:
+    """Write the three relations; returns their names."""
     tables = {
         "text.fineweb_documents": relations.fineweb_documents(1_500),
         "text.wikipedia_documents": relations.wikipedia_documents(300),
@@ -43,10 +41,22 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     for seed, (name, table) in enumerate(tables.items()):
         lance.write_dataset(long_tailed(table, seed), str(folder / name))
+    return list(tables)
+
+
+def tokenizer() -> Tokenizer:
+    made = Tokenizer(models.WordLevel({"data": 0, "stream": 1, "shard": 2, "order": 3, "?": 4}, unk_token="?"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return made
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("program")
+    catalog = spiral.connect(str(folder / "catalog"))
+    for name in write(folder):
         catalog.register(name, spiral.Lance(str(folder / name)), identity="sample_id", shard="storage_shard")
-    tokenizer = Tokenizer(models.WordLevel({"data": 0, "stream": 1, "shard": 2, "order": 3, "?": 4}, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    catalog.register_tokenizer("llama-tokenizer", tokenizer)
+    catalog.register_tokenizer("llama-tokenizer", tokenizer())
     return folder
 
 

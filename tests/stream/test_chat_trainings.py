@@ -138,6 +138,7 @@ def test_two_ranks_fine_tune_on_packed_conversations(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(*ranks, strict=True))
 
 
+@pytest.mark.slow
 def test_preference_pairs_train_by_the_loss_of_dpo(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     words = {name: [" ".join(rng.choice(chats.WORDS, int(rng.integers(2, 7)))) for _ in range(48)] for name in "pcr"}

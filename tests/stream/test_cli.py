@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 import spiral_stream as sp
 from spiral_stream import cli
+from spiral_stream.report.skewed import ColumnSkew
 from tests.fixtures.streams import ROWS, SHARDS, plan
 from tests.fixtures.texts import make_catalog, tokenized
 
@@ -208,6 +210,15 @@ def test_verify_reads_everything_says_what_is_damaged_and_mends_it(own: sp.Catal
     assert re.search(r"│ 10 +│ 0 +│ 0 ", mended), mended
 
 
+@pytest.mark.parametrize("module", ["spiral_stream", "spiral_stream.cli"])
+def test_python_runs_the_command_as_a_module(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["spiral", "--version"])
+    monkeypatch.delitem(sys.modules, module if module.endswith("cli") else f"{module}.__main__", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(module, run_name="__main__")
+    assert not ended.value.code
+
+
 def test_version_prints_the_installed_version_and_runs_no_command() -> None:
     done = CliRunner().invoke(cli.app, ["--version"])
 
@@ -228,10 +239,13 @@ def test_materialize_counts_the_batches_of_an_epoch(tmp_path: Path) -> None:
         assert f"epoch 3: {stream.count(3)} batches" in said
 
 
-def test_report_writes_a_page_beside_the_catalog_or_where_it_is_asked_to(own: sp.Catalog, tmp_path: Path) -> None:
+def test_report_writes_a_page_beside_the_catalog_or_where_it_is_asked_to(
+    own: sp.Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("matplotlib")
     own.save_stream("train", plan(own.table("lance")).to_numpy())
     beside = run(own, "report", "lance", "--label", "label_id", "--stream", "train").strip()
+    monkeypatch.setattr(ColumnSkew, "pictures", lambda *_: [])  # the first page has them
     named = run(
         own, "report", "lance", "--label", "label_id", "--along", "ingest_ts", "--out", str(tmp_path / "page.html")
     )

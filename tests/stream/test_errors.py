@@ -129,7 +129,7 @@ VALUES: dict[str, Any] = {
     "is_in": lambda _: sp.col("x").is_in(LONG),
     "save_stream": lambda c: c.save_stream("s", {"a": [LONG] * 100}),
     "shuffle": lambda _: sp.GlobalShuffle(seed=LONG),
-    "catalog": lambda _: sp.connect("s3://" + LONG),
+    "catalog": lambda _: sp.connect("https://" + LONG),
 }
 
 

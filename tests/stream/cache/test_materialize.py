@@ -246,7 +246,11 @@ def start_build(name: str, folder: Path, quick_shards: int, pause_s: float) -> "
     )
 
 
-@pytest.mark.parametrize("name", CASES)
+# One kind by default: what processes leave each other does not depend on it.
+KINDS = [name if name == "images" else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+
+
+@pytest.mark.parametrize("name", KINDS)
 def test_a_killed_build_goes_on_where_it_stopped(tmp_path: Path, name: str) -> None:
     case = CASES[name]
     catalog = case.catalog(tmp_path)
@@ -270,7 +274,7 @@ def test_a_killed_build_goes_on_where_it_stopped(tmp_path: Path, name: str) -> N
     assert sorted(map(sorted, rows_by_shard(tmp_path).values())) == WHOLE_CASE
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", KINDS)
 def test_two_processes_build_one_cache_together(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "UNIT_ROWS", 1)
     case = CASES[name]

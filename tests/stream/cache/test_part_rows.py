@@ -8,7 +8,7 @@ import pytest
 
 from spiral_stream.cache.kind import Rows
 from spiral_stream.cache.part_rows import Chunk, PartRows
-from spiral_stream.cache.store import _schema
+from spiral_stream.cache.part_schema import schema_of
 
 SIZES = [3, 0, 2]
 
@@ -19,7 +19,7 @@ def rows() -> Rows:
 
 
 def test_rows_keep_offsets_columns_reasons_and_payload() -> None:
-    part = PartRows(_schema(["height"]), 9)
+    part = PartRows(schema_of(["height"]), 9)
 
     (batch,) = part.batches([(np.array([2, 7, 8], dtype=np.uint32), rows())])
 
@@ -38,7 +38,7 @@ def test_the_error_that_ends_the_rows_is_held_for_the_caller() -> None:
         yield np.array([0, 1, 2], dtype=np.uint32), rows()
         raise RuntimeError
 
-    part = PartRows(_schema(["height"]), 9)
+    part = PartRows(schema_of(["height"]), 9)
     with pytest.raises(RuntimeError):
         list(part.batches(chunks()))
 

@@ -23,8 +23,10 @@ from spiral_stream.catalog.convert import convert
 from spiral_stream.cli import app
 from spiral_stream.errors import SourceError
 from spiral_stream.semantic import JPEG_REF, semantic_of, with_semantic
+from spiral_stream.sources import lance_append, targets
 from spiral_stream.sources.saved import library_kinds
 from spiral_stream.sources.source import ROW
+from spiral_stream.storage.opening import store_of
 from tests.fixtures.every_source import made
 from tests.fixtures.lines import Lines
 
@@ -202,12 +204,6 @@ def test_a_missing_file_is_named_and_nothing_is_visible(tmp_path: Path) -> None:
     assert not (tmp_path / "o.lance" / "_versions").exists()
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/out.lance", "gs://x"])
-def test_an_object_store_is_refused(tmp_path: Path, uri: str) -> None:
-    with pytest.raises(SourceError, match=uri):
-        convert(write(tmp_path / "in", 1), uri)
-
-
 RUN = "from spiral_stream.cli import main; main()"
 SLOW = """
 import sys
@@ -249,17 +245,18 @@ class Killed(BaseException):
     """Ends a conversion as a signal does."""
 
 
+def die(*_: Any) -> Any:
+    raise Killed
+
+
 @pytest.mark.parametrize("moment", ["append", "_clean"])
 def test_a_conversion_that_dies_while_it_publishes_goes_on(
     tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*_: Any) -> Any:
-        raise Killed
-
     source, place = write(tmp_path / "in", 3), tmp_path / "out.lance"
     with monkeypatch.context() as patch:
         if moment == "append":
-            patch.setattr("spiral_stream.sources.parts.append", die)
+            patch.setattr("spiral_stream.sources.targets.append", die)
         else:
             patch.setattr(room._Conversion, "_clean", die)
         with pytest.raises(Killed):
@@ -276,3 +273,105 @@ def test_the_command_converts_and_says_so(tmp_path: Path) -> None:
 
     assert "out.lance: 100 rows in 2 shards added" in CliRunner().invoke(app, arguments).output
     assert "it has all rows of" in CliRunner().invoke(app, arguments).output
+
+
+def on_store(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str = "one") -> str:
+    monkeypatch.setenv("SPIRAL_NODE_CACHE", str(tmp_path / machine / "node"))
+    return f"{bucket}/out.lance"
+
+
+def stored(uri: str) -> list[int]:
+    """The rows, when each file is named by the newest version and nothing else lies there."""
+    store, key = store_of(f"{uri}/")
+    found = lance_append.present(uri)
+    assert found is not None
+    data = {name.rpartition("/")[2] for name, _ in store.list(key) if "/data/" in name}
+    assert data == found.files
+    assert {name[len(key) :].partition("/")[0] for name, _ in store.list(key)} == {"_transactions", "_versions", "data"}
+    with sp.Lance(uri).open() as reader:
+        return [n for batch in reader.scan(["n"]) for n in batch["n"].to_pylist()]
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_source_is_copied_to_an_object_store(
+    bucket: str, tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, source = on_store(bucket, tmp_path, monkeypatch), write(tmp_path / "in", 3)
+    done = convert(source, uri, workers=workers)
+    again = convert(source, uri)
+    write(tmp_path / "in", 1, first=3)
+
+    assert (done.rows, done.shards, again.rows) == (3 * ROWS, 3, 0)
+    assert (
+        "out.lance: 50 rows in 1 shards added" in CliRunner().invoke(app, ["convert", str(tmp_path / "in"), uri]).output
+    )
+    assert stored(uri) == list(range(4 * ROWS))
+    assert list((tmp_path / "one" / "writing").glob("*/*")) == []
+
+
+def test_a_conversion_that_dies_while_it_puts_goes_on_and_puts_nothing_twice(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counted(self: Any, key: str, path: Path) -> None:
+        if len(put) == 2:
+            raise Killed
+        put_file(self, key, path)
+        put.append(key)
+
+    uri, source = on_store(bucket, tmp_path, monkeypatch), write(tmp_path / "in", 4)
+    kind, put = type(store_of(uri)[0]), list[str]()
+    put_file = kind.put_file
+    monkeypatch.setattr(targets, "_FILES", 1)
+    monkeypatch.setattr(kind, "put_file", counted)
+    with pytest.raises(Killed):
+        convert(source, uri)
+    assert lance_append.present(uri) is None
+    copied = list((tmp_path / "one" / "writing").glob("*/_drafts/staged-*"))
+    assert len(copied) >= 3
+    assert (
+        len([path for part in copied for path in part.glob("data/*")]) == len(copied) - 2
+    )  # what is put takes no disk
+    put.append("")  # so that it is not killed again
+    convert(source, uri)
+
+    assert len(put) == len(set(put)) == 4 + 1
+    assert stored(uri) == list(range(4 * ROWS))
+
+
+@pytest.mark.parametrize("files", ["", "000.parquet"])
+def test_two_machines_that_convert_the_same_files_add_them_once(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: str
+) -> None:
+    def overtaken(*args: Any) -> int:
+        if not taken:
+            on_store(bucket, tmp_path, monkeypatch, "two")
+            taken.append(0)
+            taken[0] = convert(sp.Parquet(str(tmp_path / "in" / files)), uri).rows
+        return commit(*args)
+
+    uri, source = on_store(bucket, tmp_path, monkeypatch), write(tmp_path / "in", 3)
+    commit, taken = targets.append_alone, list[int]()
+    monkeypatch.setattr(targets, "append_alone", overtaken)
+    done = convert(source, uri)
+
+    assert taken == [ROWS if files else 3 * ROWS]
+    assert done.rows == 3 * ROWS - taken[0]
+    assert stored(uri) == list(range(3 * ROWS))
+    assert list((tmp_path / "one" / "writing").glob("*/*")) == []
+
+
+def test_a_part_that_another_process_published_and_is_removing_keeps_its_files(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, source = on_store(bucket, tmp_path, monkeypatch), write(tmp_path / "in", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(room._Conversion, "_clean", die)
+        patch.setattr("spiral_stream.catalog.convert.shutil.rmtree", lambda *_args, **_options: None)
+        with pytest.raises(Killed):
+            convert(source, uri)
+    for mark in (tmp_path / "one" / "writing").glob("*/_drafts/staged-*/committing"):
+        mark.unlink()
+    convert(source, uri)
+
+    assert stored(uri) == list(range(2 * ROWS))
+    assert list((tmp_path / "one" / "writing").glob("*/*")) == []

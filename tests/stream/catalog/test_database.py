@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
-import lancedb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -155,6 +154,8 @@ def test_half_a_copy_of_rows_is_copied_anew(tmp_path: Path) -> None:
 def test_a_table_from_before_there_were_digests_is_read_and_then_rewritten(tmp_path: Path) -> None:
     catalog = connect(tmp_path / "catalog")
     first = catalog.register("a", rows())
+    import lancedb  # 2 CPU s in every worker if it stood at the top
+
     database = lancedb.connect(str(catalog.root))
     old = database.open_table("relations").to_arrow().drop_columns(["digest"])
     database.create_table("relations", old, mode="overwrite")

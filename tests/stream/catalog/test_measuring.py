@@ -211,7 +211,7 @@ def test_identities_are_read_again_where_their_folder_was_deleted(
     assert total(read, "sample_id") == 20
 
 
-@pytest.mark.parametrize("place", ["s3://bucket/x", "/proc/nowhere"])
+@pytest.mark.parametrize("place", ["https://host/x", "/proc/nowhere"])
 def test_a_folder_that_cannot_keep_identities_stops_no_registration(
     catalog: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

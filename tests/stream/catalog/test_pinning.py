@@ -1,5 +1,6 @@
 import os
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pyarrow as pa
@@ -74,6 +75,17 @@ def test_the_data_version_does_not_depend_on_how_many_rows_a_batch_of_the_scan_h
     again = sp.connect(str(tmp_path / "catalog")).refresh("r")
     assert again.data_version == whole.data_version
     assert again.manifest().pins == whole.manifest().pins
+
+
+def test_a_few_files_are_looked_at_by_all_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uris = [f"{at}.bin" for at in range(2 * pinning.THREADS)]
+    for uri in uris:
+        (tmp_path / uri).write_bytes(b"1")
+    together = Barrier(pinning.THREADS, timeout=30)
+    real = pinning._Looks._look
+    monkeypatch.setattr(pinning._Looks, "_look", lambda looks, name: (together.wait(), real(looks, name))[1])
+    table = pa.table({"sample_id": uris, "image_ref": uris, "part": ["a"] * len(uris)})
+    assert registered(tmp_path, table).entry("r").manifest().pins
 
 
 def test_inline_bytes_and_relations_without_references_keep_the_key_of_their_rows(tmp_path: Path) -> None:

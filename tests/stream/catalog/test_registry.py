@@ -36,5 +36,7 @@ def test_a_catalog_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CatalogError, match=r"Give a folder that can be written, or set \$SPIRAL_CATALOG"):
         connect(tmp_path / "file" / "catalog")
-    with pytest.raises(CatalogError, match="s3://bucket/catalog: a catalog lies in a local folder"):
-        connect("s3://bucket/catalog")
+    with pytest.raises(CatalogError, match="cannot lie on a web server"):
+        connect("https://host/catalog")
+    with pytest.raises(CatalogError, match="a catalog lies in a folder of this machine, or on an object store"):
+        connect("ftp://host/catalog")

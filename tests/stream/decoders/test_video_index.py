@@ -419,7 +419,8 @@ def test_a_failure_of_storage_stays_one(
     plain: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     place = located(plain)
-    monkeypatch.setattr("spiral_stream.decoders.probing.BLOCK_BYTES", 2_048)
+    for room in ("probing", "probed_file"):
+        monkeypatch.setattr(f"spiral_stream.decoders.{room}.BLOCK_BYTES", 2_048)
     for good in (0, 1, 3, 7):
         left = [good]
 
@@ -439,9 +440,10 @@ def test_a_failure_of_storage_stays_one(
 def test_a_file_whose_packets_jump_to_and_fro_is_not_read_for_ever(
     plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spiral_stream.decoders.probing.BLOCK_BYTES", 256)
-    monkeypatch.setattr("spiral_stream.decoders.probing._BLOCKS", 1)
-    monkeypatch.setattr("spiral_stream.decoders.probing._TIMES_OVER", 1)
+    for room in ("probing", "probed_file"):
+        monkeypatch.setattr(f"spiral_stream.decoders.{room}.BLOCK_BYTES", 256)
+    monkeypatch.setattr("spiral_stream.decoders.probed_file._BLOCKS", 1)
+    monkeypatch.setattr("spiral_stream.decoders.probed_file._TIMES_OVER", 1)
 
     with pytest.raises(DataError, match=r"read 1 times over\. Put it into an MP4"):
         index_of(plain)

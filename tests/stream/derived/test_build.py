@@ -323,6 +323,7 @@ def need_finished(found: dict[str, Any]) -> None:
     assert found["most_reads_by_one"] == 1
 
 
+@pytest.mark.slow
 def test_what_a_killed_builder_leaves_is_made_by_the_others(tmp_path: Path) -> None:
     found = experiment(tmp_path, "killed", rounds=6, seed=2)
 

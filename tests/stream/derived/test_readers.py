@@ -12,6 +12,12 @@ from spiral_stream.derived.readers import Reading, reading, unread
 from spiral_stream.errors import CacheError
 
 ROOT = Path(__file__).parents[3]
+LEFT = """
+import os, sys
+from pathlib import Path
+from spiral_stream.derived.readers import reading
+os.kept = reading(Path(sys.argv[1]), "a")
+"""
 OTHER = """
 import sys
 from pathlib import Path
@@ -92,6 +98,13 @@ def test_a_share_of_another_process_ends_when_it_is_killed(tmp_path: Path) -> No
         other.wait()
 
     assert is_alone(tmp_path, "a")
+
+
+def test_a_share_that_outlives_all_modules_ends_without_a_word(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LEFT, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, timeout=60, check=True, capture_output=True, text=True)
+
+    assert done.stderr == ""
 
 
 def test_a_forked_child_does_not_give_back_what_its_parent_shares(tmp_path: Path) -> None:

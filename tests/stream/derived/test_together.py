@@ -131,6 +131,7 @@ def test_processes_of_overlapping_sets_make_each_piece_once(tmp_path: Path) -> N
         assert (found["made"], found["most"]) == (SHARDS * len(OVERLAPPING), 1)
 
 
+@pytest.mark.slow
 def test_of_overlapping_sets_what_a_killed_builder_leaves_is_made_by_the_others(tmp_path: Path) -> None:
     found = experiment(tmp_path, "overlapping killed", rounds=4, seed=6)
 

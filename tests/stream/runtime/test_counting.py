@@ -274,7 +274,8 @@ def test_two_processes_share_the_chapters(catalog: sp.Catalog, folder: Path, cac
     assert sorted(formed) == list(range(chapters))  # each once, by one of the two
 
 
-@pytest.mark.parametrize("after", [1, pytest.param(0, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [0, 1, 4])
 def test_a_process_that_is_killed_while_it_counts_leaves_the_rest_to_the_other(
     catalog: sp.Catalog, folder: Path, caches: Path, after: int
 ) -> None:

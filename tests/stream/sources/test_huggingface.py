@@ -19,6 +19,7 @@ from spiral_stream.semantic import JPEG_REF, SEMANTIC
 from spiral_stream.sources.features import FeaturedReader
 from spiral_stream.sources.huggingface import HuggingFace
 from spiral_stream.sources.source import ROW, Known
+from tests.stream.sources.test_remote import put_all
 
 datasets.disable_progress_bars()
 
@@ -352,3 +353,37 @@ def test_rows_are_the_same_where_datasets_is_not_installed(
         here = f"{reader.schema.to_string()} {[unit.content_key for unit in reader.units()]} {rows.to_pylist()}\n"
 
     assert elsewhere == here
+
+
+def test_parquet_on_s3_gives_the_rows_and_images_of_local_files(
+    written: datasets.Dataset, tmp_path: Path, bucket: str
+) -> None:
+    (tmp_path / "hub.data" / "data").mkdir(parents=True)
+    for at, shard in enumerate((written.select(range(25)), written.select(range(25, 40)))):
+        shard.to_parquet(tmp_path / "hub.data" / "data" / f"train-{at:05d}-of-00002.parquet")
+    written.select(range(3)).to_parquet(tmp_path / "hub.data" / "data" / "test-00000-of-00001.parquet")
+    put_all(tmp_path / "hub.data", f"{bucket}/hub.data")
+    sources = [HuggingFace(path, "train", origin=True) for path in (tmp_path / "hub.data", f"{bucket}/hub.data/")]
+    assert as_read(sources[1]) == as_read(sources[0])
+    catalog = spiral.connect(tmp_path / "catalog")
+    found = []
+    for name, source in zip(("local", "remote"), sources, strict=True):
+        catalog.register(name, source, identity="id")
+        relation = catalog.table(name).filter(~col("image").is_null())
+        fields = {"image": spiral.Stack("image", decode="image", crop=6), "id": spiral.Stack("id")}
+        sampled = relation.sample(identity="id", order=spiral.GlobalShuffle(seed=1), epoch=0)
+        with sampled.collate(batch_size=13, fields=fields).to_numpy(prefetch=2) as stream:
+            found.append(list(stream))
+    for one, other in zip(*found, strict=True):
+        assert (np.asarray(one["image"]) == np.asarray(other["image"])).all()
+        assert (np.asarray(one["id"]) == np.asarray(other["id"])).all()
+    assert len(found[0]) == 3
+
+
+def test_arrow_files_on_s3_are_refused_with_the_way_out(written: datasets.Dataset, tmp_path: Path, bucket: str) -> None:
+    written.save_to_disk(tmp_path / "saved")
+    put_all(tmp_path / "saved", f"{bucket}/saved")
+    with pytest.raises(SourceError, match=r"has Arrow files.*Copy the folder to this machine, or write Parquet files"):
+        HuggingFace(f"{bucket}/saved").open()
+    with pytest.raises(SourceError, match="nothing lies below"):
+        HuggingFace(f"{bucket}/none").open()

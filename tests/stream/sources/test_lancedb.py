@@ -1,7 +1,7 @@
 import asyncio
 from pathlib import Path
+from typing import Any
 
-import lancedb
 import pyarrow as pa
 import pytest
 
@@ -11,8 +11,14 @@ from spiral_stream.sources.lance import Lance
 from spiral_stream.sources.lancedb import is_table
 
 
+def database(folder: Path) -> Any:
+    import lancedb  # 2 CPU s in every worker if it stood at the top
+
+    return lancedb.connect(folder)
+
+
 def test_a_table_is_registered_at_the_version_it_shows(tmp_path: Path) -> None:
-    table = lancedb.connect(tmp_path / "db").create_table("t", pa.table({"id": [1, 2]}))
+    table = database(tmp_path / "db").create_table("t", pa.table({"id": [1, 2]}))
     table.add(pa.table({"id": [3]}))
     catalog = spiral.connect(tmp_path / "catalog")
     entry = catalog.register("now", table, identity="id")
@@ -29,7 +35,7 @@ def test_a_table_is_registered_at_the_version_it_shows(tmp_path: Path) -> None:
 
 
 def test_options_of_lance_go_with_a_table(tmp_path: Path) -> None:
-    table = lancedb.connect(tmp_path).create_table("t", pa.table({"id": [1, 2]}))
+    table = database(tmp_path).create_table("t", pa.table({"id": [1, 2]}))
     source = Lance(table, origin=True)
 
     assert source == Lance(str(tmp_path / "t.lance"), version=1, origin=True)
@@ -38,9 +44,11 @@ def test_options_of_lance_go_with_a_table(tmp_path: Path) -> None:
 
 
 def test_a_table_of_the_asynchronous_interface_is_refused(tmp_path: Path) -> None:
-    lancedb.connect(tmp_path).create_table("t", pa.table({"id": [1, 2]}))
+    database(tmp_path).create_table("t", pa.table({"id": [1, 2]}))
 
     async def opened() -> object:
+        import lancedb
+
         return await (await lancedb.connect_async(tmp_path)).open_table("t")
 
     with pytest.raises(SourceError, match=r"'t' is of the asynchronous interface\. Open it with lancedb\.connect"):
@@ -58,4 +66,4 @@ def test_a_table_on_a_server_is_refused() -> None:
 
 def test_a_database_is_no_source(tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match="is a LanceDBConnection, not a source"):
-        spiral.connect(tmp_path / "catalog").register("t", lancedb.connect(tmp_path / "db"))
+        spiral.connect(tmp_path / "catalog").register("t", database(tmp_path / "db"))

@@ -49,7 +49,9 @@ def test_links_are_kept_and_home_and_dots_are_resolved(tmp_path: Path, monkeypat
     monkeypatch.setenv("HOME", str(tmp_path / "link"))
 
     assert absolute("link/./a.jpg") == absolute("~/a.jpg") == f"{tmp_path}/link/a.jpg"
-    assert absolute("s3://bucket/../a") == "s3://bucket/../a"
+    assert absolute("s3://bucket/a.jpg") == "s3://bucket/a.jpg"
+    with pytest.raises(SourceError, match=r"with \. or \.\. as a part"):
+        absolute("s3://bucket/../a")
 
 
 @pytest.mark.parametrize("call", [absolute, local_folder])

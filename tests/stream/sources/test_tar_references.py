@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+import spiral_stream as sp
 from spiral_stream.errors import SourceError
 from spiral_stream.semantic import semantic_of
 from spiral_stream.sources.jsonl import Jsonl
 from spiral_stream.sources.payload import payload
 from spiral_stream.sources.saved import source_to_json
+from spiral_stream.storage.opening import store_of
 from tests.fixtures.imported_rows import rows_of as read
 
 
@@ -111,3 +113,64 @@ def test_references_are_written_down(tmp_path: Path) -> None:
     assert (
         Jsonl(**{"allow_outside": True, **{name: value for name, value in saved.items() if name != "kind"}}) == source
     )
+
+
+def put(uri: str, data: bytes) -> None:
+    store, key = store_of(uri)
+    store.put(key, data)
+
+
+def images(catalog: sp.Catalog, name: str) -> list[bytes]:
+    fields = {"image": sp.List("image")}
+    sampled = catalog.table(name).sample(identity="id", order=sp.Sequential(), epoch=0)
+    with sampled.collate(batch_size=4, fields=fields).to_numpy() as stream:
+        return [bytes(each) for batch in stream for each in batch["image"]]
+
+
+def test_tars_on_a_store_are_named_by_lines_there_and_here(
+    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPIRAL_NODE_CACHE", "off")  # a node would have what was registered
+    put(f"{bucket}/tars/a.tar", tar(tmp_path / "a.tar", {f"{n}.jpg": bytes([n]) * 9 for n in range(4)}).read_bytes())
+    there = [f"tar://tars/a.tar#{n}.jpg" for n in range(3)] + [f"tar://{bucket}/tars/a.tar#3.jpg"]
+    rows = {name: [{"id": n, "image": text} for n, text in enumerate(there)] for name in ("here", "there", "near")}
+    rows["near"] = [{"id": n, "image": f"tar://a.tar#{n}.jpg"} for n in range(4)]
+    for name, folder in (("here", "x"), ("there", "lines"), ("near", "tars")):
+        put(f"{bucket}/{folder}/{name}.jsonl", lines(tmp_path / f"{name}.jsonl", *rows[name]).read_bytes())
+    catalog = sp.connect(tmp_path / "catalog")
+    catalog.register("here", Jsonl(tmp_path / "here.jsonl", references={"image": bucket}), identity="id")
+    catalog.register("there", Jsonl(f"{bucket}/lines", references={"image": bucket}), identity="id")
+    near = Jsonl(f"{bucket}/tars/near.jsonl", references=["image"])
+    catalog.register("near", near, identity="id")
+    for name in rows:
+        assert images(catalog, name) == [bytes([n]) * 9 for n in range(4)]
+    assert read(near)["image"].to_pylist()[0]["uri"] == "a.tar"  # relative, so that the prefix can be copied
+    again = {f"{n}.jpg": bytes([n + 1]) * 9 for n in range(4)}
+    put(f"{bucket}/tars/a.tar", tar(tmp_path / "a.tar", again).read_bytes())
+    with pytest.raises(SourceError, match=r"tars/a\.tar .*changed since registration"):
+        images(catalog, "there")
+    catalog.refresh("there")
+    assert images(catalog, "there") == list(again.values())
+
+
+FAR = {
+    "no such tar": ("tar://b.tar#1.jpg", r"lies in s3://.*/b\.tar: there is no such object"),
+    "compressed": ("tar://c.tgz#1.jpg", r"lies in s3://.*/c\.tgz, which is compressed"),
+    "a local path": ("tar:///data/a.tar#1.jpg", "names a file of this machine, and references= gives s3://"),
+    "out of the bucket": ("tar://../../a.tar#1.jpg", "leads out of s3://"),
+}
+
+
+@pytest.mark.parametrize("case", FAR)
+def test_a_reference_to_no_tar_of_a_store_is_named(tmp_path: Path, bucket: str, case: str) -> None:
+    text, message = FAR[case]
+    with pytest.raises(SourceError, match=message):
+        read(Jsonl(lines(tmp_path / "a.jsonl", {"image": text}), references={"image": f"{bucket}/tars"}))
+
+
+def test_tars_on_a_web_server_and_a_store_that_references_do_not_give_are_refused(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.jsonl", {"image": "tar://s3://b/a.tar#1.jpg"})
+    with pytest.raises(SourceError, match=r"a web server does not say which there are\. Put them on an object store"):
+        read(Jsonl(path, references={"image": "https://example.org/tars"}))
+    with pytest.raises(SourceError, match="names a tar on a store, and references= gives the folder"):
+        read(Jsonl(path, references=["image"]))

@@ -8,16 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from spiral_stream.errors import CacheError
+from spiral_stream.errors import CacheError, SpiralWarning
+from spiral_stream.storage import node_default
 from spiral_stream.storage.node_cache import NodeCache
-from spiral_stream.storage.node_files import BLOCK, NodeKey
+from spiral_stream.storage.node_files import BLOCK
+from spiral_stream.storage.own_bytes import read_kept
 from tests.fixtures.range_server import drawn
 
 
-def opened(cache: NodeCache, number: int, size: int) -> bool:
-    data = drawn(number, size)
-    with cache.open(NodeKey(f"s3://b/{number}", "v", size), lambda at, length: data[at : at + length]) as held:
-        return held.view() == data
+def asked(number: int, size: int) -> int:
+    """Read a file, and return how often it was asked for."""
+    data, asked = drawn(number, size), []
+
+    def download(at: int, length: int) -> bytes:
+        asked.append(at)
+        return data[at : at + length]
+
+    assert read_kept(f"s3://b/{number}", "v", size, download) == [data]
+    return len(asked)
 
 
 @pytest.fixture
@@ -31,26 +39,31 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", tmp_path], check=True)
 
 
-def test_a_full_disk_makes_room_from_what_is_not_held_and_is_named_otherwise(small_disk: Path) -> None:
-    with NodeCache(small_disk, 1 << 40) as cache:
-        for number in range(6):
-            assert opened(cache, number, 6 * BLOCK)
-        with pytest.raises(CacheError, match=r"s3://b/9: .*No space left.*set \$SPIRAL_NODE_CACHE to another disk"):
-            opened(cache, 9, 20 * BLOCK)
-        assert opened(cache, 10, 6 * BLOCK)
+def test_a_full_disk_makes_room_from_what_is_not_held_and_is_named_otherwise(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPIRAL_NODE_CACHE", str(small_disk))
+    monkeypatch.setenv("SPIRAL_NODE_CACHE_BYTES", str(1 << 40))
+    monkeypatch.setattr(node_default, "_SAID", set())
+    for number in range(6):
+        assert [asked(number, 6 * BLOCK) for _ in range(2)] == [1, 0]
+    with pytest.warns(SpiralWarning, match=r"node cache .*No space left"):
+        assert [asked(9, 20 * BLOCK) for _ in range(2)] == [1, 1]
+    assert [asked(10, 6 * BLOCK) for _ in range(2)] == [1, 0]
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGXFSZ"), reason="no such limit here")
-def test_a_limit_on_file_sizes_is_named(tmp_path: Path) -> None:
+def test_a_limit_on_file_sizes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPIRAL_NODE_CACHE", str(tmp_path))
+    monkeypatch.setattr(node_default, "_SAID", set())
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with NodeCache(tmp_path) as cache:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4 * BLOCK, hard))
-        try:
-            with pytest.raises(CacheError, match=r"File too large\). Set \$SPIRAL_NODE_CACHE"):
-                opened(cache, 1, 5 * BLOCK)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert opened(cache, 1, 5 * BLOCK)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4 * BLOCK, hard))
+    try:
+        with pytest.warns(SpiralWarning, match="File too large"):
+            assert [asked(1, 5 * BLOCK) for _ in range(2)] == [1, 1]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [asked(1, 5 * BLOCK) for _ in range(2)] == [1, 0]
 
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,6 +78,6 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pyte
         NodeCache(tmp_path)
     monkeypatch.setenv("SPIRAL_NODE_CACHE_BYTES", "77")
     monkeypatch.setenv("SPIRAL_NODE_CACHE", str(tmp_path / "n"))
-    with NodeCache() as cache:
-        assert (cache.limit_bytes, cache.folder) == (77, tmp_path / "n")
-        assert [path.name for path in (tmp_path / "n").iterdir()] == ["files"]
+    cache = NodeCache()
+    assert (cache.limit_bytes, cache.folder) == (77, tmp_path / "n")
+    assert [path.name for path in (tmp_path / "n").iterdir()] == ["files"]

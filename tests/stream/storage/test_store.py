@@ -2,9 +2,13 @@
 
 import logging
 import os
+import threading
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -12,7 +16,7 @@ from spiral_stream.errors import SourceError
 from spiral_stream.storage.faults import ChangedError, NotThereError
 from spiral_stream.storage.opening import store_of
 from spiral_stream.storage.profiles import use_storage
-from spiral_stream.storage.store import Get, Got, Store, runs_of
+from spiral_stream.storage.store import Get, Got, Store, runs_of, what_differs
 from tests.fixtures import stores
 
 
@@ -190,9 +194,119 @@ def test_no_secret_stands_in_an_error_or_a_log(bucket: str, s3_endpoint: str, ca
         store_of(f"{bucket}/a")
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "right"),
+    [
+        ("client_retry_timeout", "10s", "a number of seconds, such as 180"),
+        ("client_max_retries", -1, "a number of repetitions, such as 10"),
+    ],
+)
+def test_an_option_of_patience_that_is_no_number_is_named(option: str, value: object, right: str) -> None:
+    use_storage("impatient", prefix="s3://impatient", **{option: value})
+    try:
+        with pytest.raises(SourceError, match=f"s3://impatient: option {option} .* is '{value}'. Give {right}"):
+            store_of("s3://impatient/a")
+    finally:
+        use_storage("impatient", prefix="s3://impatient")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        (
+            "endpoint",
+            "127.0.0.1:5702",
+            r"option endpoint .* is '127\.0\.0\.1:5702'\. Give .* such as https://127\.0\.0\.1:5702",
+        ),
+        ("endpoint", f"me:{stores.SECRET}@host", "option endpoint .* is no address with a scheme"),
+        ("aws_endpoint_url", "", "option aws_endpoint_url .* is ''"),
+        ("skip_signature", "ja", "option skip_signature .* is 'ja'. Give true or false"),
+        ("allow_http", "2", "option allow_http .* is '2'. Give true or false"),
+        ("access_key_id", stores.KEY_ID, "has option access_key_id, and no secret_access_key. Give both; or neither"),
+    ],
+)
+def test_a_value_that_the_client_would_not_understand_is_named(
+    option: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY", raising=False)
+    use_storage("odd", prefix="s3://odd", **{option: value})
+    try:
+        with pytest.raises(SourceError, match=f"s3://odd: .*{words}") as caught:
+            store_of("s3://odd/a")
+        assert stores.SECRET not in str(caught.value)
+        assert stores.KEY_ID not in str(caught.value)
+    finally:
+        use_storage("odd", prefix="s3://odd")
+
+
+def test_an_address_of_the_environment_without_a_scheme_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9")
+    given = stores.options("")
+    del given["endpoint"]
+    use_storage("odd", prefix="s3://odd2", **given)
+    try:
+        store, key = store_of("s3://odd2/a")
+        with pytest.raises(SourceError, match="AWS_ENDPOINT_URL"):
+            store.stat(key)
+    finally:
+        use_storage("odd", prefix="s3://odd2")
+
+
+def test_http_without_encryption_is_named_at_once() -> None:
+    use_storage("plain", prefix="http://127.0.0.1:9/", timeout="5s")
+    try:
+        store, key = store_of("http://127.0.0.1:9/a.jpg")
+        for call in (lambda: store.stat(key), lambda: store.get(key)):
+            began = monotonic()
+            with pytest.raises(SourceError, match=r"begins with http://.*allow_http = true"):
+                call()
+            assert monotonic() - began < 5
+    finally:
+        use_storage("plain", prefix="http://127.0.0.1:9/")
+
+
+def test_only_what_differs_is_said_of_an_object_that_changed() -> None:
+    assert what_differs(2470, 2480, '"b"') == "it had 2,470 bytes, now 2,480"
+    assert what_differs(2470, 2470, '"b"') == 'it has another etag ("b")'
+    assert what_differs(2470, 2470, None) == "it has another time"
+
+
 def test_a_changed_object_is_no_match(bucket: str) -> None:
     store, key = store_of(f"{bucket}/a")
     old = store.put(key, b"old")
     store.put(key, b"new")
     assert store.put(key, b"mine", unchanged=old) is None
     assert issubclass(ChangedError, SourceError)
+
+
+class Page(BaseHTTPRequestHandler):
+    """Answers everything with a page, and status 200."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", "18")
+        self.end_headers()
+        self.wfile.write(b"<html>login</html>")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_page_in_place_of_a_file_is_warned_of_once_per_host() -> None:
+    server = HTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    root = f"http://127.0.0.1:{server.server_port}"
+    use_storage("pages", prefix=f"{root}/", allow_http=True)
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for name in ("a.html", "a.jpg", "b.jpg"):
+                store, key = store_of(f"{root}/{name}")
+                store.get(key)
+        assert [str(each.message).partition(": ")[0] for each in said] == [f"{root}/a.jpg"]
+        assert "a web page (text/html)" in str(said[0].message)
+    finally:
+        use_storage("pages", prefix=f"{root}/")
+        server.shutdown()
+        server.server_close()

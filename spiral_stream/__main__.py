@@ -1,0 +1,6 @@
+"""``python -m spiral_stream`` is the ``spiral`` command."""
+
+from spiral_stream.cli import main
+
+if __name__ == "__main__":
+    main()

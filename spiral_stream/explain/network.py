@@ -1,0 +1,229 @@
+"""NETWORK in EXPLAIN DATA: what a stream asks of its stores, and how fast it can be over a network that somebody states.
+
+The model has two bounds. Bandwidth: the bytes of a node's batches come one after the other. Latency: a task puts all of its
+requests under way at once, up to 32 of them, and waits one latency for each such round; eight tasks of a process wait at a
+time, if as many belong to the batches that are under way: those ahead, and the one that the loop waits for. The smaller rate
+counts. Decoding is in neither.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from spiral_stream.explain.link import Network
+from spiral_stream.explain.node_reads import MOST_SAMPLES, Asks, Live, asks, fetched, live
+from spiral_stream.explain.remote_columns import Remote, remote
+from spiral_stream.explain.requests import Counted, counted
+from spiral_stream.explain.subject import Subject, percent
+from spiral_stream.planner.dealing import Dealing, nodes_of
+from spiral_stream.runtime.ahead import FETCHERS
+from spiral_stream.sampling.nodes import Nodes
+from spiral_stream.storage.node_default import node_cache
+from spiral_stream.storage.objects import IN_FLIGHT
+
+_CONNECT: Final = 2  # round trips before the first request: TCP, and TLS
+
+
+def network_facts(subject: Subject, link: Network, piece_rows: int | None) -> dict[str, Any]:
+    """Return the section.
+
+    Args:
+        subject: what is explained.
+        link: the network.
+        piece_rows: rows that a task fetches; None takes the default.
+    """
+    found = remote(subject, piece_rows)
+    if not found.fields and not found.tables:
+        return {"over the network": "nothing: what this stream reads lies on this machine"}
+    out: dict[str, Any] = {
+        "link": f"{link.text}: {link.bytes_per_s:,.0f} bytes/s of each node, {link.latency_s:g} s a request"
+    }
+    out["over the network"] = _what(found)
+    if found.tables:
+        out["tables"] = (
+            f"{', '.join(found.tables)}: references and small columns come from the store too, not counted here"
+        )
+    if found.unknown:
+        out["unknown"] = "; ".join(found.unknown)
+    if not found.fields:
+        return out
+    seen = counted(subject, found)
+    if isinstance(seen, str):
+        return {**out, "requests": seen}
+    if not seen.samples:
+        return {**out, "requests": "none: no batch is delivered"}
+    return {
+        **out,
+        **_asked(subject, seen),
+        **_rates(subject, seen, link, len(found.tables) > 0),
+        **_node(subject, found),
+    }
+
+
+def _what(found: Remote) -> str:
+    parts = []
+    for each in found.fields:
+        whole = sum(int(np.count_nonzero(column.lengths < 0)) for column in each.streams.values())
+        ranges = sum(len(column.lengths) for column in each.streams.values()) - whole
+        objects = sum(len(column.uris) for column in each.streams.values())
+        named = [f"{ranges:,} ranges"] * bool(ranges) + [f"{whole:,} whole objects"] * bool(whole)
+        parts.append(f"{each.name} ({each.column}): {' and '.join(named)}, of {objects:,} objects")
+    return "; ".join(parts) or "no payload"
+
+
+# ---- requests and bytes
+
+
+def _asked(subject: Subject, seen: Counted) -> dict[str, Any]:
+    bound, mark = subject.bound, "" if seen.exact else "~"
+    share = 1 / bound.world_size
+    unsized = ", and objects whose size is not known" if seen.unsized else ""
+
+    def epoch(values: list[int]) -> str:
+        own = f", this rank {seen.rank(values, share):,}" if bound.world_size > 1 else ""
+        return f"{mark}{seen.epoch(values):,}{own}"
+
+    return {
+        "requests a batch": f"{mark}mean {seen.mean(seen.requests):,.1f} / max {max(seen.requests):,}",
+        "requests an epoch": epoch(seen.requests) + ", without a node cache",
+        "bytes a batch": f"{mark}mean {seen.mean(seen.bytes):,.0f} / max {max(seen.bytes):,}{unsized}",
+        "bytes an epoch": epoch(seen.bytes) + ", without a node cache; gaps of joined ranges included",
+        "seen for this": f"{len(seen.samples):,} of {'' if seen.known else '~'}{seen.total:,} batches",
+    }
+
+
+# ---- rates
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    """Batches per second of one rank."""
+
+    by_latency: float
+    by_bandwidth: float
+    first_s: float
+    under_way: int
+
+
+def _rates(subject: Subject, seen: Counted, link: Network, table: bool) -> dict[str, Any]:
+    rate = _rate(subject, seen, link, table)
+    best = min(rate.by_latency, rate.by_bandwidth)
+    samples = best * seen.mean(seen.samples)
+    if not np.isfinite(best):
+        return {"steady": "no request is made"}
+    bound = "latency" if rate.by_latency < rate.by_bandwidth else "bandwidth"
+    other = max(rate.by_latency, rate.by_bandwidth)
+    alone = (
+        f"; {'bandwidth' if bound == 'latency' else 'latency'} alone allows {other:,.4g}" if np.isfinite(other) else ""
+    )
+    more = _ahead(seen)
+    raised = (
+        f". prefetch={more} would keep all tasks busy"
+        if bound == "latency" and more > subject.stages.plan.prefetch
+        else ""
+    )
+    return {
+        "under way": f"~{rate.under_way:,} requests, of {FETCHERS * IN_FLIGHT} at most ({FETCHERS} tasks of {IN_FLIGHT}){raised}",
+        "first batch": f"~{rate.first_s:,.3g} s, connecting included, reading tables and decoding left out",
+        "steady": f"~{best:,.4g} batches/s, ~{samples:,.4g} samples/s a rank, bound by {bound}{alone}",
+    }
+
+
+def _ahead(seen: Counted) -> int:
+    """The prefetch at which all tasks that can wait do."""
+    return max(1, int(np.ceil(FETCHERS / max(1.0, seen.mean(seen.pieces)))) - 1)
+
+
+def _rate(subject: Subject, seen: Counted, link: Network, table: bool) -> _Rate:
+    each = nodes_of(subject.bound).ranks_per_node
+    tasks = seen.mean(seen.pieces)
+    size, per_task = seen.mean(seen.bytes), seen.mean(seen.requests) / max(1.0, tasks)
+    rounds = max(1.0, np.ceil(per_task / IN_FLIGHT)) + table
+    ahead = subject.stages.plan.prefetch + 1
+    at_once = min(float(FETCHERS), ahead * tasks)
+    by_latency = at_once / (tasks * rounds * link.latency_s) if link.latency_s and tasks else np.inf
+    by_bandwidth = link.bytes_per_s / (size * each) if size else np.inf
+    waves = np.ceil(seen.pieces[0] / FETCHERS)
+    crowd = max(1.0, min(FETCHERS / max(1, seen.pieces[0]), float(ahead)))  # batches at a time
+    first_s = (_CONNECT + waves * rounds) * link.latency_s + seen.bytes[0] * crowd * each / link.bytes_per_s
+    return _Rate(float(by_latency), float(by_bandwidth), float(first_s), round(at_once * min(IN_FLIGHT, per_task)))
+
+
+# ---- the node and its cache
+
+
+def _node(subject: Subject, found: Remote) -> dict[str, Any]:
+    bound, stages = subject.bound, subject.stages
+    total = stages.epochs.length(bound.epoch)
+    if total > MOST_SAMPLES:
+        return {"node cache": f"unknown: the epoch has {total:,} samples, and {MOST_SAMPLES:,} are followed at most"}
+    nodes = nodes_of(bound)
+    here = Dealing(stages.batches.lanes.count, nodes, bound.ranks_per_node is not None)
+    node = bound.rank // nodes.ranks_per_node
+    epochs = (asks(subject, found, here, node, bound.epoch), asks(subject, found, here, node, bound.epoch + 1))
+    read = live(epochs[0])
+    out: dict[str, Any] = {
+        "node": f"{node} of {nodes.count:,}, {_many(nodes.ranks_per_node, 'rank')} each",
+        "a node reads": f"{read.bytes:,} bytes of {read.files:,} files an epoch, in blocks of 64 KiB",
+        "live files": f"{read.most_files:,} at a time, of {read.most_bytes:,} bytes",
+    }
+    cache = node_cache()
+    if cache is None:
+        out["node cache"] = "none: each epoch asks for all of its bytes"
+    else:
+        out |= _cache(subject, epochs, read, nodes, cache.limit_bytes)
+    if nodes.world_size > 1:
+        out["by lanes"] = [_choice(subject, found, dealing, node) for dealing in _dealings(subject, here)]
+    return out
+
+
+def _cache(subject: Subject, epochs: tuple[Asks, Asks], read: Live, nodes: Nodes, limit: int) -> dict[str, Any]:
+    came = fetched(epochs, limit)
+    again = came.again
+    mark = "" if came.exact and not came.dropped else "~"  # what was removed is kept again by chance
+    fits = "what is live at a time fits" if not again else "what is live at a time does not fit"
+    later, others = live(epochs[1]).bytes, "~" if nodes.count > 1 else mark
+    if again:
+        subject.warnings.add(
+            f"network: the node cache's {limit:,} bytes are less than the {read.most_bytes:,} that are live at a time, so "
+            f"{percent(again, came.cold)} of what comes in the first epoch comes again. Raise $SPIRAL_NODE_CACHE_BYTES, lower "
+            "shuffle_block_size, or give nodes lanes of their own: bind(ranks_per_node=)"
+        )
+    return {
+        "node cache": f"{limit:,} bytes ($SPIRAL_NODE_CACHE_BYTES): {fits}",
+        "first epoch": f"{mark}{came.cold:,} bytes in at most {mark}{came.requests[0]:,} requests into an empty node cache, "
+        f"{percent(again, came.cold)} of them again",
+        "later epochs": f"{mark}{came.later:,} bytes in {mark}{came.requests[1]:,} requests, for {later:,} that the node reads",
+        "egress of all nodes": f"{others}{came.cold * nodes.count:,} bytes in the first epoch, {others}"
+        f"{came.later * nodes.count:,} in later ones ({_many(nodes.count, 'node')})",
+    }
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def _dealings(subject: Subject, here: Dealing) -> list[Dealing]:
+    """How else an epoch could be dealt: one lane, a lane per node, a lane per rank."""
+    nodes = here.nodes
+    others = [Dealing(1, nodes, by_node=False), here]
+    others += [Dealing(nodes.count * subject.bound.merge, nodes, by_node=True)] if nodes.ranks_per_node > 1 else []
+    others += [Dealing(nodes.world_size * subject.bound.merge, nodes, by_node=False)]
+    return list(dict.fromkeys(others))
+
+
+def _choice(subject: Subject, found: Remote, dealing: Dealing, node: int) -> dict[str, Any]:
+    now = dealing.lanes == subject.stages.batches.lanes.count and dealing.by_node == (
+        subject.bound.ranks_per_node is not None
+    )
+    read = live(asks(subject, found, dealing, node, subject.bound.epoch))
+    return {
+        "lanes": ("-> " if now else "   ") + f"{dealing.lanes:,}",
+        "dealt to": "nodes" if dealing.by_node else "ranks",
+        "bytes a node reads": read.bytes,
+        "files": read.files,
+        "live files": read.most_files,
+        "live bytes": read.most_bytes,
+    }

@@ -1,0 +1,285 @@
+"""The verbs of rows: what a relation may do before `sample`, and a few that go on after it. Each is a few lines over a node.
+
+`RowVerbs` has more than 12 methods, since each verb is one.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Self, TypeVar, final
+
+import pyarrow as pa
+
+from spiral_stream.catalog.registry import Registry
+from spiral_stream.errors import PlanError, shown
+from spiral_stream.expr import Alias, Col, Expr, col, lit
+from spiral_stream.plan import combining, extents, maps, nodes, splits
+from spiral_stream.plan.checks import column_list, need_name, need_new_names
+from spiral_stream.plan.fingerprint import fingerprint
+from spiral_stream.plan.kept import SampleKept
+from spiral_stream.plan.makers import natural_identity
+from spiral_stream.plan.profiles import Profile, renewed
+from spiral_stream.sources.source import FormerProfile
+from spiral_stream.transforms.python import Function
+
+R = TypeVar("R", bound="RowVerbs")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowVerbs:
+    """A plan so far, and the catalog in which its names are looked up."""
+
+    node: nodes.Node
+    catalog: Registry
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the result."""
+        return self.node.schema()
+
+    @property
+    def fingerprint(self) -> str:
+        """The plan's fingerprint: 32 hex digits."""
+        return fingerprint(self.node)
+
+    def _with(self, node: nodes.Node) -> Self:
+        return replace(self, node=node)
+
+    # ---- relational verbs
+
+    def filter(
+        self,
+        *predicates: Expr | Callable[..., Any],
+        columns: Sequence[str] = (),
+        batched: bool = True,
+        workers: int | None = None,
+    ) -> Self:
+        """Keep the rows for which every predicate is true. After `sample`, a predicate may be a Python function.
+
+        Args:
+            *predicates: expressions over columns; after `sample` also functions that return booleans.
+            columns: the columns that a function takes, in order.
+            batched: whether a function takes Arrow arrays; else it takes the values of one sample at a time.
+            workers: as for `map`.
+
+        Raises:
+            PlanError: a predicate is not an expression or function, a column is unknown, or types do not fit.
+
+        Example:
+            >>> relation.filter((col("width") >= 256) & ~col("label_id").is_null())
+        """
+        node = self.node
+        for predicate in predicates:
+            if isinstance(node, nodes.Sampled):
+                test = (
+                    predicate
+                    if isinstance(predicate, Expr)
+                    else Function(predicate, column_list("filter", columns), pa.bool_(), batched, workers=workers)
+                )
+                node = maps.SampleFilter(node, test)
+            else:
+                node = nodes.Filter(node, predicate)  # type: ignore[arg-type]  # the node refuses functions
+        return self._with(node)
+
+    where = filter  # noqa: A003  SQL's spelling; `filter` is Polars'
+
+    def project(self, *columns: str | Expr, **computed: Expr) -> Self:
+        """Keep these columns, in this order.
+
+        Args:
+            *columns: names, or expressions with a name: ``(col("a") + 1).alias("b")``.
+            **computed: further columns, ``name=expression``.
+
+        Raises:
+            PlanError: a column is unknown, a name comes twice, or an expression has no name.
+        """
+        named: dict[str, Expr] = {}
+        for each in columns:
+            expr = col(each) if isinstance(each, str) else each
+            name = need_name("project", expr)
+            need_new_names("project", [*named, name], "Give one of them another: .project(name=...)")
+            named[name] = expr
+        need_new_names("project", [*named, *computed], "Give one of them another")
+        named.update({name: lit(value) for name, value in computed.items()})
+        new = {name: expr for name, expr in named.items() if not (isinstance(expr, Col) and expr.name == name)}
+        source = self.with_columns(**new).node if new else self.node
+        return self._with(nodes.Project(source, tuple(named)))
+
+    select = project
+
+    def with_columns(self, **computed: Expr) -> Self:
+        """Add or replace columns.
+
+        Args:
+            **computed: ``name=expression``; a number or text makes a constant column.
+
+        Raises:
+            PlanError: an expression names an unknown column, or types do not fit.
+        """
+        exprs = tuple(e.source if isinstance(e, Alias) else e for e in map(lit, computed.values()))
+        verb = maps.SampleColumns if isinstance(self.node, nodes.Sampled) else nodes.WithColumns
+        return self._with(verb(self.node, tuple(computed), exprs))
+
+    def join(
+        self,
+        other: "RowVerbs",
+        on: str | Sequence[str] | None = None,
+        *,
+        how: combining.JoinHow = "inner",
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+        suffix: str = "_right",
+    ) -> Self:
+        """Add the columns of the one right row with equal keys (N:1). Null keys match nothing.
+
+        Args:
+            other: the right relation.
+            on: key columns that both relations have.
+            how: ``"inner"`` drops left rows without a match, ``"left"`` gives them nulls.
+            left_on: key columns of the left relation, instead of ``on``.
+            right_on: key columns of the right relation, in the same order.
+            suffix: added to the names of right columns that the left relation has too.
+
+        Raises:
+            PlanError: a key column is unknown, or the keys differ in number or type. Several right rows with one key
+                raise when the stream is prepared.
+        """
+        need_relations("join", self, other)
+        left, right = (combining.join_keys(own if on is None else on) for own in (left_on, right_on))
+        return self._with(combining.Join(self.node, other.node, left, right, how, suffix))
+
+    def group_by(self, *keys: str) -> "Grouped[Self]":
+        """Group the rows by these columns; `Grouped.aggregate` follows."""
+        return Grouped(self, keys)
+
+    def aggregate(self, **measures: tuple[str, str]) -> Self:
+        """Aggregate all rows into one; arguments and errors as for `Grouped.aggregate`."""
+        return Grouped(self, ()).aggregate(**measures)
+
+    def distinct(self, *columns: str) -> Self:
+        """Keep one row per distinct value of these columns (of all columns, if none are named).
+
+        The first row is kept: the first of a `sort` before this verb, else the first as stored. NaN equals NaN here.
+        """
+        return self._with(nodes.Distinct(self.node, columns or tuple(self.schema.names)))
+
+    def sort(self, *columns: str, descending: bool = False) -> Self:
+        """Order the rows for a `limit` or `distinct` that follows, for `to_arrow`, or for ``sample(order=Sequential())``.
+
+        NaN and then null come last in both directions. Equal rows keep their order.
+
+        Args:
+            *columns: the columns to sort by, most significant first.
+            descending: largest first.
+        """
+        return self._with(nodes.Sort(self.node, columns, descending))
+
+    def split(self, *, by: str | None = None, seed: int = 0, **fractions: float) -> dict[str, Self]:
+        """Cut the rows into named parts, ``split(train=0.9, val=0.1)``, by the hash of a column; see `plan.splits.parts`.
+
+        Args:
+            by: the column whose value decides, so that rows with one value stay together; by default the identity.
+            seed: another one gives other parts.
+            **fractions: part -> its share of the values; together at most 1.
+
+        Raises:
+            PlanError: the fractions are not legal, or there is no such column.
+        """
+        found = splits.parts(splits.deciding("split", by, natural_identity(self.node)), seed, fractions)
+        return {name: self.filter(condition) for name, condition in found.items()}
+
+    def folds(self, count: int, *, by: str | None = None, seed: int = 0) -> list[tuple[Self, Self]]:
+        """Return (training, validation) for each of ``count`` folds; arguments and errors as for `split`."""
+        found = splits.folds(count, splits.deciding("folds", by, natural_identity(self.node)), seed)
+        return [(self.filter(training), self.filter(validation)) for training, validation in found]
+
+    def limit(self, count: int, *, fixed: bool = False) -> Self:
+        """Keep the first ``count`` rows. After `sample`, the first ``count`` samples of every epoch.
+
+        Args:
+            count: rows or samples.
+            fixed: after `sample`, take the samples that epoch 0 begins with in every epoch, shuffled anew.
+        """
+        if isinstance(self.node, nodes.Sampled):
+            return self._with(extents.SampleLimit(self.node, count, fixed))
+        if fixed:
+            msg = "limit: fixed=True is of samples. Write it after sample; before, the rows are the same in every epoch"
+            raise PlanError(msg)
+        return self._with(nodes.Limit(self.node, count))
+
+    def repeat(self, times: int | None = None) -> Self:
+        """After `sample`: make an epoch of several passes, without a short batch between them; None never ends."""
+        return self._with(extents.SampleRepeat(self.node, times))
+
+    def union(self, *others: "RowVerbs") -> Self:
+        """Append the rows of other relations, which have the same columns.
+
+        Raises:
+            PlanError: the columns differ, or the relations belong to different catalogs.
+        """
+        need_relations("union", self, *others)
+        return self._with(combining.Union((self.node, *(other.node for other in others))))
+
+    def cache(self, **profiles: Profile | FormerProfile) -> Self:
+        """Declare a cache; `PreparedStream.materialize` builds it.
+
+        Before `sample` it says in which form payload columns are kept. After `sample` it takes no argument, and keeps
+        what the functions before it give: values of `map`, answers of `filter`, lists of `flat_map`.
+
+        Args:
+            **profiles: ``column=profile``: `Original`, `Jpeg`, `Raw` or `Frames`.
+
+        Raises:
+            PlanError: a column is unknown, or cannot be kept in this form; a function is not one of the row alone.
+        """
+        if isinstance(self.node, nodes.Sampled):
+            if profiles:
+                given = f"{next(iter(profiles))}=..."
+                msg = (
+                    f"cache: {given} after sample; there it keeps what functions give, and takes no argument. Put "
+                    f".cache({given}) before sample"
+                )
+                raise PlanError(msg)
+            return self._with(SampleKept(self.node))
+        return self._with(nodes.Cache(self.node, tuple((name, renewed(profile)) for name, profile in profiles.items())))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Grouped(Generic[R]):
+    """A relation grouped by keys; `aggregate` follows. Made by `Relation.group_by`."""
+
+    relation: R
+    keys: tuple[str, ...]
+
+    def aggregate(self, **measures: tuple[str, str]) -> R:
+        """Return one row per group.
+
+        Args:
+            **measures: ``name=(column, function)``, where the function is ``"count"``, ``"count_distinct"``, ``"sum"``,
+                ``"min"``, ``"max"`` or ``"avg"``.
+
+        Raises:
+            PlanError: a measure is not a pair, or its column or function is unknown.
+        """
+        parts = combining.measure_triples(measures)
+        return replace(self.relation, node=combining.Aggregate(self.relation.node, self.keys, parts))
+
+    agg = aggregate
+
+
+def need_relations(verb: str, first: RowVerbs, *others: RowVerbs) -> None:
+    """Refuse what is not a relation of the first one's catalog.
+
+    Raises:
+        PlanError: names the verb and the relation.
+    """
+    for other in others:
+        if not isinstance(other, RowVerbs):
+            msg = f"{verb}: {shown(other)} is a {type(other).__name__}. Give a relation, for example catalog.table(...)"
+            raise PlanError(msg)
+        if other.catalog.root != first.catalog.root:
+            msg = (
+                f"{verb}: the relations belong to two catalogs, {first.catalog.root} and {other.catalog.root}. "
+                "Register both in one"
+            )
+            raise PlanError(msg)
