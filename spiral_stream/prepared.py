@@ -191,9 +191,15 @@ class PreparedStream(Looking):
         """In a forked worker, where Lance cannot be called: let another interpreter read."""
         bound = self._bound()
         self._bindings = self._bindings.updated(rank=bound.rank, world_size=bound.world_size)
-        for fields, reached in self._subprocess.batches(self, worker, workers):
+        for fields, reached in self._subprocess.batches(self._on_host(), worker, workers):
             self._worker.reached = reached
             yield self._delivery.on_host(fields)
+
+    def _on_host(self) -> "PreparedStream":
+        """Return the same stream without its framework: another interpreter would spend half its start on importing torch."""
+        out = PreparedStream.__new__(PreparedStream)
+        out.__setstate__({**self.__getstate__(), "_delivery": HOST})
+        return out
 
     def worker_batches(self, worker: int, workers: int) -> Iterator[tuple[dict[str, Any], Reached]]:
         """Yield every ``workers``-th batch from the ``worker``-th on, on the host, for another process.

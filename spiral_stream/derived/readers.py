@@ -119,6 +119,9 @@ def unread(root: Path, name: str) -> Iterator[bool]:
         yield is_alone
     finally:
         if handle >= 0:
+            if is_alone:
+                with suppress(OSError):
+                    _set(handle, _place(name), fcntl.F_UNLCK)  # a child that was forked meanwhile has a copy
             os.close(handle)
 
 

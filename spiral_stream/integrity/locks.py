@@ -10,7 +10,7 @@ import os
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, final
 
@@ -40,18 +40,36 @@ def lock_bytes(handle: int, kind: int, first: int, count: int) -> None:
     fcntl.fcntl(handle, fcntl.F_OFD_SETLK, FLOCK.pack(kind, os.SEEK_SET, first, count, 0))
 
 
+def unlock(handle: int, owner: int) -> None:
+    """Give the lock of an open file back, and close it.
+
+    A lock lasts until the last copy of its descriptor is closed, and a forked process has one of each. So whoever took
+    the lock says that it ends. In a child only the copy is closed: the lock is its parent's.
+
+    Args:
+        handle: the descriptor.
+        owner: the process that locked it.
+    """
+    try:
+        if owner == os.getpid():
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_UN)
+    finally:
+        os.close(handle)
+
+
 @final
 class Held:
-    """A lock, until `release` or until nothing refers to it."""
+    """A lock, until `release` or until nothing refers to it. A child that is forked meanwhile does not prolong it."""
 
     def __init__(self, handle: int) -> None:
-        self._handle = handle
+        self._handle, self._pid = handle, os.getpid()
 
     def release(self) -> None:
         """Give it back; again does nothing."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
-            os.close(handle)
+            unlock(handle, self._pid)
 
     def __del__(self) -> None:
         self.release()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import final
 
 from spiral_stream.errors import SourceError, cut
+from spiral_stream.integrity.locks import unlock
 from spiral_stream.integrity.publish import write_file
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.store import Buffer, Facts, Get, Got, Store
@@ -161,4 +162,4 @@ def _alone(folder: Path) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(handle)
+        unlock(handle, os.getpid())

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spiral_stream.errors import DamageError
+from spiral_stream.integrity.locks import unlock
 from spiral_stream.storage.node_files import BLOCK, NodeKey, Sums, data_file, opened_data, sums_of
 
 _AT_ONCE: Final = 16  # blocks that are read and summed together
@@ -50,7 +51,11 @@ class NodeFile:
         self.key, self.path = key, data_file(root, key)
         self.known, self._over = known, over
         self.grew = False  # whether anything was fetched
-        self._times, self._lock = 1, threading.RLock()  # the collector may release it in the middle of anything
+        self._pid, self._times, self._lock = (
+            os.getpid(),
+            1,
+            threading.RLock(),
+        )  # the collector may release it in the middle of anything
         self.handle = opened_data(self.path, key.size, deadline_s)
         try:
             with self.sums() as sums:
@@ -77,7 +82,7 @@ class NodeFile:
             if self._times:
                 return
             handle, self.handle = self.handle, -1
-        os.close(handle)
+        unlock(handle, self._pid)
         self._over(self)
 
     def stamp(self) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, final
 
 from spiral_stream.errors import CacheError
+from spiral_stream.integrity.locks import unlock
 from spiral_stream.storage.node_files import DATA, SUMS, Sums, described
 
 SLACK: Final = 32  # a 32nd of the limit is made free at a time: counting files costs about 5 us for each
@@ -138,7 +139,7 @@ class Room:
         for each in sorted(self._lying(), key=lambda each: each.used_ns, reverse=True):
             held = _alone(each.data)
             if held is not None:
-                os.close(held)
+                unlock(held, os.getpid())
             about = described(each.data.with_suffix(SUMS))
             found.append(NodeFileFacts(*about, each.on_disk, each.used_ns / 1e9, held is None))
         return found
@@ -177,7 +178,7 @@ class Room:
                     time.sleep(_PAUSE_S)
             yield handle
         finally:
-            os.close(handle)
+            unlock(handle, os.getpid())
 
     def _lying(self) -> list[_Lying]:
         """Everything that lies here; whoever has the turn knows that nothing goes meanwhile."""
@@ -218,7 +219,7 @@ class Room:
             with suppress(FileNotFoundError):
                 each.data.unlink()
         finally:
-            os.close(handle)
+            unlock(handle, os.getpid())
         if remember:
             self._remember(each.digest)
         return True
@@ -234,7 +235,7 @@ class Room:
 
 
 def _alone(path: Path) -> int | None:
-    """Take a file for oneself, until its descriptor is closed; None if others hold it."""
+    """Take a file for oneself, until `unlock`; None if others hold it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

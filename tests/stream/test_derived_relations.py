@@ -531,7 +531,7 @@ def test_two_processes_at_once_make_one_relation(own: sp.Catalog) -> None:
     processes = [started(own) for _ in range(2)]
     for process in processes:
         go(process)
-    said = [process.communicate(timeout=120)[0] for process in processes]
+    said = [process.communicate(timeout=300)[0] for process in processes]
 
     assert said == ["110\n", "110\n"]
     found = [each for each in own.caches(older_than=NEVER) if each.kind in ("relation", "draft", "set aside")]
@@ -546,11 +546,11 @@ def test_a_process_that_is_killed_leaves_nothing_for_good(own: sp.Catalog, after
         process.wait(after_s)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     other = started(own)
     go(other)
 
-    assert other.communicate(timeout=120)[0] == "110\n"
+    assert other.communicate(timeout=300)[0] == "110\n"
     own.caches(remove_dead=True, older_than=timedelta(days=7))
     assert [each for each in own.caches() if each.kind == "draft"] == []
 

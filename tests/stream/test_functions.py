@@ -153,7 +153,7 @@ def test_a_bad_value_of_a_process_names_the_sample(catalog: sp.Catalog) -> None:
 def test_workers_of_a_dataloader_run_the_functions_themselves(catalog: sp.Catalog, context: str) -> None:
     data = pytest.importorskip("torch.utils.data")
     stream = mapped(catalog, workers=2).to_torch()
-    loader = data.DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context=context, timeout=120)
+    loader = data.DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context=context, timeout=300)
 
     ids = [batch["id"] for batch in loader]
     assert ids == [batch["id"] for batch in read(mapped(catalog).to_numpy())]

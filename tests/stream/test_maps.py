@@ -194,7 +194,7 @@ def test_what_is_drawn_depends_on_no_worker(catalog: sp.Catalog, workers: int) -
     torch_data = pytest.importorskip("torch.utils.data")
     base = dict_of(read(random_plan(catalog).to_numpy()))
 
-    how = {"multiprocessing_context": "spawn", "timeout": 120} if workers else {}
+    how = {"multiprocessing_context": "spawn", "timeout": 300} if workers else {}
     loader = torch_data.DataLoader(random_plan(catalog).to_torch(), batch_size=None, num_workers=workers, **how)
     batches = [{n: v if isinstance(v, list) else v.numpy() for n, v in batch.items()} for batch in loader]
     assert dict_of(batches) == base

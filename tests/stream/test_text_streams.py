@@ -346,7 +346,7 @@ def test_workers_of_a_loader_give_the_batches_of_the_bare_loop(shelf: Catalogs, 
     plan = replace(PLAN, source="full", epoch_size=200).plan(shelf)
     with plan.to_torch() as bare, plan.to_torch() as stream, plan.to_torch() as resumed:
         expected = [frozen(batch) for batch in bare]
-        options = {"multiprocessing_context": how, "timeout": 120} if workers else {}
+        options = {"multiprocessing_context": how, "timeout": 300} if workers else {}
         loader = data.DataLoader(stream, batch_size=None, num_workers=workers, **options)
         assert [ids_of([batch]) for batch in loader] == [ids_of([batch]) for batch in expected]
         if workers:

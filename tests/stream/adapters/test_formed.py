@@ -76,7 +76,7 @@ def test_workers_give_the_batches_of_the_bare_loop(texts: sp.Catalog, workers: i
     stream, whole, resumed = (documents.plan(texts, documents.BUCKETS).to_torch(prefetch=2) for _ in range(3))
     with whole, stream, resumed:
         expected = list(whole)
-        loader = DataLoader(stream, None, num_workers=workers, multiprocessing_context=how, timeout=120)
+        loader = DataLoader(stream, None, num_workers=workers, multiprocessing_context=how, timeout=300)
         assert alike(list(loader), expected)
         resumed.load_state_dict(json.loads(json.dumps(stream.state_dict(delivered=7))))
         assert alike(list(resumed), expected[7:])
@@ -89,7 +89,7 @@ def test_a_stream_loader_knows_its_place_and_goes_on_to_the_next_epoch(
     texts: sp.Catalog, workers: int, how: str | None
 ) -> None:
     stream, whole, resumed = (documents.plan(texts, documents.BUCKETS).to_torch(prefetch=2) for _ in range(3))
-    options = {"multiprocessing_context": how, "timeout": 120, "persistent_workers": True} if workers else {}
+    options = {"multiprocessing_context": how, "timeout": 300, "persistent_workers": True} if workers else {}
     with whole, stream, resumed:
         expected, following = list(whole), list(whole)
         loader = StreamLoader(stream, workers, **options)
@@ -112,7 +112,7 @@ def test_a_stream_loader_left_behind_the_last_batch_stands_in_the_next_epoch(
     texts: sp.Catalog, workers: int, how: str | None
 ) -> None:
     stream, whole, resumed = (documents.plan(texts, documents.BUCKETS).to_torch(prefetch=2) for _ in range(3))
-    options = {"multiprocessing_context": how, "timeout": 120, "persistent_workers": True} if workers else {}
+    options = {"multiprocessing_context": how, "timeout": 300, "persistent_workers": True} if workers else {}
     with whole, stream, resumed:
         epochs = [list(whole) for _ in range(3)]
         loader = StreamLoader(stream, workers, **options)

@@ -40,7 +40,7 @@ def alike(some: list[Any], others: list[Any]) -> bool:
 
 def loader(stream: Any, workers: int, how: str = "spawn", **options: Any) -> Any:
     if workers:
-        options |= {"multiprocessing_context": how, "timeout": 60}
+        options |= {"multiprocessing_context": how, "timeout": 300}
     return DataLoader(stream, batch_size=None, num_workers=workers, **options)
 
 

@@ -273,7 +273,7 @@ def test_two_processes_that_register_other_names_at_once_both_land_eight_times(t
             each.stdin.write("\n")
             each.stdin.flush()
     for each in both:
-        each.communicate(timeout=120)
+        each.communicate(timeout=300)
 
     assert [each.returncode for each in both] == [0, 0]
     assert connect(tmp_path / "catalog").tables() == names

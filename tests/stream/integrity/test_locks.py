@@ -1,10 +1,15 @@
 """Many share a folder, one has it alone, and a lock ends with its holder."""
 
 import gc
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from spiral_stream.derived.readers import reading, unread
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity.locks import alone, lock, share
 
@@ -46,3 +51,53 @@ def test_a_lock_file_that_cannot_be_made_locks_nobody_out(tmp_path: Path) -> Non
     assert share(tmp_path / "missing" / "readers") is None
     with alone(tmp_path / "missing" / "readers") as free:
         assert not free
+
+
+@contextmanager
+def _child_that_only_lives() -> Iterator[None]:
+    """A forked process with a copy of each descriptor, as a worker of a DataLoader is."""
+    child = os.fork()
+    if not child:
+        signal.pause()
+        os._exit(0)
+    try:
+        yield
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")
+@pytest.mark.parametrize(
+    ("taken", "wanted"),
+    [
+        (alone, lambda file: share(file, deadline_s=0.0)),
+        (lambda file: unread(file.parent, "name"), lambda file: reading(file.parent, "name", 0.0)),
+    ],
+)
+def test_a_lock_ends_with_its_holder_although_a_child_was_forked_meanwhile(
+    tmp_path: Path,
+    taken: Callable[[Path], AbstractContextManager[bool]],
+    wanted: Callable[[Path], object],
+) -> None:
+    with ExitStack() as until_the_end:
+        with taken(tmp_path / "readers") as free:
+            assert free
+            until_the_end.enter_context(_child_that_only_lives())
+        assert wanted(tmp_path / "readers") is not None
+
+
+@pytest.mark.filterwarnings("ignore:lance is not fork-safe")
+def test_a_child_that_closes_its_copy_leaves_its_parents_lock_alone(tmp_path: Path) -> None:
+    file = tmp_path / "writers"
+    file.touch()
+    held = lock(file, alone=True)
+    assert held is not None
+    child = os.fork()
+    if not child:
+        held.release()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert lock(file, alone=False) is None
+    held.release()
+    assert lock(file, alone=False) is not None

@@ -224,7 +224,7 @@ def builder(of: Catalog, root: Path, pause_s: float) -> "subprocess.Popen[str]":
 
 def done(of: "subprocess.Popen[str]") -> tuple[int, int]:
     """The sum of what it found, and how many shards it looked at."""
-    out, _ = of.communicate(timeout=120)
+    out, _ = of.communicate(timeout=300)
     _, total, looked_at = out.splitlines()[-1].split()
     return int(total), int(looked_at)
 

@@ -265,7 +265,7 @@ def started(folder: Path, pause_s: float) -> "subprocess.Popen[str]":
 
 def test_two_processes_share_the_chapters(catalog: sp.Catalog, folder: Path, caches: Path) -> None:
     both = [started(folder, 0.05) for _ in range(2)]
-    said = [each.communicate(timeout=120)[0].split("\n") for each in both]
+    said = [each.communicate(timeout=300)[0].split("\n") for each in both]
     with stream(catalog, mix=True) as one:
         assert one.numbering.unknown(0) == 0
         chapters = index_of(one).stat().st_size // RECORD
@@ -286,7 +286,7 @@ def test_a_process_that_is_killed_while_it_counts_leaves_the_rest_to_the_other(
     if not after:
         time.sleep(0.3)
     one.send_signal(signal.SIGKILL)
-    said = other.communicate(timeout=120)[0].split("\n")
+    said = other.communicate(timeout=300)[0].split("\n")
     one.communicate()
 
     with stream(catalog, mix=True) as again:
