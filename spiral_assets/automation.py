@@ -21,15 +21,20 @@ def rebuild() -> dg.AutomationCondition:  # type: ignore[type-arg]  # of any ent
     """Request an asset whose code version or whose dependencies' data versions changed.
 
     It waits while a dependency is missing or being built, and while a blocking check of one fails. A rematerialization
-    that gives the same data version requests nothing. What became new while a build ran is requested after it; so is what
-    a build by hand has covered since the last look, and that run finds nothing to do. An asset that was missing when the
-    condition was first evaluated is not requested: the first build is asked for by hand, by a job or by a backfill.
+    that gives the same data version requests nothing, nor does a dependency that the same run built before the asset; if
+    the asset's step failed there, it is requested once more. What became new while a build ran is requested after it; so is
+    what a build of the asset alone has covered since the last look, and that run finds nothing to do. An asset that was
+    missing when the condition was first evaluated is not requested: the first build is asked for by hand, by a job or by a
+    backfill.
     """
     when = dg.AutomationCondition
+    changed, together = when.data_version_changed(), when.executed_with_root_target()
+    uncovered = when.any_deps_match(changed & together).since(when.newly_updated()) & when.execution_failed()
     news: Any = (
         when.newly_missing()
         | when.code_version_changed()
-        | when.any_deps_match(when.data_version_changed() | when.will_be_requested())
+        | when.any_deps_match((changed & ~together) | when.will_be_requested())
+        | uncovered.newly_true()
     )
     # Not `since_last_handled`: a build that ends counts as handling, also of what became new while it ran. And what is new at
     # the look after a request came after it.

@@ -48,6 +48,7 @@ from spiral_stream.integrity.locks import alone, share
 from spiral_stream.integrity.publish import write_file
 
 _ALL_ROWS: Final = (1 << 31) - 1
+_OTHERS_CAME_FIRST: Final = ("conflict", "already exists")  # what Lance says of a version, and of the first one
 _COMMIT_TRIES: Final = 20
 REST: Final = "Make it writable, free space, or set $SPIRAL_CACHE to another folder"
 _NEWEST: Final = (1 << 64) - 1  # manifests are named by what is left to it, so that the newest comes first
@@ -183,7 +184,7 @@ class CacheStore:
             made = lance.LanceDataset.commit(str(self._data), operation, enable_stable_row_ids=True)
             self._record(made)
         except OSError as error:
-            if "conflict" not in str(error).lower():
+            if not any(each in str(error).lower() for each in _OTHERS_CAME_FIRST):
                 otherwise = "Check that the folder is writable and build again"
                 raise failed(error, otherwise, "cache: cannot commit", self._data) from error
         return None

@@ -19,7 +19,7 @@ class Location:
 
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self.instance, self.cursor = instance, None
-        self.data, self.plan, self.sound = "data-1", "plan-1", True
+        self.data, self.plan, self.sound, self.broken = "data-1", "plan-1", True, False
 
     def definitions(self) -> dg.Definitions:
         @dg.asset(key=UP)
@@ -32,6 +32,8 @@ class Location:
 
         @dg.asset(key=DOWN, deps=[relation], code_version=self.plan, automation_condition=automation.rebuild())
         def cache() -> dg.MaterializeResult[None]:
+            if self.broken:
+                raise OSError(28, "No space left on device")
             return dg.MaterializeResult(data_version=dg.DataVersion(f"{self.plan}:{self.data}"))
 
         return dg.Definitions(assets=[relation, cache], asset_checks=[is_sound], executor=dg.in_process_executor)
@@ -42,7 +44,9 @@ class Location:
         )
         config = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
         job = whole.resolve_job_def("now")
-        job.execute_in_process(instance=self.instance, run_config=config, raise_on_error=False)
+        job.execute_in_process(
+            instance=self.instance, run_config=config, raise_on_error=False, asset_selection=list(keys)
+        )
 
     def tick(self) -> bool:
         """Whether the cache is requested, and then built."""
@@ -76,6 +80,33 @@ def test_new_data_is_requested_once(location: Location) -> None:
     location.run(UP)
 
     assert location.tick()
+    assert not location.tick()
+
+
+def test_what_one_run_has_built_in_order_is_not_requested_again(location: Location) -> None:
+    location.data = "data-2"
+    location.run(UP, DOWN)
+    assert not location.tick()
+
+    location.data = "data-3"
+    location.run(UP, DOWN)
+    location.data = "data-4"  # and again, by a run of the relation alone
+    location.run(UP)
+
+    assert location.tick()
+    assert not location.tick()
+
+
+def test_what_failed_after_its_dependency_in_one_run_is_requested_once(location: Location) -> None:
+    location.data, location.broken = "data-2", True
+    location.run(UP, DOWN)
+
+    assert location.tick()  # fails as well
+    assert not location.tick()
+
+    location.broken = False
+    location.data = "data-3"
+    location.run(UP, DOWN)
     assert not location.tick()
 
 

@@ -3,9 +3,13 @@
 import ctypes
 import json
 import os
+import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import lance
@@ -129,6 +133,28 @@ def test_a_commit_ends_while_others_finish_parts_faster_than_it_commits(
     monkeypatch.undo()
     store.commit()
     assert set(store.covered(committed=True)) == {"first", "part-0"}
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_threads_that_make_the_first_commit_together_all_make_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempt: int
+) -> None:
+    """A machine that enters what others put on a store has parts and no dataset yet."""
+    write(CacheStore(tmp_path / "cache", {}), "a", [0, 10])
+    shutil.rmtree(tmp_path / "cache" / "data.lance" / "_versions")
+    together, real = Barrier(8), lance.LanceDataset.commit
+
+    def commit(*args: Any, **options: Any) -> Any:
+        with suppress(BrokenBarrierError):
+            together.wait(1)
+        return real(*args, **options)
+
+    monkeypatch.setattr(lance.LanceDataset, "commit", commit)
+    with ThreadPoolExecutor(8) as pool:
+        stores = [CacheStore(tmp_path / "cache", {}) for _ in range(8)]
+        done = [pool.submit(store.commit) for store in stores]
+        assert all(each.result(60) for each in done)
+    assert stored_rows(stores[0]) == [("a", 0), ("a", 10)]
 
 
 def test_nothing_is_seen_before_the_commit_and_everything_after(tmp_path: Path) -> None:
