@@ -15,6 +15,7 @@ from tests.fixtures.sharing import finished, machine
 from tests.fixtures.two_machines import Team
 
 ROWS = 148
+DEAD_S = 4.0  # so that what a killed machine had leased is soon free
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +58,14 @@ def test_a_machine_that_is_killed_at_any_moment_leaves_nothing_that_is_served_br
 ) -> None:
     drawn = random.Random(seed)
     for k in range(2):
-        victim = machine(tmp_path / f"m{k}", team.uri, "build", team.folder, s3_endpoint)
+        victim = machine(tmp_path / f"m{k}", team.uri, "build", team.folder, s3_endpoint, DEAD_S)
         goal = drawn.randint(1, 80)
         while victim.poll() is None and len(team.objects()) < goal:
             time.sleep(0.01)
         victim.send_signal(signal.SIGKILL)
         victim.communicate()
-    again = finished(machine(tmp_path / f"m{drawn.randint(0, 2)}", team.uri, "build", team.folder, s3_endpoint))
+    home = tmp_path / f"m{drawn.randint(0, 2)}"
+    again = finished(machine(home, team.uri, "build", team.folder, s3_endpoint, DEAD_S))
     assert (again["batches"], again["caches"][0]["built"]) == (team.batches, ROWS)
     late = finished(machine(tmp_path / "late", team.uri, "read", team.folder, s3_endpoint))
     assert (late["batches"], late["put"], late["caches"][0]["built"]) == (team.batches, 0, ROWS)

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from spiral_stream.catalog import database, lock
-from spiral_stream.catalog.database import Database
+from spiral_stream.catalog.database import CatalogTable, Database
 from spiral_stream.catalog.opened import OpenRelation
 from spiral_stream.catalog.registry import Registry, connect
 from spiral_stream.errors import CatalogError
@@ -25,6 +26,9 @@ from spiral_stream.sources.arrow import Arrow
 from spiral_stream.sources.parquet import Parquet
 
 ENV = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+
+
+TABLE = CatalogTable("things", pa.schema({"name": pa.string(), "value": pa.int64()}))
 
 
 def rows(count: int = 3) -> Arrow:
@@ -382,3 +386,23 @@ def test_two_processes_register_while_a_third_tidies_up(tmp_path: Path, monkeypa
     assert catalog.tables() == ["labels", *(f"{name}.t{i}" for name in names for i in range(3))]
     assert catalog.streams() == [f"{name}.s{i}" for name in names for i in range(3)]
     assert [catalog.entry(name).manifest().total for name in catalog.tables()] == [1, *[2] * 6]
+
+
+def test_a_table_without_a_new_version_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, other, read = Database(tmp_path), Database(tmp_path), list[object]()
+    real = lance.dataset
+    other.put(TABLE, {"name": "a", "value": 1})
+    monkeypatch.setattr(lance, "dataset", lambda *args: (read.append(args), real(*args))[1])
+
+    first = mine.rows(TABLE)
+    first[0]["value"] = 9  # rows are the caller's
+    assert [row["value"] for row in mine.rows(TABLE)] == [1]
+    assert len(read) == 1
+
+    monkeypatch.undo()
+    other.put(TABLE, {"name": "a", "value": 2})  # in another process, as far as the first one knows
+    assert [row["value"] for row in mine.rows(TABLE)] == [2]
+    shutil.rmtree(tmp_path / "things.lance")
+    assert mine.rows(TABLE) == []
+    other.put(TABLE, {"name": "a", "value": 3})  # the same version numbers in a new folder
+    assert [row["value"] for row in mine.rows(TABLE)] == [3]
