@@ -109,11 +109,13 @@ class PreparedStream(Looking):
         """Set what is known only when a run starts.
 
         Args:
-            **bindings: ``epoch``, ``data_parallel_rank`` (or ``rank``), ``data_parallel_world_size`` (or
-                ``world_size``), ``run_seed``, ``device`` (for all fields), ``merge`` (how many batches to concatenate
-                into one), ``steps_per_epoch`` (how many every epoch takes, where counting them is costly), ``mesh`` (a
-                ``DeviceMesh``, for rank and world size), ``dp_dims`` (the mesh's data-parallel dimensions, if their names do
-                not say so), ``ranks_per_node`` (gives nodes lanes of their own; "auto" asks torchrun's variables).
+            **bindings: ``epoch``, ``epochs`` (how many the whole run takes, counted from epoch 0: no batch changes, and
+                after the last one nothing is fetched for another), ``data_parallel_rank`` (or ``rank``),
+                ``data_parallel_world_size`` (or ``world_size``), ``run_seed``, ``device`` (for all fields), ``merge``
+                (how many batches to concatenate into one), ``steps_per_epoch`` (how many every epoch takes, where
+                counting them is costly), ``mesh`` (a ``DeviceMesh``, for rank and world size), ``dp_dims`` (the mesh's
+                data-parallel dimensions, if their names do not say so), ``ranks_per_node`` (gives nodes lanes of their
+                own; "auto" asks torchrun's variables).
 
         Returns:
             The stream itself.

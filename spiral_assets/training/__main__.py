@@ -54,6 +54,7 @@ def images(
         if per_epoch == 0:
             msg = f"stream {stream!r} has fewer images than one batch. Register more, or save it with a smaller batch_size"
             raise typer.BadParameter(msg)
+        batches.bind(epochs=epochs)
         learner, steps = Classifier(classes), epochs * per_epoch
         with TrainingRun(folder, batches, name=stream, steps=steps) as run:
             train(learner, run, steps, save_every or max(1, per_epoch // CHECKPOINTS_PER_EPOCH))

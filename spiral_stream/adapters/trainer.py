@@ -268,6 +268,7 @@ class StreamTrainer(Trainer):  # type: ignore[misc]  # transformers is not read 
                 "world size and accumulation: set_epoch(...) first, or give max_steps, which needs neither"
             )
             raise BindError(msg)
+        stream.bind(epochs=first + ceil(self.args.num_train_epochs))
         return steps, had
 
     def _check_share(self, stream: TorchStream) -> None:

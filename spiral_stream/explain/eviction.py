@@ -2,22 +2,21 @@
 
 Blocks are kept by file, as `storage.node_cache` keeps them: what is missing is fetched block by block, and when there is no
 room, the files used longest ago go whole, until a 32nd of the limit is free. While the cache is nearly full, a file that was
-removed before is kept again by chance only; otherwise exactly what is asked for comes. Nobody is asked to hold anything, so
-files go as soon as others need their room. Cost: 4 us per ask, and 0.1 us per block.
+removed before is kept again when its debt is due (`storage.kept_again`); until then exactly what is asked for comes. Nobody is
+asked to hold anything, so files go as soon as others need their room. Cost: 4 us per ask, and 0.1 us per block.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
+from spiral_stream.storage.kept_again import FULL, owed
 from spiral_stream.storage.node_files import BLOCK
 from spiral_stream.storage.node_room import SLACK
-from spiral_stream.storage.node_store import FULL, KEPT_AGAIN
 from spiral_stream.storage.store import GAP_BYTES, READ_BYTES
 
 _PAGE: Final = 4096
-_WORD: Final = 1 << 64
 
 Extent = tuple[int, int]  # the first one (a byte, a block), and the one after the last
 
@@ -35,14 +34,14 @@ class Evicting:
 
     Args:
         limit_bytes: what it may take.
-        kept_again: the chance that a file is kept again while the cache is nearly full.
     """
 
-    def __init__(self, limit_bytes: int, kept_again: float = KEPT_AGAIN) -> None:
-        self._limit, self._kept_again = limit_bytes, kept_again
-        self._files: OrderedDict[Hashable, _File] = OrderedDict()  # used longest ago first
-        self._removed: set[Hashable] = set()
-        self._used = self._drawn = 0
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._files: OrderedDict[str, _File] = OrderedDict()  # used longest ago first
+        self._debts: dict[str, int] = {}  # of files that were removed
+        self._kept = set[str]()  # of these, what is kept again
+        self._used = 0
         self.fetched = 0  # bytes
         self.again = 0  # bytes of these that are of files removed before
         self.requests = 0
@@ -50,21 +49,21 @@ class Evicting:
     @property
     def dropped(self) -> bool:
         """Whether anything was removed for others."""
-        return bool(self._removed)
+        return bool(self._debts)
 
-    def ask(self, name: Hashable, size: int, ranges: Sequence[Extent]) -> None:
+    def ask(self, uri: str, size: int, ranges: Sequence[Extent]) -> None:
         """Ask for some bytes of a file.
 
         Args:
-            name: of the file.
+            uri: of the file.
             size: its bytes; 0 where nobody knows them.
             ranges: of bytes, ascending by where they begin.
         """
-        before, file = self.fetched, self._files.pop(name, None)
+        before, file = self.fetched, self._files.pop(uri, None)
         held = file.held if file is not None else frozenset[int]()
         wanted = {block for begin, end in ranges for block in range(begin // BLOCK, -(-end // BLOCK))}
         missing = sorted(wanted - held)
-        if missing and self._used >= self._limit * FULL and name in self._removed and not self._keeps():
+        if missing and self._used >= self._limit * FULL and not self._keeps(uri, size, ranges):
             for begin, end in _joined(ranges, GAP_BYTES):
                 self.requests += 1
                 self.fetched += end - begin
@@ -75,8 +74,8 @@ class Evicting:
             for first, stop in _joined([(block, block + 1) for block in missing], 0):
                 self._fetch(file, first, stop)
         if file is not None:
-            self._files[name] = file
-        self.again += self.fetched - before if name in self._removed else 0
+            self._files[uri] = file
+        self.again += self.fetched - before if uri in self._debts else 0
 
     def _fetch(self, file: _File, first: int, stop: int) -> None:
         count = (stop - first) * BLOCK
@@ -92,13 +91,18 @@ class Evicting:
 
     def _make_room(self, goal: int) -> None:
         while self._used > goal and self._files:
-            name, gone = self._files.popitem(last=False)
-            self._removed.add(name)
+            uri, gone = self._files.popitem(last=False)
+            self._debts.setdefault(uri, 0)
+            self._kept.discard(uri)
             self._used -= gone.taken
 
-    def _keeps(self) -> bool:
-        self._drawn = (self._drawn * 6364136223846793005 + 1442695040888963407) % _WORD
-        return self._drawn < self._kept_again * _WORD
+    def _keeps(self, uri: str, size: int, ranges: Sequence[Extent]) -> bool:
+        if uri not in self._debts or uri in self._kept:
+            return True
+        self._debts[uri], due = owed(uri, self._debts[uri], sum(end - begin for begin, end in ranges), size)
+        if due:
+            self._kept.add(uri)
+        return due
 
 
 def _joined(ranges: Sequence[Extent], gap: int) -> list[Extent]:

@@ -182,7 +182,7 @@ def _node(subject: Subject, found: Remote) -> dict[str, Any]:
 def _cache(subject: Subject, epochs: tuple[Asks, Asks], read: Live, nodes: Nodes, limit: int) -> dict[str, Any]:
     came = fetched(epochs, limit)
     again = came.again
-    mark = "" if came.exact and not came.dropped else "~"  # what was removed is kept again by chance
+    mark = "" if came.exact and not came.dropped else "~"  # several threads ask, and uses are known by the second
     fits = "what is live at a time fits" if not again else "what is live at a time does not fit"
     later, others = live(epochs[1]).bytes, "~" if nodes.count > 1 else mark
     if again:

@@ -38,6 +38,7 @@ class Asks:
     begin: Int64  # [A] byte
     end: Int64  # [A]
     sizes: Int64  # [U] bytes, 0 where nobody knows
+    uris: list[str]  # [U]
 
     @property
     def files(self) -> int:
@@ -69,10 +70,10 @@ def asks(subject: Subject, found: Remote, dealing: Dealing, node: int, epoch: in
                 parts.append(_of(column, named, rows_P[where], tasks_P[where], each))
     if not parts:
         empty = np.empty(0, dtype=np.int64)
-        return Asks(empty, empty, empty, empty, np.array(sizes, dtype=np.int64))
+        return Asks(empty, empty, empty, empty, np.array(sizes, dtype=np.int64), list(files))
     task, file, begin, end = (np.concatenate([part[k] for part in parts]) for k in range(4))
     by = np.lexsort((begin, file, task))
-    return Asks(task[by], file[by], begin[by], end[by], np.array(sizes, dtype=np.int64))
+    return Asks(task[by], file[by], begin[by], end[by], np.array(sizes, dtype=np.int64), list(files))
 
 
 def _samples(subject: Subject, dealing: Dealing, node: int, epoch: int) -> tuple[NDArray[np.int32], UInt64, Int64]:
@@ -161,8 +162,8 @@ def fetched(epochs: tuple[Asks, Asks], limit_bytes: int) -> Fetched:
     some = [_sampled(each, share) for each in epochs]
     for each in some:
         before = cache.fetched, cache.again, cache.requests
-        for name, size, ranges in _events(each):
-            cache.ask(name, size, ranges)
+        for file, size, ranges in _events(each):
+            cache.ask(each.uris[file], size, ranges)
         totals.append((cache.fetched - before[0], cache.again - before[1], cache.requests - before[2]))
     (cold, again, asked), (later, _, asked_later) = [[round(each / share) for each in one] for one in totals]
     return Fetched(cold, again, later, (asked, asked_later), cache.dropped, share == 1)
@@ -179,7 +180,7 @@ def _sampled(found: Asks, share: float) -> Asks:
     if share == 1:
         return found
     chosen = combine(np.uint64(0), found.file.astype(np.uint64)) < np.uint64(int(share * (2**64 - 1)))
-    return Asks(found.task[chosen], found.file[chosen], found.begin[chosen], found.end[chosen], found.sizes)
+    return Asks(found.task[chosen], found.file[chosen], found.begin[chosen], found.end[chosen], found.sizes, found.uris)
 
 
 def _events(found: Asks) -> "list[tuple[int, int, list[Extent]]]":

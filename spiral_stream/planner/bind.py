@@ -1,4 +1,4 @@
-"""What a run binds (epoch, rank, world size, run seed, device, merge, steps), and the defaults of what it leaves open."""
+"""What a run binds (epoch, epochs, rank, world size, run seed, device, merge, steps), and the defaults of what it leaves open."""
 
 import operator
 import os
@@ -33,6 +33,7 @@ class Bindings:
     device: str | None = None
     merge: int = 1
     steps_per_epoch: int | None = None
+    epochs: int | None = None
     ranks_per_node: int | None = None  # of those that are data-parallel; None deals lanes to ranks
 
     def updated(self, **values: Any) -> "Bindings":
@@ -73,7 +74,7 @@ def _device(value: Any) -> str:
 
 def _whole(name: str, value: Any) -> int:
     """Return the value as an integer in range. NumPy's integers are integers too."""
-    least = {"run_seed": None, _WORLD: 1, "merge": 1, "steps_per_epoch": 1}.get(name, 0)
+    least = {"run_seed": None, _WORLD: 1, "merge": 1, "steps_per_epoch": 1, "epochs": 1}.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         msg = f"bind: {name}={shown(value)} is a {type(value).__name__}. Give an integer"
         raise BindError(msg)
@@ -112,6 +113,7 @@ class Bound:
     merge: int
     steps: int | None = None  # of each epoch, if the run says how many it takes
     ranks_per_node: int | None = None  # where the nodes get lanes of their own
+    epochs: int | None = None  # of the whole run, from epoch 0 on, if it says so
 
     @property
     def nodes(self) -> Nodes:
@@ -151,6 +153,7 @@ def settle(bindings: Bindings, sample: Sample) -> Bound:
         merge=bindings.merge,
         steps=bindings.steps_per_epoch,
         ranks_per_node=bindings.ranks_per_node,
+        epochs=bindings.epochs,
     )
     if settled.rank >= settled.world_size:
         msg = (

@@ -5,6 +5,7 @@ the first batches of the next epoch read, as many as are built ahead, goes to th
 batches themselves are built by the next pass, which waits for what is still on its way.
 
 Only where it is known without much work which samples share a batch, and where there is a node cache: nothing is kept here.
+A run that says how many epochs it takes (`bind(epochs=)`) fetches nothing after its last one.
 """
 
 import threading
@@ -63,7 +64,8 @@ class NextEpoch:
         asked = self._metrics.network.requests or self._metrics.network.hits  # else nothing lies on a store
         cache = node_cache() if asked else None
         start = steps.start.next_epoch()
-        if cache is None or start.epoch > LAST_EPOCH:
+        last = LAST_EPOCH if bound.epochs is None else bound.epochs - 1
+        if cache is None or start.epoch > last:
             return
         reader, numbering = opening.read(bound.run_seed)
         batches, stages = numbering.ahead, opening.stages

@@ -21,14 +21,17 @@ from typing import Final, final
 
 from spiral_stream.errors import CacheError
 from spiral_stream.integrity.locks import unlock
-from spiral_stream.storage.node_files import DATA, SUMS, Sums, described
+from spiral_stream.storage.kept_again import FULL, owed
+from spiral_stream.storage.node_files import DATA, SUMS, NodeKey, Sums, described
 
 SLACK: Final = 32  # a 32nd of the limit is made free at a time: counting files costs about 5 us for each
 DEADLINE_S: Final = 60.0  # for the turn of another process
 _PAUSE_S: Final = 0.002
 _PAGE: Final = 4096
 _USED: Final = struct.Struct("<Q")
-_SLOTS: Final = 1 << 20  # files that are remembered as removed
+_SLOTS: Final = 1 << 20  # files that are remembered as removed, each with 40 bits of its name, `_KEPT`, and its debt
+_NAME: Final = -1 << 24
+_KEPT: Final = 1 << 23  # it is kept again
 _NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -126,12 +129,37 @@ class Room:
             if _number(counter) > self.limit:
                 _write(counter, self._evict(0))
 
+    @property
+    def full(self) -> bool:
+        """Whether files that were removed are not kept for now."""
+        return taken(self.root) >= self.limit * FULL
+
     def was_removed(self, digest: str) -> bool:
         """Whether a file lay here before and was removed for others."""
+        return self._slot(digest) is not None
+
+    def keeps(self, key: NodeKey, asked: int, *, ahead: bool = False) -> bool:
+        """Whether bytes of a file are to be kept while the cache is full: not what was removed, until its debt is due.
+
+        Args:
+            key: of the file.
+            asked: how many bytes are asked for.
+            ahead: they are asked for before they are used, so that nothing is owed yet.
+        """
+        slot = self._slot(key.digest)
+        if slot is None or slot & _KEPT or ahead:
+            return slot is None or bool(slot & _KEPT)
+        debt, due = owed(key.uri, slot, asked, key.size)
+        self._note(key.digest, debt | _KEPT * due)
+        return due
+
+    def _slot(self, digest: str) -> int | None:
+        """What is noted of a file that was removed; None of another one."""
+        number = int(digest[:16], 16)
         with suppress(OSError), (self.root / "removed").open("rb") as file:
-            number = int(digest[:16], 16)
-            return os.pread(file.fileno(), 8, number % _SLOTS * 8) == number.to_bytes(8, "little")
-        return False
+            noted = int.from_bytes(os.pread(file.fileno(), 8, number % _SLOTS * 8), "little")
+            return noted & ~_NAME if noted and noted & _NAME == number & _NAME else None
+        return None
 
     def files(self) -> list[NodeFileFacts]:
         """Return what lies here, what was used last first."""
@@ -221,15 +249,17 @@ class Room:
         finally:
             unlock(handle, os.getpid())
         if remember:
-            self._remember(each.digest)
+            with suppress(ValueError):
+                self._note(each.digest, (self._slot(each.digest) or 0) & ~_KEPT)
         return True
 
-    def _remember(self, digest: str) -> None:
-        with suppress(OSError, ValueError):
+    def _note(self, digest: str, noted: int) -> None:
+        """Remember a file as removed. Of two processes at the same moment one may be lost: a debt is due a read later."""
+        with suppress(OSError):
             handle = os.open(self.root / "removed", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
                 number = int(digest[:16], 16)
-                os.pwrite(handle, number.to_bytes(8, "little"), number % _SLOTS * 8)
+                os.pwrite(handle, (number & _NAME | noted).to_bytes(8, "little"), number % _SLOTS * 8)
             finally:
                 os.close(handle)
 

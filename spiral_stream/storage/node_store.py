@@ -5,13 +5,11 @@ that is here costs no request; of another one the store is asked what it is like
 asked for together, in blocks, under leases (`node_leases`); what others fetch meanwhile is waited for afterwards. Where the
 cache fails, bytes come from the store as if there were none.
 
-A cache that is smaller than what is read over and over would hold nothing long enough to be of use, and blocks would bring
-more bytes than were asked for. So a file that was removed for others is kept again by chance only (bimodal insertion,
-Qureshi et al. 2007): the other reads of it bring exactly the bytes that were asked for, and what lies here stays.
+A file that was removed for others is kept again rarely (`kept_again`): the other reads of it bring exactly the bytes that
+were asked for, and what lies here stays. Who asks ahead of use (`behind`) gets none of those.
 """
 
 import os
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ from numpy.typing import NDArray
 
 from spiral_stream.errors import CacheError, DamageError, SourceError
 from spiral_stream.storage.files import exactly
+from spiral_stream.storage.kept_again import FULL
 from spiral_stream.storage.node_cache import NodeCache, Range, joined_blocks
 from spiral_stream.storage.node_default import node_cache, tell
 from spiral_stream.storage.node_files import BLOCK, PART, PART_BLOCKS, NodeKey, data_file, runs_of, sums_of
@@ -30,13 +29,11 @@ from spiral_stream.storage.node_leases import Leases
 from spiral_stream.storage.node_open import NodeFile
 from spiral_stream.storage.node_room import taken
 from spiral_stream.storage.store import READ_BYTES, Buffer, Facts, Get, Got, Store
-from spiral_stream.storage.traffic import count
+from spiral_stream.storage.traffic import behind, count
 from spiral_stream.threads import doing
 
 TOGETHER_BYTES: Final = 256 << 20  # that one call of the store brings
 WAIT_S: Final = 60.0  # for others without any progress; then the bytes are asked for here too
-KEPT_AGAIN: Final = 1 / 32  # the chance of a file that was removed before, where the cache is full
-FULL: Final = 3 / 4  # of its limit: making room frees a 32nd, or one large file
 MANY: Final = 4  # ranges that one request brings; fewer are left to whoever reads them
 _LOOK_S: Final = 0.01  # how often others' progress is looked at
 _Blocks = NDArray[np.int64]
@@ -96,6 +93,9 @@ class NodeStore(Store):
             except (CacheError, OSError) as error:
                 tell(f"node cache {cache.folder}: {getattr(error, 'strerror', None) or error}")
         left = [at for at, each in enumerate(found) if each is None]
+        if left and cache is not None and cache.room.full and behind():
+            msg = f"{self._root}/{wanted[left[0]].key} is not kept in the node cache, so it is not fetched ahead of its use"
+            raise CacheError(msg)
         if left:
             for at, got in zip(left, self._store.read([wanted[at] for at in left]), strict=True):
                 found[at] = got
@@ -208,15 +208,15 @@ class _Reading:
             count(wait_s=time.perf_counter() - begun, waits=waited)
 
     def _to_keep(self, asks: Sequence[_Ask]) -> tuple[list[_Ask], list[_Ask]]:
-        """Return what is to be kept, and what was removed before and is not."""
-        if taken(self._cache.folder) < self._cache.limit_bytes * FULL:
+        """Return what is to be kept, and what is fetched and not kept."""
+        room, ahead = self._cache.room, behind()
+        if not room.full:
             return list(asks), []
         keep: list[_Ask] = []
         others: list[_Ask] = []
         for each in asks:
-            removed = self._cache.room.was_removed(each.key.digest)
-            (others if removed and random.random() > KEPT_AGAIN else keep).append(each)  # noqa: S311
-        return keep, others
+            (keep if room.keeps(each.key, _bytes(each), ahead=ahead) else others).append(each)
+        return keep, [] if ahead else others
 
     def _not_here(self, asks: Sequence[_Ask]) -> list[_Ask]:
         """Enter what lies on the node; return the others, with what they miss."""

@@ -9,14 +9,15 @@ further request.
 import math
 import os
 import threading
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, final
 
 from spiral_stream.errors import SourceError, cut, shown
 from spiral_stream.extras import need
@@ -175,10 +176,15 @@ class Objects(Store):
             )
             raise SourceError(msg)
         with _told(self._uri(prefix), "listed"):
-            for part in obstore.list(self._store, prefix=prefix.rstrip("/") or None):
-                for each in part:
-                    if each["path"].startswith(prefix):
-                        yield each["path"], _facts(each)
+            parts = iter(obstore.list(self._store, prefix=prefix.rstrip("/") or None))
+        while True:
+            with self._waiting(prefix, "listed"):
+                part = next(parts, None)
+            if part is None:
+                return
+            for each in part:
+                if each["path"].startswith(prefix):
+                    yield each["path"], _facts(each)
 
     def put(self, key: str, data: Buffer, *, absent: bool = False, unchanged: Facts | None = None) -> Facts | None:
         import obstore
@@ -189,11 +195,11 @@ class Objects(Store):
         if unchanged is not None:
             mode = {"e_tag": unchanged.etag} | ({"version": unchanged.version} if unchanged.version else {})
         kept = bytes(data)
-        with _told(self._uri(key), "written"):
+        with self._waiting(key, "written") as answered:
+            large = mode == "overwrite" and len(kept) > PART_BYTES
+            given: Any = _parts(BytesIO(kept), PART_BYTES, answered) if large else kept
             try:
-                done = obstore.put(
-                    self._store, key, kept, mode=mode, use_multipart=False if mode != "overwrite" else None
-                )
+                done = obstore.put(self._store, key, given, mode=mode, use_multipart=large, chunk_size=PART_BYTES)
             except (AlreadyExistsError, PreconditionError):
                 return None
             except FileNotFoundError:
@@ -206,19 +212,28 @@ class Objects(Store):
         import obstore
 
         self._need_own_process()
-        part = max(PART_BYTES, -(-path.stat().st_size // MOST_PARTS))
-        with _told(self._uri(key), "written"):
-            obstore.put(self._store, key, path, chunk_size=part, max_concurrency=PARTS)
+        size = path.stat().st_size
+        part = max(PART_BYTES, -(-size // MOST_PARTS))
+        with self._waiting(key, "written") as answered, path.open("rb") as file:
+            given: Any = _parts(file, part, answered) if size > part else path
+            obstore.put(self._store, key, given, chunk_size=part, max_concurrency=PARTS)
 
     def delete(self, key: str) -> None:
         import obstore
 
         self._need_own_process()
-        with _told(self._uri(key), "deleted"):
+        with self._waiting(key, "deleted"):
             try:
                 obstore.delete(self._store, key)
             except FileNotFoundError:
                 return
+
+    @contextmanager
+    def _waiting(self, key: str, doing: str) -> Iterator[Callable[[], None]]:
+        """While the client is called: say so if it waits for long (`Patience.telling`), and turn its errors into ours."""
+        uri = self._uri(key)
+        with _told(uri, doing), self._patience.telling(uri) as answered:
+            yield answered
 
     def _uri(self, key: str) -> str:
         return f"{self._root}/{key}"
@@ -230,6 +245,13 @@ class Objects(Store):
                 'Start processes with "spawn" or "forkserver"'
             )
             raise SourceError(msg)
+
+
+def _parts(file: IO[bytes], size: int, answered: Callable[[], None]) -> Iterator[bytes]:
+    """Yield the parts of a file; a further one is taken when the store has answered for an earlier one."""
+    while data := file.read(size):
+        answered()
+        yield data
 
 
 @final

@@ -3,12 +3,16 @@
 Requests that read are repeated here and not by the client: a body that ends early or a connection that breaks inside of one
 counts as any other failure, and every repetition is counted. The pause doubles, and is drawn (full jitter), so that many
 processes do not come back together.
+
+Whoever waits for long is told so, also where the client repeats requests by itself (`telling`).
 """
 
 import random
 import re
+import threading
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -81,6 +85,32 @@ class Patience:
                 await asyncio.sleep(pause_s)
         finally:
             teller.cancel()
+
+    @contextmanager
+    def telling(self, uri: str) -> Iterator[Callable[[], None]]:
+        """While the client waits without a word: warn when it takes long. Costs a thread, 0.4 ms of CPU.
+
+        Args:
+            uri: of the object.
+
+        Yields:
+            What to call when the store has answered something, and the wait begins anew.
+        """
+        ended, answered = threading.Event(), [monotonic()]
+
+        def watch() -> None:
+            while not ended.wait(max(0.0, answered[0] + TELL_AFTER_S - monotonic())):
+                if monotonic() >= answered[0] + TELL_AFTER_S:
+                    _tell(uri, self.timeout_s)
+                    return
+
+        teller = threading.Thread(target=watch, name="spiral-teller", daemon=True)
+        teller.start()
+        try:
+            yield lambda: answered.__setitem__(0, monotonic())
+        finally:
+            ended.set()
+            teller.join()
 
 
 def _tell(uri: str, timeout_s: float) -> None:

@@ -66,6 +66,7 @@ class Traffic:
 _BEHIND: Final = ("requests", "bytes", "retries", "again", "unkept")
 PROCESS: Final = Traffic()
 _STREAM: Final[ContextVar[Traffic | None]] = ContextVar("traffic", default=None)
+_AHEAD: Final[ContextVar[bool]] = ContextVar("behind", default=False)
 
 
 def count(**more: float) -> None:
@@ -93,8 +94,14 @@ def counted(traffic: Traffic, work: Callable[..., T], *args: Any, **options: Any
 
 def counted_behind(traffic: Traffic, work: Callable[..., T], *args: Any, own: Traffic | None = None) -> T:
     """Do work that nobody waits for: count what it asks of stores, and neither hits nor waiting; all of it in ``own``."""
-    own = Traffic() if own is None else own
+    own, token = Traffic() if own is None else own, _AHEAD.set(True)
     try:
         return counted(own, work, *args)
     finally:
+        _AHEAD.reset(token)
         traffic.add(**{name: getattr(own, name) for name in _BEHIND})
+
+
+def behind() -> bool:
+    """Whether nobody waits for what this thread asks for (`counted_behind`): it is of no use unless it is kept."""
+    return _AHEAD.get()

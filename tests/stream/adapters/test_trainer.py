@@ -154,6 +154,13 @@ def test_epochs_are_counted_from_their_beginning(texts: sp.Catalog, tmp_path: Pa
             trainer(tmp_path, stream, num_train_epochs=1).train()
 
 
+def test_the_stream_knows_which_epoch_is_trainers_last(texts: sp.Catalog, tmp_path: Path) -> None:
+    with stream_of(texts, documents.COUNTED) as stream:
+        stream.set_epoch(3)
+        trainer(tmp_path, stream, num_train_epochs=1.5).get_train_dataloader()
+        assert stream._bound().epochs == 5
+
+
 def test_a_checkpoint_without_a_place_is_refused(texts: sp.Catalog, tmp_path: Path) -> None:
     with stream_of(texts) as stream:
         with pytest.raises(sp.ResumeError, match=rf"{PLACE_FILE}.*Resume from a checkpoint that it wrote"):

@@ -1,16 +1,23 @@
 """What is counted to be fetched again is what a node cache fetches again, in the same order and with the same limit."""
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import spiral_stream as sp
 from spiral_stream.explain.eviction import Evicting
-from spiral_stream.storage import node_open, node_store
+from spiral_stream.storage import node_open
 from spiral_stream.storage.node_files import BLOCK, data_file
 from spiral_stream.storage.own_bytes import read_kept
-from tests.fixtures.node_processes import key_of
+from spiral_stream.storage.profiles import use_storage
+from tests.fixtures import stores
+from tests.fixtures.far_processes import read_epochs, shared_plan, write_tars
+from tests.fixtures.node_folders import ended
+from tests.fixtures.node_processes import context, key_of
 
 FILES, BYTES = 24, 10 * BLOCK + 1_000
 Ask = tuple[int, list[tuple[int, int]]]  # a file; offsets and lengths
@@ -46,8 +53,7 @@ def test_a_node_cache_fetches_what_is_counted(
     limit = FILES * BYTES // share
     clock = iter(range(10**9))
     monkeypatch.setattr(node_open.NodeFile, "stamp", lambda self: os.utime(self.handle, ns=(0, next(clock) * 1000)))
-    counted = Evicting(limit, kept_again=1)
-    monkeypatch.setattr(node_store, "KEPT_AGAIN", 1)
+    counted = Evicting(limit)
     fetched = 0
 
     def download(offset: int, length: int) -> bytes:
@@ -59,15 +65,16 @@ def test_a_node_cache_fetches_what_is_counted(
     monkeypatch.setenv("SPIRAL_NODE_CACHE_BYTES", str(limit))
     for file, ranges in asks:
         uri = f"s3://b/{file}"
-        counted.ask(file, BYTES, [(start, start + length) for start, length in ranges])
+        counted.ask(uri, BYTES, [(start, start + length) for start, length in ranges])
         read_kept(uri, "1", BYTES, download, ranges)
         for path in (data := data_file(tmp_path, key_of(uri, "1", BYTES)), data.with_suffix(".sums")):
-            os.utime(path, ns=(0, next(clock) * 1000))  # what was written last was used last
+            with suppress(FileNotFoundError):  # not kept
+                os.utime(path, ns=(0, next(clock) * 1000))  # what was written last was used last
 
     assert counted.fetched == pytest.approx(fetched, rel=0.1)
     distinct = Evicting(1 << 60)
     for file, ranges in asks:
-        distinct.ask(file, BYTES, [(start, start + length) for start, length in ranges])
+        distinct.ask(f"s3://b/{file}", BYTES, [(start, start + length) for start, length in ranges])
     again = counted.fetched - distinct.fetched
     assert again > distinct.fetched / 10
     assert again == pytest.approx(fetched - distinct.fetched, rel=0.1)
@@ -77,6 +84,53 @@ def test_what_fits_is_fetched_once() -> None:
     counted = Evicting(FILES * (BYTES + 3 * 4096) * 2)
     for _ in range(3):
         for file in range(FILES):
-            counted.ask(file, BYTES, [(0, BYTES)])
+            counted.ask(f"s3://b/{file}", BYTES, [(0, BYTES)])
 
     assert counted.fetched == FILES * BYTES
+
+
+ORDERS = {"global": sp.GlobalShuffle(seed=3), "shards": sp.ShardAwareShuffle(seed=3, shuffle_block_size=30)}
+slow = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, int]]:
+    """A catalog of 64 tars on a server, its address, and their bytes."""
+    folder = tmp_path_factory.mktemp("far")
+    (folder / "tars").mkdir()
+    size = write_tars(folder / "tars", 64, 15)
+    with stores.web_server(folder / "tars") as address, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPIRAL_NODE_CACHE", "off")
+        use_storage("far", prefix=address, allow_http="true")
+        source = sp.WebDataset([f"{address}/{at}.tar" for at in range(64)])
+        sp.connect(str(folder / "catalog")).register("far", source, identity=sp.RowIdentity())
+        yield str(folder / "catalog"), address, size
+        use_storage("far", prefix=address)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("order", "processes"),
+    [("global", 1), ("shards", 2), pytest.param("global", 2, marks=slow), pytest.param("shards", 1, marks=slow)],
+)
+def test_three_epochs_through_a_cache_of_a_third_fetch_what_explain_said(
+    order: str, processes: int, far: tuple[str, str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, address, size = far
+    monkeypatch.setenv("SPIRAL_NODE_CACHE", str(tmp_path / "none"))
+    monkeypatch.setenv("SPIRAL_NODE_CACHE_BYTES", str(size // 3))
+    with shared_plan(sp.connect(catalog), "far", ORDERS[order]).to_numpy() as stream:
+        stream.bind(rank=0, world_size=processes, ranks_per_node=processes)
+        said = stream.explain(network="10 Gbit/s, 50 ms").to_dict()["network"]
+    first, later = (int(said[name].split()[0].lstrip("~").replace(",", "")) for name in ("first epoch", "later epochs"))
+    told, step = context().SimpleQueue(), context().Barrier(processes)
+    how = (address, {"allow_http": "true"}), str(tmp_path / "node"), size // 3, ORDERS[order]
+    args = [(catalog, *how, rank, step, told) for rank in range(processes)]
+    started = [context().Process(target=read_epochs, args=each, daemon=True) for each in args]
+    for each in started:
+        each.start()
+    found = [told.get() for _ in started]
+    ended(started)
+
+    assert [type(each) for each in found] == [list] * processes, found
+    assert [first, later, later] == pytest.approx([sum(each[epoch] for each in found) for epoch in range(3)], rel=0.1)

@@ -5,7 +5,7 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,6 @@ import pyarrow as pa
 import pytest
 
 import spiral_stream as sp
-from spiral_stream.explain import node_reads
-from spiral_stream.explain.eviction import Evicting
 from spiral_stream.storage import node_open, node_store, objects
 from spiral_stream.storage.node_cache import FOLDER_ENV, LIMIT_ENV, NodeCache
 from spiral_stream.storage.node_files import data_file
@@ -143,7 +141,6 @@ def through_a_node_cache(
     passes = [[batch["id"] for batch in opened] for _ in range(2)]
     cache = NodeCache(folder, limit)  # from here on the stream reads nothing
     monkeypatch.setattr(node_store, "node_cache", lambda: cache)
-    monkeypatch.setattr(node_store, "KEPT_AGAIN", 1)
     for batches in passes:
         fetched = 0
         for ids in batches:
@@ -153,7 +150,8 @@ def through_a_node_cache(
             for uri in sorted(asked):
                 read_kept(uri, "1", sizes[uri], download, sorted(asked[uri]))
                 for path in (data := data_file(folder, key_of(uri, "1", sizes[uri])), data.with_suffix(".sums")):
-                    os.utime(path, ns=(0, next(clock) * 1000))
+                    with suppress(FileNotFoundError):  # not kept
+                        os.utime(path, ns=(0, next(clock) * 1000))
         epochs.append(fetched)
     return epochs
 
@@ -165,7 +163,6 @@ def test_what_a_node_cache_of_a_third_fetches_again_is_what_was_said(
     sizes = {f"{server[0]}/{path.name}": path.stat().st_size for path in server[1].glob("*.tar")}
     limit = sum(sizes.values()) // 3
     monkeypatch.setenv(LIMIT_ENV, str(limit))
-    monkeypatch.setattr(node_reads, "Evicting", partial(Evicting, kept_again=1))
     with stream(catalog, "ranges", order=order, batch_size=8) as opened:
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv(FOLDER_ENV)
@@ -175,7 +172,7 @@ def test_what_a_node_cache_of_a_third_fetches_again_is_what_was_said(
 
     assert numbers(said["first epoch"])[0] == pytest.approx(fetched[0], rel=0.1)
     assert numbers(said["later epochs"])[0] == pytest.approx(fetched[1], rel=0.1)
-    assert numbers(said["a node reads"])[0] < fetched[0]
+    assert numbers(said["a node reads"])[0] < sum(fetched)
     assert any(
         "of what comes in the first epoch comes again. Raise $SPIRAL_NODE_CACHE_BYTES" in each
         for each in found.facts["warnings"]

@@ -11,7 +11,7 @@ from spiral_stream.storage.node_files import BLOCK
 def test_a_file_is_live_from_its_first_read_to_its_last() -> None:
     task, file = np.arange(6), np.array([0, 1, 0, 2, 1, 2])
     first = np.array([0, 0, 1, 0, 0, 1])
-    found = live(Asks(task, file, first * BLOCK, (first + 1) * BLOCK, np.array([2 * BLOCK, 0, BLOCK + 5])))
+    found = live(Asks(task, file, first * BLOCK, (first + 1) * BLOCK, np.array([2 * BLOCK, 0, BLOCK + 5]), list("abc")))
 
     assert (found.files, found.most_files) == (3, 2)
     assert found.bytes == 2 * BLOCK + BLOCK + BLOCK + 5
@@ -21,8 +21,8 @@ def test_a_file_is_live_from_its_first_read_to_its_last() -> None:
 def test_nothing_asked_is_nothing_read() -> None:
     empty = np.empty(0, dtype=np.int64)
 
-    assert live(Asks(empty, empty, empty, empty, empty)).bytes == 0
-    assert fetched((Asks(empty, empty, empty, empty, empty),) * 2, 1 << 20).cold == 0
+    assert live(Asks(empty, empty, empty, empty, empty, [])).bytes == 0
+    assert fetched((Asks(empty, empty, empty, empty, empty, []),) * 2, 1 << 20).cold == 0
 
 
 def epoch(rng: np.random.Generator, files: int, together: int, reads: int) -> Asks:
@@ -30,7 +30,8 @@ def epoch(rng: np.random.Generator, files: int, together: int, reads: int) -> As
     order = rng.permutation(files).reshape(-1, together)
     file = np.concatenate([rng.permutation(np.repeat(block, reads)) for block in order])
     first = rng.integers(0, 40, len(file))
-    return Asks(np.arange(len(file)), file, first * BLOCK, (first + 1) * BLOCK, np.full(files, 40 * BLOCK))
+    names = [str(each) for each in range(files)]
+    return Asks(np.arange(len(file)), file, first * BLOCK, (first + 1) * BLOCK, np.full(files, 40 * BLOCK), names)
 
 
 @pytest.mark.parametrize("share", [3, 30])

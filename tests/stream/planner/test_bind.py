@@ -70,6 +70,7 @@ def test_a_later_binding_replaces_an_earlier_one() -> None:
     [
         ({"ranks": 3}, "'ranks' is not a binding; there are epoch, data_parallel_rank, .*, mesh"),
         ({"epoch": -1}, "epoch=-1 is out of range; it counts from 0"),
+        ({"epochs": 0}, "epochs=0 is out of range; it counts from 1"),
         ({"world_size": 0}, "data_parallel_world_size=0 is out of range; it counts from 1"),
         ({"merge": 0}, "merge=0 is out of range; it counts from 1"),
         ({"merge": None}, "merge=None is a NoneType. Give an integer"),

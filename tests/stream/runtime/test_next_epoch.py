@@ -262,3 +262,30 @@ def test_no_function_is_called_before_its_time(
     photos = {"photos": FIELDS["photos"], "id": sp.List("id")}
     with sampled.collate(batch_size=None, formation=formed, fields=photos).to_numpy() as reader:
         assert reader.numbering.ahead is None
+
+
+def test_after_the_last_epoch_nothing_is_fetched_for_another(
+    relation: sp.Relation, asked: list[tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    how: dict[str, Any] = {"batch_size": 3, "fields": {"raw": sp.List("raw")}}
+    monkeypatch.setenv("SPIRAL_NODE_CACHE", "off")
+    with stream(relation, **how) as alone:
+        right, then, third = list(alone), list(alone), list(alone)
+    monkeypatch.setenv("SPIRAL_NODE_CACHE", str(tmp_path / "node"))
+    asked.clear()
+    with stream(relation, **how).bind(epochs=2) as reader:
+        same(list(reader), right)
+        wanted = {f"raw/{row}" for batch in then[:PREFETCH] for row in ids(batch)}
+        assert ahead(asked, wanted) == wanted
+        state = reader.state_dict()
+        same(list(reader), then)
+        last = reader.state_dict()
+    with stream(relation, **how).bind(epochs=2) as resumed:
+        resumed.load_state_dict(state)
+        same(list(resumed), then)
+        assert not [name for name in streams.our_threads() if name.startswith("spiral-next")]
+        assert resumed.state_dict() == last
+        same(list(resumed), third)  # whoever goes on all the same gets what there is
+        assert not [name for name in streams.our_threads() if name.startswith("spiral-next")]
+        same(list(resumed.bind(epoch=0)), right)
+        assert [name for name in streams.our_threads() if name.startswith("spiral-next")]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spiral_stream.errors import CacheError, DamageError, SourceError
-from spiral_stream.storage import node_default, node_open, node_store
+from spiral_stream.storage import node_default, node_open, node_room, node_store
 from spiral_stream.storage.node_cache import NodeCache
 from spiral_stream.storage.node_files import BLOCK, data_file
 from spiral_stream.storage.own_bytes import read_kept
@@ -254,7 +254,7 @@ def test_held_files_stay_and_others_are_read_without_being_kept(
     held.release()
     second.read()
     assert [path.read_bytes() for path in data_of(folder) if path.stat().st_blocks] == [second.data]
-    monkeypatch.setattr(node_store, "KEPT_AGAIN", 1)
+    monkeypatch.setattr(node_room, "FULL", 2)
     assert counted(traffic, first.read) == [first.data]
     assert traffic.again == 4 * BLOCK
     assert first.asked == [(0, 4 * BLOCK)] * 2
@@ -272,7 +272,7 @@ def test_any_asks_get_their_bytes_within_the_limit_and_what_was_used_longest_ago
     remotes, used, clock = [Remote(number, size) for number, size in enumerate(sizes)], {}, 4 * 10**9
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_open, "STAMP_S", float("inf"))  # the test stamps, by a clock of its own
-        patch.setattr(node_store, "KEPT_AGAIN", 1)
+        patch.setattr(node_room, "FULL", 2)
         root = Path(folder)
         caches = [NodeCache(root, limit * BLOCK) for _ in range(2)]
         for which, other, start, part in asks:

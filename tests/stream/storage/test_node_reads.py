@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spiral_stream.errors import DamageError, SourceError
+from spiral_stream.errors import CacheError, DamageError, SourceError
 from spiral_stream.storage.faults import NotThereError
 from spiral_stream.storage.files import Memory
 from spiral_stream.storage.node_files import BLOCK
 from spiral_stream.storage.node_leases import Leases
 from spiral_stream.storage.node_store import NodeStore
 from spiral_stream.storage.store import Facts, Get, Got, Store
-from spiral_stream.storage.traffic import Traffic, counted
+from spiral_stream.storage.traffic import Traffic, counted, counted_behind
 
 DATA = np.random.default_rng(1).bytes(20 * BLOCK + 77)
 
@@ -189,9 +189,8 @@ def test_a_cache_without_room_gives_bytes_all_the_same(inner: Counting, monkeypa
 def test_what_was_removed_before_is_read_exactly_and_leaves_the_others(
     inner: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spiral_stream.storage import node_store
+    from spiral_stream.storage import node_room
 
-    monkeypatch.setattr(node_store, "KEPT_AGAIN", 0)
     monkeypatch.setenv("SPIRAL_NODE_CACHE_BYTES", str(7 * BLOCK))
     for name in ("b", "c"):
         inner.put(name, DATA[: 6 * BLOCK])
@@ -201,8 +200,13 @@ def test_what_was_removed_before_is_read_exactly_and_leaves_the_others(
     gets = [Get("b", 100, 50, pinned=pin(inner, "b")), Get("c", 7, 7, pinned=pin(inner, "c"))]
     assert counted(traffic, lambda: data_of(store.read(gets))) == [DATA[100:150], DATA[7:14]]
     assert inner.asked == [("b", 100, 50)]
+    with pytest.raises(
+        CacheError, match="not fetched ahead of its use"
+    ):  # it would be fetched once more when it is used
+        counted_behind(Traffic(), store.read, gets)
+    assert inner.asked == [("b", 100, 50)]
     assert (traffic.again, traffic.unkept, traffic.hits) == (50, 50, 1)
-    monkeypatch.setattr(node_store, "KEPT_AGAIN", 1)
+    monkeypatch.setattr(node_room, "FULL", 2)
     assert counted(traffic, lambda: data_of(store.read(gets[:1]))) == [DATA[100:150]]
     assert inner.asked[1:] == [("b", 0, BLOCK)]
     assert (traffic.again, traffic.unkept) == (50 + BLOCK, 50)

@@ -1,7 +1,10 @@
 """What a URI names, which options it has, and how long its store is waited for."""
 
+import threading
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,9 @@ import pytest
 import spiral_stream as sp
 from spiral_stream.errors import SourceError
 from spiral_stream.storage import patience
+from spiral_stream.storage.objects import Objects
 from spiral_stream.storage.profiles import options_of, use_storage
+from spiral_stream.storage.store import Get, Got
 from spiral_stream.storage.uri import joined, place_of
 from tests.fixtures import stores
 from tests.fixtures.fault_proxy import FaultProxy, fault_proxy
@@ -52,6 +57,47 @@ def silent(s3_endpoint: str) -> Iterator[FaultProxy]:
         yield found
 
 
+@pytest.mark.parametrize("doing", ["list", "put", "put_file", "stat", "delete", "read"])
+def test_whoever_waits_for_a_store_is_told_before_the_deadline(
+    doing: str, silent: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "TELL_AFTER_S", 0.2)
+    monkeypatch.setattr(patience, "_TOLD", {})
+    (tmp_path / "file").write_bytes(b"some")
+    options = stores.options(silent.address) | {"client_retry_timeout": "1", "timeout": "1s"}
+    use_storage("mute", prefix="s3://mute", **options)
+    store = Objects("s3://mute", options_of("s3://mute/"))
+    asks: dict[str, Callable[[], object]] = {
+        "list": lambda: list(store.list("folder/")),
+        "put": lambda: store.put("key", b"some"),
+        "put_file": lambda: store.put_file("key", tmp_path / "file"),
+        "stat": lambda: store.stat("key"),
+        "delete": lambda: store.delete("key"),
+        "read": lambda: store.read([Get("key")]),
+    }
+    told = pytest.warns(sp.SpiralWarning, match=r"s3://mute has not answered a request for 0.2 s. .* up to 1 s")
+    with told, suppress(SourceError):
+        asks[doing]()
+    assert not [each for each in threading.enumerate() if each.name == "spiral-teller"]
+    use_storage("mute", prefix="s3://mute")
+
+
+def test_nobody_is_told_while_a_list_is_worked_on(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "TELL_AFTER_S", 0.2)
+    monkeypatch.setattr(patience, "_TOLD", {})
+    root = f"s3://{stores.new_bucket(s3_endpoint)}"
+    use_storage("listed", prefix=root, **stores.options(s3_endpoint))
+    store = Objects(root, options_of(f"{root}/"))
+    for at in range(2):
+        store.put(f"{at}", b"some")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in store.list(""):
+            time.sleep(0.3)
+    assert not patience._TOLD
+    use_storage("listed", prefix=root)
+
+
 def test_a_store_that_never_answers_is_named_in_time(
     silent: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,3 +112,29 @@ def test_a_store_that_never_answers_is_named_in_time(
         sp.connect(str(tmp_path / "catalog")).register("rows", sp.Lance("s3://silent/rows.lance"))
     assert time.monotonic() - begun < 20
     use_storage("silent", prefix="s3://silent")
+
+
+def test_the_wait_begins_anew_with_each_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "TELL_AFTER_S", 1.0)
+    monkeypatch.setattr(patience, "_TOLD", {})
+    with patience.Patience().telling("s3://parts/key") as answered:
+        for _ in range(6):
+            time.sleep(0.3)
+            answered()
+        assert not patience._TOLD
+        with pytest.warns(sp.SpiralWarning, match="s3://parts has not answered"):
+            time.sleep(1.5)
+
+
+def test_a_large_object_is_written_in_parts_from_bytes_and_from_a_file(s3_endpoint: str, tmp_path: Path) -> None:
+    data = bytes(range(256)) * (1 << 16) + b"more"
+    (tmp_path / "file").write_bytes(data)
+    root = f"s3://{stores.new_bucket(s3_endpoint)}"
+    use_storage("parts", prefix=root, **stores.options(s3_endpoint))
+    store = Objects(root, options_of(f"{root}/"))
+    store.put("bytes", data)
+    store.put_file("file", tmp_path / "file")
+    found = [each for each in store.read([Get("bytes"), Get("file")]) if isinstance(each, Got)]
+    assert [each.data for each in found] == [data, data]
+    assert [(each.facts.etag or "").rstrip('"')[-2:] for each in found] == ["-3", "-3"]
+    use_storage("parts", prefix=root)
