@@ -4,12 +4,12 @@ Every answer is compared with the object that was opened, so no reader ever join
 """
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, final
 
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.storage.opening import payload_store_of, store_of
-from spiral_stream.storage.store import Facts, Get, what_differs
+from spiral_stream.storage.store import Facts, Get, Store, what_differs
 from spiral_stream.storage.uri import printable
 
 BLOCK_BYTES: Final = 8 << 20  # of one request for an object that is read from end to end
@@ -26,13 +26,32 @@ def look(uri: str) -> Facts:
     return store.stat(key)
 
 
-def open_object(uri: str, block_bytes: int = BLOCK_BYTES) -> io.BufferedReader:
+def look_all(uris: Sequence[str]) -> list[Facts | SourceError]:
+    """Look at objects together. One that cannot be looked at is an error in its place."""
+    stores: dict[int, tuple[Store, list[int]]] = {}  # by the `id` of a store: places in ``uris``
+    keys = []
+    for at, uri in enumerate(uris):
+        store, key = store_of(uri)
+        keys.append(key)
+        stores.setdefault(id(store), (store, []))[1].append(at)
+    found: dict[int, Facts | SourceError] = {}
+    for store, places in stores.values():
+        for at, got in zip(places, store.read([Get(keys[at], 0, 0) for at in places]), strict=True):
+            found[at] = got if isinstance(got, SourceError) else got.facts
+    return [found[at] for at in range(len(uris))]
+
+
+def open_object(uri: str, seen: Facts | None = None) -> io.BufferedReader:
     """Open an object that is read forward, in blocks.
+
+    Args:
+        uri: of the object.
+        seen: what it is like, if that is known.
 
     Raises:
         SourceError: it is not there, or the store failed.
     """
-    return io.BufferedReader(RemoteFile(uri, look(uri)), block_bytes)
+    return io.BufferedReader(RemoteFile(uri, look(uri) if seen is None else seen), BLOCK_BYTES)
 
 
 def read_parts(uri: str, opened: Facts, ranges: Iterable[tuple[int, int]]) -> list[Part]:
