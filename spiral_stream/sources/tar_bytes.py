@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spiral_stream.errors import SourceError, cut
 from spiral_stream.sources.paths import open_file
-from spiral_stream.sources.remote_file import look, open_object, read_parts
+from spiral_stream.sources.remote_file import WindowedObject, look, open_object
 from spiral_stream.storage.store import Facts
 from spiral_stream.storage.uri import is_object
 
@@ -18,9 +18,6 @@ PLAIN: Final = ".tar"
 COMPRESSED: Final = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _CODECS: Final = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _WINDOW: Final = 4096  # bytes of one read: a header, a small member, and the header after it
-_FIRST_WINDOW: Final = 1 << 20  # bytes of the first request: a whole tar of small members, or several of 100 KB
-_LEAST_WINDOW: Final = 1 << 16
-_MOST_WINDOW: Final = 8 << 20
 _SKIPPED: Final = 1 << 20  # bytes that are passed over at a time in a compressed tar
 
 
@@ -89,36 +86,18 @@ class PlainTar(TarBytes):
 
 @final
 class ObjectTar(TarBytes):
-    """A tar on a store that is not compressed.
-
-    A request brings more than was asked for: four times what the last one brought while members are small, since a round
-    trip costs as much time as some megabytes; a quarter of it where large members are passed over.
-    """
+    """A tar on a store that is not compressed."""
 
     def __init__(self, uri: str, seen: Facts | None = None) -> None:
         self.path = uri
-        self._facts = look(uri) if seen is None else seen
-        self.size = self._facts.size
-        self._window, self._begin, self._ask = memoryview(b""), 0, _FIRST_WINDOW
+        self._file = WindowedObject(uri, look(uri) if seen is None else seen)
+        self.size = self._file.size
 
     def at(self, offset: int, count: int) -> bytes:
-        count = max(0, min(count, self._facts.size - offset))
-        first = offset - self._begin
-        if first < 0 or first + count > len(self._window):
-            self._fetch(offset, count)
-            first = 0
-        return bytes(self._window[first : first + count])
+        return self._file.at(offset, count)
 
     def close(self) -> None:
-        self._window = memoryview(b"")
-
-    def _fetch(self, offset: int, count: int) -> None:
-        if self._window:
-            passed_over = offset - self._begin - len(self._window)
-            ask = self._ask * 4 if passed_over < _FIRST_WINDOW else self._ask // 4
-            self._ask = min(max(ask, _LEAST_WINDOW), _MOST_WINDOW)
-        size = min(max(count, self._ask), self._facts.size - offset)
-        [(self._begin, self._window)] = read_parts(self.path, self._facts, [(offset, size)])
+        self._file.close()
 
 
 @final
