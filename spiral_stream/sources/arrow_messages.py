@@ -53,7 +53,7 @@ def walked(file: WindowedObject) -> tuple[pa.Schema, tuple[BatchPlaces, ...]]:
             if schema is None and kind == _SCHEMA:
                 schema = pa.ipc.read_schema(pa.py_buffer(data))
             elif schema is not None and kind == _BATCH:
-                blocks.append(_block(message.table(2), body))
+                blocks.append(_block(message.table(2), body, min(message.long(3), file.size - body)))
             else:
                 what = "dictionaries" if kind == _DICTIONARY else f"a message of kind {kind}"
                 msg = f"it has {what} at byte {at:,}, which nothing reads by range"
@@ -88,12 +88,18 @@ def _head(file: WindowedObject, at: int) -> bytes:
     return data
 
 
-def _block(batch: "_Table", body: int) -> BatchPlaces:
+def _block(batch: "_Table", body: int, size: int) -> BatchPlaces:
     if batch.has(3):
         msg = "its batches are compressed, and then nothing reads rows of them by range"
         raise ValueError(msg)
-    nodes, buffers = batch.pairs(1), batch.pairs(2)
-    return BatchPlaces(batch.long(0), nodes, buffers + np.array([body, 0]))
+    rows, nodes, buffers = batch.long(0), batch.pairs(1), batch.pairs(2)
+    if (buffers < 0).any() or (buffers > size).any() or (buffers.sum(axis=1) > size).any():
+        msg = f"a buffer of the batch at byte {body:,} does not lie in it"
+        raise ValueError(msg)
+    if len(nodes) and nodes[0, 0] != rows:
+        msg = f"the batch at byte {body:,} has {rows:,} rows, and its first column {nodes[0, 0]:,}"
+        raise ValueError(msg)
+    return BatchPlaces(rows, nodes, buffers + np.array([body, 0]))
 
 
 def _ended(at: int, size: int) -> ValueError:

@@ -270,7 +270,7 @@ def _reading(uri: str) -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         msg = (
             f"Arrow file {cut(printable(uri))}: {error}. Save the dataset again, copy it to this machine, or write Parquet "
             "files: dataset.to_parquet(...)"

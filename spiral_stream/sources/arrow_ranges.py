@@ -90,6 +90,7 @@ class ColumnPlaces:
         start, size = self._place(number)
         if not size:
             return np.ones(int((runs[:, 1] - runs[:, 0]).sum()), np.bool_)
+        _need_within(runs, 8 * size)
         first, last = runs[:, 0] // 8, -(-runs[:, 1] // 8)
         found = yield list(zip((start + first).tolist(), (last - first).tolist(), strict=True))
         parts = [
@@ -108,9 +109,7 @@ class ColumnPlaces:
     def _bytes(self, number: int, runs: Runs) -> Rounds:
         """Read runs of bytes of one of its buffers, joined."""
         start, size = self._place(number)
-        if len(runs) and runs.max() > size:
-            msg = f"its offsets lead to byte {runs.max():,} of a buffer of {size:,}"
-            raise ValueError(msg)
+        _need_within(runs, size)
         found = yield [(start + begin, end - begin) for begin, end in runs.tolist()]
         return b"".join(found)
 
@@ -178,6 +177,17 @@ def together(all_of: Sequence[Rounds]) -> Generator[list[Range], list[memoryview
             step(at, found[begin : begin + len(ranges)])
             begin += len(ranges)
     return results
+
+
+def _need_within(runs: Runs, size: int) -> None:
+    """Refuse runs that do not lie in a buffer.
+
+    Raises:
+        ValueError: some do not.
+    """
+    if len(runs) and not 0 <= runs.min() <= runs.max() <= size:
+        msg = f"its offsets or counts lead from {runs.min():,} to {runs.max():,} in a buffer of {size:,}"
+        raise ValueError(msg)
 
 
 def _any(kind: pa.DataType, tests: Sequence[Callable[[pa.DataType], bool]]) -> bool:

@@ -521,3 +521,24 @@ def test_images_that_are_paths_on_s3_are_told_by_the_rows(tmp_path: Path, bucket
         put_all(tmp_path / name, f"{bucket}/{name}")
         with HuggingFace(str(tmp_path / name)).open() as here, HuggingFace(f"{bucket}/{name}").open() as there:
             assert there.schema.field("image").type == here.schema.field("image").type
+
+
+def test_a_damaged_object_is_named_or_read(tmp_path: Path) -> None:
+    save(tmp_path / "saved", [None if at % 5 == 0 else {"bytes": b"x" * at, "path": str(at)} for at in range(40)])
+    uri, rng, named = f"memory://{tmp_path.name}", np.random.default_rng(0), list[str]()
+    put_all(tmp_path / "saved", f"{uri}/saved")
+    store, name = store_of(uri)[0], "saved/data-00000-of-00001.arrow"
+    data = bytes(store.get(name).data or b"")
+    for turn in range(200):
+        damaged = bytearray(data)
+        for at in rng.integers(0, len(data), 2).tolist():
+            damaged[at] = int(rng.integers(0, 256))
+        store.put(name, bytes(damaged[: int(rng.integers(0, len(data)))] if turn % 10 == 0 else damaged))
+        try:
+            with HuggingFace(f"{uri}/saved").open() as reader:
+                count = sum(len(batch) for batch in reader.scan(reader.schema.names))
+                reader.fetch(np.arange(min(5, count), dtype=np.uint64), reader.schema.names)
+        except SourceError as error:
+            named.append(str(error))
+    assert 50 < len(named) < 200
+    assert all("saved" in each for each in named)
